@@ -1,0 +1,94 @@
+# `make` alone lists what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+CONSTRAINTS := requirements/constraints.txt
+# Pinned in pyproject.toml's build-system too; installed here so that builds need no isolation.
+BUILD_DEPS := setuptools 'mypy[mypyc]' librt mypy-extensions crc32c
+# Cheap first: a broken codec should not wait for a browser.
+SUITES := unit interaction simulation conformance process interop console spark
+SUITE_DIRS = $(foreach s,$(SUITES),$(if $(shell find tests/$(s) -name 'test_*.py' -print -quit 2>/dev/null),tests/$(s)))
+NODE_DIRS = $(patsubst %/package-lock.json,%,$(shell find tests -name package-lock.json -not -path '*/node_modules/*'))
+GENERATORS = $(wildcard tools/generate_*.py)
+LISTEN ?= 127.0.0.1:5672
+HTTP ?= 127.0.0.1:15672
+DATA ?= ./data
+
+.PHONY: help run test check unit interop soak bench build clean constraints test-deps
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+run: build ## set up, compile, and start a broker on 127.0.0.1:5672 with its store in ./data
+	@echo "AMQP 0-9-1:  amqp://guest:guest@$(LISTEN)/"
+	@echo "HTTP:        http://$(HTTP)/"
+	@echo "store:       $(DATA)        stop with Ctrl-C"
+	@exec $(BIN)/rhizome serve --listen $(LISTEN) --http $(HTTP) --data $(DATA)
+
+test: check test-deps ## set up everything and pass all tests, compiled and interpreted
+	RHIZOME_EXPECT=$$(cat build/form) $(BIN)/python -m pytest -m "not soak" $(SUITE_DIRS)
+	RHIZOME_EXPECT=interpreted RHIZOME_PURE=1 $(BIN)/python -m pytest -q -m "not soak" tests/unit
+
+check: $(VENV)/test.stamp ## lint, types, import directions, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --cache-dir .cache/import_linter
+	@for g in $(GENERATORS); do echo "$$g --check"; $(BIN)/python $$g --check; done
+
+unit: $(VENV)/test.stamp build ## unit tests on the compiled build
+	RHIZOME_EXPECT=$$(cat build/form) $(BIN)/python -m pytest -m "not soak" tests/unit
+
+interop: test-deps ## tests with other people's clients
+	RHIZOME_EXPECT=$$(cat build/form) $(BIN)/python -m pytest -m "not soak" tests/interop
+
+soak: test-deps ## the long suites: fuzzing, kill loops, thousands of examples per property
+	HYPOTHESIS_PROFILE=soak RHIZOME_EXPECT=$$(cat build/form) \
+		$(BIN)/python -m pytest --timeout 3600 $(SUITE_DIRS)
+
+bench: build ## measure against RabbitMQ; BENCH="--quick --only NAME" passes options
+	$(BIN)/python bench/run.py $(BENCH)
+
+build: $(VENV)/run.stamp ## compile the hot modules in place, if they changed
+	@$(BIN)/python tools/build_hot.py
+
+clean: ## remove everything that was built; keeps ./data
+	rm -rf $(VENV) .cache build dist bench/bin src/*.egg-info
+	find . -name __pycache__ -prune -not -path './.git/*' -exec rm -rf {} +
+	find src -name '*.so' -delete
+	find tests -name node_modules -prune -exec rm -rf {} +
+
+constraints: ## renew requirements/constraints.txt from what pyproject.toml allows
+	rm -rf build/constraints && $(PYTHON) -m venv build/constraints
+	build/constraints/bin/python -m pip --quiet install $(BUILD_DEPS) '.[test]'
+	{ grep '^#' $(CONSTRAINTS); build/constraints/bin/python -m pip freeze --all \
+		| grep -vE '^(pip|rhizome)[ =]'; } > build/constraints.txt
+	mv build/constraints.txt $(CONSTRAINTS)
+
+test-deps: $(VENV)/test.stamp build
+	@tools/system_packages.sh
+	@for d in $(NODE_DIRS); do \
+		if command -v npm >/dev/null; then npm --prefix $$d ci --silent --no-audit --no-fund; fi; done
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# The editable install gives the command and the dependencies; tools/build_hot.py does the compiling.
+$(VENV)/run.stamp: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
+	$(PIP) install -c $(CONSTRAINTS) $(BUILD_DEPS)
+	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/run.stamp
+	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[test]'
+	@touch $@

@@ -1,0 +1,15 @@
+"""Rhizome: one virtual AMQP 0-9-1 broker made of many.
+
+The hot modules are compiled when the package is built. With RHIZOME_PURE=1 in the environment the
+same modules are loaded from their .py files, though compiled ones lie beside them: for debugging,
+for coverage, and to show that both forms behave alike.
+"""
+
+import os as _os
+
+__version__ = "0.1.0"
+
+if _os.environ.get("RHIZOME_PURE") == "1":
+    from rhizome import _pure
+
+    _pure.install()

@@ -1,0 +1,161 @@
+"""The methods of the basic class that aren't hot: qos, consume, cancel, get, recover."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rhizome.amqp.frames import method_frame
+from rhizome.amqp.methods import (
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGet,
+    BasicGetEmpty,
+    BasicGetOk,
+    BasicQos,
+    BasicQosOk,
+    BasicRecoverOk,
+)
+from rhizome.broker.arguments import check_consume_arguments
+from rhizome.broker.commands import QUEUE
+from rhizome.broker.consumer import Consumer, put_content
+from rhizome.broker.lookup import check_read, find_queue, queue_name
+from rhizome.broker.message import Message
+from rhizome.broker.queue import Queue
+from rhizome.broker.replies import REPLY_QUEUE
+from rhizome.broker.unacked import REQUEUE
+from rhizome.errors import AccessRefused, NotAllowed, NotImplementedFault, PreconditionFailed
+
+if TYPE_CHECKING:
+    from rhizome.broker.channel import Channel
+
+
+def qos(channel: Channel, method: BasicQos) -> None:
+    """Set the prefetch: of consumers to come, or with global_ of the whole channel."""
+    if method.prefetch_size != 0:
+        raise NotImplementedFault(f"prefetch_size!=0 ({method.prefetch_size})", 60, 10)
+    if method.global_:
+        channel.prefetch_global = method.prefetch_count
+        channel.wake_consumers()
+    else:
+        channel.prefetch = method.prefetch_count
+    channel.send(BasicQosOk())
+
+
+def consume(channel: Channel, method: BasicConsume) -> None:
+    connection = channel.connection
+    name = queue_name(channel, method.queue)
+    tag = method.consumer_tag or connection.broker.make_name("amq.ctag-")
+    if tag in channel.consumers or (
+        channel.reply_consumer is not None and channel.reply_consumer.tag == tag
+    ):
+        raise NotAllowed(f"attempt to reuse consumer tag '{tag}'", 60, 20)
+    if name == REPLY_QUEUE:
+        _consume_replies(channel, method, tag)
+        return
+    check_read(channel, QUEUE, name)
+    queue = find_queue(channel, name)
+    options = check_consume_arguments(queue.vhost, name, method.arguments)
+    if queue.exclusive or (method.exclusive and queue.consumer_count > 0):
+        raise AccessRefused(f"queue '{name}' in vhost '{queue.vhost}' in exclusive use")
+    consumer = Consumer(
+        tag,
+        channel,
+        queue,
+        method.no_ack,
+        method.exclusive,
+        options.priority,
+        channel.prefetch,
+        method.arguments,
+    )
+    channel.consumers[tag] = consumer
+    if not method.no_wait:
+        channel.send(BasicConsumeOk(tag))
+    queue.add_consumer(consumer)
+
+
+def _consume_replies(channel: Channel, method: BasicConsume, tag: str) -> None:
+    broker = channel.connection.broker
+    if channel.reply_consumer is not None:
+        raise PreconditionFailed("reply consumer already set")
+    if not method.no_ack:
+        raise PreconditionFailed("reply consumer cannot acknowledge")
+    queue = broker.reply_queue(channel.connection.router.vhost)
+    consumer = Consumer(tag, channel, queue, True, False, 0, 0, method.arguments)
+    channel.reply_consumer = consumer
+    channel.reply_token = broker.make_name("")
+    broker.replies.register(channel.reply_token, consumer)
+    if not method.no_wait:
+        channel.send(BasicConsumeOk(tag))
+
+
+def cancel(channel: Channel, method: BasicCancel) -> None:
+    """End a consumer; its unacked deliveries stay with the channel."""
+    broker = channel.connection.broker
+    tag = method.consumer_tag
+    consumer = channel.consumers.pop(tag, None)
+    reply = channel.reply_consumer
+    if reply is not None and reply.tag == tag:
+        broker.replies.forget(channel.reply_token)
+        channel.reply_consumer = None
+    if not method.no_wait:
+        channel.send(BasicCancelOk(tag))
+    if consumer is not None:
+        broker.remove_consumer(consumer)
+
+
+def get(channel: Channel, method: BasicGet) -> None:
+    name = queue_name(channel, method.queue)
+    check_read(channel, QUEUE, name)
+    queue = find_queue(channel, name)
+    broker = channel.connection.broker
+    queue.last_used_ms = broker.turn.now_ms
+    message = queue.next_message(broker.turn.now_ms)
+    if message is None:
+        if queue.ready > 0:
+            broker.wait_for_pager(channel, method)
+        else:
+            channel.send(BasicGetEmpty())
+        return
+    _send_pulled(channel, queue, message, method.no_ack)
+
+
+def _send_pulled(channel: Channel, queue: Queue, message: Message, no_ack: bool) -> None:
+    redelivered = message.index in queue.counts
+    if redelivered:
+        queue.redelivered += 1
+        message = channel.connection.broker.with_delivery_count(queue, message)
+    queue.delivered += 1
+    if no_ack:
+        channel.delivery_tag += 1
+        tag = channel.delivery_tag
+    else:
+        tag = channel.hold(message, _pull_consumer(channel, queue))
+        queue.unacked += 1
+    route = message.route
+    answer = BasicGetOk(tag, redelivered, route.exchange, route.key, queue.ready)
+    channel.connection.outbox.put(method_frame(channel.number, answer))
+    put_content(channel, message)
+    channel.connection.touch()
+    if no_ack:
+        queue.forget(message)
+
+
+def _pull_consumer(channel: Channel, queue: Queue) -> Consumer:
+    """What holds the messages that a channel pulls from a queue."""
+    consumer = channel.pulls.get(queue.name)
+    if consumer is None or consumer.queue is not queue:
+        consumer = Consumer("", channel, queue, False, False, 0, 0, {})
+        channel.pulls[queue.name] = consumer
+    return consumer
+
+
+def recover(channel: Channel, requeue: bool, answer: bool) -> None:
+    """Requeue everything unacked on the channel."""
+    if not requeue:
+        raise NotImplementedFault("requeue=false", 60, 110)
+    for tag in channel.unacked.tags():
+        channel.settle_one(tag, REQUEUE)
+    if answer:
+        channel.send(BasicRecoverOk())

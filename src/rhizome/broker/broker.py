@@ -1,0 +1,519 @@
+"""Broker: the lone broker core, sans-IO.
+
+The shell calls in with bytes and ticks, then ``end_turn`` once per wake-up, then writes the outboxes of
+the connections in ``turn.connections`` and hands the journal's batch to its writer. When the writer has
+synced, the shell calls ``synced``.
+
+The duties of the shell, in order, once per wake-up:
+
+1. set ``turn.now_ms``; feed ``Connection.receive`` and ``tick``;
+2. call ``end_turn``;
+3. take the batches of journal and spill and hand them to their writers;
+4. write and clear the outboxes of ``turn.connections`` and call ``flushed`` on each;
+5. if ``turn.pending()``, come back soon.
+
+A confirm is only ever put into an outbox after ``synced`` said that its record is on disk, so the order
+of 3 and 4 within one wake-up is a matter of speed, not of safety.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import TYPE_CHECKING, final
+
+from mypy_extensions import i64
+
+from rhizome.amqp.frames import body_of, content_frames, header_payload_of
+from rhizome.amqp.methods import BasicCancel, BasicGet, Method
+from rhizome.amqp.properties import decode_properties, encode_header
+from rhizome.broker import basic
+from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
+from rhizome.broker.arguments import QueueArguments
+from rhizome.broker.channel import Channel
+from rhizome.broker.commands import Command, DeleteQueue
+from rhizome.broker.connection import CLOSED, RUNNING, Connection
+from rhizome.broker.consumer import Consumer
+from rhizome.broker.deadletters import cc_keys, dead_letter, is_cycle
+from rhizome.broker.definitions import QueueDefinition
+from rhizome.broker.delayed import Delayed
+from rhizome.broker.handshake import Handshake
+from rhizome.broker.limits import Limits
+from rhizome.broker.message import Message, Route, largest_frame
+from rhizome.broker.observer import Observer
+from rhizome.broker.outcome import (
+    AccessChanged,
+    Fact,
+    Outcome,
+    QueueChanged,
+    QueueDeleted,
+    VhostDeleted,
+)
+from rhizome.broker.pager import Pager
+from rhizome.broker.port import Cluster, GroupLog
+from rhizome.broker.publishing import Publication, enqueue, place, queues_of
+from rhizome.broker.queue import Queue
+from rhizome.broker.replies import REPLY_QUEUE, Replies
+from rhizome.broker.routing.destination import Destination
+from rhizome.broker.state import State
+from rhizome.broker.steering import Steering
+from rhizome.broker.timers import Timers
+from rhizome.broker.turn import Turn
+from rhizome.errors import AmqpError
+
+if TYPE_CHECKING:
+    from rhizome.broker.transactions import Transaction
+    from rhizome.broker.vhost import VHost
+
+
+@final
+class Settings:
+    """What the broker says about itself."""
+
+    name: str
+    version: str
+    cluster_name: str
+
+    def __init__(self, name: str, version: str, cluster_name: str) -> None:
+        self.name = name
+        self.version = version
+        self.cluster_name = cluster_name
+
+
+@final
+class DeadLetter:
+    """A message on its way from the queue that it died in."""
+
+    queue: Queue
+    message: Message
+    reason: str
+
+    def __init__(self, queue: Queue, message: Message, reason: str) -> None:
+        self.queue = queue
+        self.message = message
+        self.reason = reason
+
+
+@final
+class PendingCommit:
+    """A transaction that is answered once its record is on disk."""
+
+    index: i64
+    channel: Channel
+    answer: Method
+
+    def __init__(self, index: i64, channel: Channel, answer: Method) -> None:
+        self.index = index
+        self.channel = channel
+        self.answer = answer
+
+
+@final
+class Broker:
+    settings: Settings
+    incarnation: str
+    turn: Turn
+    state: State
+    log: GroupLog
+    pager: Pager
+    cluster: Cluster
+    authenticator: Authenticator
+    access_epoch: AccessEpoch
+    limits: Limits
+    observer: Observer
+    replies: Replies
+    delayed: Delayed
+    timers: Timers
+    connections: dict[int, Connection]
+    unconfirmed: list[Channel]
+    commits: list[PendingCommit]
+    dead_letters: list[DeadLetter]
+    pulls: list[tuple[Channel, BasicGet]]
+    may_deliver: bool
+    blocking: bool
+    block_reason: str
+    stalled: dict[int, Connection]
+    _seed: bytes
+    _names: i64
+    _next_connection: i64
+    _reply_queue: Queue | None
+    _nobody: Identity
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: GroupLog,
+        pager: Pager,
+        authenticator: Authenticator,
+        access_epoch: AccessEpoch,
+        limits: Limits,
+        observer: Observer,
+        seed: bytes,
+        now_ms: i64,
+    ) -> None:
+        """``seed``: at least 16 bytes that no other start of a broker has had."""
+        self.settings = settings
+        self.incarnation = hashlib.sha256(seed).hexdigest()[:12]
+        self.turn = Turn()
+        self.turn.now_ms = now_ms
+        self.log = log
+        self.pager = pager
+        self.cluster = Cluster()
+        self.authenticator = authenticator
+        self.access_epoch = access_epoch
+        self.limits = limits
+        limits.broker = self
+        self.observer = observer
+        self.replies = Replies()
+        self.timers = Timers(self)
+        self.delayed = Delayed(self)
+        self.connections = {}
+        self.unconfirmed = []
+        self.commits = []
+        self.dead_letters = []
+        self.pulls = []
+        self.may_deliver = True
+        self.blocking = False
+        self.block_reason = ""
+        self.stalled = {}
+        self._seed = seed
+        self._names = 0
+        self._next_connection = 0
+        self._reply_queue = None
+        self._nobody = Identity("", "", (), access_epoch)
+        self.state = State(self.make_queue)
+
+    # ---- the state ------------------------------------------------------------------------------
+
+    def make_queue(self, definition: QueueDefinition) -> Destination:
+        return Queue(self, definition)
+
+    def apply(self, command: Command) -> Outcome:
+        """Apply a committed command and react to what it changed."""
+        outcome = self.state.apply(command)
+        for fact in outcome.facts:
+            self._react(fact)
+        return outcome
+
+    def _react(self, fact: Fact) -> None:
+        if isinstance(fact, QueueDeleted):
+            if isinstance(fact.destination, Queue):
+                self._queue_deleted(fact.destination)
+        elif isinstance(fact, QueueChanged):
+            if isinstance(fact.destination, Queue):
+                fact.destination.apply_options(fact.definition.options)
+                # Routes remember whether their queues take everything.
+                self.state.vhosts[fact.definition.vhost].router.epoch += 1
+        elif isinstance(fact, AccessChanged):
+            self.access_epoch.advance()
+            if fact.deleted:
+                self._close_where_user(fact.user)
+        elif isinstance(fact, VhostDeleted):
+            self._close_where_vhost(fact.name)
+
+    def _queue_deleted(self, queue: Queue) -> None:
+        queue.deleted = True
+        self.timers.unwatch(queue)
+        for consumer in queue.consumers():
+            channel = consumer.channel
+            channel.consumers.pop(consumer.tag, None)
+            if channel.connection.cancel_notify and not channel.closing:
+                channel.send(BasicCancel(consumer.tag, True))
+        queue.levels = []
+        queue.consumer_count = 0
+        queue.drop_ready()
+        if queue.durable:
+            self.log.drop(queue.id)
+
+    def _close_where_user(self, user: str) -> None:
+        for connection in list(self.connections.values()):
+            if connection.identity.user == user:
+                connection.force_close(f"user '{user}' was deleted")
+
+    def _close_where_vhost(self, vhost: str) -> None:
+        for connection in list(self.connections.values()):
+            if connection.stage == RUNNING and connection.router.vhost == vhost:
+                connection.force_close(f"vhost '{vhost}' is down: it was deleted")
+
+    def delete_queue(self, queue: Queue) -> None:
+        """Delete a queue because it is unused."""
+        command = DeleteQueue(queue.vhost, queue.name, queue.definition.id)
+        if queue.definition.exclusive_owner:
+            self.apply(command)
+        else:
+            self.cluster.propose(command, None)
+
+    # ---- connections ----------------------------------------------------------------------------
+
+    def connect(self, name: str, peer: Peer) -> Connection:
+        """A client has connected."""
+        self._next_connection += 1
+        vhost: VHost = next(iter(self.state.vhosts.values()))
+        connection = Connection(
+            self, self._next_connection, name, peer, Handshake(self), vhost, self._nobody
+        )
+        self.connections[connection.id] = connection
+        return connection
+
+    def connection_opened(self, connection: Connection) -> None:
+        self.observer.connection_opened(connection)
+
+    def connection_failed(self, connection: Connection, error: AmqpError) -> None:
+        self.observer.connection_failed(connection, error)
+
+    def channel_failed(self, channel: Channel, error: AmqpError) -> None:
+        self.observer.channel_failed(channel, error)
+
+    def login_refused(self, connection: Connection, reason: str) -> None:
+        self.observer.login_refused(connection, reason)
+
+    def connection_gone(self, connection: Connection) -> None:
+        """A connection's socket is gone: its private queues go too."""
+        if self.connections.pop(connection.id, None) is None:
+            return
+        self.stalled.pop(connection.id, None)
+        for name in list(connection.private_queues):
+            queue = connection.router.queues.get(name)
+            if isinstance(queue, Queue) and queue.definition.exclusive_owner == connection.owner:
+                self.delete_queue(queue)
+        self.observer.connection_closed(connection)
+
+    def running_connections(self) -> list[Connection]:
+        return [
+            connection for connection in self.connections.values() if connection.stage == RUNNING
+        ]
+
+    def known_hosts(self) -> str:
+        return ""
+
+    def report_bug(self, error: BaseException, where: str) -> None:
+        self.observer.bug(error, where)
+
+    def make_name(self, prefix: str) -> str:
+        """A name that nobody else has and nobody can guess."""
+        self._names += 1
+        digest = hashlib.sha256(self._seed + str(self._names).encode()).digest()[:16]
+        return prefix + base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+    def reply_queue(self, vhost: str) -> Queue:
+        """The queue that reply consumers are said to consume; it never holds anything."""
+        if self._reply_queue is None:
+            arguments = QueueArguments()
+            definition = QueueDefinition(
+                0, vhost, REPLY_QUEUE, False, False, "", {}, arguments, arguments
+            )
+            self._reply_queue = Queue(self, definition)
+        return self._reply_queue
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer is gone; an auto-delete queue may go with its last one."""
+        queue = consumer.queue
+        if queue.deleted:
+            return
+        queue.remove_consumer(consumer)
+        if queue.definition.auto_delete and queue.consumer_count == 0 and queue.had_consumer:
+            self.delete_queue(queue)
+
+    # ---- blocking publishers --------------------------------------------------------------------
+
+    def block(self, reason: str) -> None:
+        """Hold publishers up, for a reason that they are told if the cause is an alarm."""
+        if not self.blocking or reason != self.block_reason:
+            self.blocking = True
+            self.block_reason = reason
+            self.observer.publishers_blocked(reason)
+
+    def unblock(self) -> None:
+        if not self.blocking:
+            return
+        self.blocking = False
+        self.block_reason = ""
+        self.observer.publishers_blocked("")
+        stalled = list(self.stalled.values())
+        self.stalled = {}
+        for connection in stalled:
+            connection.set_blocked("")
+            connection.set_stalled(False)
+
+    def published_by(self, connection: Connection) -> None:
+        """A connection has shown itself to be a publisher, or published while blocked."""
+        connection.publishing = True
+        if self.blocking and not connection.stalled:
+            self.stalled[connection.id] = connection
+            if self.block_reason:
+                connection.set_blocked(self.block_reason)
+            connection.set_stalled(True)
+
+    # ---- dead letters and transactions ----------------------------------------------------------
+
+    def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
+        """Note a dead letter; it is sent before the turn ends."""
+        self.dead_letters.append(DeadLetter(queue, message, reason))
+
+    def _send_dead_letters(self) -> None:
+        letters = self.dead_letters
+        self.dead_letters = []
+        for letter in letters:
+            self._send_dead_letter(letter)
+
+    def _send_dead_letter(self, letter: DeadLetter) -> None:
+        queue = letter.queue
+        old = letter.message
+        options = queue.options
+        vhost = self.state.vhosts.get(queue.vhost)
+        if vhost is None or options.dead_letter_exchange is None:
+            return
+        exchange = vhost.router.exchanges.get(options.dead_letter_exchange)
+        if exchange is None:
+            return
+        replaces_key = options.dead_letter_key is not None
+        key = options.dead_letter_key if options.dead_letter_key is not None else old.route.key
+        content = dead_letter(
+            old.content,
+            old.route.exchange,
+            [old.route.key],
+            queue.name,
+            letter.reason,
+            self.turn.now_ms // 1000,
+            replaces_key,
+        )
+        keys = [key] if replaces_key else [key, *cc_keys(content)]
+        properties = decode_properties(header_payload_of(content))
+        targets: dict[Queue, None] = {}
+        for each in keys:
+            for target in queues_of(vhost.router, exchange, each, properties.headers):
+                if not is_cycle(content, target.name):
+                    targets[target] = None
+        if len(targets) == 0:
+            return
+        message = Message(
+            self.route_to(exchange.name, key), content, old.channel, largest_frame(content)
+        )
+        message.arrived_ms = self.turn.now_ms
+        message.persistent = properties.delivery_mode == 2
+        message.priority = properties.priority or 0
+        enqueue(self, message, list(targets), properties.message_id or "")
+
+    def route_to(self, exchange: str, key: str) -> Route:
+        """A route for a message that the broker itself publishes."""
+        exchange_bytes = exchange.encode("utf-8", "surrogateescape")
+        key_bytes = key.encode("utf-8", "surrogateescape")
+        tail = bytes([len(exchange_bytes)]) + exchange_bytes + bytes([len(key_bytes)]) + key_bytes
+        return self.pager.route(tail)
+
+    def commit_transaction(
+        self, channel: Channel, transaction: Transaction, answer: Method
+    ) -> None:
+        """Do what a transaction collected as one record; answer once that is on disk."""
+        size: i64 = 0
+        for publication in transaction.publications:
+            size += len(publication.message.content) + 256
+        self.log.begin(size + len(transaction.settled) * 32)
+        for publication in transaction.publications:
+            place(self, publication, channel)
+        for tag, kind in transaction.settled.items():
+            channel.settle_one(tag, kind)
+        self._write_settled()
+        index = self.log.commit()
+        channel.connection.suspend()
+        self.commits.append(PendingCommit(index, channel, answer))
+
+    def publish_internally(self, message: Message, queues: list[Queue]) -> None:
+        """Publish on behalf of the broker itself."""
+        place(self, Publication(message, queues, False, Steering()), None)
+
+    # ---- what a delivery shows ------------------------------------------------------------------
+
+    def with_delivery_count(self, queue: Queue, message: Message) -> Message:
+        """The message as a quorum queue delivers it again, with its x-delivery-count."""
+        if queue.options.queue_type != "quorum":
+            return message
+        properties = decode_properties(header_payload_of(message.content))
+        headers = dict(properties.headers or {})
+        headers["x-delivery-count"] = queue.counts.get(message.index, 0)
+        properties.headers = headers
+        body = body_of(message.content)
+        content = content_frames(
+            message.channel,
+            encode_header(len(body), properties),
+            body,
+            max(message.frame_bytes_max, 4096),
+        )
+        shown = Message(message.route, content, message.channel, largest_frame(content))
+        shown.index = message.index
+        shown.position = message.position
+        shown.spilled = message.spilled
+        shown.arrived_ms = message.arrived_ms
+        shown.expiration_ms = message.expiration_ms
+        shown.priority = message.priority
+        shown.persistent = message.persistent
+        shown.cost = message.cost
+        return shown
+
+    def wait_for_pager(self, channel: Channel, method: BasicGet) -> None:
+        """A pull must wait until what it wants can be read back from disk."""
+        self.pulls.append((channel, method))
+        channel.connection.suspend()
+
+    # ---- turns ----------------------------------------------------------------------------------
+
+    def tick(self, now_ms: i64) -> None:
+        self.timers.tick(now_ms)
+
+    def end_turn(self) -> None:
+        """Dispatch, settle and confirm everything that this wake-up has touched."""
+        turn = self.turn
+        while len(turn.queues) > 0 or len(self.dead_letters) > 0:
+            queues = turn.queues
+            turn.queues = []
+            for queue in queues:
+                queue.dispatch(turn.now_ms)
+            if len(self.dead_letters) > 0:
+                self._send_dead_letters()
+        self._write_settled()
+        if len(turn.channels) > 0:
+            channels = turn.channels
+            turn.channels = []
+            for channel in channels:
+                channel.flush_confirms()
+
+    def _write_settled(self) -> None:
+        settled = self.turn.settled
+        if len(settled) > 0:
+            self.turn.settled = []
+            for queue in settled:
+                queue.write_settled()
+
+    def committed(self) -> None:
+        """The log has come further: confirm and answer what waited for that."""
+        waiting = self.unconfirmed
+        self.unconfirmed = []
+        for channel in waiting:
+            confirms = channel.confirms
+            if confirms is not None:
+                confirms.waiting = False
+                channel.flush_confirms()
+        if len(self.commits) > 0:
+            self._answer_commits()
+
+    def _answer_commits(self) -> None:
+        safe = self.log.committed_disk
+        done = [commit for commit in self.commits if commit.index <= safe]
+        self.commits = [commit for commit in self.commits if commit.index > safe]
+        for commit in done:
+            channel = commit.channel
+            if channel.connection.stage != CLOSED:
+                if not channel.closing:
+                    channel.send(commit.answer)
+                channel.connection.resume()
+
+    def submitted(self) -> None:
+        """The shell has handed the batches of this turn to the writers."""
+        self.pager.submitted()
+        pulls = self.pulls
+        self.pulls = []
+        for channel, method in pulls:
+            if channel.connection.stage == RUNNING and not channel.closing:
+                basic.get(channel, method)
+                if len(self.pulls) == 0 or self.pulls[-1][0] is not channel:
+                    channel.connection.resume()

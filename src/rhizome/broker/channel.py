@@ -1,0 +1,451 @@
+"""Channel: one channel of a connection: its consumers, its unacked deliveries, its publishing mode.
+
+Methods of the exchange and queue classes are in ``topology.py``, those of the basic class that aren't
+hot in ``basic.py``; here is what every delivery and settlement goes through.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from librt.strings import read_i16_be, read_i64_be
+from mypy_extensions import i64
+
+from rhizome.amqp.frames import method_frame
+from rhizome.amqp.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicConsume,
+    BasicGet,
+    BasicNack,
+    BasicQos,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicReject,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelFlow,
+    ChannelFlowOk,
+    ChannelOpenOk,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    Method,
+    TxCommit,
+    TxRollback,
+    TxSelect,
+)
+from rhizome.amqp.spec import FRAME_HEADER
+from rhizome.broker import basic, topology, transactions
+from rhizome.broker.confirms import Confirms
+from rhizome.broker.consumer import Consumer
+from rhizome.broker.message import Message, Route
+from rhizome.broker.publishing import publish
+from rhizome.broker.transactions import Transaction
+from rhizome.broker.unacked import ACK, REJECT, REQUEUE, Unacked
+from rhizome.errors import (
+    AmqpError,
+    CommandInvalid,
+    NotImplementedFault,
+    PreconditionFailed,
+    UnexpectedFrame,
+)
+
+if TYPE_CHECKING:
+    from rhizome.broker.connection import Connection
+    from rhizome.broker.queue import Queue
+
+
+@final
+class Channel:
+    """Invariant: ``unacked.count`` equals the sum of ``unacked`` over its consumers and pulls."""
+
+    connection: Connection
+    number: i64
+    closing: bool
+    delivery_tag: i64
+    unacked: Unacked
+    consumers: dict[str, Consumer]
+    pulls: dict[str, Consumer]
+    prefetch: i64
+    prefetch_global: i64
+    confirms: Confirms | None
+    nacked: set[int]
+    transaction: Transaction | None
+    marked: bool
+    last_queue: str
+    publish_key: bytes
+    publish_route: Route | None
+    publish_access: i64
+    content_key: bytes | None
+    content_parts: list[bytes]
+    content_left: i64
+    content_frame_max: i64
+    reply_consumer: Consumer | None
+    reply_token: str
+    timeout_marks: list[tuple[int, int]]
+    published: i64
+
+    def __init__(self, connection: Connection, number: i64) -> None:
+        self.connection = connection
+        self.number = number
+        self.closing = False
+        self.delivery_tag = 0
+        self.unacked = Unacked()
+        self.consumers = {}
+        self.pulls = {}
+        self.prefetch = 0
+        self.prefetch_global = 0
+        self.confirms = None
+        self.nacked = set()
+        self.transaction = None
+        self.marked = False
+        self.last_queue = ""
+        self.publish_key = b""
+        self.publish_route = None
+        self.publish_access = -1
+        self.content_key = None
+        self.content_parts = []
+        self.content_left = -1
+        self.content_frame_max = 0
+        self.reply_consumer = None
+        self.reply_token = ""
+        self.timeout_marks = []
+        self.published = 0
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        self.send(ChannelOpenOk())
+
+    def send(self, method: Method) -> None:
+        connection = self.connection
+        connection.outbox.put(method_frame(self.number, method))
+        connection.touch()
+
+    def touch(self) -> None:
+        """Ask for this turn's confirms to be looked at."""
+        if not self.marked:
+            self.marked = True
+            self.connection.broker.turn.channels.append(self)
+
+    def fail(self, error: AmqpError) -> None:
+        """Close the channel with an error; everything on it is ignored until close-ok."""
+        if self.closing:
+            return
+        self.flush_confirms()
+        self.connection.broker.channel_failed(self, error)
+        self.release()
+        self.send(ChannelClose(error.code, error.reply_text(), error.class_id, error.method_id))
+
+    def release(self) -> None:
+        """Give everything back: consumers, unacked messages, an open transaction."""
+        if self.closing:
+            return
+        self.closing = True
+        self.content_key = None
+        self.content_parts = []
+        broker = self.connection.broker
+        for consumer in list(self.consumers.values()):
+            broker.remove_consumer(consumer)
+        self.consumers = {}
+        if self.reply_consumer is not None:
+            broker.replies.forget(self.reply_token)
+            self.reply_consumer = None
+        self.transaction = None
+        for tag in self.unacked.tags():
+            self.settle_one(tag, REQUEUE)
+        self.pulls = {}
+
+    def wake_consumers(self) -> None:
+        for consumer in self.consumers.values():
+            queue = consumer.queue
+            if queue.ready > 0 and not queue.marked:
+                queue.touch()
+
+    # ---- methods --------------------------------------------------------------------------------
+
+    def handle(self, method: Method) -> None:
+        """Carry out a method other than publish."""
+        if self.content_key is not None:
+            raise self._expected_content()
+        class_id = method.code() >> 16
+        if class_id == 60:
+            self._basic(method)
+        elif class_id == 50 or class_id == 40:
+            topology.handle(self, method)
+        elif class_id == 90:
+            self._tx(method)
+        elif isinstance(method, ConfirmSelect):
+            self._confirm_select(method)
+        else:
+            self._channel_method(method)
+
+    def _expected_content(self) -> AmqpError:
+        if self.content_left < 0:
+            text = "expected content header for class 60, got non content header frame instead"
+        else:
+            text = "expected content body, got non content body frame instead"
+        return UnexpectedFrame(text, 60, 40)
+
+    def _basic(self, method: Method) -> None:
+        if isinstance(method, BasicAck):
+            self.ack(method.delivery_tag, method.multiple)
+        elif isinstance(method, BasicNack):
+            kind = REQUEUE if method.requeue else REJECT
+            self.settle(method.delivery_tag, method.multiple, kind, 120)
+        elif isinstance(method, BasicReject):
+            self.settle(method.delivery_tag, False, REQUEUE if method.requeue else REJECT, 90)
+        elif isinstance(method, BasicGet):
+            basic.get(self, method)
+        elif isinstance(method, BasicConsume):
+            basic.consume(self, method)
+        elif isinstance(method, BasicCancel):
+            basic.cancel(self, method)
+        elif isinstance(method, BasicQos):
+            basic.qos(self, method)
+        elif isinstance(method, BasicRecover):
+            basic.recover(self, method.requeue, True)
+        elif isinstance(method, BasicRecoverAsync):
+            basic.recover(self, method.requeue, False)
+        else:
+            raise CommandInvalid(f"{method.name()} is sent by brokers only")
+
+    def _tx(self, method: Method) -> None:
+        if isinstance(method, TxSelect):
+            transactions.select(self)
+        elif isinstance(method, TxCommit):
+            transactions.commit(self)
+        elif isinstance(method, TxRollback):
+            transactions.rollback(self)
+
+    def _confirm_select(self, method: ConfirmSelect) -> None:
+        if self.transaction is not None:
+            raise PreconditionFailed("cannot switch from tx to confirm mode", 85, 10)
+        if self.confirms is None:
+            self.confirms = Confirms()
+        if not method.no_wait:
+            self.send(ConfirmSelectOk())
+
+    def _channel_method(self, method: Method) -> None:
+        if isinstance(method, ChannelClose):
+            self.flush_confirms()
+            self.release()
+            self.send(ChannelCloseOk())
+            self.connection.forget_channel(self)
+        elif isinstance(method, ChannelFlow):
+            if not method.active:
+                raise NotImplementedFault("active=false", 20, 20)
+            self.send(ChannelFlowOk(True))
+        elif not isinstance(method, (ChannelCloseOk, ChannelFlowOk)):
+            code = method.code()
+            raise CommandInvalid(
+                f"unexpected method {method.name()} on an open channel", code >> 16, code & 0xFFFF
+            )
+
+    # ---- content that comes frame by frame ------------------------------------------------------
+
+    def begin_content(self, key: bytes) -> None:
+        """A publish whose content doesn't follow at once, or is large."""
+        if self.content_key is not None:
+            raise self._expected_content()
+        self.content_key = key
+        self.content_parts = []
+        self.content_left = -1
+        self.content_frame_max = 0
+
+    def content_frame(self, kind: i64, frame: bytes) -> None:
+        """A header or body frame on this channel."""
+        if self.content_key is None:
+            raise UnexpectedFrame("expected method frame, got non method frame instead")
+        if self.content_left < 0:
+            self._content_header(kind, frame)
+        else:
+            self._content_body(kind, frame)
+        if len(frame) > self.content_frame_max:
+            self.content_frame_max = len(frame)
+        if self.content_left == 0:
+            key = self.content_key
+            content = b"".join(self.content_parts)
+            self.content_key = None
+            self.content_parts = []
+            publish(self, key, content, self.content_frame_max)
+
+    def _content_header(self, kind: i64, frame: bytes) -> None:
+        if kind != FRAME_HEADER:
+            raise self._expected_content()
+        if len(frame) < 22:
+            raise UnexpectedFrame("the content header is too short", 60, 40)
+        class_id = read_i16_be(frame, 7)
+        if class_id != 60:
+            raise UnexpectedFrame(
+                f"expected content header for class 60, got one for class {class_id} instead",
+                60,
+                40,
+            )
+        self.content_left = read_i64_be(frame, 11)
+        limit = self.connection.broker.limits.message_bytes_max
+        if self.content_left < 0 or self.content_left > limit:
+            size = self.content_left
+            self.content_key = None
+            raise PreconditionFailed(
+                f"message size {size} is larger than configured max size {limit}", 60, 40
+            )
+        self.content_parts.append(frame)
+
+    def _content_body(self, kind: i64, frame: bytes) -> None:
+        if kind == FRAME_HEADER:
+            raise self._expected_content()
+        size: i64 = len(frame) - 8
+        if size > self.content_left:
+            raise UnexpectedFrame(
+                f"the content body is {size - self.content_left} bytes longer than announced",
+                60,
+                40,
+            )
+        if size > 0:
+            self.content_parts.append(frame)
+        self.content_left -= size
+
+    # ---- settling -------------------------------------------------------------------------------
+
+    def ack(self, tag: i64, multiple: bool) -> None:
+        """Acknowledge one delivery, or all up to ``tag`` (0: all there are)."""
+        if self.closing:
+            return
+        unacked = self.unacked
+        if self.transaction is not None or len(unacked.old) > 0 or (multiple and tag == 0):
+            self.settle(tag, multiple, ACK, 80)
+            return
+        if not multiple:
+            if tag < unacked.base or tag >= unacked.end:
+                raise unknown_tag(tag, 80)
+            self._ack_slot(tag)
+        elif tag < unacked.base or tag >= unacked.end:
+            self.settle(tag, multiple, ACK, 80)
+        else:
+            at = unacked.base
+            while at <= tag:
+                if unacked.messages[at & unacked.mask] is not None:
+                    self._ack_slot(at)
+                at += 1
+        self._wake_if_global()
+
+    def _ack_slot(self, tag: i64) -> None:
+        unacked = self.unacked
+        slot = tag & unacked.mask
+        message = unacked.messages[slot]
+        consumer = unacked.consumers[slot]
+        if message is None or consumer is None:
+            raise unknown_tag(tag, 80)
+        unacked.forget(tag)
+        consumer.unacked -= 1
+        consumer.queue.ack(message)
+
+    def settle(self, tag: i64, multiple: bool, kind: int, method_id: int) -> None:
+        """Ack, reject or requeue one delivery or all up to ``tag``."""
+        tags = self._tags(tag, multiple, method_id)
+        if self.transaction is not None:
+            self.transaction.settle(tags, kind)
+            return
+        for held in tags:
+            self.settle_one(held, kind)
+        self._wake_if_global()
+
+    def _tags(self, tag: i64, multiple: bool, method_id: int) -> list[int]:
+        unacked = self.unacked
+        if not multiple:
+            if not unacked.holds(tag) or self._is_pending(tag):
+                raise unknown_tag(tag, method_id)
+            return [tag]
+        if tag != 0 and (tag > self.delivery_tag or tag < 0):
+            raise unknown_tag(tag, method_id)
+        tags = unacked.tags_up_to(tag)
+        if self.transaction is not None:
+            tags = [held for held in tags if not self._is_pending(held)]
+        if tag != 0 and len(tags) == 0:
+            raise unknown_tag(tag, method_id)
+        return tags
+
+    def _is_pending(self, tag: i64) -> bool:
+        return self.transaction is not None and tag in self.transaction.settled
+
+    def settle_one(self, tag: i64, kind: int) -> None:
+        """Settle one held delivery at once, transaction or not."""
+        message = self.unacked.message(tag)
+        consumer = self.unacked.consumer(tag)
+        if message is None or consumer is None:
+            return
+        self.unacked.forget(tag)
+        consumer.unacked -= 1
+        if kind == ACK:
+            consumer.queue.ack(message)
+        elif kind == REJECT:
+            consumer.queue.reject(message)
+        else:
+            consumer.queue.requeue(message)
+
+    def _wake_if_global(self) -> None:
+        if self.prefetch_global > 0:
+            self.wake_consumers()
+
+    # ---- confirms -------------------------------------------------------------------------------
+
+    def flush_confirms(self) -> None:
+        """End of the turn: confirm what is safe, remember the rest."""
+        self.marked = False
+        confirms = self.confirms
+        if confirms is None or self.closing:
+            return
+        confirms.close_turn()
+        broker = self.connection.broker
+        tag = confirms.ready(broker.log.committed_disk)
+        if tag > 0:
+            self._confirm(confirms, tag)
+        if len(confirms.tags) > 0 and not confirms.waiting:
+            confirms.waiting = True
+            broker.unconfirmed.append(self)
+
+    def _confirm(self, confirms: Confirms, tag: i64) -> None:
+        first = confirms.sent + 1
+        confirms.sent = tag
+        if len(self.nacked) > 0:
+            top = tag
+            while top >= first and top in self.nacked:
+                self.nacked.discard(top)
+                top -= 1
+            self.nacked = {nacked for nacked in self.nacked if nacked > tag}
+            if top < first:
+                return
+            tag = top
+        self.send(BasicAck(tag, tag > first))
+
+    def nack(self, tag: i64) -> None:
+        """Tell the publisher that a queue refused its message."""
+        self.nacked.add(tag)
+        self.send(BasicNack(tag, False, False))
+
+    def collect_unacked(self, queue: Queue, found: list[Message]) -> None:
+        """Append the messages of ``queue`` that are unacked here."""
+        if self.unacked.count == 0:
+            return
+        for tag in self.unacked.tags():
+            consumer = self.unacked.consumer(tag)
+            message = self.unacked.message(tag)
+            if consumer is not None and message is not None and consumer.queue is queue:
+                found.append(message)
+
+    # ---- pulls ----------------------------------------------------------------------------------
+
+    def pull_consumer(self, queue_name: str) -> Consumer | None:
+        return self.pulls.get(queue_name)
+
+    def hold(self, message: Message, consumer: Consumer) -> i64:
+        """Give a pulled message its delivery tag and keep it until it is settled."""
+        self.delivery_tag += 1
+        self.unacked.push(self.delivery_tag, message, consumer)
+        consumer.unacked += 1
+        return self.delivery_tag
+
+
+def unknown_tag(tag: i64, method_id: int) -> AmqpError:
+    return PreconditionFailed(f"unknown delivery tag {tag}", 60, method_id)

@@ -1,0 +1,330 @@
+"""Commands: every change of the topology, the users and the policies of a cluster, as data.
+
+A command is what is proposed, kept in the state log and applied by each broker's ``State``. It says
+everything that its outcome depends on besides the state itself: no clock, no chance, no defaults
+that differ between brokers.
+
+Encoding: an AMQP table {"v": 1, "op": name, field: value, ...}. Tables inside are kept as encoded
+bytes, so that arguments as deep as a client may send them still fit, and other values as they are.
+Fields may be added with defaults; anything else needs a new version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Final, get_type_hints
+
+from rhizome.amqp.values import encode_table, read_table
+from rhizome.errors import AmqpError, RhizomeError
+
+COMMAND_VERSION: Final = 1
+
+QUEUE: Final = "queue"
+EXCHANGE: Final = "exchange"
+SCOPE_VHOST: Final = "vhost"
+SCOPE_USER: Final = "user"
+
+
+class DamagedCommandError(RhizomeError):
+    """Bytes that are no command, or one of a version that this broker doesn't know."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A change of the cluster state."""
+
+
+@dataclass(frozen=True)
+class PutVhost(Command):
+    """Create a vhost with its predeclared exchanges, or change its description and tags."""
+
+    name: str
+    description: str = ""
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeleteVhost(Command):
+    """Delete a vhost with everything in it."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class DeclareExchange(Command):
+    """Declare an exchange, or check that the one that exists is the same."""
+
+    vhost: str
+    name: str
+    kind: str
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeleteExchange(Command):
+    """Delete an exchange, if it is there; with ``if_unused`` only one without bindings."""
+
+    vhost: str
+    name: str
+    if_unused: bool = False
+
+
+@dataclass(frozen=True)
+class DeclareQueue(Command):
+    """Declare a queue, or check that the one that exists is the same.
+
+    ``exclusive_owner`` names the connection that owns a private queue ("" for a shared one), and
+    ``user`` who declares it, for limits per user.
+    ``queue_id`` is 0 except in snapshots, which keep the number that the state gave.
+    """
+
+    vhost: str
+    name: str
+    durable: bool = False
+    auto_delete: bool = False
+    exclusive_owner: str = ""
+    arguments: dict[str, object] = field(default_factory=dict)
+    user: str = ""
+    queue_id: int = 0
+
+
+@dataclass(frozen=True)
+class DeleteQueue(Command):
+    """Delete a queue, if it is there.
+
+    Other than 0, ``queue_id`` names the very queue that is meant: whoever decided that it is
+    unused, empty or expired decided about that one, not about a later queue of the same name.
+    """
+
+    vhost: str
+    name: str
+    queue_id: int = 0
+
+
+@dataclass(frozen=True)
+class Bind(Command):
+    """Bind a queue or an exchange (``destination_kind``) to the exchange ``source``."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_kind: str = QUEUE
+    key: str = ""
+    arguments: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unbind(Command):
+    """Remove a binding, if it is there."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_kind: str = QUEUE
+    key: str = ""
+    arguments: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PutPolicy(Command):
+    """Set a policy, or with ``operator`` an operator policy, of a vhost."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: dict[str, object]
+    apply_to: str = "all"
+    priority: int = 0
+    operator: bool = False
+
+
+@dataclass(frozen=True)
+class DeletePolicy(Command):
+    vhost: str
+    name: str
+    operator: bool = False
+
+
+@dataclass(frozen=True)
+class PutUser(Command):
+    """Create or replace a user. The hash comes made: hashing takes a random salt."""
+
+    name: str
+    password_hash: str
+    kind: str = "application"
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeleteUser(Command):
+    """Delete a user with all permissions and limits."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class PutPermission(Command):
+    """Set the patterns of the names that a user may configure, write to and read from."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True)
+class DeletePermission(Command):
+    user: str
+    vhost: str
+
+
+@dataclass(frozen=True)
+class PutTopicPermission(Command):
+    """Set the patterns of the routing keys that a user may use with a topic exchange."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True)
+class DeleteTopicPermission(Command):
+    """Delete the rule for one exchange."""
+
+    user: str
+    vhost: str
+    exchange: str
+
+
+@dataclass(frozen=True)
+class PutLimit(Command):
+    """Limit a vhost or a user (``scope``); a negative value lifts the limit."""
+
+    scope: str
+    name: str
+    limit: str
+    value: int
+
+
+@dataclass(frozen=True)
+class DeleteLimit(Command):
+    scope: str
+    name: str
+    limit: str
+
+
+@dataclass(frozen=True)
+class PutParameter(Command):
+    """Keep a value for a component; vhost "" makes it one for the whole cluster."""
+
+    component: str
+    vhost: str
+    name: str
+    value: object
+
+
+@dataclass(frozen=True)
+class DeleteParameter(Command):
+    component: str
+    vhost: str
+    name: str
+
+
+# The names are part of the format: they stay when a class is renamed.
+OPERATIONS: Final[dict[str, type[Command]]] = {
+    "put-vhost": PutVhost,
+    "delete-vhost": DeleteVhost,
+    "declare-exchange": DeclareExchange,
+    "delete-exchange": DeleteExchange,
+    "declare-queue": DeclareQueue,
+    "delete-queue": DeleteQueue,
+    "bind": Bind,
+    "unbind": Unbind,
+    "put-policy": PutPolicy,
+    "delete-policy": DeletePolicy,
+    "put-user": PutUser,
+    "delete-user": DeleteUser,
+    "put-permission": PutPermission,
+    "delete-permission": DeletePermission,
+    "put-topic-permission": PutTopicPermission,
+    "delete-topic-permission": DeleteTopicPermission,
+    "put-limit": PutLimit,
+    "delete-limit": DeleteLimit,
+    "put-parameter": PutParameter,
+    "delete-parameter": DeleteParameter,
+}
+
+_NAMES: Final = {command: name for name, command in OPERATIONS.items()}
+_HINTS: Final = {command: get_type_hints(command) for command in _NAMES}
+
+
+def encode(command: Command) -> bytes:
+    """The bytes of a command; raises ValueError for a value that no AMQP table can hold."""
+    table: dict[str, object] = {"v": COMMAND_VERSION, "op": _NAMES[type(command)]}
+    for name, hint in _HINTS[type(command)].items():
+        value: object = getattr(command, name)
+        if isinstance(value, tuple):
+            value = list(value)
+        elif isinstance(value, dict) and hint is not object:
+            value = encode_table(value)
+        elif hint is object:
+            value = encode_table({"": value})
+        table[name] = value
+    return encode_table(table)
+
+
+def decode(data: bytes) -> Command:
+    """The command in ``data``; raises DamagedCommandError."""
+    try:
+        table, end = read_table(data, 0)
+        if int(end) != len(data):
+            raise DamagedCommandError(f"a command has {len(data) - int(end)} bytes behind its end")
+        return _from_table(table)
+    except AmqpError as error:
+        raise DamagedCommandError(f"a command is damaged: {error.text}") from error
+
+
+def _from_table(table: dict[str, object]) -> Command:
+    version = table.get("v")
+    if version != COMMAND_VERSION:
+        raise DamagedCommandError(
+            f"a command has version {version!r} and this broker knows {COMMAND_VERSION}: upgrade it"
+        )
+    operation = table.get("op")
+    command = OPERATIONS.get(operation) if isinstance(operation, str) else None
+    if command is None:
+        raise DamagedCommandError(f"unknown command {operation!r}: upgrade this broker")
+    given: dict[str, object] = {}
+    for known in fields(command):
+        if known.name in table:
+            given[known.name] = _field_value(table[known.name], _HINTS[command][known.name])
+        elif known.default is MISSING and known.default_factory is MISSING:
+            raise DamagedCommandError(f"command {operation} lacks the field {known.name!r}")
+    unknown = sorted(set(table) - set(given) - {"v", "op"})
+    if unknown:
+        raise DamagedCommandError(
+            f"command {operation} has unknown fields {unknown}: upgrade the broker"
+        )
+    return command(**given)
+
+
+def _field_value(raw: object, hint: object) -> object:
+    """A field's value from its encoded form, checked against its declared type."""
+    if isinstance(raw, bytes):
+        table, _ = read_table(raw, 0)
+        if hint == dict[str, object]:
+            return table
+        if hint is object and "" in table:
+            return table[""]
+    elif isinstance(raw, list):
+        if hint == tuple[str, ...] and all(isinstance(item, str) for item in raw):
+            return tuple(raw)
+    elif isinstance(hint, type) and type(raw) is hint:
+        return raw
+    raise DamagedCommandError(f"a command has {raw!r} where {hint} belongs")

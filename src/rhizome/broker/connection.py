@@ -1,0 +1,727 @@
+"""Connection: the AMQP connection of one client, as a sans-IO core.
+
+The shell feeds ``receive`` with bytes as they come and writes what it finds in ``outbox`` at the end of
+the turn. The hot path is ``_run``: one pass over the receive buffer that takes a publish (method,
+header, body) as one unit by offset and hands everything else to the channel or the handshake.
+
+Stages, in order: ``HEADER`` (protocol header expected), ``STARTING`` (start sent), ``AUTHENTICATING``,
+``TUNING`` (tune sent), ``OPENING`` (tune-ok received), ``RUNNING``, ``CLOSING`` (we sent close and wait
+for close-ok), ``CLOSED``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
+from mypy_extensions import i64
+
+from rhizome.amqp.frames import method_frame
+from rhizome.amqp.methods import (
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionUnblocked,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
+    Method,
+    decode_method,
+)
+from rhizome.amqp.spec import (
+    CODE_BASIC_ACK,
+    CODE_BASIC_PUBLISH,
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEADER,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+)
+from rhizome.broker.access import Identity, Peer
+from rhizome.broker.channel import Channel
+from rhizome.broker.message import Route
+from rhizome.broker.outbox import Outbox
+from rhizome.broker.publishing import publish
+from rhizome.broker.routing.router import Router
+from rhizome.errors import (
+    AmqpError,
+    ChannelError,
+    ChannelFault,
+    CommandInvalid,
+    ConnectionFault,
+    ConnectionForced,
+    FrameError,
+    InternalFault,
+    NotAllowed,
+    UnexpectedFrame,
+)
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.handshake import Handshake
+    from rhizome.broker.vhost import VHost
+
+HEADER: Final = 0
+STARTING: Final = 1
+AUTHENTICATING: Final = 2
+TUNING: Final = 3
+OPENING: Final = 4
+RUNNING: Final = 5
+CLOSING: Final = 6
+CLOSED: Final = 7
+
+OUTBOX_BYTES_MAX: Final = 1 << 20
+"""Deliveries stop while this much waits to be written; control frames may pass it."""
+
+UNIT_BODY_BYTES_MAX: Final = 128 * 1024
+"""Larger bodies are collected frame by frame, so that a growing tail isn't copied again and again."""
+
+HELD_BYTES_MAX: Final = 1 << 20
+"""A suspended connection takes this much more input before the shell stops reading from it."""
+
+HANDSHAKE_FRAME_MAX: Final = 16 * 1024
+"""Before tune: room for large credentials, not for a flood."""
+
+HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+
+def u32(data: bytes, offset: i64) -> i64:
+    return i64(read_i32_be(data, offset)) & 0xFFFFFFFF
+
+
+def u16(data: bytes, offset: i64) -> i64:
+    return i64(read_i16_be(data, offset)) & 0xFFFF
+
+
+@final
+class Connection:
+    """Invariant: at most one of ``tail`` and ``held`` is in use: an incomplete unit waits in ``tail``
+    while the connection runs, whole reads wait in ``held`` while it is suspended."""
+
+    broker: Broker
+    id: i64
+    name: str
+    peer: Peer
+    stage: i64
+    outbox: Outbox
+    marked: bool
+    writable: bool
+    full: bool
+    suspended: bool
+    stalled: bool
+    publishing: bool
+    frame_max: i64
+    channel_max: i64
+    heartbeat_s: i64
+    last_received_ms: i64
+    last_sent_ms: i64
+    connected_ms: i64
+    channels: dict[int, Channel]
+    last_channel: Channel | None
+    tail: bytes
+    held: list[bytes]
+    held_bytes: i64
+    at: i64
+    current: i64
+    vhost: VHost
+    router: Router
+    routes: dict[bytes, Route]
+    owner: str
+    unit_body_max: i64
+    current_code: i64
+    identity: Identity
+    handshake: Handshake | None
+    client_properties: dict[str, object]
+    cancel_notify: bool
+    blocked_notify: bool
+    blocked_reason: str
+    received_bytes: i64
+    sent_bytes: i64
+    private_queues: dict[str, None]
+    port: object
+
+    def __init__(
+        self,
+        broker: Broker,
+        id: i64,
+        name: str,
+        peer: Peer,
+        handshake: Handshake,
+        vhost: VHost,
+        identity: Identity,
+    ) -> None:
+        self.broker = broker
+        self.id = id
+        self.name = name
+        self.peer = peer
+        self.stage = HEADER
+        self.outbox = Outbox()
+        self.marked = False
+        self.writable = True
+        self.full = False
+        self.suspended = False
+        self.stalled = False
+        self.publishing = False
+        self.frame_max = HANDSHAKE_FRAME_MAX
+        self.channel_max = 0
+        self.heartbeat_s = 0
+        self.last_received_ms = broker.turn.now_ms
+        self.last_sent_ms = broker.turn.now_ms
+        self.connected_ms = broker.turn.now_ms
+        self.channels = {}
+        self.last_channel = None
+        self.tail = b""
+        self.held = []
+        self.held_bytes = 0
+        self.at = 0
+        self.current = 0
+        self.vhost = vhost
+        self.router = vhost.router
+        self.routes = vhost.routes
+        self.owner = f"{broker.incarnation}.{id}"
+        self.unit_body_max = min(UNIT_BODY_BYTES_MAX, broker.limits.message_bytes_max)
+        self.current_code = 0
+        self.identity = identity
+        self.handshake = handshake
+        self.client_properties = {}
+        self.cancel_notify = False
+        self.blocked_notify = False
+        self.blocked_reason = ""
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.private_queues = {}
+        self.port = None
+
+    # ---- what the shell and the channels use ----------------------------------------------------
+
+    def can_write(self) -> bool:
+        if self.outbox.size() >= OUTBOX_BYTES_MAX:
+            self.full = True
+            return False
+        return self.writable
+
+    def flushed(self) -> None:
+        """The shell has written the outbox: let deliveries go on that it had no room for."""
+        self.marked = False
+        if self.full:
+            self.full = False
+            self.wake_consumers()
+
+    def wants_input(self) -> bool:
+        """Whether the shell should go on reading from the socket."""
+        return not self.stalled and (not self.suspended or self.held_bytes < HELD_BYTES_MAX)
+
+    def touch(self) -> None:
+        """Ask for a flush of the outbox at the end of this turn."""
+        if not self.marked:
+            self.marked = True
+            self.broker.turn.connections.append(self)
+
+    def send(self, channel: i64, method: Method) -> None:
+        self.outbox.put(method_frame(channel, method))
+        self.touch()
+
+    def set_writable(self, writable: bool) -> None:
+        """The shell's write buffer has passed its high or low mark."""
+        if writable and not self.writable:
+            self.writable = True
+            self.wake_consumers()
+        else:
+            self.writable = writable
+
+    def wake_consumers(self) -> None:
+        """Have the queues of all consumers here dispatched again."""
+        for channel in self.channels.values():
+            channel.wake_consumers()
+
+    def suspend(self) -> None:
+        """Stop after the current frame until ``resume``: something is waited for."""
+        self.suspended = True
+
+    def resume(self) -> None:
+        """Go on with what came in meanwhile."""
+        self.suspended = False
+        if self.stage == CLOSED:
+            return
+        self.touch()
+        held = self.held
+        if len(held) > 0:
+            self.held = []
+            self.held_bytes = 0
+            self._consume(b"".join(held))
+
+    # ---- input ----------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the socket."""
+        if self.stage == CLOSED:
+            return
+        self.received_bytes += len(data)
+        self.last_received_ms = self.broker.turn.now_ms
+        if self.suspended or self.stalled:
+            self.held.append(data)
+            self.held_bytes += len(data)
+            return
+        self._consume(data)
+
+    def _consume(self, data: bytes) -> None:
+        self.at = 0
+        if len(self.tail) > 0:
+            if not self._complete_tail(data):
+                return
+        self._run_guarded(data)
+
+    def _complete_tail(self, data: bytes) -> bool:
+        """Move bytes to the tail until its first unit is whole, and run it.
+
+        True if ``data`` should be run from ``self.at`` on.
+        """
+        used: i64 = 0
+        size: i64 = len(data)
+        tail = self.tail
+        while True:
+            missing = self._missing(tail)
+            if missing == 0:
+                break
+            piece = data[used : used + missing]
+            tail += piece
+            used += len(piece)
+            if len(piece) < missing:
+                self.tail = tail
+                return False
+        self.tail = b""
+        self.at = 0
+        self._run_guarded(tail)
+        if self.stage == CLOSED:
+            return False
+        if len(self.tail) > 0 or self.suspended or self.stalled:
+            # The unit could not be finished (the connection is waiting for something): keep order.
+            rest = data[used:]
+            if self.suspended or self.stalled:
+                if len(rest) > 0:
+                    self.held.append(rest)
+                    self.held_bytes += len(rest)
+            else:
+                self.tail += rest
+            return False
+        self.at = used
+        return used < size
+
+    def _missing(self, tail: bytes) -> i64:
+        """How many bytes at least the unit at the start of ``tail`` lacks; 0 if it can be run."""
+        size: i64 = len(tail)
+        if self.stage == HEADER:
+            return 8 - size if size < 8 else 0
+        if size < 7:
+            return 7 - size
+        frame = u32(tail, 3)
+        if frame + 8 > self.frame_max:
+            return 0
+        end: i64 = frame + 8
+        if size < end:
+            return end - size
+        if tail[0] != FRAME_METHOD or frame < 4 or read_i32_be(tail, 7) != CODE_BASIC_PUBLISH:
+            return 0
+        return self._missing_content(tail, end, u16(tail, 1), size)
+
+    def _missing_content(self, tail: bytes, at: i64, number: i64, size: i64) -> i64:
+        left: i64 = -1
+        while left != 0:
+            if size < at + 7:
+                return at + 7 - size
+            kind = FRAME_HEADER if left < 0 else FRAME_BODY
+            frame = u32(tail, at + 3)
+            if tail[at] != kind or u16(tail, at + 1) != number or frame + 8 > self.frame_max:
+                return 0
+            if size < at + frame + 8:
+                return at + frame + 8 - size
+            if left < 0:
+                left = read_i64_be(tail, at + 11) if frame >= 14 else 0
+                if left < 0 or left > self.unit_body_max:
+                    return 0
+            else:
+                left = left - frame if frame < left else 0
+            at += frame + 8
+        return 0
+
+    def _run_guarded(self, data: bytes) -> None:
+        """Run frames; turn errors into closes."""
+        while True:
+            try:
+                self._run(data)
+                return
+            except ChannelError as error:
+                self._fail_channel(error)
+            except ConnectionFault as error:
+                self.fail(error)
+                return
+            except AmqpError as error:
+                self.fail(error)
+                return
+            except Exception as error:
+                self.broker.report_bug(error, self.name)
+                self.fail(InternalFault("the broker made a mistake; its log has the details"))
+                return
+
+    def _run(self, data: bytes) -> None:
+        """Run all whole units from ``self.at`` on; keep the rest in ``tail``.
+
+        ``self.at`` stands behind the current frame before anything that may raise is called, so that
+        after a channel error the next frame is taken.
+        """
+        end: i64 = len(data)
+        at: i64 = self.at
+        if self.stage == HEADER:
+            at = self._protocol_header(data, at, end)
+            if at == 0:
+                return
+        while end - at >= 7:
+            if self.suspended or self.stalled:
+                self.held.append(data[at:])
+                self.held_bytes += end - at
+                self.at = end
+                return
+            size = u32(data, at + 3)
+            after: i64 = at + size + 8
+            if after - at > self.frame_max:
+                self._oversized(data, at, size, end)
+            if after > end:
+                break
+            if data[after - 1] != FRAME_END:
+                self._bad_frame_end(data, at, size)
+            number = u16(data, at + 1)
+            self.current = number
+            kind = data[at]
+            if kind == FRAME_METHOD and size >= 4:
+                code: i64 = i64(read_i32_be(data, at + 7))
+                if code == CODE_BASIC_PUBLISH:
+                    channel = self._channel(number, code)
+                    done = self._publish_unit(channel, data, at, after, end)
+                    if done == 0:
+                        break
+                    at = done
+                    continue
+                if code == CODE_BASIC_ACK and size == 13 and self.stage == RUNNING:
+                    channel = self._channel(number, code)
+                    self.at = after
+                    channel.ack(read_i64_be(data, at + 11), data[at + 19] & 1 == 1)
+                    at = after
+                    continue
+            self.at = after
+            self._slow_frame(kind, number, data, at, after)
+            if self.stage == CLOSED:
+                return
+            at = after
+        self.at = end
+        self.tail = data[at:] if at > 0 else data
+
+    def _publish_unit(
+        self, channel: Channel, data: bytes, at: i64, header_at: i64, end: i64
+    ) -> i64:
+        """Take method, header and body frames at once.
+
+        Answers the offset behind the unit; 0 if bytes are missing. A content that is interleaved
+        with frames of other channels, too large or broken goes frame by frame through the channel.
+        """
+        if channel.closing or self.stage != RUNNING:
+            self.at = header_at
+            self._slow_frame(FRAME_METHOD, channel.number, data, at, header_at)
+            return header_at
+        if end - header_at < 7:
+            return 0
+        size = u32(data, header_at + 3)
+        body_at: i64 = header_at + size + 8
+        if (
+            data[header_at] != FRAME_HEADER
+            or u16(data, header_at + 1) != channel.number
+            or size < 14
+            or body_at - header_at > self.frame_max
+        ):
+            return self._publish_by_frames(channel, data, at, header_at)
+        if body_at > end:
+            return 0
+        left = read_i64_be(data, header_at + 11)
+        if left < 0 or left > self.unit_body_max or data[body_at - 1] != FRAME_END:
+            return self._publish_by_frames(channel, data, at, header_at)
+        frame_bytes_max: i64 = size + 8
+        next_at: i64 = body_at
+        while left > 0:
+            if end - next_at < 7:
+                return 0
+            size = u32(data, next_at + 3)
+            after: i64 = next_at + size + 8
+            if (
+                data[next_at] != FRAME_BODY
+                or u16(data, next_at + 1) != channel.number
+                or size > left
+                or size == 0
+                or after - next_at > self.frame_max
+            ):
+                return self._publish_by_frames(channel, data, at, header_at)
+            if after > end:
+                return 0
+            if data[after - 1] != FRAME_END:
+                return self._publish_by_frames(channel, data, at, header_at)
+            if size + 8 > frame_bytes_max:
+                frame_bytes_max = size + 8
+            left -= size
+            next_at = after
+        self.at = next_at
+        publish(channel, data[at + 11 : header_at - 1], data[header_at:next_at], frame_bytes_max)
+        return next_at
+
+    def _publish_by_frames(self, channel: Channel, data: bytes, at: i64, after: i64) -> i64:
+        self.at = after
+        channel.begin_content(data[at + 11 : after - 1])
+        return after
+
+    def _channel(self, number: i64, code: i64) -> Channel:
+        last = self.last_channel
+        if last is not None and last.number == number:
+            return last
+        channel = self.channels.get(number)
+        if channel is None:
+            class_id = code >> 16
+            method_id = code & 0xFFFF
+            if self.stage != RUNNING:
+                raise CommandInvalid(
+                    "unexpected method before connection.open", class_id, method_id
+                )
+            raise ChannelFault(f"expected 'channel.open', channel {number}", class_id, method_id)
+        self.last_channel = channel
+        return channel
+
+    # ---- the slow paths -------------------------------------------------------------------------
+
+    def _protocol_header(self, data: bytes, at: i64, end: i64) -> i64:
+        """Check the protocol header; answers the offset behind it, 0 if the connection is not on."""
+        if end - at < 8:
+            wanted = b"AMQP\x00\x00\x09\x01"[: end - at]
+            self.tail = data[at:]
+            if data[at:end] != wanted and end - at >= 4:
+                self._refuse_protocol()
+            return 0
+        if data[at : at + 8] != b"AMQP\x00\x00\x09\x01":
+            self._refuse_protocol()
+            return 0
+        assert self.handshake is not None
+        self.handshake.start(self)
+        return at + 8
+
+    def _refuse_protocol(self) -> None:
+        self.outbox.put(b"AMQP\x00\x00\x09\x01")
+        self.tail = b""
+        self.stop()
+
+    def _oversized(self, data: bytes, at: i64, size: i64, end: i64) -> None:
+        kind = data[at]
+        self.at = end
+        if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT):
+            raise FrameError(f"type {kind}, {octets(data[at + 7 : end])}: unknown_frame")
+        limit = self.frame_max - 8
+        raise FrameError(f"type {kind}, all octets = <<>>: {{frame_too_large,{size},{limit}}}")
+
+    def _bad_frame_end(self, data: bytes, at: i64, size: i64) -> None:
+        self.at = at + size + 8
+        raise FrameError(
+            f"type {data[at]}, {octets(data[at + 7 : at + 7 + size])}: "
+            f"{{invalid_frame_end_marker,{data[at + size + 7]}}}"
+        )
+
+    def _slow_frame(self, kind: i64, number: i64, data: bytes, at: i64, after: i64) -> None:
+        payload = data[at + 7 : after - 1]
+        if self.stage == CLOSING:
+            self._closing_frame(kind, number, payload)
+        elif kind == FRAME_HEARTBEAT:
+            if number != 0 or len(payload) > 0:
+                raise UnexpectedFrame(f"type 8, {octets(payload)}")
+        elif kind == FRAME_METHOD:
+            self._method(number, payload)
+        elif kind == FRAME_HEADER or kind == FRAME_BODY:
+            channel = self.channels.get(number)
+            if number == 0 or channel is None:
+                raise UnexpectedFrame("expected method frame, got non method frame instead")
+            if not channel.closing:
+                channel.content_frame(kind, data[at:after])
+        else:
+            raise FrameError(f"type {kind}, {octets(payload)}: unknown_frame")
+
+    def _closing_frame(self, kind: i64, number: i64, payload: bytes) -> None:
+        """After our close only close-ok counts; a close of theirs is answered."""
+        if kind != FRAME_METHOD or number != 0:
+            return
+        method = decode_method(payload)
+        if isinstance(method, ConnectionCloseOk):
+            self.stop()
+        elif isinstance(method, ConnectionClose):
+            self.send(0, ConnectionCloseOk())
+            self.stop()
+
+    def _method(self, number: i64, payload: bytes) -> None:
+        method = decode_method(payload)
+        self.current_code = method.code()
+        if number == 0:
+            self._connection_method(method)
+            return
+        if self.stage != RUNNING:
+            raise CommandInvalid("unexpected method before connection.open")
+        if isinstance(method, ChannelOpen):
+            self._open_channel(number)
+            return
+        channel = self.channels.get(number)
+        if channel is None:
+            if isinstance(method, (ChannelCloseOk, ChannelClose)):
+                # The tail of a race between two closes.
+                if isinstance(method, ChannelClose):
+                    self.send(number, ChannelCloseOk())
+                return
+            code = method.code()
+            raise ChannelFault(
+                f"expected 'channel.open', got '{method.name()}'", code >> 16, code & 0xFFFF
+            )
+        if channel.closing:
+            self._closing_channel_method(channel, method)
+        else:
+            channel.handle(method)
+
+    def _closing_channel_method(self, channel: Channel, method: Method) -> None:
+        if isinstance(method, ChannelCloseOk):
+            self.forget_channel(channel)
+        elif isinstance(method, ChannelClose):
+            self.send(channel.number, ChannelCloseOk())
+            self.forget_channel(channel)
+
+    def _connection_method(self, method: Method) -> None:
+        if isinstance(method, ConnectionClose):
+            self.close_channels()
+            self.send(0, ConnectionCloseOk())
+            self.stop()
+        elif self.handshake is not None and self.stage < RUNNING:
+            self.handshake.handle(self, method)
+        elif isinstance(method, ConnectionUpdateSecret):
+            self.send(0, ConnectionUpdateSecretOk())
+        else:
+            code = method.code()
+            raise ChannelFault(
+                "unexpected method in connection state running", code >> 16, code & 0xFFFF
+            )
+
+    def _open_channel(self, number: i64) -> None:
+        if number in self.channels:
+            raise ChannelFault("second 'channel.open' seen", 20, 10)
+        if number > self.channel_max:
+            raise NotAllowed(
+                f"number of channels opened ({len(self.channels)}) has reached the negotiated "
+                f"channel_max ({self.channel_max})"
+            )
+        self.broker.limits.check_channel(self)
+        channel = Channel(self, number)
+        self.channels[number] = channel
+        channel.opened()
+
+    def forget_channel(self, channel: Channel) -> None:
+        """The number may be used again."""
+        if self.last_channel is channel:
+            self.last_channel = None
+        self.channels.pop(channel.number, None)
+
+    # ---- closing --------------------------------------------------------------------------------
+
+    def _fail_channel(self, error: AmqpError) -> None:
+        """Close the channel whose frame raised; the connection lives on."""
+        channel = self.channels.get(self.current)
+        if channel is None or self.stage != RUNNING:
+            self.fail(error)
+            return
+        if error.class_id == 0:
+            error.class_id = self.current_code >> 16
+            error.method_id = self.current_code & 0xFFFF
+        channel.fail(error)
+
+    def fail_on(self, channel: Channel, error: AmqpError) -> None:
+        """An error that came late, for a method that this channel has been waiting on."""
+        if self.stage == CLOSED:
+            return
+        if isinstance(error, ChannelError):
+            channel.fail(error)
+        else:
+            self.fail(error)
+
+    def entered(self, vhost: VHost) -> None:
+        """The client has opened a vhost: the connection runs."""
+        self.vhost = vhost
+        self.router = vhost.router
+        self.routes = vhost.routes
+        self.stage = RUNNING
+        self.handshake = None
+
+    def fail(self, error: AmqpError) -> None:
+        """Close the connection with the error's code; wait for close-ok."""
+        if self.stage >= CLOSING:
+            return
+        self.close_channels()
+        self.broker.connection_failed(self, error)
+        self.send(
+            0, ConnectionClose(error.code, error.reply_text(), error.class_id, error.method_id)
+        )
+        self.stage = CLOSING
+        self.tail = b""
+
+    def force_close(self, reason: str) -> None:
+        """Close on behalf of an operator or of a stopping broker."""
+        if self.stage == RUNNING:
+            self.fail(ConnectionForced(reason))
+        else:
+            self.stop()
+
+    def close_channels(self) -> None:
+        for channel in list(self.channels.values()):
+            channel.release()
+        self.channels = {}
+        self.last_channel = None
+
+    def stop(self) -> None:
+        """Nothing more is read; the shell closes the socket once the outbox is written."""
+        self.stage = CLOSED
+        self.tail = b""
+        self.held = []
+        self.touch()
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        self.close_channels()
+        self.stage = CLOSED
+        self.tail = b""
+        self.held = []
+        self.writable = False
+        self.broker.connection_gone(self)
+
+    # ---- alarms ---------------------------------------------------------------------------------
+
+    def set_blocked(self, reason: str) -> None:
+        """Publishers are held up, or (with an empty reason) let go on."""
+        if reason and not self.blocked_reason:
+            if self.blocked_notify:
+                self.send(0, ConnectionBlocked(reason))
+        elif not reason and self.blocked_reason:
+            if self.blocked_notify:
+                self.send(0, ConnectionUnblocked())
+        self.blocked_reason = reason
+
+    def set_stalled(self, stalled: bool) -> None:
+        """Stop taking input from a publisher until the broker can keep up again."""
+        if stalled == self.stalled:
+            return
+        self.stalled = stalled
+        self.touch()
+        if not stalled and not self.suspended:
+            self.resume()
+
+
+def octets(data: bytes) -> str:
+    """A frame's payload as RabbitMQ words it in errors."""
+    if len(data) <= 16:
+        return f"all octets = <<{','.join(str(octet) for octet in data)}>>"
+    return f"first 16 octets = <<{','.join(str(octet) for octet in data[:16])}>>"

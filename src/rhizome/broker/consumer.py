@@ -1,0 +1,136 @@
+"""Consumer: one subscription of a channel to a queue, and the encoding of its deliveries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from librt.strings import BytesWriter, write_i64_be
+from mypy_extensions import i64
+
+from rhizome.amqp.frames import patch_channel, reframe
+from rhizome.amqp.spec import BASIC, BASIC_DELIVER, FRAME_END, FRAME_METHOD
+from rhizome.amqp.wire import put_shortstr, put_u16, put_u32
+from rhizome.broker.message import Message, Route
+from rhizome.broker.outbox import COPY_BYTES_MAX
+
+if TYPE_CHECKING:
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.queue import Queue
+
+
+@final
+class Consumer:
+    """Invariant: ``unacked`` counts this consumer's entries in its channel's unacked ring.
+
+    ``head`` and ``foot`` are the parts of basic.deliver before and after (delivery tag, redelivered)
+    for the route of the last delivery; they are encoded again only when the route changes.
+    """
+
+    tag: str
+    channel: Channel
+    queue: Queue
+    no_ack: bool
+    exclusive: bool
+    priority: i64
+    prefetch: i64
+    unacked: i64
+    delivered: i64
+    arguments: dict[str, object]
+    timeout_ms: i64
+    route: Route | None
+    head: bytes
+    foot: bytes
+
+    def __init__(
+        self,
+        tag: str,
+        channel: Channel,
+        queue: Queue,
+        no_ack: bool,
+        exclusive: bool,
+        priority: i64,
+        prefetch: i64,
+        arguments: dict[str, object],
+    ) -> None:
+        self.tag = tag
+        self.channel = channel
+        self.queue = queue
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.priority = priority
+        self.prefetch = prefetch
+        self.unacked = 0
+        self.delivered = 0
+        self.arguments = arguments
+        self.timeout_ms = -1
+        self.route = None
+        self.head = b""
+        self.foot = b""
+
+    def can_take(self) -> bool:
+        """Whether a delivery fits in the consumer's prefetch, the channel's and the outbox."""
+        if not self.channel.connection.can_write():
+            return False
+        if self.no_ack:
+            return True
+        if self.prefetch > 0 and self.unacked >= self.prefetch:
+            return False
+        limit = self.channel.prefetch_global
+        return limit == 0 or self.channel.unacked.count < limit
+
+    def deliver(self, message: Message, redelivered: bool) -> None:
+        """Write basic.deliver and the content into the outbox of the consumer's connection."""
+        channel = self.channel
+        connection = channel.connection
+        tag = channel.delivery_tag + 1
+        channel.delivery_tag = tag
+        if message.route is not self.route:
+            self._encode_for(message.route)
+        writer = connection.outbox.writer
+        writer.write(self.head)
+        write_i64_be(writer, tag)
+        writer.append(1 if redelivered else 0)
+        writer.write(self.foot)
+        content = message.content
+        if (
+            message.channel == channel.number
+            and message.frame_bytes_max <= connection.frame_max
+            and len(content) <= COPY_BYTES_MAX
+        ):
+            writer.write(content)
+        else:
+            put_content(channel, message)
+        self.delivered += 1
+        if not self.no_ack:
+            channel.unacked.push(tag, message, self)
+            self.unacked += 1
+        if not connection.marked:
+            connection.touch()
+
+    def _encode_for(self, route: Route) -> None:
+        tag = BytesWriter()
+        put_shortstr(tag, self.tag)
+        writer = BytesWriter()
+        writer.append(FRAME_METHOD)
+        put_u16(writer, self.channel.number)
+        put_u32(writer, 4 + len(tag) + 9 + len(route.tail))
+        put_u16(writer, BASIC)
+        put_u16(writer, BASIC_DELIVER)
+        writer.write(tag.getvalue())
+        self.head = writer.getvalue()
+        self.foot = route.tail + bytes([FRAME_END])
+        self.route = route
+
+
+def put_content(channel: Channel, message: Message) -> None:
+    """Write a message's content for a channel, reframed or renumbered where the two differ."""
+    content = message.content
+    connection = channel.connection
+    if message.frame_bytes_max > connection.frame_max:
+        content = reframe(content, channel.number, connection.frame_max)
+    elif message.channel != channel.number:
+        content = patch_channel(content, channel.number)
+    if len(content) <= COPY_BYTES_MAX:
+        connection.outbox.writer.write(content)
+    else:
+        connection.outbox.put_large(content)

@@ -1,0 +1,81 @@
+"""What the cluster state holds besides exchanges and bindings: queues, policies, users, rights."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from rhizome.broker.arguments import QueueArguments
+
+
+@dataclass
+class QueueDefinition:
+    """A queue as everybody knows it; its messages are elsewhere.
+
+    ``id`` is unique in the cluster and never given twice, so that what was recorded for a queue is
+    never taken for a later one of the same name. ``declared`` is ``arguments`` parsed, ``options``
+    the same merged with the policies in force (``policy_definition``); whoever runs the queue reads
+    only that, again after each `QueueChanged`.
+    """
+
+    id: int
+    vhost: str
+    name: str
+    durable: bool
+    auto_delete: bool
+    exclusive_owner: str
+    arguments: dict[str, object]
+    declared: QueueArguments
+    options: QueueArguments
+    user: str = ""
+    policy: str = ""
+    operator_policy: str = ""
+    policy_definition: dict[str, object] = field(default_factory=dict)
+
+    def is_private(self) -> bool:
+        """Whether it belongs to one connection, and so to one broker, and is never replicated."""
+        return self.exclusive_owner != ""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Settings for the queues or exchanges of a vhost whose name fits a pattern."""
+
+    vhost: str
+    name: str
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: dict[str, object]
+    operator: bool
+    expression: re.Pattern[str] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class User:
+    name: str
+    password_hash: str
+    kind: str
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Permission:
+    """Patterns of the names that a user may configure, write to and read from in a vhost."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True)
+class TopicPermission:
+    """Patterns of the routing keys that a user may use with one topic exchange."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str

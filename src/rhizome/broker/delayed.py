@@ -1,0 +1,100 @@
+"""Delayed messages: held for an x-delayed-message exchange until their time has come.
+
+Held messages belong to a queue of their own in each vhost, ``amq.delayed``: persistent ones are in the
+journal like those of any durable queue, operators see how many there are, and a restart finds them
+again. Within that queue a held message counts as unacked; it is settled when it is routed on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final
+
+from rhizome.amqp.frames import header_payload_of
+from rhizome.amqp.properties import decode_properties
+from rhizome.broker.commands import DeclareQueue
+from rhizome.broker.message import Message
+from rhizome.broker.publishing import enqueue, queues_of
+from rhizome.broker.queue import Queue
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+
+DELAYED_QUEUE: Final = "amq.delayed"
+DELAY_MS_MAX: Final = 0xFFFFFFFF
+
+
+class Delayed:
+    """Invariant: ``held`` is a heap of (due, index, queue, message), one for each held message."""
+
+    broker: Broker
+    held: list[tuple[int, int, Queue, Message]]
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.held = []
+
+    def hold(self, vhost: str, message: Message, delay_ms: int) -> None:
+        """Take a message in; from here on it is as safe as in any queue."""
+        queue = self._queue(vhost)
+        ids = [queue.id] if queue.durable else []
+        self.broker.log.append(message, ids)
+        self.broker.pager.charge(queue, message)
+        queue.published += 1
+        queue.unacked += 1
+        due_ms = message.arrived_ms + min(delay_ms, DELAY_MS_MAX)
+        heapq.heappush(self.held, (due_ms, int(message.index), queue, message))
+
+    def _queue(self, vhost: str) -> Queue:
+        queues = self.broker.state.vhosts[vhost].destinations
+        if DELAYED_QUEUE not in queues:
+            self.broker.cluster.propose(DeclareQueue(vhost, DELAYED_QUEUE, durable=True), None)
+        queue = queues[DELAYED_QUEUE]
+        assert isinstance(queue, Queue)
+        return queue
+
+    def recover(self) -> None:
+        """Take up what a restart found in the queues of held messages."""
+        for vhost in self.broker.state.vhosts.values():
+            queue = vhost.destinations.get(DELAYED_QUEUE)
+            if not isinstance(queue, Queue):
+                continue
+            while True:
+                message = queue.next_message(-1)
+                if message is None:
+                    break
+                queue.unacked += 1
+                due_ms = message.arrived_ms + _delay_of(message)
+                heapq.heappush(self.held, (int(due_ms), int(message.index), queue, message))
+
+    def collect(self, queue: Queue, found: list[Message]) -> None:
+        """Append the messages that ``queue`` holds for later."""
+        found.extend(message for _, _, holder, message in self.held if holder is queue)
+
+    def release_due(self, now_ms: int) -> None:
+        """Route what is due."""
+        while self.held and self.held[0][0] <= now_ms:
+            _, _, queue, message = heapq.heappop(self.held)
+            if not queue.deleted:
+                self._release(queue, message)
+                queue.ack(message)
+
+    def _release(self, queue: Queue, held: Message) -> None:
+        router = self.broker.state.vhosts[queue.vhost].router
+        exchange = router.exchanges.get(held.route.exchange)
+        if exchange is None:
+            return
+        properties = decode_properties(header_payload_of(held.content))
+        queues = queues_of(router, exchange, held.route.key, properties.headers)
+        message = Message(held.route, held.content, held.channel, held.frame_bytes_max)
+        message.arrived_ms = self.broker.turn.now_ms
+        message.expiration_ms = held.expiration_ms
+        message.priority = held.priority
+        message.persistent = properties.delivery_mode == 2
+        enqueue(self.broker, message, queues, properties.message_id or "")
+
+
+def _delay_of(message: Message) -> int:
+    headers = decode_properties(header_payload_of(message.content)).headers or {}
+    delay = headers.get("x-delay", 0)
+    return min(delay, DELAY_MS_MAX) if isinstance(delay, int) else 0

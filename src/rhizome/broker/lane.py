@@ -1,0 +1,134 @@
+"""Lane: the ready messages of one priority of a queue, in index order.
+
+Three zones follow each other:
+
+- ``returned``: requeued messages, back at their own place;
+- the ring: messages in memory;
+- ``paged``: messages that live on disk only and cost a few bytes of index each.
+
+Invariant: every index in ``returned`` is below every index in the ring, and every index in the ring is
+below every index in ``paged``. Messages are appended to the ring only while ``paged`` is empty.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from rhizome.broker.message import Message
+from rhizome.journal.index import PagedIndex
+
+RING_SLOTS_MIN: Final = 16
+
+
+@final
+class Lane:
+    slots: list[Message | None]
+    head: i64
+    tail: i64
+    mask: i64
+    returned: list[tuple[int, Message]]
+    returned_sorted: bool
+    paged: PagedIndex
+    paged_count: i64
+
+    def __init__(self) -> None:
+        self.slots = [None] * RING_SLOTS_MIN
+        self.mask = RING_SLOTS_MIN - 1
+        self.head = 0
+        self.tail = 0
+        self.returned = []
+        self.returned_sorted = True
+        self.paged = PagedIndex()
+        self.paged_count = 0
+
+    def ready(self) -> i64:
+        return self.tail - self.head + len(self.returned) + self.paged_count
+
+    def push(self, message: Message) -> None:
+        """Append a resident message. Its index is above all others of this lane."""
+        tail = self.tail
+        if tail - self.head > self.mask:
+            self._resize((self.mask + 1) * 2)
+        self.slots[tail & self.mask] = message
+        self.tail = tail + 1
+
+    def pop(self) -> Message | None:
+        """The first message that is in memory, or None: then the lane is empty or must be filled."""
+        if len(self.returned) > 0:
+            return self._pop_returned()
+        head = self.head
+        if head == self.tail:
+            return None
+        at = head & self.mask
+        message = self.slots[at]
+        self.slots[at] = None
+        self.head = head + 1
+        if self.head == self.tail and self.mask > 1023:
+            self._resize(RING_SLOTS_MIN)
+        return message
+
+    def peek(self) -> Message | None:
+        """The first message that is in memory, left where it is."""
+        if len(self.returned) > 0:
+            self._sort_returned()
+            return self.returned[-1][1]
+        if self.head == self.tail:
+            return None
+        return self.slots[self.head & self.mask]
+
+    def put_back(self, message: Message) -> None:
+        """Requeue a message at its own place."""
+        self.returned.append((message.index, message))
+        self.returned_sorted = False
+
+    def append_paged(self, index: i64, position: i64) -> None:
+        self.paged.append(index, position)
+        self.paged_count += 1
+
+    def resident(self) -> list[Message]:
+        """The messages in memory, in order."""
+        self._sort_returned()
+        found: list[Message] = [entry[1] for entry in reversed(self.returned)]
+        at = self.head
+        while at != self.tail:
+            message = self.slots[at & self.mask]
+            assert message is not None
+            found.append(message)
+            at += 1
+        return found
+
+    def clear(self) -> None:
+        """Forget everything; the caller has accounted for it."""
+        self.slots = [None] * RING_SLOTS_MIN
+        self.mask = RING_SLOTS_MIN - 1
+        self.head = 0
+        self.tail = 0
+        self.returned = []
+        self.returned_sorted = True
+        self.paged = PagedIndex()
+        self.paged_count = 0
+
+    def _pop_returned(self) -> Message:
+        self._sort_returned()
+        return self.returned.pop()[1]
+
+    def _sort_returned(self) -> None:
+        if not self.returned_sorted:
+            # Descending, so that the lowest index is popped off the end. Indexes are unique within a
+            # lane, so the sort never compares messages.
+            self.returned.sort(reverse=True)
+            self.returned_sorted = True
+
+    def _resize(self, slots_new: i64) -> None:
+        fresh: list[Message | None] = [None] * slots_new
+        count: i64 = self.tail - self.head
+        at: i64 = 0
+        while at < count:
+            fresh[at] = self.slots[(self.head + at) & self.mask]
+            at += 1
+        self.slots = fresh
+        self.mask = slots_new - 1
+        self.head = 0
+        self.tail = count

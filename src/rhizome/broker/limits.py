@@ -1,0 +1,81 @@
+"""Limits: how much of everything a client, a user or a vhost may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rhizome.broker.commands import SCOPE_USER, SCOPE_VHOST
+from rhizome.errors import NotAllowed, PreconditionFailed
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.connection import Connection
+
+
+@dataclass
+class Limits:
+    """Limits of this broker; those of vhosts and users are in the state."""
+
+    channel_max: int = 2047
+    frame_max: int = 131072
+    heartbeat_s: int = 60
+    message_bytes_max: int = 128 * 1024 * 1024
+    connections_max: int = 0
+    channels_max: int = 0
+    queues_max: int = 0
+    handshake_timeout_ms: int = 10_000
+    consumer_timeout_ms: int = 30 * 60 * 1000
+    broker: Broker | None = None
+
+    def check_connection(self, connection: Connection, vhost: str) -> None:
+        """Raise if one more connection is too many for the broker, the vhost or the user."""
+        assert self.broker is not None
+        state = self.broker.state
+        running = self.broker.running_connections()
+        if 0 < self.connections_max <= len(running):
+            raise NotAllowed(f"connection limit ({self.connections_max}) is reached", 10, 40)
+        user = connection.identity.user
+        limit = state.limit(SCOPE_VHOST, vhost, "max-connections")
+        if 0 <= limit <= sum(1 for other in running if other.router.vhost == vhost):
+            raise NotAllowed(
+                f"access to vhost '{vhost}' refused for user '{user}': "
+                f"connection limit ({limit}) is reached",
+                10,
+                40,
+            )
+        limit = state.limit(SCOPE_USER, user, "max-connections")
+        if 0 <= limit <= sum(1 for other in running if other.identity.user == user):
+            raise NotAllowed(
+                f"Connection refused for user '{user}': user connection limit ({limit}) is reached",
+                10,
+                40,
+            )
+
+    def check_channel(self, connection: Connection) -> None:
+        """Raise if one more channel is too many for the broker or the user."""
+        assert self.broker is not None
+        user = connection.identity.user
+        limit = self.broker.state.limit(SCOPE_USER, user, "max-channels")
+        if self.channels_max == 0 and limit < 0:
+            return
+        running = self.broker.running_connections()
+        if 0 < self.channels_max <= sum(len(other.channels) for other in running):
+            raise NotAllowed(f"channel limit ({self.channels_max}) is reached", 20, 10)
+        opened = sum(len(other.channels) for other in running if other.identity.user == user)
+        if 0 <= limit <= opened:
+            raise NotAllowed(
+                f"number of channels opened for user '{user}' has reached the maximum allowed "
+                f"user limit of ({limit})",
+                20,
+                10,
+            )
+
+    def check_queue(self) -> None:
+        """Raise if one more queue is too many for this broker; the state checks its own limits."""
+        assert self.broker is not None
+        if self.queues_max == 0:
+            return
+        vhosts = self.broker.state.vhosts.values()
+        if self.queues_max <= sum(len(vhost.queues) for vhost in vhosts):
+            raise PreconditionFailed(f"queue limit ({self.queues_max}) of this broker is reached")

@@ -1,0 +1,92 @@
+"""A broker without a cluster: proposals are applied at once and are safe when the journal has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rhizome.broker.commands import Command, DeclareQueue, encode
+from rhizome.broker.outcome import (
+    BindingAdded,
+    BindingRemoved,
+    ExchangeCreated,
+    ExchangeDeleted,
+    Fact,
+    Outcome,
+    QueueCreated,
+    QueueDeleted,
+)
+from rhizome.broker.port import Cluster, Waiter
+from rhizome.broker.queue import Queue
+from rhizome.broker.routing.destination import Binding, Destination
+from rhizome.broker.routing.exchange import Exchange
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.journal.journal import Journal
+
+
+class LoneCluster(Cluster):
+    """Invariant: ``waiting`` is in the order of the journal; a waiter is told after its record is
+    synced, so that what follows a declare-ok can rely on it even after a crash."""
+
+    broker: Broker
+    journal: Journal
+    index: int
+    waiting: list[tuple[int, Waiter, Outcome]]
+
+    def __init__(self, broker: Broker, journal: Journal, index: int) -> None:
+        super().__init__()
+        self.broker = broker
+        self.journal = journal
+        self.index = index
+        self.waiting = []
+
+    def propose(self, command: Command, waiter: Waiter | None) -> None:
+        outcome = self.broker.apply(command)
+        if not self._is_durable(outcome):
+            if waiter is not None:
+                waiter.resolved(outcome)
+            return
+        if isinstance(command, DeclareQueue) and outcome.queue is not None:
+            # Queues that are not recorded take numbers too, so the number is part of the record.
+            command = replace(command, queue_id=outcome.queue.id)
+        self.index += 1
+        position = self.journal.state(self.index, encode(command))
+        if waiter is not None:
+            self.waiting.append((position, waiter, outcome))
+
+    def synced(self, position: int) -> None:
+        """Everything below ``position`` is on disk."""
+        while self.waiting and self.waiting[0][0] < position:
+            _, waiter, outcome = self.waiting.pop(0)
+            waiter.resolved(outcome)
+
+    def _is_durable(self, outcome: Outcome) -> bool:
+        """Whether anything changed that must be there again after a restart."""
+        if outcome.error is not None or not outcome.changed:
+            return False
+        if not outcome.facts:
+            return True
+        return any(self._is_durable_fact(fact) for fact in outcome.facts)
+
+    def _is_durable_fact(self, fact: Fact) -> bool:
+        if isinstance(fact, (QueueCreated, QueueDeleted)):
+            return fact.definition.durable and not fact.definition.is_private()
+        if isinstance(fact, (ExchangeCreated, ExchangeDeleted)):
+            return fact.exchange.durable
+        if isinstance(fact, (BindingAdded, BindingRemoved)):
+            return self._is_durable_binding(fact.vhost, fact.binding)
+        return True
+
+    def _is_durable_binding(self, vhost: str, binding: Binding) -> bool:
+        source = self.broker.state.vhosts[vhost].router.exchanges.get(binding.source)
+        if source is not None and not source.durable:
+            return False
+        return _is_durable_end(binding.destination)
+
+
+def _is_durable_end(destination: Destination) -> bool:
+    if isinstance(destination, Exchange):
+        return destination.durable
+    return isinstance(destination, Queue) and destination.durable

@@ -1,0 +1,69 @@
+"""Finding exchanges and queues for a channel, and asking whether its user may touch them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rhizome.broker.arguments import queue_locked
+from rhizome.broker.names import no_exchange, no_queue
+from rhizome.broker.queue import Queue
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.errors import AccessRefused, AmqpError, NotFound
+
+if TYPE_CHECKING:
+    from rhizome.broker.channel import Channel
+
+
+def queue_name(channel: Channel, name: str) -> str:
+    """The queue that a method means: the last one declared if it names none."""
+    if name:
+        return name
+    if not channel.last_queue:
+        raise NotFound("no previously declared queue")
+    return channel.last_queue
+
+
+def find_queue(channel: Channel, name: str) -> Queue:
+    """A queue that exists and is not another connection's."""
+    router = channel.connection.router
+    queue = router.queues.get(name)
+    if not isinstance(queue, Queue):
+        raise no_queue(router.vhost, name)
+    owner = queue.definition.exclusive_owner
+    if owner and owner != channel.connection.owner:
+        raise queue_locked(router.vhost, name, 0, 0)
+    return queue
+
+
+def find_exchange(channel: Channel, name: str) -> Exchange:
+    router = channel.connection.router
+    exchange = router.exchanges.get(name)
+    if exchange is None:
+        raise no_exchange(router.vhost, name)
+    return exchange
+
+
+def check_configure(channel: Channel, kind: str, name: str) -> None:
+    connection = channel.connection
+    if not connection.identity.may_configure(connection.router.vhost, name):
+        raise refused(channel, kind, name)
+
+
+def check_write(channel: Channel, kind: str, name: str) -> None:
+    connection = channel.connection
+    if not connection.identity.may_write(connection.router.vhost, name):
+        raise refused(channel, kind, name)
+
+
+def check_read(channel: Channel, kind: str, name: str) -> None:
+    connection = channel.connection
+    if not connection.identity.may_read(connection.router.vhost, name):
+        raise refused(channel, kind, name)
+
+
+def refused(channel: Channel, kind: str, name: str) -> AmqpError:
+    connection = channel.connection
+    return AccessRefused(
+        f"access to {kind} '{name or 'amq.default'}' in vhost '{connection.router.vhost}' refused for "
+        f"user '{connection.identity.user}'"
+    )

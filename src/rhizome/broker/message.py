@@ -1,0 +1,152 @@
+"""Messages and routes: what travels through the broker core.
+
+A message's content is kept as the wire bytes that came from its publisher: the content-header frame
+and the body frames, with their own frame headers and end octets. Delivering it is one copy into the
+consumer's outbox; only the channel number may have to be patched. Properties are looked at by offset
+and only when their flag says that a feature needs them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from librt.strings import read_i16_be, read_i32_be
+from mypy_extensions import i64
+
+from rhizome.amqp.properties import (
+    FLAG_DELIVERY_MODE,
+    FLAG_EXPIRATION,
+    FLAG_HEADERS,
+    FLAG_MESSAGE_ID,
+    FLAG_PRIORITY,
+    FLAG_REPLY_TO,
+    FLAG_USER_ID,
+)
+
+if TYPE_CHECKING:
+    from rhizome.broker.queue import Queue
+
+NO_EXPIRATION: Final = -1
+
+SPILL_POSITION_FIRST: Final = 1 << 62
+"""Positions from here on are in spill segments (segment numbers from 1 << 30)."""
+
+# A message with none of these properties needs no scan: nothing in it steers the broker.
+STEERING_FLAGS: Final = (
+    FLAG_HEADERS | FLAG_PRIORITY | FLAG_EXPIRATION | FLAG_USER_ID | FLAG_REPLY_TO | FLAG_MESSAGE_ID
+)
+DELIVERY_MODE_ONLY: Final = FLAG_DELIVERY_MODE
+
+HEADER_FLAGS_OFFSET: Final = 7 + 12
+"""Where the property flags stand in a content-header frame (frame header, class, weight, size)."""
+
+MESSAGE_OVERHEAD_BYTES: Final = 176
+"""What a resident message costs beyond its content: the object, the bytes header, its slot."""
+
+
+@final
+class Route:
+    """Where one (exchange, routing key) leads, and how a delivery names it.
+
+    Invariant: ``queues`` is what the router answered at topology epoch ``epoch``; a route of an older
+    epoch is never used to publish, but messages go on referring to it for ``tail``.
+    """
+
+    exchange: str
+    key: str
+    tail: bytes
+    epoch: i64
+    queues: list[Queue]
+    durable_ids: list[int]
+    plain: bool
+    mandatory: bool
+    immediate: bool
+    by_headers: bool
+    delayed: bool
+
+    def __init__(self, exchange: str, key: str, tail: bytes) -> None:
+        self.exchange = exchange
+        self.key = key
+        self.tail = tail
+        self.epoch = -1
+        self.queues = []
+        self.durable_ids = []
+        self.plain = False
+        self.mandatory = False
+        self.immediate = False
+        self.by_headers = False
+        self.delayed = False
+
+
+@final
+class Message:
+    """One message in the memory of this broker, shared by all local queues that took it.
+
+    Invariant: ``index`` orders messages within their group and is the message's place in each of its
+    queues; a requeued message goes back to that place. ``position`` is where its record is (0: nowhere)
+    and counts as one reference per durable queue, or, for a message that was read back from the spill,
+    as the one reference of the queue that read it. ``spilled`` only remembers where a copy was written
+    for the first queue that paged it, so that others share it. ``shared`` says that
+    its record names several queues. ``cost`` is what each queue that has it
+    in memory is charged.
+    """
+
+    route: Route
+    content: bytes
+    channel: i64
+    frame_bytes_max: i64
+    index: i64
+    position: i64
+    spilled: i64
+    arrived_ms: i64
+    expiration_ms: i64
+    priority: i64
+    persistent: bool
+    shared: bool
+    cost: i64
+
+    def __init__(self, route: Route, content: bytes, channel: i64, frame_bytes_max: i64) -> None:
+        self.route = route
+        self.content = content
+        self.channel = channel
+        self.frame_bytes_max = frame_bytes_max
+        self.index = 0
+        self.position = 0
+        self.spilled = 0
+        self.arrived_ms = 0
+        self.expiration_ms = NO_EXPIRATION
+        self.priority = 0
+        self.persistent = False
+        self.shared = False
+        self.cost = len(content) + MESSAGE_OVERHEAD_BYTES
+
+
+def content_channel(content: bytes) -> i64:
+    """The channel number in the frames of a content."""
+    return i64(read_i16_be(content, 1)) & 0xFFFF
+
+
+def largest_frame(content: bytes) -> i64:
+    """Size of the largest frame in a content, frame header and end included."""
+    offset: i64 = 0
+    largest: i64 = 0
+    end: i64 = len(content)
+    while offset < end:
+        size: i64 = (i64(read_i32_be(content, offset + 3)) & 0xFFFFFFFF) + 8
+        if size > largest:
+            largest = size
+        offset += size
+    return largest
+
+
+def content_body_bytes(content: bytes) -> i64:
+    """Body size of a content: its bytes less the framing."""
+    offset: i64 = 0
+    total: i64 = 0
+    end: i64 = len(content)
+    while offset < end:
+        size: i64 = i64(read_i32_be(content, offset + 3)) & 0xFFFFFFFF
+        if offset > 0:
+            total += size
+        offset += size + 8
+    return total

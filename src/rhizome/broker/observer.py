@@ -1,0 +1,42 @@
+"""Observer: what the core tells the shell for its log, in words of the domain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import mypyc_attr
+
+from rhizome.errors import AmqpError
+
+if TYPE_CHECKING:
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.connection import Connection
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Observer:
+    """Does nothing; the shell overrides what it wants to hear of."""
+
+    def connection_opened(self, connection: Connection) -> None:
+        pass
+
+    def connection_closed(self, connection: Connection) -> None:
+        pass
+
+    def connection_failed(self, connection: Connection, error: AmqpError) -> None:
+        pass
+
+    def channel_failed(self, channel: Channel, error: AmqpError) -> None:
+        pass
+
+    def login_refused(self, connection: Connection, reason: str) -> None:
+        pass
+
+    def publishers_blocked(self, reason: str) -> None:
+        pass
+
+    def consumer_timed_out(self, queue: str, tag: str, connection: str) -> None:
+        pass
+
+    def bug(self, error: BaseException, where: str) -> None:
+        pass

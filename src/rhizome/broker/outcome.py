@@ -1,0 +1,129 @@
+"""What became of a command: an error, or facts that the broker around the state reacts to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rhizome.broker.definitions import QueueDefinition
+from rhizome.broker.routing.destination import Binding, Destination
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.errors import AmqpError
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that changed. Facts are listed in the order in which they came about."""
+
+
+@dataclass(frozen=True)
+class VhostCreated(Fact):
+    name: str
+
+
+@dataclass(frozen=True)
+class VhostDeleted(Fact):
+    """After the `QueueDeleted` of all its queues."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class QueueCreated(Fact):
+    definition: QueueDefinition
+    destination: Destination
+
+
+@dataclass(frozen=True)
+class QueueDeleted(Fact):
+    """Its runtime, its messages and its consumers have to go."""
+
+    definition: QueueDefinition
+    destination: Destination
+
+
+@dataclass(frozen=True)
+class QueueChanged(Fact):
+    """``definition.options`` is a new one, because of a policy."""
+
+    definition: QueueDefinition
+    destination: Destination
+
+
+@dataclass(frozen=True)
+class ExchangeCreated(Fact):
+    exchange: Exchange
+
+
+@dataclass(frozen=True)
+class ExchangeDeleted(Fact):
+    """On demand, or by itself (``automatic``) with its last binding."""
+
+    exchange: Exchange
+    automatic: bool
+
+
+@dataclass(frozen=True)
+class ExchangeChanged(Fact):
+    """Its alternate is another one, because of a policy."""
+
+    exchange: Exchange
+
+
+@dataclass(frozen=True)
+class BindingAdded(Fact):
+    vhost: str
+    binding: Binding
+
+
+@dataclass(frozen=True)
+class BindingRemoved(Fact):
+    """On demand, or because one of its ends is gone."""
+
+    vhost: str
+    binding: Binding
+
+
+@dataclass(frozen=True)
+class AccessChanged(Fact):
+    """A user or a permission of that user: cached answers about access are void.
+
+    ``deleted``: the user is gone, and connections of that name have to go too.
+    """
+
+    user: str
+    deleted: bool = False
+
+
+@dataclass(frozen=True)
+class LimitChanged(Fact):
+    scope: str
+    name: str
+
+
+@dataclass(frozen=True)
+class ParameterChanged(Fact):
+    component: str
+    vhost: str
+    name: str
+
+
+@dataclass
+class Outcome:
+    """The result of applying one command.
+
+    Invariant: with an ``error`` nothing has changed and ``facts`` is empty. ``changed`` is False,
+    too, for a command that found everything as it wants it. ``queue`` is what a DeclareQueue
+    declared or found.
+    """
+
+    changed: bool = False
+    error: AmqpError | None = None
+    facts: list[Fact] = field(default_factory=list)
+    queue: QueueDefinition | None = None
+
+    def check(self, class_id: int, method_id: int) -> None:
+        """Raise the error, if there is one, as caused by that method."""
+        if self.error is not None:
+            self.error.class_id = class_id
+            self.error.method_id = method_id
+            raise self.error

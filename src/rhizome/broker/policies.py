@@ -1,0 +1,167 @@
+"""Policies: what makes sense in one, which one applies, and what two say together.
+
+Of the policies of a vhost that fit a queue or exchange the one with the highest priority applies
+alone, of equal ones the first by name; so does one operator policy. As in RabbitMQ, a number that
+both set is the smaller one; otherwise the operator policy beats the policy. How the result goes
+together with the arguments of a declaration is the business of ``QueueArguments.merged``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from rhizome.broker.commands import PutPolicy
+from rhizome.broker.definitions import Policy, QueueDefinition
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.errors import PreconditionFailed
+
+APPLY_TO: Final = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
+_QUEUE_TYPES: Final = {
+    "classic_queues": "classic",
+    "quorum_queues": "quorum",
+    "streams": "stream",
+}
+
+# Of several numbers the smallest counts.
+_NUMBERS: Final = (
+    "message-ttl",
+    "expires",
+    "max-length",
+    "max-length-bytes",
+    "delivery-limit",
+    "consumer-timeout",
+    "stream-max-segment-size-bytes",
+)
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
+    "queue-mode": ("default", "lazy"),
+    "replicate": ("none", "configuration", "messages", "all"),
+}
+_TEXTS: Final = (
+    "dead-letter-exchange",
+    "dead-letter-routing-key",
+    "alternate-exchange",
+    "max-age",
+    "group",
+)
+_OPERATOR_KEYS: Final = (*_NUMBERS, "overflow")
+# Settings of RabbitMQ's mirrored queues and plugins: taken so that definitions written for it can
+# be imported, and without effect here.
+_IGNORED_PREFIXES: Final = (
+    "ha-",
+    "queue-",
+    "federation-",
+    "max-in-memory-",
+    "dead-letter-strategy",
+)
+
+
+@dataclass(frozen=True)
+class Effective:
+    """The policies in force for one queue or exchange, and what they say together."""
+
+    policy: str = ""
+    operator_policy: str = ""
+    definition: dict[str, object] = field(default_factory=dict)
+
+
+def make_policy(command: PutPolicy) -> Policy:
+    """The policy that a command describes; raises PreconditionFailed if it makes no sense."""
+    label = f"{'operator ' if command.operator else ''}policy '{command.name}'"
+    where = f"{label} in vhost '{command.vhost}'"
+    if command.apply_to not in APPLY_TO:
+        raise PreconditionFailed(
+            f"{where} applies to '{command.apply_to}'; it must be one of {', '.join(APPLY_TO)}"
+        )
+    try:
+        expression = re.compile(command.pattern)
+    except re.error as error:
+        raise PreconditionFailed(
+            f"{where} has the pattern '{command.pattern}', which is no regular expression: {error}"
+        ) from error
+    for key, value in command.definition.items():
+        _check_setting(where, key, value, command.operator)
+    return Policy(
+        command.vhost,
+        command.name,
+        command.pattern,
+        command.apply_to,
+        command.priority,
+        command.definition,
+        command.operator,
+        expression,
+    )
+
+
+def _check_setting(where: str, key: str, value: object, operator: bool) -> None:
+    if operator and key not in _OPERATOR_KEYS:
+        raise PreconditionFailed(
+            f"{where} sets '{key}'; operator policies can set {', '.join(_OPERATOR_KEYS)}"
+        )
+    if key in _NUMBERS:
+        least = 1 if key == "expires" else 0
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise PreconditionFailed(
+                f"{where} sets {key} to {value!r}; it must be a whole number of at least {least}"
+            )
+    elif key in _CHOICES:
+        if value not in _CHOICES[key]:
+            raise PreconditionFailed(
+                f"{where} sets {key} to {value!r}; it must be one of {', '.join(_CHOICES[key])}"
+            )
+    elif key in _TEXTS:
+        if not isinstance(value, str):
+            raise PreconditionFailed(f"{where} sets {key} to {value!r}; it must be a string")
+    elif not key.startswith(_IGNORED_PREFIXES):
+        raise PreconditionFailed(f"{where} sets '{key}', which is not a recognised policy setting")
+
+
+def policy_for_queue(policies: Iterable[Policy], definition: QueueDefinition) -> Policy | None:
+    """The one of ``policies`` that applies to a queue."""
+    kind = definition.options.queue_type
+    return _best(
+        policy
+        for policy in policies
+        if _QUEUE_TYPES.get(policy.apply_to, kind) == kind
+        and policy.apply_to != "exchanges"
+        and policy.expression.search(definition.name)
+    )
+
+
+def policy_for_exchange(policies: Iterable[Policy], exchange: Exchange) -> Policy | None:
+    """The one of ``policies`` that applies to an exchange; the nameless one has none."""
+    if exchange.name == "":
+        return None
+    return _best(
+        policy
+        for policy in policies
+        if policy.apply_to in ("all", "exchanges") and policy.expression.search(exchange.name)
+    )
+
+
+def _best(fitting: Iterable[Policy]) -> Policy | None:
+    return min(fitting, key=lambda policy: (-policy.priority, policy.name), default=None)
+
+
+def combine(policy: Policy | None, operator_policy: Policy | None) -> Effective:
+    """What a policy and an operator policy say together."""
+    merged: dict[str, object] = dict(policy.definition) if policy else {}
+    for key, value in (operator_policy.definition if operator_policy else {}).items():
+        other = merged.get(key)
+        if key in _NUMBERS and isinstance(other, int) and isinstance(value, int):
+            merged[key] = min(other, value)
+        else:
+            merged[key] = value
+    return Effective(
+        policy.name if policy else "", operator_policy.name if operator_policy else "", merged
+    )
+
+
+def alternate_for(exchange: Exchange, definition: dict[str, object]) -> str:
+    """An exchange's alternate: what it was declared with, else what the policy says."""
+    declared = exchange.declared_alternate()
+    said = definition.get("alternate-exchange")
+    return declared or (said if isinstance(said, str) else "")

@@ -1,0 +1,297 @@
+"""Publishing: from the wire bytes of a publish to the queues that take the message.
+
+``publish`` is hot. A plain message (no property that steers the broker) on a plain route (queues that
+take everything, no headers looked at) is one message object, one log append and one push per queue.
+Everything else goes through ``_publish_steered``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import read_i16_be
+from mypy_extensions import i64
+
+from rhizome.amqp.frames import method_frame
+from rhizome.amqp.methods import BasicReturn
+from rhizome.broker.consumer import put_content
+from rhizome.broker.message import (
+    DELIVERY_MODE_ONLY,
+    HEADER_FLAGS_OFFSET,
+    Message,
+    Route,
+)
+from rhizome.broker.queue import Queue
+from rhizome.broker.replies import REPLY_PREFIX
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.broker.steering import Steering, steer
+from rhizome.errors import (
+    AccessRefused,
+    NotFound,
+    NotImplementedFault,
+    SyntaxErrorFault,
+)
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.routing.router import Router
+
+ROUTES_MAX: Final = 65536
+NO_ROUTE: Final = 312
+
+
+def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) -> None:
+    """Publish a content. ``key`` holds the fields of basic.publish as they came."""
+    connection = channel.connection
+    broker = connection.broker
+    route = channel.publish_route
+    if (
+        route is None
+        or route.epoch != connection.router.epoch
+        or channel.publish_access != broker.access_epoch.value
+        or key != channel.publish_key
+    ):
+        route = _resolve(channel, key)
+    channel.published += 1
+    message = Message(route, content, channel.number, frame_bytes_max)
+    message.arrived_ms = broker.turn.now_ms
+    flags: i64 = i64(read_i16_be(content, HEADER_FLAGS_OFFSET)) & 0xFFFF
+    if (flags & ~DELIVERY_MODE_ONLY) == 0 and route.plain and channel.transaction is None:
+        if flags != 0:
+            message.persistent = content[HEADER_FLAGS_OFFSET + 2] == 2
+        broker.log.append(message, route.durable_ids)
+        for queue in route.queues:
+            queue.push(message)
+        confirms = channel.confirms
+        if confirms is not None:
+            confirms.published += 1
+            if message.position != 0:
+                confirms.need_index = message.index
+            if not channel.marked:
+                channel.touch()
+    else:
+        _publish_steered(channel, route, message, flags)
+    if broker.blocking or not connection.publishing:
+        broker.published_by(connection)
+
+
+# ---- routes -------------------------------------------------------------------------------------
+
+
+def _resolve(channel: Channel, key: bytes) -> Route:
+    """The route of a publish, checked for this channel's user."""
+    connection = channel.connection
+    broker = connection.broker
+    router = connection.router
+    route = connection.routes.get(key)
+    if route is None:
+        route = _remember_route(connection.routes, key)
+    exchange = router.exchanges.get(route.exchange)
+    if exchange is None:
+        raise NotFound(f"no exchange '{route.exchange}' in vhost '{router.vhost}'", 60, 40)
+    if route.epoch != router.epoch:
+        refresh(route, exchange, router)
+    if route.immediate:
+        raise NotImplementedFault("immediate=true", 60, 40)
+    _check_permission(channel, exchange, route)
+    channel.publish_key = key
+    channel.publish_route = route
+    channel.publish_access = broker.access_epoch.value
+    return route
+
+
+def _remember_route(routes: dict[bytes, Route], key: bytes) -> Route:
+    if len(routes) >= ROUTES_MAX:
+        routes.clear()
+    route = _decode_route(key)
+    routes[key] = route
+    return route
+
+
+def _decode_route(key: bytes) -> Route:
+    """Parse the fields of basic.publish: reserved, exchange, routing key, bits."""
+    size: i64 = len(key)
+    exchange_end: i64 = 3 + key[2] if size > 2 else size
+    if exchange_end >= size:
+        raise SyntaxErrorFault("basic.publish is cut short", 60, 40)
+    end: i64 = exchange_end + 1 + key[exchange_end]
+    if end >= size:
+        raise SyntaxErrorFault("basic.publish is cut short", 60, 40)
+    exchange = key[3:exchange_end].decode("utf-8", "surrogateescape")
+    routing_key = key[exchange_end + 1 : end].decode("utf-8", "surrogateescape")
+    route = Route(exchange, routing_key, key[2:end])
+    route.mandatory = key[end] & 1 == 1
+    route.immediate = key[end] & 2 == 2
+    return route
+
+
+def refresh(route: Route, exchange: Exchange, router: Router) -> None:
+    """Look the route up again after the topology has changed."""
+    route.by_headers = router.needs_headers(exchange)
+    route.delayed = exchange.delayed
+    route.queues = []
+    is_reply = route.exchange == "" and route.key.startswith(REPLY_PREFIX)
+    if not route.by_headers:
+        route.queues = queues_of(router, exchange, route.key, None)
+    route.durable_ids = durable_ids(route.queues)
+    route.plain = (
+        not route.by_headers
+        and not route.delayed
+        and not is_reply
+        and not (route.mandatory and len(route.queues) == 0)
+        and _all_take_everything(route.queues)
+    )
+    route.epoch = router.epoch
+
+
+def queues_of(
+    router: Router, exchange: Exchange, key: str, headers: dict[str, object] | None
+) -> list[Queue]:
+    found: list[Queue] = []
+    for destination in router.route(exchange, key, headers):
+        assert isinstance(destination, Queue)
+        found.append(destination)
+    return found
+
+
+def durable_ids(queues: list[Queue]) -> list[int]:
+    return [queue.id for queue in queues if queue.durable]
+
+
+def _all_take_everything(queues: list[Queue]) -> bool:
+    for queue in queues:
+        if queue.dedup is not None:
+            return False
+        if queue.bounded and queue.options.overflow != "drop-head":
+            return False
+    return True
+
+
+def _check_permission(channel: Channel, exchange: Exchange, route: Route) -> None:
+    connection = channel.connection
+    vhost = exchange.vhost
+    identity = connection.identity
+    if not identity.may_write(vhost, exchange.name):
+        raise AccessRefused(
+            f"access to exchange '{exchange.name or 'amq.default'}' in vhost '{vhost}' refused for "
+            f"user '{identity.user}'",
+            60,
+            40,
+        )
+    if exchange.kind == "topic" and not identity.may_write_topic(vhost, exchange.name, route.key):
+        raise AccessRefused(
+            f"access to topic '{route.key}' in exchange '{exchange.name}' in vhost '{vhost}' refused "
+            f"for user '{identity.user}'",
+            60,
+            40,
+        )
+    if exchange.internal:
+        raise AccessRefused(
+            f"cannot publish to internal exchange '{exchange.name}' in vhost '{vhost}'", 60, 40
+        )
+
+
+# ---- messages that steer the broker -------------------------------------------------------------
+
+
+def _publish_steered(channel: Channel, route: Route, message: Message, flags: i64) -> None:
+    steering = steer(channel, message, flags)
+    queues = route.queues
+    if route.by_headers or len(steering.keys) > 0:
+        queues = _queues_for(channel, route, steering)
+    publication = Publication(message, queues, route.mandatory, steering)
+    if channel.transaction is not None:
+        channel.transaction.publish(publication)
+        return
+    accepted = place(channel.connection.broker, publication, channel)
+    confirms = channel.confirms
+    if confirms is None:
+        return
+    confirms.published += 1
+    if not accepted:
+        channel.nack(confirms.published)
+    elif message.position != 0:
+        confirms.need_index = message.index
+    channel.touch()
+
+
+class Publication:
+    """A message on its way to its queues."""
+
+    message: Message
+    queues: list[Queue]
+    mandatory: bool
+    steering: Steering
+
+    def __init__(
+        self, message: Message, queues: list[Queue], mandatory: bool, steering: Steering
+    ) -> None:
+        self.message = message
+        self.queues = queues
+        self.mandatory = mandatory
+        self.steering = steering
+
+
+def _queues_for(channel: Channel, route: Route, steering: Steering) -> list[Queue]:
+    """Route by headers, and by every key in CC and BCC."""
+    router = channel.connection.router
+    exchange = router.exchanges[route.exchange]
+    found: dict[Queue, None] = {}
+    for key in [route.key, *steering.keys]:
+        for queue in queues_of(router, exchange, key, steering.headers):
+            found[queue] = None
+    return list(found)
+
+
+def place(broker: Broker, publication: Publication, channel: Channel | None) -> bool:
+    """Put a publication where it belongs; False if a queue refused it."""
+    message = publication.message
+    steering = publication.steering
+    route = message.route
+    if route.exchange == "" and route.key.startswith(REPLY_PREFIX):
+        if not broker.replies.deliver(message) and publication.mandatory and channel is not None:
+            send_return(channel, message)
+        return True
+    if route.delayed and steering.delay_ms > 0 and channel is not None:
+        broker.delayed.hold(channel.connection.router.vhost, message, steering.delay_ms)
+        return True
+    if len(publication.queues) == 0:
+        if publication.mandatory and channel is not None:
+            send_return(channel, message)
+        return True
+    return enqueue(broker, message, publication.queues, steering.message_id)
+
+
+def enqueue(broker: Broker, message: Message, queues: list[Queue], message_id: str) -> bool:
+    """Append a message to the queues that accept it; False if one refused."""
+    taking: list[Queue] = []
+    refused = False
+    for queue in queues:
+        if queue.dedup is not None and message_id:
+            if queue.dedup.is_duplicate(message_id, broker.turn.now_ms):
+                continue
+        if queue.accepts(message):
+            taking.append(queue)
+            if queue.dedup is not None and message_id:
+                queue.dedup.remember(message_id, broker.turn.now_ms)
+        else:
+            refused = True
+            if queue.options.overflow == "reject-publish-dlx":
+                broker.dead_letter(queue, message, "maxlen")
+    if len(taking) > 0:
+        broker.log.append(message, durable_ids(taking))
+        for queue in taking:
+            queue.push(message)
+    return not refused
+
+
+def send_return(channel: Channel, message: Message) -> None:
+    """Give a mandatory message back that no queue took."""
+    route = message.route
+    connection = channel.connection
+    connection.outbox.put(
+        method_frame(channel.number, BasicReturn(NO_ROUTE, "NO_ROUTE", route.exchange, route.key))
+    )
+    put_content(channel, message)
+    connection.touch()

@@ -1,0 +1,539 @@
+"""Queue: ready messages, consumers, and the rules between them.
+
+A queue is told about messages one at a time but acts once per turn: ``dispatch`` hands ready messages
+to consumers, round robin within the highest priority that can take one. What leaves the queue for good
+goes through ``forget``, which is the only place that settles a message with the log and the pager.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64
+
+from rhizome.broker.arguments import QueueArguments
+from rhizome.broker.consumer import Consumer
+from rhizome.broker.dedup import DedupWindow
+from rhizome.broker.lane import Lane
+from rhizome.broker.lastvalue import LastValues
+from rhizome.broker.message import NO_EXPIRATION, SPILL_POSITION_FIRST, Message
+from rhizome.broker.routing.destination import Destination
+from rhizome.journal.index import PagedIndex, merged
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.state import QueueDefinition
+
+REASON_REJECTED: Final = "rejected"
+REASON_EXPIRED: Final = "expired"
+REASON_MAXLEN: Final = "maxlen"
+REASON_DELIVERY_LIMIT: Final = "delivery_limit"
+
+
+@final
+class Level:
+    """The consumers of one priority; ``cursor`` is whose turn it is."""
+
+    priority: i64
+    consumers: list[Consumer]
+    cursor: i64
+
+    def __init__(self, priority: i64) -> None:
+        self.priority = priority
+        self.consumers = []
+        self.cursor = 0
+
+    def next(self) -> Consumer | None:
+        count: i64 = len(self.consumers)
+        at: i64 = self.cursor
+        tried: i64 = 0
+        while tried < count:
+            if at >= count:
+                at = 0
+            consumer = self.consumers[at]
+            at += 1
+            if consumer.can_take():
+                self.cursor = at
+                return consumer
+            tried += 1
+        return None
+
+
+@final
+class Queue(Destination):
+    """One local, active queue.
+
+    Invariant: ``ready`` is the sum of the lanes' ready messages less those superseded; ``unacked``
+    counts deliveries not yet settled; ``ready_bytes`` adds up the contents of the ready ones.
+    """
+
+    broker: Broker
+    definition: QueueDefinition
+    id: i64
+    durable: bool
+    options: QueueArguments
+    lanes: list[Lane]
+    lane: Lane
+    single: bool
+    ready: i64
+    ready_bytes: i64
+    durable_bytes: i64
+    unacked: i64
+    resident_bytes: i64
+    counts: dict[int, int]
+    may_expire: bool
+    bounded: bool
+    plain: bool
+    levels: list[Level]
+    consumer_count: i64
+    had_consumer: bool
+    active: Consumer | None
+    exclusive: bool
+    marked: bool
+    settled_marked: bool
+    settled: list[int]
+    last_values: LastValues | None
+    dedup: DedupWindow | None
+    last_used_ms: i64
+    published: i64
+    delivered: i64
+    acked: i64
+    redelivered: i64
+    deleted: bool
+
+    def __init__(self, broker: Broker, definition: QueueDefinition) -> None:
+        super().__init__(definition.vhost, definition.name)
+        self.broker = broker
+        self.definition = definition
+        self.id = definition.id
+        self.durable = definition.durable and not definition.exclusive_owner
+        self.lanes = []
+        self.lane = Lane()
+        self.single = True
+        self.ready = 0
+        self.ready_bytes = 0
+        self.durable_bytes = 0
+        self.unacked = 0
+        self.resident_bytes = 0
+        self.counts = {}
+        self.may_expire = False
+        self.levels = []
+        self.consumer_count = 0
+        self.had_consumer = False
+        self.active = None
+        self.exclusive = False
+        self.marked = False
+        self.settled_marked = False
+        self.settled = []
+        self.last_values = None
+        self.dedup = None
+        self.last_used_ms = broker.turn.now_ms
+        self.published = 0
+        self.delivered = 0
+        self.acked = 0
+        self.redelivered = 0
+        self.deleted = False
+        self._prepare_lanes(definition.options.priority_max)
+        self.apply_options(definition.options)
+
+    def apply_options(self, options: QueueArguments) -> None:
+        """Take over arguments merged with policy; called again whenever a policy changes."""
+        self.options = options
+        if options.message_ttl_ms >= 0:
+            self.may_expire = True
+        self.bounded = options.length_max >= 0 or options.bytes_max >= 0
+        if options.last_value_key is not None and self.last_values is None:
+            self.last_values = LastValues(options.last_value_key)
+        if options.dedup is not None and self.dedup is None:
+            self.dedup = DedupWindow(options.dedup_window_entries, options.dedup_window_ms)
+        self.plain = (
+            not self.bounded
+            and self.single
+            and self.last_values is None
+            and self.dedup is None
+            and options.message_ttl_ms < 0
+        )
+        if self.bounded:
+            self._enforce_bounds()
+        if self.may_expire or options.expires_ms >= 0:
+            self.broker.timers.watch(self)
+
+    def _prepare_lanes(self, priority_max: i64) -> None:
+        priority: i64 = 0
+        while priority <= priority_max:
+            self.lanes.append(Lane())
+            priority += 1
+        self.lane = self.lanes[0]
+        self.single = priority_max == 0
+
+    # ---- messages in ----------------------------------------------------------------------------
+
+    def accepts(self, message: Message) -> bool:
+        """False if the queue's own limits refuse the message (overflow reject-publish)."""
+        if not self.bounded or self.options.overflow == "drop-head":
+            return True
+        options = self.options
+        if options.length_max >= 0 and self.ready >= options.length_max:
+            return False
+        bytes_max = options.bytes_max
+        return bytes_max < 0 or self.ready_bytes + len(message.content) <= bytes_max
+
+    def push(self, message: Message) -> None:
+        """Append a message that the log has taken."""
+        self.published += 1
+        if self.durable and message.persistent:
+            self.durable_bytes += len(message.content)
+        if self.plain and message.expiration_ms == NO_EXPIRATION:
+            self.broker.pager.admit(self, self.lane, message)
+            self.ready += 1
+            self.ready_bytes += len(message.content)
+            if not self.marked:
+                self.touch()
+            return
+        self._push_special(message)
+
+    def _push_special(self, message: Message) -> None:
+        if message.expiration_ms != NO_EXPIRATION and not self.may_expire:
+            self.may_expire = True
+            self.broker.timers.watch(self)
+        if self.last_values is not None:
+            self._supersede(message)
+        self.broker.pager.admit(self, self._lane_of(message), message)
+        self.ready += 1
+        self.ready_bytes += len(message.content)
+        if not self.marked:
+            self.touch()
+        if self.bounded:
+            self._enforce_bounds()
+
+    def _supersede(self, message: Message) -> None:
+        assert self.last_values is not None
+        older = self.last_values.put(message)
+        if older is not None:
+            self.ready -= 1
+            self.ready_bytes -= len(older.content)
+            self.forget(older)
+
+    def _lane_of(self, message: Message) -> Lane:
+        if self.single:
+            return self.lane
+        top: i64 = len(self.lanes) - 1
+        return self.lanes[message.priority if message.priority < top else top]
+
+    def _enforce_bounds(self) -> None:
+        """Drop from the head until the queue is within its bounds."""
+        options = self.options
+        if options.overflow != "drop-head":
+            return
+        while self.ready > 0 and (
+            (options.length_max >= 0 and self.ready > options.length_max)
+            or (options.bytes_max >= 0 and self.ready_bytes > options.bytes_max)
+        ):
+            message = self.next_message(-1)
+            if message is None:
+                return
+            self.discard(message, REASON_MAXLEN)
+
+    def touch(self) -> None:
+        """Ask for a dispatch at the end of this turn."""
+        self.marked = True
+        self.broker.turn.queues.append(self)
+
+    # ---- messages out ---------------------------------------------------------------------------
+
+    def next_message(self, now_ms: i64) -> Message | None:
+        """Take the first ready message that has not expired (``now_ms`` -1: don't look).
+
+        None with ``ready`` above 0 means that the rest is on its way to disk and cannot be read yet.
+        """
+        while self.ready > 0:
+            lane = self.lane if self.single else self._top_lane()
+            message = lane.pop()
+            if message is None:
+                if lane.paged_count == 0 or not self.broker.pager.fill(self, lane):
+                    return None
+                continue
+            if self.last_values is not None and not self.last_values.take(message):
+                continue
+            self.ready -= 1
+            self.ready_bytes -= len(message.content)
+            if self.may_expire and now_ms >= 0 and self.is_expired(message, now_ms):
+                self.discard(message, REASON_EXPIRED)
+                continue
+            return message
+        return None
+
+    def _top_lane(self) -> Lane:
+        at: i64 = len(self.lanes) - 1
+        while at > 0:
+            lane = self.lanes[at]
+            if lane.ready() > 0:
+                return lane
+            at -= 1
+        return self.lanes[0]
+
+    def is_expired(self, message: Message, now_ms: i64) -> bool:
+        ttl = self.options.message_ttl_ms
+        expiration = message.expiration_ms
+        if expiration != NO_EXPIRATION and (ttl < 0 or expiration < ttl):
+            ttl = expiration
+        return ttl >= 0 and now_ms >= message.arrived_ms + ttl
+
+    def expire(self, now_ms: i64) -> None:
+        """Discard expired messages at the head."""
+        for lane in self.lanes:
+            while lane.ready() > 0:
+                message = lane.peek()
+                if message is None:
+                    if lane.paged_count == 0 or not self.broker.pager.fill(self, lane):
+                        break
+                    continue
+                if self.last_values is not None and self.last_values.is_stale(message):
+                    lane.pop()
+                    continue
+                if not self.is_expired(message, now_ms):
+                    break
+                lane.pop()
+                if self.last_values is not None:
+                    self.last_values.take(message)
+                self.ready -= 1
+                self.ready_bytes -= len(message.content)
+                self.discard(message, REASON_EXPIRED)
+
+    def dispatch(self, now_ms: i64) -> None:
+        """Hand ready messages to consumers until one of the two runs out."""
+        self.marked = False
+        if self.ready > 0 and self.consumer_count > 0 and self.broker.may_deliver:
+            delivered: i64 = 0
+            while self.ready > 0:
+                consumer = self._next_consumer()
+                if consumer is None:
+                    break
+                message = self.next_message(now_ms)
+                if message is None:
+                    break
+                self._deliver(consumer, message)
+                delivered += 1
+            self.delivered += delivered
+
+    def _deliver(self, consumer: Consumer, message: Message) -> None:
+        redelivered = len(self.counts) > 0 and message.index in self.counts
+        if redelivered:
+            self.redelivered += 1
+            message = self.broker.with_delivery_count(self, message)
+        consumer.deliver(message, redelivered)
+        if consumer.no_ack:
+            self.forget(message)
+        else:
+            self.unacked += 1
+
+    def _next_consumer(self) -> Consumer | None:
+        active = self.active
+        if active is not None:
+            return active if active.can_take() else None
+        for level in self.levels:
+            consumer = level.next()
+            if consumer is not None:
+                return consumer
+        return None
+
+    # ---- settling -------------------------------------------------------------------------------
+
+    def ack(self, message: Message) -> None:
+        self.unacked -= 1
+        self.acked += 1
+        self.forget(message)
+        if self.ready > 0 and not self.marked:
+            self.touch()
+
+    def reject(self, message: Message) -> None:
+        """Settle an unacked message negatively: it is dead-lettered or dropped."""
+        self.unacked -= 1
+        self.discard(message, REASON_REJECTED)
+        if self.ready > 0 and not self.marked:
+            self.touch()
+
+    def requeue(self, message: Message) -> None:
+        """Put an unacked message back at its place, unless it reached its delivery limit."""
+        self.unacked -= 1
+        if self.deleted:
+            self.forget(message)
+            return
+        count = self.counts.get(message.index, 0) + 1
+        limit = self.options.delivery_limit
+        if limit >= 0 and count > limit:
+            self.discard(message, REASON_DELIVERY_LIMIT)
+        else:
+            self.counts[message.index] = count
+            if self.durable and message.persistent:
+                self.broker.log.requeue(self.id, message.index, count)
+            self._put_back(message)
+        if self.ready > 0 and not self.marked:
+            self.touch()
+
+    def _put_back(self, message: Message) -> None:
+        if self.last_values is not None and not self.last_values.put_back(message):
+            self.forget(message)
+            return
+        self._lane_of(message).put_back(message)
+        self.ready += 1
+        self.ready_bytes += len(message.content)
+        if self.bounded:
+            self._enforce_bounds()
+
+    def discard(self, message: Message, reason: str) -> None:
+        """A message leaves unconsumed: dead-letter it if the queue says where, then forget it."""
+        if self.options.dead_letter_exchange is not None:
+            self.broker.dead_letter(self, message, reason)
+        self.forget(message)
+
+    def forget(self, message: Message) -> None:
+        """A message leaves this queue for good."""
+        self.broker.pager.release(self, message)
+        if len(self.counts) > 0:
+            self.counts.pop(message.index, 0)
+        if self.durable and message.persistent:
+            self.durable_bytes -= len(message.content)
+            self.settled.append(message.index)
+            if not self.settled_marked:
+                self.settled_marked = True
+                self.broker.turn.settled.append(self)
+
+    def write_settled(self) -> None:
+        """Write this turn's dequeues as one record."""
+        self.settled_marked = False
+        if not self.deleted:
+            self.broker.log.dequeue(self.id, self.settled)
+        self.settled = []
+
+    def purge(self) -> i64:
+        """Drop all ready messages; answers how many."""
+        count = self.ready
+        if self.durable and count > 0:
+            if len(self.settled) > 0:
+                self.broker.log.dequeue(self.id, self.settled)
+                self.settled = []
+            self._purge_log()
+        self.drop_ready()
+        return count
+
+    def _purge_log(self) -> None:
+        """Log the purge by index where it can be a range, else message by message.
+
+        A purge record names everything up to an index; unacked messages below it stay alive, so the
+        record is only right when there are none.
+        """
+        if self.unacked == 0:
+            self.broker.log.purge(self.id, self.broker.log.next_index - 1)
+            return
+        indexes: list[int] = []
+        for lane in self.lanes:
+            for message in lane.resident():
+                if message.persistent:
+                    indexes.append(message.index)
+            for index, position in lane.paged.positions():
+                if position < SPILL_POSITION_FIRST:
+                    indexes.append(index)
+        self.broker.log.dequeue(self.id, indexes)
+
+    def drop_ready(self) -> None:
+        """Forget all ready messages without logging."""
+        if self.durable:
+            self.durable_bytes = self.unacked_durable_bytes()
+        for lane in self.lanes:
+            for message in lane.resident():
+                if self.last_values is None or not self.last_values.is_stale(message):
+                    self.broker.pager.release(self, message)
+                    self.counts.pop(message.index, 0)
+            self.broker.pager.release_paged(lane.paged)
+            lane.clear()
+        if self.last_values is not None:
+            self.last_values.clear()
+        self.ready = 0
+        self.ready_bytes = 0
+
+    def unacked_messages(self) -> list[Message]:
+        """What consumers and pulls of this queue hold."""
+        found: list[Message] = []
+        for connection in self.broker.connections.values():
+            for channel in connection.channels.values():
+                channel.collect_unacked(self, found)
+        self.broker.delayed.collect(self, found)
+        return found
+
+    def unacked_durable_bytes(self) -> i64:
+        total: i64 = 0
+        if self.unacked > 0:
+            for message in self.unacked_messages():
+                if message.persistent:
+                    total += len(message.content)
+        return total
+
+    def restore(self, levels: dict[int, PagedIndex], counts: dict[int, int], size: i64) -> None:
+        """Take over what a restart found on disk."""
+        top: i64 = len(self.lanes) - 1
+        for priority in sorted(levels):
+            lane = self.lanes[priority if priority < top else top]
+            paged = levels[priority]
+            if lane.paged_count > 0:
+                paged = merged([lane.paged, paged])
+            lane.paged = paged
+            lane.paged_count = len(paged)
+        self.ready = 0
+        for lane in self.lanes:
+            self.ready += lane.paged_count
+        self.ready_bytes = size
+        self.durable_bytes = size
+        self.counts = counts
+        self.may_expire = True
+        self.broker.timers.watch(self)
+
+    # ---- consumers ------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        self.had_consumer = True
+        self.consumer_count += 1
+        if consumer.exclusive:
+            self.exclusive = True
+        self._level(consumer.priority).consumers.append(consumer)
+        if self.options.single_active_consumer and self.active is None:
+            self.active = consumer
+        if self.ready > 0 and not self.marked:
+            self.touch()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        for level in self.levels:
+            if consumer in level.consumers:
+                level.consumers.remove(consumer)
+                self.consumer_count -= 1
+                if len(level.consumers) == 0:
+                    self.levels.remove(level)
+                break
+        if consumer.exclusive:
+            self.exclusive = False
+        if self.active is consumer:
+            self.active = self._first_consumer()
+        self.last_used_ms = self.broker.turn.now_ms
+        if self.ready > 0 and not self.marked:
+            self.touch()
+
+    def _level(self, priority: i64) -> Level:
+        at: i64 = 0
+        while at < len(self.levels) and self.levels[at].priority > priority:
+            at += 1
+        if at < len(self.levels) and self.levels[at].priority == priority:
+            return self.levels[at]
+        level = Level(priority)
+        self.levels.insert(at, level)
+        return level
+
+    def _first_consumer(self) -> Consumer | None:
+        for level in self.levels:
+            return level.consumers[0]
+        return None
+
+    def consumers(self) -> list[Consumer]:
+        found: list[Consumer] = []
+        for level in self.levels:
+            found.extend(level.consumers)
+        return found

@@ -1,0 +1,182 @@
+"""The router of one vhost: from (exchange, key, headers) to queues.
+
+All changes to exchanges, queues and bindings of a vhost go through its router, which counts them in
+``epoch``: whatever was learnt by routing holds as long as the epoch does.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from mypy_extensions import i64
+
+from rhizome.broker.routing.destination import Binding, Destination
+from rhizome.broker.routing.exchange import DefaultExchange, Exchange
+
+
+@final
+class Router:
+    """Exchanges, queues and bindings of a vhost.
+
+    Invariant: every binding's source is in ``exchanges`` and its destination in ``exchanges`` or
+    ``queues``, under their names.
+    """
+
+    vhost: str
+    exchanges: dict[str, Exchange]
+    queues: dict[str, Destination]
+    epoch: i64
+    _serial: i64
+    _header_readers: dict[Exchange, bool]
+    _header_readers_epoch: i64
+
+    def __init__(self, vhost: str) -> None:
+        self.vhost = vhost
+        self.queues = {}
+        self.exchanges = {"": DefaultExchange(vhost, self.queues)}
+        self.epoch = 1
+        self._serial = 0
+        self._header_readers = {}
+        self._header_readers_epoch = 0
+
+    # --- routing
+
+    def route(
+        self, exchange: Exchange, key: str, headers: dict[str, object] | None
+    ) -> list[Destination]:
+        """The queues that a message published to ``exchange`` reaches, each once.
+
+        Bindings between exchanges are followed, and the alternate of each exchange on the way that
+        matched nothing; no exchange is visited twice, so loops end. The order depends on the
+        bindings only. The list is new and belongs to the caller.
+        """
+        self._serial += 1
+        serial: i64 = self._serial
+        exchange.mark = serial
+        out: list[Destination] = []
+        found = exchange.match(key, headers, serial, out)
+        if found and not exchange.links:
+            return out
+        if not found:
+            self._try_alternate(exchange, serial, out)
+        return self._follow(key, headers, serial, out)
+
+    def _follow(
+        self, key: str, headers: dict[str, object] | None, serial: i64, reached: list[Destination]
+    ) -> list[Destination]:
+        """Route on from the exchanges in ``reached``, which grows meanwhile; returns the queues."""
+        queues: list[Destination] = []
+        at: i64 = 0
+        while at < len(reached):
+            destination = reached[at]
+            at += 1
+            if not isinstance(destination, Exchange):
+                queues.append(destination)
+            elif not destination.match(key, headers, serial, reached):
+                self._try_alternate(destination, serial, reached)
+        return queues
+
+    def _try_alternate(self, exchange: Exchange, serial: i64, reached: list[Destination]) -> None:
+        if exchange.alternate == "":
+            return
+        alternate = self.exchanges.get(exchange.alternate)
+        if alternate is not None and alternate.mark != serial:
+            alternate.mark = serial
+            reached.append(alternate)
+
+    def needs_headers(self, exchange: Exchange) -> bool:
+        """Whether any exchange reachable from this one looks at headers or properties.
+
+        If not, the key alone decides, and a route may be kept by (exchange, key) until ``epoch``
+        changes.
+        """
+        if self._header_readers_epoch != self.epoch:
+            self._header_readers.clear()
+            self._header_readers_epoch = self.epoch
+        known = self._header_readers.get(exchange)
+        if known is None:
+            known = self._reaches_header_reader(exchange)
+            self._header_readers[exchange] = known
+        return known
+
+    def _reaches_header_reader(self, exchange: Exchange) -> bool:
+        seen: dict[Exchange, None] = {exchange: None}
+        ahead = [exchange]
+        while ahead:
+            at = ahead.pop()
+            if at.reads_headers:
+                return True
+            following = list(at.links)
+            alternate = self.exchanges.get(at.alternate) if at.alternate else None
+            if alternate is not None:
+                following.append(alternate)
+            for other in following:
+                if other not in seen:
+                    seen[other] = None
+                    ahead.append(other)
+        return False
+
+    # --- changes
+
+    def add_exchange(self, exchange: Exchange) -> None:
+        assert exchange.name not in self.exchanges, exchange.name
+        self.exchanges[exchange.name] = exchange
+        self.epoch += 1
+
+    def remove_exchange(self, exchange: Exchange) -> list[Exchange]:
+        """Remove an exchange and its bindings; returns the exchanges that lost one to it."""
+        del self.exchanges[exchange.name]
+        for binding in exchange.bindings():
+            exchange.discard(binding)
+        return self._detach(exchange)
+
+    def add_queue(self, queue: Destination) -> None:
+        assert queue.name not in self.queues, queue.name
+        self.queues[queue.name] = queue
+        self.epoch += 1
+
+    def remove_queue(self, queue: Destination) -> list[Exchange]:
+        """Remove a queue and its bindings; returns the exchanges that lost one."""
+        del self.queues[queue.name]
+        return self._detach(queue)
+
+    def _detach(self, destination: Destination) -> list[Exchange]:
+        self.epoch += 1
+        sources: dict[Exchange, None] = {}
+        for binding in list(destination.incoming):
+            source = self.exchanges.get(binding.source)
+            assert source is not None, binding.source
+            source.discard(binding)
+            sources[source] = None
+        return list(sources)
+
+    def bind(
+        self, source: Exchange, destination: Destination, key: str, arguments: dict[str, object]
+    ) -> bool:
+        """Bind; False if that binding exists. Raises PreconditionFailed as the kind demands."""
+        added = source.bind(destination, key, arguments)
+        if added:
+            self.epoch += 1
+        return added
+
+    def unbind(
+        self, source: Exchange, destination: Destination, key: str, arguments: dict[str, object]
+    ) -> bool:
+        """Unbind; False if there is no such binding."""
+        removed = source.unbind(destination, key, arguments)
+        if removed:
+            self.epoch += 1
+        return removed
+
+    def set_alternate(self, exchange: Exchange, alternate: str) -> None:
+        """Change where messages go that match nothing in ``exchange``."""
+        if exchange.alternate != alternate:
+            exchange.alternate = alternate
+            self.epoch += 1
+
+    def bindings(self) -> list[Binding]:
+        """All bindings of the vhost, exchange by exchange, the implicit ones left out."""
+        found: list[Binding] = []
+        for exchange in self.exchanges.values():
+            found.extend(exchange.bindings())
+        return found

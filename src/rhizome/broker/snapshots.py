@@ -1,0 +1,192 @@
+"""Snapshots of the cluster state.
+
+A snapshot is the list of the commands that make the state, so that what restores it is what made
+it. The order is such that each command finds what it needs, and that no command finds a limit that
+was lowered after what it makes had been made.
+
+    table   {"v": 1, "next_queue_id": first number not given to a shared queue, "count": commands}
+    count times: u32 length, command
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rhizome.amqp.values import encode_table, read_table
+from rhizome.broker.commands import (
+    EXCHANGE,
+    QUEUE,
+    SCOPE_USER,
+    SCOPE_VHOST,
+    Bind,
+    Command,
+    DamagedCommandError,
+    DeclareExchange,
+    DeclareQueue,
+    PutLimit,
+    PutParameter,
+    PutPermission,
+    PutPolicy,
+    PutTopicPermission,
+    PutUser,
+    PutVhost,
+    decode,
+    encode,
+)
+from rhizome.broker.routing.destination import Destination
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.broker.vhost import PREDECLARED_EXCHANGES, VHost
+from rhizome.errors import AmqpError
+
+if TYPE_CHECKING:
+    from rhizome.broker.state import State
+
+SNAPSHOT_VERSION: Final = 1
+_LENGTH_BYTES: Final = 4
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    commands: list[Command]
+    next_queue_id: int
+
+
+def damaged(what: str) -> DamagedCommandError:
+    return DamagedCommandError(f"the snapshot of the cluster state can't be used: {what}")
+
+
+def write(state: State, transient: bool) -> bytes:
+    """The bytes of a snapshot of shared objects; of the durable ones unless ``transient``."""
+    parts = [encode(command) for command in commands_of(state, transient)]
+    header: dict[str, object] = {
+        "v": SNAPSHOT_VERSION,
+        "next_queue_id": state.next_queue_id,
+        "count": len(parts),
+    }
+    framed = [encode_table(header)]
+    for part in parts:
+        framed.append(len(part).to_bytes(_LENGTH_BYTES, "big"))
+        framed.append(part)
+    return b"".join(framed)
+
+
+def read(data: bytes) -> Snapshot:
+    """What is in a snapshot; raises DamagedCommandError unless all of it is there."""
+    try:
+        header, offset = read_table(data, 0)
+    except AmqpError as error:
+        raise damaged(error.text) from error
+    version, count, next_id = header.get("v"), header.get("count"), header.get("next_queue_id")
+    if version != SNAPSHOT_VERSION:
+        raise damaged(f"it has version {version!r} and this broker knows {SNAPSHOT_VERSION}")
+    if not isinstance(count, int) or not isinstance(next_id, int):
+        raise damaged("its header lacks a number")
+    at = int(offset)
+    commands: list[Command] = []
+    for _ in range(count):
+        start = at + _LENGTH_BYTES
+        at = start + int.from_bytes(data[at:start], "big")
+        if start > len(data) or at > len(data):
+            raise damaged(f"it ends after {len(commands)} of {count} commands")
+        commands.append(decode(data[start:at]))
+    if at != len(data):
+        raise damaged(f"{len(data) - at} bytes follow its end")
+    return Snapshot(commands, next_id)
+
+
+def commands_of(state: State, transient: bool) -> Iterator[Command]:
+    """The commands that make the shared part of a state."""
+    for vhost in state.vhosts.values():
+        yield PutVhost(vhost.name, vhost.description, vhost.tags)
+        yield from _policies(vhost)
+        yield from _exchanges(vhost, transient)
+        yield from _queues(vhost, transient)
+        yield from _bindings(vhost, transient)
+        for limit, value in vhost.limits.items():
+            yield PutLimit(SCOPE_VHOST, vhost.name, limit, value)
+    yield from _accounts(state)
+    for (component, place, name), content in state.parameters.items():
+        yield PutParameter(component, place, name, content)
+
+
+def _policies(vhost: VHost) -> Iterator[Command]:
+    for policy in [*vhost.policies.values(), *vhost.operator_policies.values()]:
+        yield PutPolicy(
+            vhost.name,
+            policy.name,
+            policy.pattern,
+            policy.definition,
+            policy.apply_to,
+            policy.priority,
+            policy.operator,
+        )
+
+
+def _exchanges(vhost: VHost, transient: bool) -> Iterator[Command]:
+    for exchange in vhost.router.exchanges.values():
+        if exchange.name == "" or exchange.name in PREDECLARED_EXCHANGES:
+            continue
+        if exchange.durable or transient:
+            yield DeclareExchange(
+                vhost.name,
+                exchange.name,
+                exchange.kind,
+                exchange.durable,
+                exchange.auto_delete,
+                exchange.internal,
+                exchange.arguments,
+            )
+
+
+def _queues(vhost: VHost, transient: bool) -> Iterator[Command]:
+    for queue in vhost.queues.values():
+        if _is_kept(vhost, vhost.destinations[queue.name], transient):
+            yield DeclareQueue(
+                vhost.name,
+                queue.name,
+                queue.durable,
+                queue.auto_delete,
+                "",
+                queue.arguments,
+                queue.user,
+                queue.id,
+            )
+
+
+def _bindings(vhost: VHost, transient: bool) -> Iterator[Command]:
+    for exchange in vhost.router.exchanges.values():
+        if not (exchange.durable or transient):
+            continue
+        for binding in exchange.bindings():
+            destination = binding.destination
+            if _is_kept(vhost, destination, transient):
+                yield Bind(
+                    vhost.name,
+                    exchange.name,
+                    destination.name,
+                    EXCHANGE if destination.is_exchange else QUEUE,
+                    binding.key,
+                    binding.arguments,
+                )
+
+
+def _is_kept(vhost: VHost, destination: Destination, transient: bool) -> bool:
+    """Whether a snapshot has this exchange or queue."""
+    if isinstance(destination, Exchange):
+        return destination.durable or transient
+    definition = vhost.queues[destination.name]
+    return not definition.is_private() and (definition.durable or transient)
+
+
+def _accounts(state: State) -> Iterator[Command]:
+    for user in state.users.values():
+        yield PutUser(user.name, user.password_hash, user.kind, user.tags)
+    for right in state.permissions.values():
+        yield PutPermission(right.user, right.vhost, right.configure, right.write, right.read)
+    for rule in state.topic_permissions.values():
+        yield PutTopicPermission(rule.user, rule.vhost, rule.exchange, rule.write, rule.read)
+    for user_name, limits in state.accounts.limits.items():
+        for limit, value in limits.items():
+            yield PutLimit(SCOPE_USER, user_name, limit, value)

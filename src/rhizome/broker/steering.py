@@ -1,0 +1,114 @@
+"""Steering: the properties of a message that tell the broker what to do with it.
+
+Looked at only when a property flag says that there is one: delivery mode, priority, expiration,
+user-id, reply-to, and in the headers CC, BCC, x-delay and whatever a headers exchange asks for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64
+
+from rhizome.amqp.frames import body_of, content_frames, frame_end, header_payload_of
+from rhizome.amqp.properties import (
+    FLAG_DELIVERY_MODE,
+    PropertySpans,
+    decode_properties,
+    encode_header,
+    scan,
+)
+from rhizome.amqp.values import decode_table
+from rhizome.broker.arguments import parse_expiration
+from rhizome.broker.deadletters import cc_keys, strip_bcc
+from rhizome.broker.message import HEADER_FLAGS_OFFSET, Message, largest_frame
+from rhizome.broker.replies import REPLY_QUEUE
+from rhizome.errors import PreconditionFailed
+
+if TYPE_CHECKING:
+    from rhizome.broker.channel import Channel
+
+NO_KEYS: Final[list[str]] = []
+
+
+@final
+class Steering:
+    """What the properties of one message ask for."""
+
+    keys: list[str]
+    headers: dict[str, object] | None
+    delay_ms: i64
+    message_id: str
+
+    def __init__(self) -> None:
+        self.keys = NO_KEYS
+        self.headers = None
+        self.delay_ms = 0
+        self.message_id = ""
+
+
+def steer(channel: Channel, message: Message, flags: i64) -> Steering:
+    """Read the steering properties of a message into it and into a ``Steering``."""
+    steering = Steering()
+    if flags == 0:
+        return steering
+    content = message.content
+    spans = scan(content, HEADER_FLAGS_OFFSET, frame_end(content, 0) - 1)
+    message.persistent = flags & FLAG_DELIVERY_MODE != 0 and spans.delivery_mode == 2
+    if spans.priority > 0:
+        message.priority = spans.priority
+    if spans.expiration_end > 0:
+        message.expiration_ms = parse_expiration(
+            content[spans.expiration_start : spans.expiration_end].decode("utf-8", "replace")
+        )
+    if spans.user_id_end > 0:
+        _check_user_id(channel, content, spans)
+    if spans.message_id_end > 0:
+        steering.message_id = content[spans.message_id_start : spans.message_id_end].decode(
+            "utf-8", "surrogateescape"
+        )
+    if spans.headers_end > 0:
+        _read_headers(message, spans, steering)
+    if spans.reply_to_end > 0:
+        _read_reply_to(channel, message, spans)
+    return steering
+
+
+def _check_user_id(channel: Channel, content: bytes, spans: PropertySpans) -> None:
+    user = content[spans.user_id_start : spans.user_id_end].decode("utf-8", "surrogateescape")
+    identity = channel.connection.identity
+    if user != identity.user and "impersonator" not in identity.tags:
+        raise PreconditionFailed(
+            f"user_id property set to '{user}' but authenticated user was '{identity.user}'", 60, 40
+        )
+
+
+def _read_headers(message: Message, spans: PropertySpans, steering: Steering) -> None:
+    content = message.content
+    table = content[spans.headers_start : spans.headers_end]
+    if message.route.by_headers or message.route.delayed:
+        steering.headers = decode_table(table, 0, len(table))
+        delay = steering.headers.get("x-delay", 0)
+        if message.route.delayed and isinstance(delay, int):
+            steering.delay_ms = delay
+    if b"\x02CC" in table or b"\x03BCC" in table:
+        steering.keys = cc_keys(content)
+        message.content = strip_bcc(content)
+        message.frame_bytes_max = largest_frame(message.content)
+
+
+def _read_reply_to(channel: Channel, message: Message, spans: PropertySpans) -> None:
+    """Replace the name of direct reply-to by the one that leads back to this channel."""
+    content = message.content
+    reply_to = content[spans.reply_to_start : spans.reply_to_end]
+    if reply_to != REPLY_QUEUE.encode():
+        return
+    if channel.reply_consumer is None:
+        raise PreconditionFailed("fast reply consumer does not exist", 60, 40)
+    properties = decode_properties(header_payload_of(content))
+    properties.reply_to = f"{REPLY_QUEUE}.{channel.reply_token}"
+    body = body_of(content)
+    message.content = content_frames(
+        message.channel, encode_header(len(body), properties), body, channel.connection.frame_max
+    )
+    message.frame_bytes_max = largest_frame(message.content)

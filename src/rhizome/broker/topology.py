@@ -1,0 +1,375 @@
+"""The methods of the exchange and queue classes.
+
+Each checks what can be checked here and now (names, permissions, locks), then proposes a command and
+answers when it is committed. Private queues belong to one connection and never leave this broker, so
+changes to them are applied at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rhizome.amqp.methods import (
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    ExchangeUnbind,
+    ExchangeUnbindOk,
+    Method,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+    QueueUnbind,
+    QueueUnbindOk,
+)
+from rhizome.broker.arguments import queue_locked
+from rhizome.broker.commands import (
+    EXCHANGE,
+    QUEUE,
+    Bind,
+    Command,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    Unbind,
+)
+from rhizome.broker.lookup import (
+    check_configure,
+    check_read,
+    check_write,
+    find_exchange,
+    find_queue,
+    queue_name,
+)
+from rhizome.broker.names import (
+    check_declarable_name,
+    check_deletable_exchange,
+    check_not_default_exchange,
+    no_queue,
+)
+from rhizome.broker.port import Waiter
+from rhizome.broker.queue import Queue
+from rhizome.broker.replies import REPLY_PREFIX, REPLY_QUEUE
+from rhizome.errors import AccessRefused, AmqpError, CommandInvalid, PreconditionFailed
+
+if TYPE_CHECKING:
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.outcome import Outcome
+
+
+class Reply(Waiter):
+    """Answers a channel when its proposal is committed.
+
+    Invariant: ``late`` is set exactly while the connection is suspended for this proposal.
+    """
+
+    channel: Channel
+    method: Method | None
+    class_id: int
+    method_id: int
+    outcome: Outcome | None
+    late: bool
+
+    def __init__(self, channel: Channel, method: Method | None, cause: Method) -> None:
+        self.channel = channel
+        self.method = method
+        self.class_id = cause.code() >> 16
+        self.method_id = cause.code() & 0xFFFF
+        self.outcome = None
+        self.late = False
+
+    def resolved(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        if not self.late:
+            return
+        connection = self.channel.connection
+        try:
+            self.finish()
+        except AmqpError as error:
+            connection.fail_on(self.channel, error)
+        connection.resume()
+
+    def finish(self) -> None:
+        """Send the answer, or raise what went wrong."""
+        assert self.outcome is not None
+        self.outcome.check(self.class_id, self.method_id)
+        if self.method is not None and not self.channel.closing:
+            self.channel.send(self.method)
+
+
+def propose(channel: Channel, command: Command, reply: Reply, private: bool) -> None:
+    """Have a command committed (a private one applied), then answer."""
+    broker = channel.connection.broker
+    if private:
+        reply.resolved(broker.apply(command))
+    else:
+        broker.cluster.propose(command, reply)
+    if reply.outcome is None:
+        reply.late = True
+        channel.connection.suspend()
+    else:
+        reply.finish()
+
+
+def handle(channel: Channel, method: Method) -> None:
+    """Carry out a method of the exchange or queue class."""
+    if isinstance(method, QueueDeclare):
+        queue_declare(channel, method)
+    elif isinstance(method, QueueBind):
+        queue_bind(channel, method)
+    elif isinstance(method, QueueUnbind):
+        queue_unbind(channel, method)
+    elif isinstance(method, QueuePurge):
+        queue_purge(channel, method)
+    elif isinstance(method, QueueDelete):
+        queue_delete(channel, method)
+    elif isinstance(method, ExchangeDeclare):
+        exchange_declare(channel, method)
+    elif isinstance(method, ExchangeDelete):
+        exchange_delete(channel, method)
+    elif isinstance(method, ExchangeBind):
+        exchange_bind(channel, method)
+    elif isinstance(method, ExchangeUnbind):
+        exchange_unbind(channel, method)
+    else:
+        raise CommandInvalid(f"{method.name()} is sent by brokers only")
+
+
+# ---- exchanges ----------------------------------------------------------------------------------
+
+
+def exchange_declare(channel: Channel, method: ExchangeDeclare) -> None:
+    router = channel.connection.router
+    answer = None if method.no_wait else ExchangeDeclareOk()
+    if method.passive:
+        find_exchange(channel, method.exchange)
+        if answer is not None:
+            channel.send(answer)
+        return
+    check_not_default_exchange(method.exchange)
+    if method.exchange not in router.exchanges:
+        check_declarable_name(EXCHANGE, method.exchange)
+    check_configure(channel, EXCHANGE, method.exchange)
+    alternate = method.arguments.get("alternate-exchange")
+    if isinstance(alternate, str):
+        check_read(channel, EXCHANGE, method.exchange)
+        check_write(channel, EXCHANGE, alternate)
+    command = DeclareExchange(
+        router.vhost,
+        method.exchange,
+        method.type,
+        method.durable,
+        method.auto_delete,
+        method.internal,
+        method.arguments,
+    )
+    propose(channel, command, Reply(channel, answer, method), False)
+
+
+def exchange_delete(channel: Channel, method: ExchangeDelete) -> None:
+    router = channel.connection.router
+    check_deletable_exchange(router.vhost, method.exchange)
+    check_configure(channel, EXCHANGE, method.exchange)
+    command = DeleteExchange(router.vhost, method.exchange, method.if_unused)
+    answer = None if method.no_wait else ExchangeDeleteOk()
+    propose(channel, command, Reply(channel, answer, method), False)
+
+
+def exchange_bind(channel: Channel, method: ExchangeBind) -> None:
+    _check_exchange_binding(channel, method.destination, method.source, method.routing_key)
+    command = Bind(
+        channel.connection.router.vhost,
+        method.source,
+        method.destination,
+        EXCHANGE,
+        method.routing_key,
+        method.arguments,
+    )
+    answer = None if method.no_wait else ExchangeBindOk()
+    propose(channel, command, Reply(channel, answer, method), False)
+
+
+def exchange_unbind(channel: Channel, method: ExchangeUnbind) -> None:
+    _check_exchange_binding(channel, method.destination, method.source, method.routing_key)
+    command = Unbind(
+        channel.connection.router.vhost,
+        method.source,
+        method.destination,
+        EXCHANGE,
+        method.routing_key,
+        method.arguments,
+    )
+    answer = None if method.no_wait else ExchangeUnbindOk()
+    propose(channel, command, Reply(channel, answer, method), False)
+
+
+def _check_exchange_binding(channel: Channel, destination: str, source: str, key: str) -> None:
+    check_not_default_exchange(destination)
+    check_not_default_exchange(source)
+    check_write(channel, EXCHANGE, destination)
+    check_read(channel, EXCHANGE, source)
+    find_exchange(channel, destination)
+    _check_topic_read(channel, find_exchange(channel, source).kind, source, key)
+
+
+# ---- queues -------------------------------------------------------------------------------------
+
+
+def queue_declare(channel: Channel, method: QueueDeclare) -> None:
+    connection = channel.connection
+    router = connection.router
+    name = method.queue
+    if name == REPLY_QUEUE or name.startswith(REPLY_PREFIX):
+        _declare_reply_queue(channel, method)
+        return
+    if method.passive:
+        _declared(channel, find_queue(channel, queue_name(channel, name)), method)
+        return
+    existing = router.queues.get(name) if name else None
+    if name == "":
+        name = connection.broker.make_name("amq.gen-")
+    elif existing is None:
+        check_declarable_name(QUEUE, name)
+    elif isinstance(existing, Queue):
+        _check_same_owner(channel, existing, method.exclusive)
+    check_configure(channel, QUEUE, name)
+    dead_letter = method.arguments.get("x-dead-letter-exchange")
+    if isinstance(dead_letter, str):
+        check_read(channel, QUEUE, name)
+        check_write(channel, EXCHANGE, dead_letter)
+    if existing is None:
+        connection.broker.limits.check_queue()
+    command = DeclareQueue(
+        router.vhost,
+        name,
+        method.durable,
+        method.auto_delete,
+        connection.owner if method.exclusive else "",
+        method.arguments,
+        user=connection.identity.user,
+    )
+    propose(channel, command, QueueDeclared(channel, name, method), method.exclusive)
+
+
+class QueueDeclared(Reply):
+    """Answers queue.declare with the counts of the queue."""
+
+    name: str
+    no_wait: bool
+
+    def __init__(self, channel: Channel, name: str, method: QueueDeclare) -> None:
+        super().__init__(channel, None, method)
+        self.name = name
+        self.no_wait = method.no_wait
+
+    def finish(self) -> None:
+        super().finish()
+        queue = self.channel.connection.router.queues.get(self.name)
+        assert isinstance(queue, Queue)
+        self.channel.last_queue = self.name
+        queue.last_used_ms = self.channel.connection.broker.turn.now_ms
+        if queue.definition.exclusive_owner:
+            self.channel.connection.private_queues[self.name] = None
+        if not self.no_wait and not self.channel.closing:
+            self.channel.send(QueueDeclareOk(self.name, queue.ready, queue.consumer_count))
+
+
+def _declared(channel: Channel, queue: Queue, method: QueueDeclare) -> None:
+    channel.last_queue = queue.name
+    queue.last_used_ms = channel.connection.broker.turn.now_ms
+    if not method.no_wait:
+        channel.send(QueueDeclareOk(queue.name, queue.ready, queue.consumer_count))
+
+
+def _declare_reply_queue(channel: Channel, method: QueueDeclare) -> None:
+    """A server asks whether its client still waits for a reply."""
+    if method.queue != REPLY_QUEUE and not channel.connection.broker.replies.knows(method.queue):
+        raise no_queue(channel.connection.router.vhost, method.queue)
+    channel.last_queue = method.queue
+    if not method.no_wait:
+        channel.send(QueueDeclareOk(method.queue, 0, 1))
+
+
+def _check_same_owner(channel: Channel, queue: Queue, exclusive: bool) -> None:
+    owner = queue.definition.exclusive_owner
+    wanted = channel.connection.owner if exclusive else ""
+    if owner != wanted:
+        raise queue_locked(queue.vhost, queue.name, 50, 10)
+
+
+def queue_bind(channel: Channel, method: QueueBind) -> None:
+    queue = _check_queue_binding(channel, method.queue, method.exchange, method.routing_key)
+    key = method.routing_key
+    if key == "" and method.queue == "":
+        key = queue.name
+    command = Bind(queue.vhost, method.exchange, queue.name, QUEUE, key, method.arguments)
+    answer = None if method.no_wait else QueueBindOk()
+    private = queue.definition.is_private()
+    propose(channel, command, Reply(channel, answer, method), private)
+
+
+def queue_unbind(channel: Channel, method: QueueUnbind) -> None:
+    queue = _check_queue_binding(channel, method.queue, method.exchange, method.routing_key)
+    command = Unbind(
+        queue.vhost, method.exchange, queue.name, QUEUE, method.routing_key, method.arguments
+    )
+    private = queue.definition.is_private()
+    propose(channel, command, Reply(channel, QueueUnbindOk(), method), private)
+
+
+def _check_queue_binding(channel: Channel, queue: str, exchange: str, key: str) -> Queue:
+    name = queue_name(channel, queue)
+    check_not_default_exchange(exchange)
+    check_write(channel, QUEUE, name)
+    check_read(channel, EXCHANGE, exchange)
+    found = find_queue(channel, name)
+    source = find_exchange(channel, exchange)
+    _check_topic_read(channel, source.kind, exchange, key)
+    return found
+
+
+def _check_topic_read(channel: Channel, kind: str, exchange: str, key: str) -> None:
+    connection = channel.connection
+    vhost = connection.router.vhost
+    if kind == "topic" and not connection.identity.may_read_topic(vhost, exchange, key):
+        raise AccessRefused(
+            f"access to topic '{key}' in exchange '{exchange}' in vhost '{vhost}' refused for "
+            f"user '{connection.identity.user}'"
+        )
+
+
+def queue_purge(channel: Channel, method: QueuePurge) -> None:
+    name = queue_name(channel, method.queue)
+    check_read(channel, QUEUE, name)
+    queue = find_queue(channel, name)
+    count = queue.purge()
+    if not method.no_wait:
+        channel.send(QueuePurgeOk(count))
+
+
+def queue_delete(channel: Channel, method: QueueDelete) -> None:
+    name = queue_name(channel, method.queue)
+    check_configure(channel, QUEUE, name)
+    router = channel.connection.router
+    if name not in router.queues:
+        if not method.no_wait:
+            channel.send(QueueDeleteOk(0))
+        return
+    queue = find_queue(channel, name)
+    where = f"queue '{name}' in vhost '{router.vhost}'"
+    if method.if_unused and queue.consumer_count > 0:
+        raise PreconditionFailed(f"{where} in use")
+    if method.if_empty and queue.ready > 0:
+        raise PreconditionFailed(f"{where} is not empty")
+    answer = None if method.no_wait else QueueDeleteOk(queue.ready)
+    command = DeleteQueue(router.vhost, name, queue.definition.id)
+    propose(channel, command, Reply(channel, answer, method), queue.definition.is_private())

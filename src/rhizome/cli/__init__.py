@@ -1,0 +1,1 @@
+"""The command `rhizome`, one module per family of commands."""

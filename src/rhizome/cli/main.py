@@ -1,0 +1,144 @@
+"""The command `rhizome`. Each family of commands is a module, loaded when it is asked for.
+
+`serve` and `--version` must start fast, so nothing here imports more than typer; a test holds it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from rhizome.cli.errors import describe_failure, is_expected, one_line, print_failure
+
+# Command: module whose `app` it is, in the order in which --help shows them.
+COMMANDS: Final = {
+    "serve": "rhizome.cli.serve",
+    "status": "rhizome.cli.status",
+    "queue": "rhizome.cli.queue",
+    "exchange": "rhizome.cli.exchange",
+    "connection": "rhizome.cli.connection",
+    "user": "rhizome.cli.user",
+    "policy": "rhizome.cli.policy",
+    "publish": "rhizome.cli.publish",
+    "consume": "rhizome.cli.consume",
+    "browse": "rhizome.cli.browse",
+    "bench": "rhizome.cli.bench",
+    "journal": "rhizome.cli.journal",
+    "config": "rhizome.cli.config",
+}
+
+_COMPLETION_OPTIONS: Final = ("install_completion", "show_completion")
+
+
+class RhizomeGroup(TyperGroup):
+    """Loads commands by name, and tells failures in one line.
+
+    Exit codes: 0 done, 1 it failed, 2 the command line itself is wrong, 130 interrupted.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands and cmd_name in COMMANDS:
+            self.commands[cmd_name] = _load(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"no such command '{args[0]}'{_nearest(args[0])}")
+        return super().resolve_command(ctx, args)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        try:
+            result = super().main(
+                args, prog_name or "rhizome", complete_var, False, windows_expand_args, **extra
+            )
+        except typer.TyperException as error:
+            sys.exit(_tell_usage(error))
+        except typer.Abort:
+            sys.exit(130)
+        except Exception as error:
+            if not is_expected(error):
+                raise
+            print_failure(describe_failure(error))
+            sys.exit(1)
+        # Without standalone mode typer.Exit(code) comes out as the number.
+        code = result if isinstance(result, int) else 0
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+
+def _load(name: str) -> Any:
+    command = typer.main.get_command(import_module(COMMANDS[name]).app)
+    command.name = name
+    # A sub-command thinks that it is the whole program, and offers to complete itself.
+    command.params = [each for each in command.params if each.name not in _COMPLETION_OPTIONS]
+    return command
+
+
+def _tell_usage(error: typer.TyperException) -> int:
+    """Print what is wrong with the command line. A missing sub-command shows the help instead."""
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(message, file=sys.stderr)
+    elif context is None:
+        print_failure(one_line(message))
+    else:
+        print_failure(f"{one_line(message).rstrip('.')}; see {context.command_path} --help")
+    return error.exit_code
+
+
+def _nearest(name: str) -> str:
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(name, COMMANDS, n=1)
+    return f", did you mean '{nearest[0]}'?" if nearest else ""
+
+
+app = typer.Typer(
+    cls=RhizomeGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Rhizome, a clustered AMQP 0-9-1 message broker.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from rhizome.build import describe
+
+        print(describe())
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Rhizome, a clustered AMQP 0-9-1 message broker."""
+
+
+def main() -> None:
+    """Entry point of the `rhizome` command."""
+    app(prog_name="rhizome")

@@ -1,0 +1,40 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+HttpOption = Annotated[
+    str,
+    typer.Option(
+        "--http",
+        envvar="RHIZOME_HTTP",
+        metavar="HOST:PORT",
+        help="Address of the HTTP API; http://user:password@host:port works too.",
+    ),
+]
+UserOption = Annotated[
+    str, typer.Option("--user", "-u", help="User for the HTTP API.", show_default="guest")
+]
+PasswordOption = Annotated[
+    str, typer.Option("--password", "-p", help="Password of that user.", show_default="guest")
+]
+VhostOption = Annotated[str, typer.Option("--vhost", "-V", help="Virtual host.")]
+AnyVhostOption = Annotated[
+    str, typer.Option("--vhost", "-V", help="Only this virtual host.", show_default="all")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+UriOption = Annotated[
+    str,
+    typer.Option(
+        "--uri",
+        envvar="RHIZOME_URI",
+        metavar="URI",
+        help="Broker to connect to; host:port,host:port lists several, tried in order.",
+    ),
+]
+
+HTTP_DEFAULT = "127.0.0.1:15672"
+URI_DEFAULT = "amqp://guest:guest@127.0.0.1:5672/"

@@ -1,0 +1,74 @@
+"""Printing: aligned tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document, readable and stable."""
+    print(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+    """Print columns, numbers to the right; `empty` is said instead if there are no rows."""
+    body = [list(row) for row in rows]
+    if not body:
+        print(empty)
+        return
+    for line in format_table(headings, body):
+        print(line)
+
+
+def format_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """The lines of a table; a column of nothing but numbers is aligned to the right."""
+    cells = [[cell_text(value) for value in row] for row in rows]
+    lines = [list(headings), *cells]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    numeric = [
+        all(isinstance(row[column], (int, float)) or row[column] is None for row in rows)
+        and not all(isinstance(row[column], bool) for row in rows)
+        for column in range(len(headings))
+    ]
+    return [_line(line, widths, numeric) for line in lines]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    aligned = [
+        cell.rjust(width) if right else cell.ljust(width)
+        for cell, width, right in zip(cells, widths, numeric, strict=True)
+    ]
+    return "  ".join(aligned).rstrip()
+
+
+def print_fields(fields: Sequence[tuple[str, object]]) -> None:
+    """Print `name  value` lines, the values below each other."""
+    width = max((len(name) for name, _ in fields), default=0)
+    for name, value in fields:
+        print(f"{name.ljust(width)}  {cell_text(value)}".rstrip())
+
+
+def cell_text(value: object) -> str:
+    """A value as one line of text. Control characters would wreck the terminal: escaped."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, sort_keys=True, ensure_ascii=False) if value else "-"
+    text = str(value)
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def bytes_text(count: object) -> str:
+    """1536 as 1.5 KiB."""
+    if not isinstance(count, (int, float)):
+        return "-"
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

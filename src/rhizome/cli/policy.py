@@ -1,0 +1,104 @@
+"""`rhizome policy`: arguments for queues and exchanges by pattern."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Annotated, Final
+
+import typer
+
+from rhizome.cli.api import Api, endpoint, path
+from rhizome.cli.errors import CliError
+from rhizome.cli.options import (
+    HTTP_DEFAULT,
+    AnyVhostOption,
+    HttpOption,
+    JsonOption,
+    PasswordOption,
+    UserOption,
+    VhostOption,
+)
+from rhizome.cli.output import print_json, print_table
+
+app = typer.Typer(no_args_is_help=True, help="Arguments for queues and exchanges, by pattern.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the policy.")]
+
+COLUMNS: Final = ("name", "vhost", "pattern", "apply-to", "priority", "definition")
+
+
+class ApplyTo(Enum):
+    """What a policy's pattern is matched with."""
+
+    ALL = "all"
+    QUEUES = "queues"
+    EXCHANGES = "exchanges"
+
+
+@app.command("list")
+def list_policies(
+    vhost: AnyVhostOption = "",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List policies."""
+    target = path("policies", vhost) if vhost else path("policies")
+    policies = Api(endpoint(http, user, password)).rows(target)
+    if as_json:
+        print_json(policies)
+        return
+    rows = [[each.get(column) for column in COLUMNS] for each in policies]
+    print_table(COLUMNS, sorted(rows, key=str), "no policies")
+
+
+@app.command("set")
+def set_policy(
+    name: NameArgument,
+    pattern: Annotated[str, typer.Argument(help="Regular expression for names.")],
+    definition: Annotated[
+        str, typer.Argument(help='JSON object, like {"max-length": 1000, "message-ttl": 60000}.')
+    ],
+    priority: Annotated[int, typer.Option(help="The highest one that matches counts.")] = 0,
+    apply_to: Annotated[ApplyTo, typer.Option("--apply-to", help="To what.")] = ApplyTo.ALL,
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+) -> None:
+    """Create or replace a policy."""
+    document = {
+        "pattern": pattern,
+        "definition": _definition(definition),
+        "priority": priority,
+        "apply-to": apply_to.value,
+    }
+    Api(endpoint(http, user, password)).put(path("policies", vhost, name), document)
+    print(f"policy '{name}' is set in vhost '{vhost}'")
+
+
+@app.command("delete")
+def delete_policy(
+    name: NameArgument,
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+) -> None:
+    """Delete a policy."""
+    Api(endpoint(http, user, password)).delete(path("policies", vhost, name))
+    print(f"deleted policy '{name}' in vhost '{vhost}'")
+
+
+def _definition(text: str) -> dict[str, object]:
+    try:
+        definition = json.loads(text)
+    except ValueError:
+        definition = None
+    if not isinstance(definition, dict) or not definition:
+        raise CliError(
+            f"policy definition {text}: give a JSON object, like '{{\"max-length\": 1000}}'"
+        )
+    return definition

@@ -1,0 +1,161 @@
+"""`rhizome queue`: look at queues, declare, purge and delete them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from rhizome.cli.api import Api, Row, endpoint, path
+from rhizome.cli.options import (
+    HTTP_DEFAULT,
+    AnyVhostOption,
+    HttpOption,
+    JsonOption,
+    PasswordOption,
+    UserOption,
+    VhostOption,
+)
+from rhizome.cli.output import print_fields, print_json, print_table
+from rhizome.cli.pairs import parse_pairs
+
+app = typer.Typer(no_args_is_help=True, help="Look at queues, declare, purge and delete them.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+
+COLUMNS: Final = ("name", "vhost", "state", "ready", "unacked", "total", "consumers", "features")
+FIELDS_FIRST: Final = (
+    "name",
+    "vhost",
+    "state",
+    "messages",
+    "messages_ready",
+    "messages_unacknowledged",
+    "consumers",
+    "durable",
+    "exclusive",
+    "auto_delete",
+    "arguments",
+    "policy",
+)
+
+
+@app.command("list")
+def list_queues(
+    vhost: AnyVhostOption = "",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List queues with their message counts."""
+    target = path("queues", vhost) if vhost else path("queues")
+    queues = Api(endpoint(http, user, password)).rows(target)
+    if as_json:
+        print_json(queues)
+        return
+    queues.sort(key=lambda queue: (str(queue.get("vhost")), str(queue.get("name"))))
+    print_table(COLUMNS, [_columns(queue) for queue in queues], "no queues")
+
+
+@app.command("show")
+def show_queue(
+    name: NameArgument,
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show everything about one queue."""
+    queue = Api(endpoint(http, user, password)).row(path("queues", vhost, name))
+    if as_json:
+        print_json(queue)
+        return
+    rest = sorted(key for key in queue if key not in FIELDS_FIRST)
+    shown = [key for key in FIELDS_FIRST if key in queue] + rest
+    print_fields([(key, queue[key]) for key in shown])
+
+
+@app.command("declare")
+def declare_queue(
+    name: NameArgument,
+    durable: Annotated[
+        bool, typer.Option("--durable/--transient", help="Whether it survives a restart.")
+    ] = True,
+    auto_delete: Annotated[
+        bool, typer.Option("--auto-delete", help="Delete it with its last consumer.")
+    ] = False,
+    argument: Annotated[
+        list[str] | None,
+        typer.Option("--argument", "-a", metavar="KEY=VALUE", help="Like x-message-ttl=60000."),
+    ] = None,
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+) -> None:
+    """Declare a queue."""
+    document: Row = {
+        "durable": durable,
+        "auto_delete": auto_delete,
+        "arguments": parse_pairs("--argument", argument or [], guess_types=True),
+    }
+    Api(endpoint(http, user, password)).put(path("queues", vhost, name), document)
+    print(f"declared queue '{name}' in vhost '{vhost}'")
+
+
+@app.command("purge")
+def purge_queue(
+    name: NameArgument,
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+) -> None:
+    """Drop all messages of a queue that are ready for delivery."""
+    Api(endpoint(http, user, password)).delete(path("queues", vhost, name, "contents"))
+    print(f"purged queue '{name}' in vhost '{vhost}'")
+
+
+@app.command("delete")
+def delete_queue(
+    name: NameArgument,
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only if it is empty.")] = False,
+    if_unused: Annotated[
+        bool, typer.Option("--if-unused", help="Only if it has no consumers.")
+    ] = False,
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+) -> None:
+    """Delete a queue with its messages."""
+    conditions = {"if-empty": if_empty, "if-unused": if_unused}
+    query = {key: "true" for key, wanted in conditions.items() if wanted}
+    Api(endpoint(http, user, password)).delete(path("queues", vhost, name), query)
+    print(f"deleted queue '{name}' in vhost '{vhost}'")
+
+
+def _columns(queue: Row) -> list[object]:
+    return [
+        queue.get("name"),
+        queue.get("vhost"),
+        queue.get("state"),
+        queue.get("messages_ready"),
+        queue.get("messages_unacknowledged"),
+        queue.get("messages"),
+        queue.get("consumers"),
+        _features(queue),
+    ]
+
+
+def _features(queue: Row) -> str:
+    """What makes the queue special, in a word or two each."""
+    flags = [word for word in ("durable", "exclusive", "auto_delete") if queue.get(word) is True]
+    arguments = queue.get("arguments")
+    if isinstance(arguments, dict):
+        flags += [f"{key}={value}" for key, value in sorted(arguments.items())]
+    if queue.get("policy"):
+        flags.append(f"policy={queue['policy']}")
+    return " ".join(flags)

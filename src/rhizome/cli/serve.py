@@ -1,0 +1,62 @@
+"""`rhizome serve`: run one broker in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rhizome.cli.errors import print_failure
+
+app = typer.Typer()
+
+
+@app.command()
+def serve(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="TOML file to read.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the broker.")] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="AMQP listener.")
+    ] = None,
+    http: Annotated[
+        str | None, typer.Option("--http", metavar="HOST:PORT", help="HTTP API and console.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Directory of the store.")
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Keep nothing on disk: a restart loses all.")
+    ] = False,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", help="debug, info, warning or error.")
+    ] = None,
+) -> None:
+    """Run one broker in the foreground.
+
+    Prints one line that begins with `ready` when it accepts connections. SIGTERM and SIGINT close
+    it cleanly; a second one ends it at once. Options go before environment variables
+    (RHIZOME_SECTION_KEY), those before the file.
+    """
+    from rhizome.server.config import load_config
+    from rhizome.server.settings import ConfigError
+
+    overrides = {
+        "broker.name": name,
+        "listen.amqp": listen,
+        "listen.http": http,
+        "broker.data": None if data is None else str(data),
+        "broker.memory": True if memory else None,
+        "log.level": log_level,
+    }
+    try:
+        settings = load_config(config, overrides)
+    except ConfigError as error:
+        for problem in error.problems:
+            print_failure(str(problem))
+        raise typer.Exit(1) from None
+    from rhizome.server.app import run
+
+    raise typer.Exit(run(settings))

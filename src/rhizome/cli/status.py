@@ -1,0 +1,40 @@
+"""`rhizome status`: how a broker is."""
+
+from __future__ import annotations
+
+import typer
+
+from rhizome.cli.api import Api, endpoint, path
+from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
+from rhizome.cli.output import bytes_text, print_fields, print_json
+
+app = typer.Typer()
+
+
+@app.command()
+def status(
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show how a broker is: its state, alarms, load and store."""
+    document = Api(endpoint(http, user, password)).row(path("rhizome", "status"))
+    if as_json:
+        print_json(document)
+        return
+    print_fields(flatten(document))
+
+
+def flatten(document: dict[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    """Nested objects as dotted names; numbers of bytes in readable units."""
+    fields: list[tuple[str, object]] = []
+    for key, value in document.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            fields += flatten(value, f"{name}.")
+        elif key.endswith("_bytes") and isinstance(value, int):
+            fields.append((name, f"{value} ({bytes_text(value)})"))
+        else:
+            fields.append((name, value))
+    return fields

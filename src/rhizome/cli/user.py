@@ -1,0 +1,125 @@
+"""`rhizome user`: users and what they may do."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from rhizome.cli.api import Api, endpoint, path
+from rhizome.cli.options import (
+    HTTP_DEFAULT,
+    HttpOption,
+    JsonOption,
+    PasswordOption,
+    UserOption,
+    VhostOption,
+)
+from rhizome.cli.output import print_json, print_table
+
+app = typer.Typer(no_args_is_help=True, help="Users and what they may do.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
+
+PERMISSION_COLUMNS: Final = ("user", "vhost", "configure", "write", "read")
+
+
+@app.command("list")
+def list_users(
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List users."""
+    users = Api(endpoint(http, user, password)).rows(path("users"))
+    if as_json:
+        print_json(users)
+        return
+    rows = [[each.get("name"), _tags(each.get("tags")), each.get("type")] for each in users]
+    print_table(("name", "tags", "type"), sorted(rows, key=str), "no users")
+
+
+@app.command("add")
+def add_user(
+    name: NameArgument,
+    tags: Annotated[
+        str, typer.Option("--tags", help="Comma-separated: administrator, monitoring, ...")
+    ] = "",
+    new_password: Annotated[
+        str, typer.Option("--new-password", help="Asked for if it isn't given.")
+    ] = "",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+) -> None:
+    """Add a user, or give an existing one another password."""
+    chosen = new_password or typer.prompt(
+        f"Password of '{name}'", hide_input=True, confirmation_prompt=True
+    )
+    document = {"password": chosen, "tags": tags}
+    Api(endpoint(http, user, password)).put(path("users", name), document)
+    print(f"user '{name}' is set; allow it something with: rhizome user permit {name}")
+
+
+@app.command("delete")
+def delete_user(
+    name: NameArgument,
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+) -> None:
+    """Delete a user and its permissions."""
+    Api(endpoint(http, user, password)).delete(path("users", name))
+    print(f"deleted user '{name}'")
+
+
+@app.command("permissions")
+def list_permissions(
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List who may do what, by virtual host."""
+    permissions = Api(endpoint(http, user, password)).rows(path("permissions"))
+    if as_json:
+        print_json(permissions)
+        return
+    rows = [[each.get(column) for column in PERMISSION_COLUMNS] for each in permissions]
+    print_table(PERMISSION_COLUMNS, sorted(rows, key=str), "no permissions")
+
+
+@app.command("permit")
+def permit_user(
+    name: NameArgument,
+    configure: Annotated[str, typer.Option(help="Pattern of names to declare and delete.")] = ".*",
+    write: Annotated[str, typer.Option(help="Pattern of names to publish and bind to.")] = ".*",
+    read: Annotated[str, typer.Option(help="Pattern of names to consume and bind from.")] = ".*",
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+) -> None:
+    """Let a user work in a virtual host; the patterns are regular expressions."""
+    document = {"configure": configure, "write": write, "read": read}
+    Api(endpoint(http, user, password)).put(path("permissions", vhost, name), document)
+    print(f"user '{name}' may work in vhost '{vhost}'")
+
+
+@app.command("forbid")
+def forbid_user(
+    name: NameArgument,
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+) -> None:
+    """Take a user's permissions in a virtual host away."""
+    Api(endpoint(http, user, password)).delete(path("permissions", vhost, name))
+    print(f"user '{name}' has no access to vhost '{vhost}' any more")
+
+
+def _tags(tags: object) -> str:
+    """RabbitMQ gives a list since 3.9, a comma-separated string before."""
+    return ",".join(map(str, tags)) if isinstance(tags, list) else str(tags or "")

@@ -1,0 +1,497 @@
+"""Connections: the asyncio driver of the protocol core.
+
+One object per socket. Bytes that arrive go into the core, the events that come out go to channels;
+what channels send is collected in the core and written once per turn of the loop.
+
+Whatever ends a connection (a close of either side, a lost socket, a silent peer, a violation)
+comes through `Connection._ended` and nowhere else: the one place to change for failover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar, cast
+
+from rhizome import __version__
+from rhizome.amqp.methods import Method
+from rhizome.amqp.properties import Properties
+from rhizome.client.address import Address, Tls, parse_uris
+from rhizome.client.channel import Channel, ReturnCallback
+from rhizome.client.consumer import Consumer
+from rhizome.client.errors import ConnectFailed, ConnectionLost, NotOpen, ProtocolViolation, renewed
+from rhizome.client.events import (
+    ChannelEnded,
+    ConnectionBlocked,
+    ConnectionEnded,
+    ConnectionOpened,
+    ConnectionUnblocked,
+    ContentReceived,
+    Event,
+    MethodReceived,
+)
+from rhizome.client.opening import Opening
+from rhizome.client.protocol import ClientConnection, Phase, Settings
+from rhizome.errors import ConnectionForced
+
+T = TypeVar("T")
+
+# What is pending beyond this is written at once instead of at the end of the loop's turn.
+WRITE_BYTES_PENDING_MAX: Final = 128 * 1024
+SOCKET_BUFFER_BYTES_HIGH: Final = 1024 * 1024
+CLOSE_TIMEOUT_S: Final = 5.0
+TICK_S_DEFAULT: Final = 1.0
+
+BlockedCallback = Callable[[str | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatistics:
+    """A snapshot of what a connection has done."""
+
+    channels: int
+    received_bytes: int
+    sent_bytes: int
+    writes: int
+    unsent_bytes: int
+    blocked_reason: str | None
+
+
+def connect(
+    uri: str | Sequence[str] = "amqp://guest:guest@127.0.0.1:5672/",
+    *,
+    name: str = "",
+    client_properties: dict[str, object] | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    on_blocked: BlockedCallback | None = None,
+) -> Opening[Connection]:
+    """Connect to the first broker of the list that takes us.
+
+    `uri` is one URI, whose host part may list several `host:port` separated by commas, or a list
+    of URIs. Addresses are tried in order; ConnectFailed tells why each of them failed. A broker
+    that refuses the login or the vhost ends the search: the others would, too.
+
+    `name` is shown to operators. `on_blocked` is called with the reason when the broker stops
+    taking publishes, and with None when it takes them again. With amqps and no `ssl_context` the
+    URI's options (cacertfile, certfile, keyfile, verify) make one.
+
+    Example:
+        async with connect("amqp://app:secret@b1:5672,b2:5672/orders?heartbeat=10") as connection:
+            async with connection.channel(confirms=True) as channel:
+                await channel.publish(b"hello", routing_key="greetings")
+    """
+    addresses = parse_uris(uri)
+
+    async def opener() -> Connection:
+        attempts: list[tuple[str, BaseException]] = []
+        for address in addresses:
+            connection = Connection(address, name, client_properties or {}, on_blocked)
+            try:
+                await connection._open(ssl_context)
+            except (OSError, ConnectionLost, ConnectionForced, ProtocolViolation) as error:
+                attempts.append((address.label, error))
+            else:
+                return connection
+        raise ConnectFailed(attempts)
+
+    return Opening(opener)
+
+
+class _Wire(asyncio.Protocol):
+    """Hands what the socket says to the connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio's, though they do the same.
+        self._connection._connected(cast(asyncio.Transport, transport))
+
+    def data_received(self, data: bytes) -> None:
+        self._connection._received(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connection._socket_lost(error)
+
+    def pause_writing(self) -> None:
+        self._connection._socket_full(True)
+
+    def resume_writing(self) -> None:
+        self._connection._socket_full(False)
+
+
+class Connection:
+    """One AMQP connection; made by `connect`.
+
+    Invariant: `_error` is None exactly as long as methods can be sent; `_gate` is set when
+    publishes can be: the broker doesn't block, the socket's buffer has room. It is also set once
+    the connection has ended, so that nobody waits for ever.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        name: str,
+        client_properties: dict[str, object],
+        on_blocked: BlockedCallback | None,
+    ) -> None:
+        self.address = address
+        self.on_blocked = on_blocked
+        self.blocked_reason: str | None = None
+        self.known_hosts = ""
+        self._loop = asyncio.get_running_loop()
+        self._core = ClientConnection(_settings(address, name, client_properties), self._now_ms())
+        self._transport: asyncio.Transport | None = None
+        self._channels: dict[int, Channel] = {}
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._closed = asyncio.Event()
+        self._error: Exception | None = None
+        self._gate = asyncio.Event()
+        self._gate.set()
+        self._full = False
+        self._flushing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._overfull: set[Consumer] = set()
+        self._awaiting = 0
+        self._reading = True
+        self._received_bytes = 0
+        self._sent_bytes = 0
+        self._writes = 0
+
+    # --- for applications
+
+    @property
+    def is_open(self) -> bool:
+        """Whether channels can be opened and used."""
+        return self._error is None and self._core.phase is Phase.OPEN
+
+    @property
+    def server_properties(self) -> dict[str, object]:
+        """What the broker said of itself: product, version, capabilities, ..."""
+        return self._core.server_properties
+
+    def channel(
+        self,
+        *,
+        prefetch: int = 0,
+        confirms: bool = False,
+        on_return: ReturnCallback | None = None,
+    ) -> Opening[Channel]:
+        """Open a channel; await it, or use it with `async with`.
+
+        `prefetch` limits the unacknowledged messages of each consumer (0: no limit). With
+        `confirms`, `publish` returns only when the broker has taken the message. `on_return` gets
+        every mandatory message that reached no queue.
+        """
+
+        async def opener() -> Channel:
+            return await self._open_channel(prefetch, confirms, on_return)
+
+        return Opening(opener)
+
+    async def update_secret(self, secret: str, reason: str = "refresh") -> None:
+        """Replace the credential of the connection (a token that is about to expire)."""
+        self._require_open()
+        self._core.update_secret(secret.encode(), reason)
+        self._flush_soon()
+
+    async def close(self, code: int = 200, text: str = "Goodbye") -> None:
+        """Close the connection and wait for the broker's agreement, a few seconds at most."""
+        if self._error is None:
+            self._error = NotOpen("the connection was closed; connect again")
+            self._core.close(code, text)
+            self._flush()
+            self._overfull.clear()
+            self._update_reading()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._closed.wait()
+        except TimeoutError:
+            self._handle(self._core.connection_lost("no close-ok came"))
+
+    def statistics(self) -> ConnectionStatistics:
+        """What the connection has done so far."""
+        return ConnectionStatistics(
+            channels=len(self._channels),
+            received_bytes=self._received_bytes,
+            sent_bytes=self._sent_bytes,
+            writes=self._writes,
+            unsent_bytes=self._unsent_bytes(),
+            blocked_reason=self.blocked_reason,
+        )
+
+    # --- opening
+
+    async def _open(self, ssl_context: ssl.SSLContext | None) -> None:
+        """Dial and shake hands. Whatever goes wrong, the socket is closed afterwards."""
+        tls = self.address.tls
+        if tls is not None and ssl_context is None:
+            ssl_context = _ssl_context(tls)
+        try:
+            async with asyncio.timeout(self.address.connect_timeout_ms / 1000 or None):
+                await self._loop.create_connection(
+                    lambda: _Wire(self),
+                    self.address.host,
+                    self.address.port,
+                    ssl=ssl_context if tls is not None else None,
+                    server_hostname=tls.server_name if tls is not None else None,
+                )
+                await self._opened
+        except BaseException as error:
+            self._abort()
+            if isinstance(error, TimeoutError):
+                waited_ms = self.address.connect_timeout_ms
+                raise TimeoutError(f"no answer within {waited_ms} ms") from None
+            raise
+
+    async def _open_channel(
+        self, prefetch: int, confirms: bool, on_return: ReturnCallback | None
+    ) -> Channel:
+        self._require_open()
+        number = self._core.open_channel()
+        channel = Channel(self, number, on_return)
+        self._channels[number] = channel
+        self._flush_soon()
+        try:
+            await channel._opened()
+            if prefetch:
+                await channel.qos(prefetch)
+            if confirms:
+                await channel.select_confirms()
+        except asyncio.CancelledError:
+            self._close_channel(number)
+            raise
+        return channel
+
+    # --- called by channels
+
+    def _send(self, channel: int, method: Method) -> None:
+        self._core.send(channel, method)
+        self._flush_soon()
+
+    def _publish(
+        self,
+        channel: int,
+        exchange: str,
+        routing_key: str,
+        mandatory: bool,
+        properties: Properties,
+        body: bytes,
+    ) -> None:
+        self._core.publish(channel, exchange, routing_key, mandatory, properties, body)
+        self._flush_soon()
+
+    def _close_channel(self, number: int) -> None:
+        if self._core.phase is Phase.OPEN:
+            self._core.close_channel(number)
+            self._flush_soon()
+
+    @contextmanager
+    def _awaiting_broker(self) -> Iterator[None]:
+        """While somebody waits for the broker, it is listened to, full buffers or not."""
+        self._awaiting += 1
+        if not self._reading:
+            self._update_reading()
+        try:
+            yield
+        finally:
+            self._awaiting -= 1
+
+    def _update_reading(self) -> None:
+        """Stop reading while a consumer has too many messages waiting, and go on afterwards.
+
+        Never while a call waits for its reply: the application may be in the midst of handling a
+        message, and would wait for ever.
+        """
+        wanted = not self._overfull or self._awaiting > 0
+        if wanted == self._reading or self._transport is None or self._transport.is_closing():
+            return
+        self._reading = wanted
+        if wanted:
+            self._core.forgive_silence()
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _unsent_bytes(self) -> int:
+        in_socket = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._core.pending_bytes + in_socket
+
+    def _call_back(self, callback: Callable[[T], None], argument: T) -> None:
+        """Run application code from the loop, so that its errors are the application's alone."""
+        self._loop.call_soon(callback, argument)
+
+    # --- called by the socket
+
+    def _connected(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(high=SOCKET_BUFFER_BYTES_HIGH)
+        self._flush()
+
+    def _received(self, data: bytes) -> None:
+        self._received_bytes += len(data)
+        self._handle(self._core.receive_data(data))
+        if self._overfull:
+            self._update_reading()
+
+    def _socket_lost(self, error: Exception | None) -> None:
+        why = f"the socket failed: {error}" if error else "the broker closed the socket"
+        self._handle(self._core.connection_lost(f"{why} ({self.address.label})"))
+
+    def _socket_full(self, full: bool) -> None:
+        self._full = full
+        self._update_gate()
+
+    # --- events
+
+    def _handle(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, ContentReceived):
+                channel = self._channels.get(event.channel)
+                if channel is not None:
+                    channel._content(event)
+            else:
+                self._handle_rare(event)
+        if self._core.pending_bytes:
+            self._flush_soon()
+
+    def _handle_rare(self, event: Event) -> None:
+        if isinstance(event, MethodReceived):
+            self._method(event)
+        elif isinstance(event, ChannelEnded):
+            channel = self._channels.pop(event.channel, None)
+            if channel is not None:
+                channel._end(event.error)
+        elif isinstance(event, ConnectionOpened):
+            self._handshake_done(event)
+        elif isinstance(event, ConnectionBlocked):
+            self._set_blocked(event.reason)
+        elif isinstance(event, ConnectionUnblocked):
+            self._set_blocked(None)
+        elif isinstance(event, ConnectionEnded):
+            self._ended(event.error)
+
+    def _method(self, event: MethodReceived) -> None:
+        channel = self._channels.get(event.channel)
+        if channel is None:
+            return
+        try:
+            channel._method(event.method)
+        except ProtocolViolation as violation:
+            self._core.close(503, str(violation)[:200])
+            self._flush()
+            self._handle(self._core.connection_lost(str(violation)))
+
+    def _handshake_done(self, event: ConnectionOpened) -> None:
+        self.known_hosts = event.known_hosts
+        self._tick()
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def _set_blocked(self, reason: str | None) -> None:
+        self.blocked_reason = reason
+        self._update_gate()
+        if self.on_blocked is not None:
+            self._call_back(self.on_blocked, reason)
+
+    def _ended(self, error: Exception | None) -> None:
+        """The connection is over: send the last words, tell everybody who waits."""
+        self._error = self._error or error or NotOpen("the connection was closed; connect again")
+        if self._timer is not None:
+            self._timer.cancel()
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+        if not self._opened.done():
+            self._opened.set_exception(renewed(self._error))
+        channels = list(self._channels.values())
+        self._channels.clear()
+        for channel in channels:
+            channel._end(renewed(self._error))
+        self._overfull.clear()
+        self._gate.set()
+        self._closed.set()
+
+    # --- inside
+
+    def _require_open(self) -> None:
+        if self._error is not None:
+            raise renewed(self._error)
+
+    def _update_gate(self) -> None:
+        if self._error is not None or (not self._full and self.blocked_reason is None):
+            self._gate.set()
+        else:
+            self._gate.clear()
+
+    def _flush_soon(self) -> None:
+        """Write at the end of this turn of the loop, together with what else is sent in it."""
+        if self._core.pending_bytes > WRITE_BYTES_PENDING_MAX:
+            self._flush()
+        elif not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        data = self._core.data_to_send()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+            self._sent_bytes += len(data)
+            self._writes += 1
+
+    def _tick(self) -> None:
+        """Tell the core the time, four times per heartbeat interval."""
+        interval_s = self._core.heartbeat_s / 4 or TICK_S_DEFAULT
+        self._timer = self._loop.call_later(interval_s, self._tick)
+        if not self._reading:
+            self._core.forgive_silence()
+        self._handle(self._core.tick(self._now_ms()))
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _abort(self) -> None:
+        """Give up a connection that never opened."""
+        if self._opened.done() and not self._opened.cancelled():
+            self._opened.exception()
+        self._handle(self._core.connection_lost("given up before it was open"))
+        if self._opened.done() and not self._opened.cancelled():
+            self._opened.exception()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _settings(address: Address, name: str, client_properties: dict[str, object]) -> Settings:
+    properties: dict[str, object] = {
+        "product": "rhizome.client",
+        "version": __version__,
+        "platform": f"Python {platform.python_version()}",
+        **client_properties,
+    }
+    if name or address.connection_name:
+        properties["connection_name"] = name or address.connection_name
+    return Settings(
+        user=address.user,
+        password=address.password,
+        vhost=address.vhost,
+        mechanism=address.mechanism,
+        heartbeat_s=address.heartbeat_s,
+        channel_max=address.channel_max,
+        frame_bytes_max=address.frame_bytes_max,
+        client_properties=properties,
+    )
+
+
+def _ssl_context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.certificate_file is not None:
+        context.load_cert_chain(tls.certificate_file, tls.key_file)
+    return context

@@ -1,0 +1,281 @@
+"""Checkpoints: what all records below a position amount to, in one file.
+
+    8s magic "RHIZCKP\\0" | u32 version | u8 1 if little-endian | u8 1 if clean | u16 0
+    16s store uuid | u64 position
+    u64 length, state snapshot (opaque)
+    u32 n | n * (u16 group, u32 epoch, u64 index, u32 m, m * (u32 epoch, u64 first index))
+    u32 n | n * (u32 queue id, u64 sequence, u16 length, producer)
+    u32 n | n * (u64 segment, u64 references ever made to it)
+    u32 n | n * (u32 queue id, u16 group, i64 content bytes (-1: unknown),
+                 u32 m, m * (u64 index, u32 delivery count),
+                 u32 k, k * (u8 priority, u64 length, packed index))
+    u32 crc of all of this
+
+Numbers are big-endian, the packed indexes in the byte order of the machine. A checkpoint is written
+under another name, synced, renamed, and the directory synced; the two newest are kept. `clean` says
+that the broker stopped in good order: nothing follows the position.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from dataclasses import dataclass, field
+from typing import Final
+
+from rhizome.journal.errors import CorruptRecord, ForeignStore
+from rhizome.journal.files import Files
+from rhizome.journal.index import PagedIndex, merged
+from rhizome.journal.journal import SPILL_SEGMENT_FIRST
+from rhizome.journal.records import crc32c
+from rhizome.journal.scan import QueueReplay, Replay
+
+CHECKPOINT_VERSION: Final = 1
+CHECKPOINT_MAGIC: Final = b"RHIZCKP\0"
+CHECKPOINT_PREFIX: Final = "checkpoint-"
+CHECKPOINTS_KEPT: Final = 2
+
+_HEADER: Final = struct.Struct(">8sIBBH16sQ")
+_GROUP: Final = struct.Struct(">HIQI")
+_START: Final = struct.Struct(">IQ")
+_WATERMARK: Final = struct.Struct(">IQH")
+_SEGMENT: Final = struct.Struct(">QQ")
+_QUEUE: Final = struct.Struct(">IHq")
+_COUNT: Final = struct.Struct(">QI")
+_PART: Final = struct.Struct(">BQ")
+_U32: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+
+
+@dataclass
+class _QueuePart:
+    queue_id: int
+    group: int
+    content_bytes: int
+    delivery_counts: dict[int, int]
+    parts: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+class CheckpointBuilder:
+    """Collects a checkpoint within one wake-up: nothing may be appended to the journal meanwhile.
+
+    Every live persistent message of every queue must be given, in any number of parts per queue:
+    the paged ones as their PagedIndex, those in memory and the unacked ones as (index, position)
+    pairs. `entries` refers to the last `queue`. Transient messages (in spill segments, or without a
+    position) are left out by themselves.
+    """
+
+    def __init__(self, position: int, store_uuid: bytes) -> None:
+        self.position = position
+        self.store_uuid = store_uuid
+        self.live: dict[int, int] = {}
+        self._state = b""
+        self._groups: list[bytes] = []
+        self._watermarks: list[bytes] = []
+        self._segments: list[bytes] = []
+        self._queues: list[_QueuePart] = []
+
+    def state(self, snapshot: bytes) -> None:
+        """The state machine's snapshot; recovery hands it back before later commands."""
+        self._state = snapshot
+
+    def group(
+        self, group: int, epoch: int, index: int, starts: list[tuple[int, int]] | None = None
+    ) -> None:
+        """A group's epoch and highest index, and (epoch, first index) of the epochs to remember."""
+        starts = starts or []
+        packed = [_START.pack(*start) for start in starts]
+        self._groups.append(_GROUP.pack(group, epoch, index, len(starts)) + b"".join(packed))
+
+    def watermark(self, queue_id: int, producer: bytes, sequence: int) -> None:
+        self._watermarks.append(_WATERMARK.pack(queue_id, sequence, len(producer)) + producer)
+
+    def segment(self, segment: int, references_ever: int) -> None:
+        self._segments.append(_SEGMENT.pack(segment, references_ever))
+
+    def queue(
+        self,
+        queue_id: int,
+        group: int,
+        content_bytes: int = -1,
+        delivery_counts: dict[int, int] | None = None,
+    ) -> None:
+        """Begin a queue. `content_bytes` sums its persistent messages; -1 makes recovery
+        read them.
+        """
+        counts = delivery_counts or {}
+        self._queues.append(_QueuePart(queue_id, group, content_bytes, counts))
+
+    def entries(self, priority: int, index: PagedIndex) -> None:
+        """Live messages of this queue in a PagedIndex."""
+        data = index.to_bytes(SPILL_SEGMENT_FIRST)
+        if data:
+            self._queues[-1].parts.append((priority, data))
+            index.count_references(self.live)
+
+    def pairs(self, priority: int, entries: list[tuple[int, int]]) -> None:
+        """Live messages of this queue as (index, position), in any order."""
+        index = PagedIndex()
+        for message, position in sorted(entries):
+            if 0 < position >> 32 < SPILL_SEGMENT_FIRST:
+                index.append(message, position)
+        self.entries(priority, index)
+
+    def references(self) -> dict[int, int]:
+        """References per segment of the journal proper."""
+        return {s: n for s, n in self.live.items() if s < SPILL_SEGMENT_FIRST}
+
+    def pieces(self, clean: bool) -> list[bytes]:
+        """The file, checksum included."""
+        order = 1 if sys.byteorder == "little" else 0
+        found = [
+            _HEADER.pack(
+                CHECKPOINT_MAGIC,
+                CHECKPOINT_VERSION,
+                order,
+                int(clean),
+                0,
+                self.store_uuid,
+                self.position,
+            ),
+            _U64.pack(len(self._state)),
+            self._state,
+        ]
+        for packed in (self._groups, self._watermarks, self._segments):
+            found.append(_U32.pack(len(packed)))
+            found.extend(packed)
+        found.append(_U32.pack(len(self._queues)))
+        for queue in self._queues:
+            found.extend(_queue_pieces(queue))
+        crc = 0
+        for piece in found:
+            crc = crc32c(piece, crc)
+        found.append(_U32.pack(crc))
+        return found
+
+
+def _queue_pieces(queue: _QueuePart) -> list[bytes]:
+    found = [
+        _QUEUE.pack(queue.queue_id, queue.group, queue.content_bytes),
+        _U32.pack(len(queue.delivery_counts)),
+    ]
+    found.extend(_COUNT.pack(*item) for item in queue.delivery_counts.items())
+    found.append(_U32.pack(len(queue.parts)))
+    for priority, data in queue.parts:
+        found.append(_PART.pack(priority, len(data)))
+        found.append(data)
+    return found
+
+
+@dataclass
+class Checkpoint:
+    """A checkpoint that was loaded: where it stands, and the replay that begins with it."""
+
+    name: str
+    position: int
+    clean: bool
+    snapshot: bytes
+    replay: Replay
+    size: int
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def numbers(self, form: struct.Struct) -> tuple[int, ...]:
+        found = form.unpack_from(self.data, self.at)
+        self.at += form.size
+        return found
+
+    def number(self, form: struct.Struct) -> int:
+        return self.numbers(form)[0]
+
+    def take(self, length: int) -> bytes:
+        self.at += length
+        return self.data[self.at - length : self.at]
+
+
+def decode(name: str, data: bytes, store_uuid: bytes) -> Checkpoint:
+    """The checkpoint in `data`. Raises CorruptRecord, or ForeignStore if it isn't ours to read."""
+    if len(data) < _HEADER.size + 4 or data[:8] != CHECKPOINT_MAGIC:
+        raise CorruptRecord(f"{name} is no checkpoint", 0)
+    header = _HEADER.unpack_from(data, 0)
+    if header[1] > CHECKPOINT_VERSION:
+        raise ForeignStore(
+            f"{name} has version {header[1]} and this program knows {CHECKPOINT_VERSION}: "
+            "start the newer program that wrote it"
+        )
+    if crc32c(memoryview(data)[:-4]) != _U32.unpack_from(data, len(data) - 4)[0]:
+        raise CorruptRecord(f"{name} fails its checksum", 0)
+    if bool(header[2]) != (sys.byteorder == "little"):
+        raise ForeignStore(f"{name} was written on a machine of the other byte order")
+    if store_uuid and header[5] != store_uuid:
+        raise ForeignStore(f"{name} belongs to store {header[5].hex()}, not {store_uuid.hex()}")
+    reader = _Reader(data)
+    reader.at = _HEADER.size
+    snapshot = reader.take(reader.number(_U64))
+    replay = Replay()
+    _read_groups(reader, replay)
+    _read_watermarks(reader, replay)
+    for _ in range(reader.number(_U32)):
+        segment, references = reader.numbers(_SEGMENT)
+        replay.totals[segment] = references
+    for _ in range(reader.number(_U32)):
+        _read_queue(reader, replay)
+    return Checkpoint(name, header[6], bool(header[3]), snapshot, replay, len(data))
+
+
+def _read_groups(reader: _Reader, replay: Replay) -> None:
+    for _ in range(reader.number(_U32)):
+        number, epoch, index, starts = reader.numbers(_GROUP)
+        group = replay.group(number)
+        group.epoch = epoch
+        group.index = index
+        for _ in range(starts):
+            first_epoch, first_index = reader.numbers(_START)
+            group.starts.append((first_epoch, first_index))
+
+
+def _read_watermarks(reader: _Reader, replay: Replay) -> None:
+    for _ in range(reader.number(_U32)):
+        queue_id, sequence, length = reader.numbers(_WATERMARK)
+        replay.watermarks[(queue_id, reader.take(length))] = sequence
+
+
+def _read_queue(reader: _Reader, replay: Replay) -> None:
+    queue_id, group, content_bytes = reader.numbers(_QUEUE)
+    queue = QueueReplay(queue_id, group)
+    queue.content_bytes = content_bytes
+    for _ in range(reader.number(_U32)):
+        index, count = reader.numbers(_COUNT)
+        queue.delivery_counts[index] = count
+    levels: dict[int, list[PagedIndex]] = {}
+    for _ in range(reader.number(_U32)):
+        priority, length = reader.numbers(_PART)
+        part = PagedIndex.from_bytes(reader.take(length), sized=True)
+        levels.setdefault(priority, []).append(part)
+    for priority, parts in levels.items():
+        queue.set_level(priority, merged(parts))
+    replay.queues[queue_id] = queue
+
+
+def checkpoint_names(files: Files) -> list[str]:
+    """Names of the checkpoints, newest first."""
+    found = [name for name in files.names() if name.startswith(CHECKPOINT_PREFIX)]
+    return sorted(found, reverse=True)
+
+
+def next_name(files: Files) -> str:
+    """The name of the next checkpoint."""
+    names = checkpoint_names(files)
+    number = int(names[0].removeprefix(CHECKPOINT_PREFIX)) + 1 if names else 1
+    return f"{CHECKPOINT_PREFIX}{number:010d}"
+
+
+def write(files: Files, pieces: list[bytes]) -> None:
+    """Make a checkpoint durable, then drop all but the newest."""
+    files.store(next_name(files), pieces)
+    for name in checkpoint_names(files)[CHECKPOINTS_KEPT:]:
+        files.discard(name)

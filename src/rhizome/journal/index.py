@@ -1,0 +1,613 @@
+"""PagedIndex: the messages of a queue that live only on disk, at about 8 bytes each. Compiled.
+
+Entries (message index, journal position) are kept in ascending order of index, in chunks of at most
+4096. A chunk holds entries of one segment: their distances from the index of its first entry and
+their offsets, 4 bytes each. A removed entry in the middle of a chunk keeps its place with offset 0,
+where no record can be; a chunk's first and last entries are always live.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
+from librt.vecs import append, pop, vec
+from mypy_extensions import i32, i64
+
+CHUNK_ENTRIES_MAX: Final = 4096
+DISTANCE_MAX: Final = 0x7FFFFFFF
+HEAD_SLACK_MAX: Final = 64
+CHUNK_HEADER_BYTES: Final = 20
+SIZE_UNKNOWN: Final = -1
+
+
+@final
+class Run:
+    """Leading entries whose records can be fetched with one read.
+
+    The record of the last entry begins `span` bytes after `offset` and may extend beyond.
+    """
+
+    segment: i64
+    offset: i64
+    span: i64
+    count: i64
+
+    def __init__(self, segment: i64, offset: i64, span: i64, count: i64) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.span = span
+        self.count = count
+
+
+@final
+class IndexChunk:
+    """Invariant: distances ascend; entries `start` and last are live; `live` counts the
+    live ones.
+    """
+
+    base: i64
+    segment: i64
+    start: i64
+    live: i64
+    distances: vec[i32]
+    offsets: vec[i32]
+    sizes: vec[i32]
+
+    def __init__(self, base: i64, segment: i64) -> None:
+        self.base = base
+        self.segment = segment
+        self.start = 0
+        self.live = 0
+        self.distances = vec[i32]()
+        self.offsets = vec[i32]()
+        self.sizes = vec[i32]()
+
+    def takes(self, index: i64, segment: i64) -> bool:
+        """Whether an entry above all others may be appended here."""
+        return (
+            segment == self.segment
+            and len(self.offsets) < CHUNK_ENTRIES_MAX
+            and index - self.base <= DISTANCE_MAX
+        )
+
+    def push(self, index: i64, offset: i64) -> None:
+        self.distances = append(self.distances, i32(index - self.base))
+        self.offsets = append(self.offsets, i32(offset))
+        self.live += 1
+
+    def first_index(self) -> i64:
+        return self.base + i64(self.distances[self.start])
+
+    def last_index(self) -> i64:
+        return self.base + i64(self.distances[len(self.distances) - 1])
+
+    def slot(self, index: i64) -> i64:
+        """Where the first entry at or above `index` is; the length if all are below."""
+        low: i64 = self.start
+        high: i64 = len(self.distances)
+        wanted: i64 = index - self.base
+        while low < high:
+            middle: i64 = (low + high) >> 1
+            if i64(self.distances[middle]) < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def kill(self, slot: i64) -> None:
+        """Remove a live entry and restore the invariant at both ends."""
+        self.offsets[slot] = i32(0)
+        self.live -= 1
+        if self.live == 0:
+            return
+        while self.offsets[self.start] == 0:
+            self.start += 1
+        while self.offsets[len(self.offsets) - 1] == 0:
+            self.offsets, _ = pop(self.offsets)
+            self.distances, _ = pop(self.distances)
+            if len(self.sizes) > 0:
+                self.sizes, _ = pop(self.sizes)
+
+
+@final
+class PagedIndex:
+    """An ordered map of message index to journal position.
+
+    `sized` also keeps the content size of each entry (4 bytes more) and their sum; recovery needs
+    that while it applies dequeues, and drops the sizes when it is done.
+
+    Invariant: chunks before `_head` are gone; of the others each has a live entry, and all its
+    entries are above those of the one before.
+    """
+
+    count: i64
+    sized: bool
+    sized_bytes: i64
+    removed_unsized: vec[i64]
+    _chunks: list[IndexChunk]
+    _head: i64
+
+    def __init__(self, sized: bool = False) -> None:
+        self.count = 0
+        self.sized = sized
+        self.sized_bytes = 0
+        self.removed_unsized = vec[i64]()
+        self._chunks = []
+        self._head = 0
+
+    def __len__(self) -> int:
+        return int(self.count)
+
+    # --- adding -------------------------------------------------------------------------------
+
+    def append(self, index: i64, position: i64) -> None:
+        """Add an entry, usually above all others; one that isn't goes to its place."""
+        self.append_sized(index, position, SIZE_UNKNOWN)
+
+    def append_sized(self, index: i64, position: i64, size: i64) -> None:
+        segment: i64 = position >> 32
+        chunks = self._chunks
+        if len(chunks) > self._head:
+            chunk = chunks[-1]
+            if index <= chunk.last_index():
+                self._insert(index, position, size)
+                return
+            if not chunk.takes(index, segment):
+                chunk = IndexChunk(index, segment)
+                chunks.append(chunk)
+        else:
+            chunk = IndexChunk(index, segment)
+            chunks.append(chunk)
+        self._push(chunk, index, position & 0xFFFFFFFF, size)
+        self.count += 1
+
+    def insert_sorted(self, index: i64, position: i64) -> None:
+        """Add an entry at its place, or give the entry that has this index a new position."""
+        self.append_sized(index, position, SIZE_UNKNOWN)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def first_index(self) -> i64:
+        """The lowest index; -1 if there is none."""
+        if self.count == 0:
+            return -1
+        return self._chunks[self._head].first_index()
+
+    def last_index(self) -> i64:
+        """The highest index; -1 if there is none."""
+        return -1 if self.count == 0 else self._chunks[-1].last_index()
+
+    def find(self, index: i64) -> i64:
+        """The position of an entry; 0 if there is none."""
+        at = self._chunk_at(index)
+        if at < 0:
+            return 0
+        chunk = self._chunks[at]
+        slot = chunk.slot(index)
+        if not self._holds(at, slot, index):
+            return 0
+        return chunk.segment << 32 | i64(chunk.offsets[slot])
+
+    def peek_run(self, span_bytes_max: i64) -> Run:
+        """The leading entries of one segment, at rising offsets within `span_bytes_max`.
+
+        At least one entry if there is any; a run of count 0 otherwise.
+        """
+        if self.count == 0:
+            return Run(0, 0, 0, 0)
+        at = self._head
+        segment = self._chunks[at].segment
+        first: i64 = i64(self._chunks[at].offsets[self._chunks[at].start])
+        last: i64 = first - 1
+        count: i64 = 0
+        while at < len(self._chunks) and self._chunks[at].segment == segment:
+            chunk = self._chunks[at]
+            slot: i64 = chunk.start
+            while slot < len(chunk.offsets):
+                offset: i64 = i64(chunk.offsets[slot])
+                if offset != 0:
+                    if offset <= last or offset - first > span_bytes_max:
+                        return Run(segment, first, last - first, count)
+                    last = offset
+                    count += 1
+                slot += 1
+            at += 1
+        return Run(segment, first, last - first, count)
+
+    def peek(self, count: i64) -> list[tuple[int, int]]:
+        """Up to `count` leading entries (index, position), left where they are."""
+        found: list[tuple[int, int]] = []
+        at = self._head
+        while at < len(self._chunks) and len(found) < count:
+            chunk = self._chunks[at]
+            slot: i64 = chunk.start
+            while slot < len(chunk.offsets) and len(found) < count:
+                self._collect(found, chunk, slot)
+                slot += 1
+            at += 1
+        return found
+
+    def positions(self) -> list[tuple[int, int]]:
+        """All entries (index, position). For tools and tests: it costs an object each."""
+        return self.peek(self.count)
+
+    def entries_in(self, segment: i64, count_max: i64) -> list[tuple[int, int]]:
+        """Up to `count_max` entries whose records are in `segment`."""
+        found: list[tuple[int, int]] = []
+        at = self._head
+        while at < len(self._chunks) and len(found) < count_max:
+            chunk = self._chunks[at]
+            slot: i64 = chunk.start
+            while chunk.segment == segment and slot < len(chunk.offsets) and len(found) < count_max:
+                self._collect(found, chunk, slot)
+                slot += 1
+            at += 1
+        return found
+
+    def count_references(self, references: dict[int, int]) -> None:
+        """Add the number of entries per segment to `references`."""
+        at = self._head
+        while at < len(self._chunks):
+            chunk = self._chunks[at]
+            segment = int(chunk.segment)
+            references[segment] = references.get(segment, 0) + int(chunk.live)
+            at += 1
+
+    # --- taking -------------------------------------------------------------------------------
+
+    def take(self, count: i64) -> list[tuple[int, int]]:
+        """Remove and return up to `count` leading entries (index, position)."""
+        found: list[tuple[int, int]] = []
+        while self._head < len(self._chunks) and len(found) < count:
+            chunk = self._chunks[self._head]
+            slot: i64 = chunk.start
+            taken: i64 = -len(found)
+            while slot < len(chunk.offsets) and len(found) < count:
+                self._collect(found, chunk, slot)
+                slot += 1
+            taken += len(found)
+            while slot < len(chunk.offsets) and chunk.offsets[slot] == 0:
+                slot += 1
+            if self.sized:
+                self._forget_sizes_between(chunk, chunk.start, slot)
+            chunk.start = slot
+            chunk.live -= taken
+            self.count -= taken
+            if chunk.live == 0:
+                self._drop_head()
+        return found
+
+    def pop_last(self) -> tuple[int, int]:
+        """Remove and return the entry with the highest index."""
+        assert self.count > 0, "no entry to pop"
+        chunk = self._chunks[-1]
+        slot: i64 = len(chunk.offsets) - 1
+        index = chunk.last_index()
+        position: i64 = chunk.segment << 32 | i64(chunk.offsets[slot])
+        self._kill(len(self._chunks) - 1, slot)
+        return (index, position)
+
+    def remove(self, index: i64) -> i64:
+        """Remove an entry; returns its position, or 0 if there is none."""
+        at = self._chunk_at(index)
+        if at < 0:
+            return 0
+        chunk = self._chunks[at]
+        slot = chunk.slot(index)
+        if not self._holds(at, slot, index):
+            return 0
+        position: i64 = chunk.segment << 32 | i64(chunk.offsets[slot])
+        self._kill(at, slot)
+        return position
+
+    def remove_range(self, first: i64, count: i64) -> i64:
+        """Remove the entries with indexes in [first, first + count); returns how many there
+        were.
+        """
+        removed: i64 = 0
+        end: i64 = first + count
+        at = self._chunk_at(first)
+        if at < 0:
+            at = self._head
+        while at < len(self._chunks):
+            chunk = self._chunks[at]
+            if chunk.first_index() >= end:
+                break
+            before: i64 = self.count
+            leading = at == self._head
+            emptied = self._remove_from_chunk(at, first, end)
+            removed += before - self.count
+            if not emptied:
+                at += 1
+            elif leading:
+                at = self._head
+        return removed
+
+    def clear(self) -> None:
+        self.count = 0
+        self.sized_bytes = 0
+        self.removed_unsized = vec[i64]()
+        self._chunks = []
+        self._head = 0
+
+    # --- compaction ---------------------------------------------------------------------------
+
+    def relocate(self, segment: i64, moves: dict[int, int]) -> i64:
+        """Give entries of `segment` the new positions of `moves` (by index); returns how many."""
+        old = self._chunks
+        at = self._head
+        self._chunks = []
+        self._head = 0
+        moved: i64 = 0
+        while at < len(old):
+            chunk = old[at]
+            if chunk.segment == segment:
+                moved += self._relocate_chunk(chunk, moves)
+            else:
+                self._chunks.append(chunk)
+            at += 1
+        return moved
+
+    def _relocate_chunk(self, chunk: IndexChunk, moves: dict[int, int]) -> i64:
+        moved: i64 = 0
+        slot: i64 = chunk.start
+        while slot < len(chunk.offsets):
+            offset: i64 = i64(chunk.offsets[slot])
+            if offset != 0:
+                index: i64 = chunk.base + i64(chunk.distances[slot])
+                position: i64 = chunk.segment << 32 | offset
+                new: i64 = moves.get(int(index), 0)
+                if new != 0:
+                    position = new
+                    moved += 1
+                self._place_last(index, position, self._size_at(chunk, slot))
+            slot += 1
+        return moved
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def to_bytes(self, below_segment: i64 = 0x7FFFFFFF) -> bytes:
+        """The entries in segments below a number, in this machine's byte order."""
+        writer = BytesWriter()
+        at = self._head
+        while at < len(self._chunks):
+            chunk = self._chunks[at]
+            at += 1
+            if chunk.segment >= below_segment:
+                continue
+            if chunk.live != len(chunk.offsets):
+                chunk = _without_dead(chunk)
+            write_i64_be(writer, chunk.base)
+            write_i64_be(writer, chunk.segment)
+            write_i32_be(writer, i32(chunk.live))
+            writer.write(bytes(memoryview(chunk.distances)))
+            writer.write(bytes(memoryview(chunk.offsets)))
+        return writer.getvalue()
+
+    @staticmethod
+    def from_bytes(data: bytes, sized: bool = False) -> PagedIndex:
+        """The index that `to_bytes` wrote; sizes are unknown."""
+        found = PagedIndex(sized)
+        view = memoryview(data)
+        at: i64 = 0
+        while at < len(data):
+            chunk = IndexChunk(read_i64_be(data, at), read_i64_be(data, at + 8))
+            live: i64 = i64(read_i32_be(data, at + 16))
+            at += CHUNK_HEADER_BYTES
+            chunk.distances = vec[i32](view[at : at + live * 4].cast("i"))
+            at += live * 4
+            chunk.offsets = vec[i32](view[at : at + live * 4].cast("i"))
+            at += live * 4
+            if sized:
+                chunk.sizes = vec[i32]([i32(SIZE_UNKNOWN)] * live)
+            chunk.live = live
+            found.count += live
+            found._chunks.append(chunk)
+        return found
+
+    def forget_sizes(self) -> None:
+        """Drop the sizes; the index is an ordinary one from now on."""
+        self.sized = False
+        self.removed_unsized = vec[i64]()
+        at = self._head
+        while at < len(self._chunks):
+            self._chunks[at].sizes = vec[i32]()
+            at += 1
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _push(self, chunk: IndexChunk, index: i64, offset: i64, size: i64) -> None:
+        chunk.push(index, offset)
+        if self.sized:
+            chunk.sizes = append(chunk.sizes, i32(size))
+            if size > 0:
+                self.sized_bytes += size
+
+    def _collect(self, found: list[tuple[int, int]], chunk: IndexChunk, slot: i64) -> None:
+        offset: i64 = i64(chunk.offsets[slot])
+        if offset != 0:
+            index: i64 = chunk.base + i64(chunk.distances[slot])
+            found.append((index, chunk.segment << 32 | offset))
+
+    def _size_at(self, chunk: IndexChunk, slot: i64) -> i64:
+        return i64(chunk.sizes[slot]) if len(chunk.sizes) > 0 else SIZE_UNKNOWN
+
+    def _chunk_at(self, index: i64) -> i64:
+        """The last chunk whose entries begin at or below `index`; -1 if none does."""
+        low: i64 = self._head
+        high: i64 = len(self._chunks)
+        # Dequeues mostly hit the first chunk.
+        if low < high and self._chunks[low].first_index() <= index:
+            if low + 1 == high or self._chunks[low + 1].first_index() > index:
+                return low
+        while low < high:
+            middle: i64 = (low + high) >> 1
+            if self._chunks[middle].first_index() <= index:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1 if low > self._head else -1
+
+    def _remove_from_chunk(self, at: i64, first: i64, end: i64) -> bool:
+        """Remove the entries of one chunk in [first, end); whether the chunk is gone."""
+        chunk = self._chunks[at]
+        slot = chunk.slot(first)
+        while slot < len(chunk.distances):
+            if chunk.base + i64(chunk.distances[slot]) >= end:
+                return False
+            if chunk.offsets[slot] != 0:
+                last = chunk.live == 1
+                self._kill(at, slot)
+                if last:
+                    return True
+            slot += 1
+        return False
+
+    def _kill(self, at: i64, slot: i64) -> None:
+        if self.sized:
+            self._forget_sizes_between(self._chunks[at], slot, slot + 1)
+        self._unlink(at, slot)
+
+    def _unlink(self, at: i64, slot: i64) -> None:
+        chunk = self._chunks[at]
+        chunk.kill(slot)
+        self.count -= 1
+        if chunk.live == 0:
+            if at == self._head:
+                self._drop_head()
+            else:
+                del self._chunks[at]
+
+    def _forget_sizes_between(self, chunk: IndexChunk, slot: i64, end: i64) -> None:
+        while slot < end:
+            offset: i64 = i64(chunk.offsets[slot])
+            if offset != 0:
+                size: i64 = i64(chunk.sizes[slot])
+                if size == SIZE_UNKNOWN:
+                    position: i64 = chunk.segment << 32 | offset
+                    self.removed_unsized = append(self.removed_unsized, position)
+                else:
+                    self.sized_bytes -= size
+            slot += 1
+
+    def _drop_head(self) -> None:
+        # The slot is overwritten so that the chunk's memory goes now, not when the list is trimmed.
+        self._chunks[self._head] = _EMPTY_CHUNK
+        self._head += 1
+        if self._head == len(self._chunks):
+            self._chunks = []
+            self._head = 0
+        elif self._head > HEAD_SLACK_MAX and self._head * 2 > len(self._chunks):
+            self._chunks = self._chunks[self._head :]
+            self._head = 0
+
+    def _place_last(self, index: i64, position: i64, size: i64) -> None:
+        """Append to the chunks without counting: for rebuilding."""
+        segment: i64 = position >> 32
+        if len(self._chunks) == self._head or not self._chunks[-1].takes(index, segment):
+            self._chunks.append(IndexChunk(index, segment))
+        chunk = self._chunks[-1]
+        chunk.push(index, position & 0xFFFFFFFF)
+        if self.sized:
+            chunk.sizes = append(chunk.sizes, i32(size))
+
+    def _insert(self, index: i64, position: i64, size: i64) -> None:
+        """Add an entry that isn't above all others, or move the one that has this index."""
+        at = self._chunk_at(index)
+        if at >= 0:
+            slot = self._chunks[at].slot(index)
+            if self._holds(at, slot, index):
+                known = self._size_at(self._chunks[at], slot)
+                if known != SIZE_UNKNOWN:
+                    self.sized_bytes -= known
+                if size == SIZE_UNKNOWN:
+                    size = known
+                self._unlink(at, slot)
+                at = self._chunk_at(index)
+        segment: i64 = position >> 32
+        if at >= 0 and self._chunks[at].last_index() > index:
+            self._split(at, index)
+        if at >= 0 and self._chunks[at].takes(index, segment):
+            chunk = self._chunks[at]
+        else:
+            chunk = IndexChunk(index, segment)
+            self._chunks.insert(at + 1 if at >= 0 else self._head, chunk)
+        self._push(chunk, index, position & 0xFFFFFFFF, size)
+        self.count += 1
+
+    def _holds(self, at: i64, slot: i64, index: i64) -> bool:
+        """Whether the entry of `index` is live at this place."""
+        chunk = self._chunks[at]
+        return (
+            slot < len(chunk.distances)
+            and chunk.base + i64(chunk.distances[slot]) == index
+            and chunk.offsets[slot] != 0
+        )
+
+    def _split(self, at: i64, index: i64) -> None:
+        """Divide a chunk so that its entries above `index` are in a chunk after it."""
+        chunk = self._chunks[at]
+        keep = IndexChunk(chunk.base, chunk.segment)
+        rest = IndexChunk(0, chunk.segment)
+        slot: i64 = chunk.start
+        while slot < len(chunk.offsets):
+            offset: i64 = i64(chunk.offsets[slot])
+            if offset != 0:
+                entry: i64 = chunk.base + i64(chunk.distances[slot])
+                half = keep
+                if entry > index:
+                    half = rest
+                    if rest.live == 0:
+                        rest.base = entry
+                half.push(entry, offset)
+                if self.sized:
+                    half.sizes = append(half.sizes, chunk.sizes[slot])
+            slot += 1
+        self._chunks[at] = keep
+        self._chunks.insert(at + 1, rest)
+
+
+def merged(indexes: list[PagedIndex]) -> PagedIndex:
+    """One index of the entries of several whose message indexes are all different."""
+    filled = [index for index in indexes if index.count > 0]
+    if len(filled) == 0:
+        return PagedIndex()
+    filled.sort(key=PagedIndex.first_index)
+    found = filled[0]
+    for other in filled[1:]:
+        found = _merged_two(found, other)
+    return found
+
+
+def _merged_two(low: PagedIndex, high: PagedIndex) -> PagedIndex:
+    found = PagedIndex(low.sized)
+    while low.count > 0 and high.count > 0:
+        source = low if low.first_index() < high.first_index() else high
+        _move_first(source, found)
+    while low.count > 0:
+        _move_first(low, found)
+    while high.count > 0:
+        _move_first(high, found)
+    return found
+
+
+def _move_first(source: PagedIndex, target: PagedIndex) -> None:
+    chunk = source._chunks[source._head]
+    size = source._size_at(chunk, chunk.start)
+    index, position = source.take(1)[0]
+    target.append_sized(index, position, size)
+
+
+def _without_dead(chunk: IndexChunk) -> IndexChunk:
+    found = IndexChunk(chunk.base, chunk.segment)
+    slot: i64 = chunk.start
+    while slot < len(chunk.offsets):
+        offset: i64 = i64(chunk.offsets[slot])
+        if offset != 0:
+            found.push(chunk.base + i64(chunk.distances[slot]), offset)
+        slot += 1
+    return found
+
+
+_EMPTY_CHUNK: Final = IndexChunk(0, 0)

@@ -1,0 +1,281 @@
+"""Password hashes, and a memory of who has just proved theirs.
+
+Encoded forms, told apart by their first field:
+
+    $scrypt$v=1$ln=14,r=8,p=5$SALT$HASH      Rhizome's own; memory-hard; base64 without padding
+    $rabbit-sha256$BASE64                    imported from RabbitMQ: 4 bytes of salt, then the hash
+    $rabbit-sha512$BASE64                    of salt and password
+    (empty)                                  no password: nobody logs in with one
+
+The parameters are in the string, so they can be raised without invalidating what is stored. Those
+of a stored string are bounded before they are used: a definitions file must not be able to ask for
+64 GiB of memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from rhizome.errors import RhizomeError
+
+FORMAT_VERSION: Final = 1
+SALT_BYTES: Final = 16
+HASH_BYTES: Final = 32
+PASSWORD_BYTES_MAX: Final = 4096
+ENCODED_CHARACTERS_MAX: Final = 512
+
+COST_LOG2_MAX: Final = 20
+BLOCK_SIZE_MAX: Final = 32
+PARALLEL_MAX: Final = 64
+MEMORY_BYTES_MAX: Final = 1 << 30
+
+RABBIT_SALT_BYTES: Final = 4
+RABBIT_ALGORITHMS: Final = {
+    "rabbit_password_hashing_sha256": "sha256",
+    "rabbit_password_hashing_sha512": "sha512",
+}
+_RABBIT_PREFIX: Final = "rabbit-"
+
+VERIFIED_USERS_MAX: Final = 4096
+
+
+class PasswordHashError(RhizomeError):
+    """A stored or imported password hash that can't be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScryptCost:
+    """What one verification costs: 128 * r * 2**ln bytes of memory, p times over.
+
+    The default takes 16 MiB and a fifth of a second of one core.
+    """
+
+    cost_log2: int = 14
+    block_size: int = 8
+    parallel: int = 5
+
+    def check(self) -> None:
+        within = (
+            1 <= self.cost_log2 <= COST_LOG2_MAX
+            and 1 <= self.block_size <= BLOCK_SIZE_MAX
+            and 1 <= self.parallel <= PARALLEL_MAX
+            and self.memory_bytes <= MEMORY_BYTES_MAX
+        )
+        if not within:
+            raise PasswordHashError(
+                f"scrypt parameters ln={self.cost_log2},r={self.block_size},p={self.parallel} are"
+                f" out of range (ln 1 to {COST_LOG2_MAX}, r 1 to {BLOCK_SIZE_MAX},"
+                f" p 1 to {PARALLEL_MAX}, memory up to 1 GiB)"
+            )
+
+    @property
+    def memory_bytes(self) -> int:
+        return 128 * self.block_size << self.cost_log2
+
+
+DEFAULT_COST: Final = ScryptCost()
+
+
+def hash_password(
+    password: bytes, *, salt: bytes | None = None, cost: ScryptCost = DEFAULT_COST
+) -> str:
+    """The encoded hash of a new password, under a fresh salt unless one is given."""
+    if not password:
+        raise PasswordHashError("an empty password is refused; give the user none, or a real one")
+    if len(password) > PASSWORD_BYTES_MAX:
+        raise PasswordHashError(f"a password has at most {PASSWORD_BYTES_MAX} bytes")
+    cost.check()
+    salt = os.urandom(SALT_BYTES) if salt is None else salt
+    return _encode(cost, salt, _scrypt(password, salt, cost))
+
+
+def unmatchable_hash(cost: ScryptCost = DEFAULT_COST) -> str:
+    """A hash that takes as long to verify against as any, and that no password is known for."""
+    return _encode(cost, os.urandom(SALT_BYTES), os.urandom(HASH_BYTES))
+
+
+def import_rabbitmq_hash(encoded: str, algorithm: str) -> str:
+    """The encoded form of `password_hash` and `hashing_algorithm` of RabbitMQ's definitions."""
+    name = RABBIT_ALGORITHMS.get(algorithm)
+    if name is None:
+        known = ", ".join(RABBIT_ALGORITHMS)
+        raise PasswordHashError(f"hashing algorithm {algorithm!r} is not supported; use {known}")
+    if not encoded:
+        return ""
+    imported = f"${_RABBIT_PREFIX}{name}${encoded}"
+    check_encoded(imported)
+    return imported
+
+
+def check_encoded(encoded: str) -> None:
+    """Raise PasswordHashError unless `verify_password` understands this string."""
+    if encoded:
+        _Stored.parse(encoded)
+
+
+def verify_password(encoded: str, password: bytes) -> bool:
+    """Whether `password` is the one behind `encoded`; takes the same time whatever differs.
+
+    An unreadable hash, an empty one and an empty password verify nothing.
+    """
+    if not encoded or not password or len(password) > PASSWORD_BYTES_MAX:
+        return False
+    try:
+        stored = _Stored.parse(encoded)
+    except PasswordHashError:
+        return False
+    return hmac.compare_digest(stored.digest, stored.digest_of(password))
+
+
+def needs_rehash(encoded: str, cost: ScryptCost = DEFAULT_COST) -> bool:
+    """Whether a hash was made with other means than new ones are (imported, or cheaper)."""
+    try:
+        return _Stored.parse(encoded).cost != cost
+    except PasswordHashError:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A parsed hash; `cost` is None for RabbitMQ's, which are one round of `algorithm`."""
+
+    algorithm: str
+    cost: ScryptCost | None
+    salt: bytes
+    digest: bytes
+
+    @staticmethod
+    def parse(encoded: str) -> _Stored:
+        if len(encoded) > ENCODED_CHARACTERS_MAX:
+            raise PasswordHashError(f"a password hash has at most {ENCODED_CHARACTERS_MAX} bytes")
+        fields = encoded.split("$")
+        if len(fields) == 6 and fields[:2] == ["", "scrypt"]:
+            return _parse_scrypt(fields[2], fields[3], fields[4], fields[5])
+        if len(fields) == 3 and fields[0] == "" and fields[1].startswith(_RABBIT_PREFIX):
+            return _parse_rabbit(fields[1].removeprefix(_RABBIT_PREFIX), fields[2])
+        raise PasswordHashError(
+            "not a password hash; it starts with $scrypt$, $rabbit-sha256$ or $rabbit-sha512$"
+        )
+
+    def digest_of(self, password: bytes) -> bytes:
+        if self.cost is None:
+            return hashlib.new(self.algorithm, self.salt + password).digest()
+        return _scrypt(password, self.salt, self.cost)
+
+
+def _parse_scrypt(version: str, parameters: str, salt: str, digest: str) -> _Stored:
+    if version != f"v={FORMAT_VERSION}":
+        raise PasswordHashError(f"scrypt hash of unknown version {version!r}")
+    values: dict[str, int] = {}
+    for part in parameters.split(","):
+        name, _, number = part.partition("=")
+        if not (number.isascii() and number.isdigit() and len(number) <= 4):
+            raise PasswordHashError(f"scrypt parameter {part!r} is not NAME=NUMBER")
+        values[name] = int(number)
+    if set(values) != {"ln", "r", "p"}:
+        raise PasswordHashError("a scrypt hash has the parameters ln, r and p")
+    cost = ScryptCost(values["ln"], values["r"], values["p"])
+    cost.check()
+    stored = _Stored("scrypt", cost, _from_base64(salt), _from_base64(digest))
+    if len(stored.digest) != HASH_BYTES:
+        raise PasswordHashError(f"a scrypt hash has {HASH_BYTES} bytes")
+    return stored
+
+
+def _parse_rabbit(algorithm: str, encoded: str) -> _Stored:
+    if f"rabbit_password_hashing_{algorithm}" not in RABBIT_ALGORITHMS:
+        raise PasswordHashError(f"RabbitMQ hash of unknown algorithm {algorithm!r}")
+    raw = _from_base64(encoded)
+    if len(raw) != RABBIT_SALT_BYTES + hashlib.new(algorithm).digest_size:
+        raise PasswordHashError(f"a RabbitMQ {algorithm} hash is 4 bytes of salt and the digest")
+    return _Stored(algorithm, None, raw[:RABBIT_SALT_BYTES], raw[RABBIT_SALT_BYTES:])
+
+
+def _scrypt(password: bytes, salt: bytes, cost: ScryptCost) -> bytes:
+    # OpenSSL wants room for its own bookkeeping beyond the arithmetic memory need.
+    memory_bytes_max = cost.memory_bytes + 128 * cost.block_size * (cost.parallel + 2) + (1 << 20)
+    return hashlib.scrypt(
+        password,
+        salt=salt,
+        n=1 << cost.cost_log2,
+        r=cost.block_size,
+        p=cost.parallel,
+        maxmem=memory_bytes_max,
+        dklen=HASH_BYTES,
+    )
+
+
+def _encode(cost: ScryptCost, salt: bytes, digest: bytes) -> str:
+    parameters = f"ln={cost.cost_log2},r={cost.block_size},p={cost.parallel}"
+    return f"$scrypt$v={FORMAT_VERSION}${parameters}${_to_base64(salt)}${_to_base64(digest)}"
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _to_base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode().rstrip("=")
+
+
+def _from_base64(text: str) -> bytes:
+    bare = text.rstrip("=")
+    try:
+        return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise PasswordHashError("a password hash contains bad base64") from None
+
+
+class VerifiedLogins:
+    """Remembers which password each user proved last, so that only a first login pays for scrypt.
+
+    What is kept is an HMAC of user, stored hash and password under a secret of this process, never
+    the password. Invariant: an entry speaks for the stored hash that it was made with; a changed
+    hash makes it worthless and drops it. At most `users_max` entries, the least recent go first.
+    """
+
+    def __init__(self, secret: bytes, users_max: int = VERIFIED_USERS_MAX) -> None:
+        if len(secret) < 16:
+            raise ValueError("the secret of the login cache needs at least 16 random bytes")
+        self._secret = secret
+        self._users_max = users_max
+        self._proofs: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._proofs)
+
+    def proof(self, user: str, encoded: str, password: bytes) -> bytes:
+        """What stands for this login attempt: equal for equal attempts, useless to anybody else."""
+        mac = hmac.new(self._secret, digestmod="sha256")
+        for part in (_octets(user), _octets(encoded), password):
+            mac.update(len(part).to_bytes(4, "big"))
+            mac.update(part)
+        return mac.digest()
+
+    def remembers(self, user: str, encoded: str, proof: bytes) -> bool:
+        known = self._proofs.get(user)
+        if known is None:
+            return False
+        if known[0] != encoded:
+            del self._proofs[user]
+            return False
+        if not hmac.compare_digest(known[1], proof):
+            return False
+        self._proofs.move_to_end(user)
+        return True
+
+    def remember(self, user: str, encoded: str, proof: bytes) -> None:
+        self._proofs[user] = (encoded, proof)
+        self._proofs.move_to_end(user)
+        while len(self._proofs) > self._users_max:
+            self._proofs.popitem(last=False)
+
+    def forget(self, user: str) -> None:
+        self._proofs.pop(user, None)

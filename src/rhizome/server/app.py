@@ -1,0 +1,373 @@
+"""The application: puts a broker together, serves, and stops it in good order.
+
+Start: open the store, restore the core, listen, print ``ready``. Stop: no new connections, clients are
+told 320 CONNECTION_FORCED, everything is written, and the store gets a clean checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from rhizome.broker.access import AccessEpoch, Peer
+from rhizome.broker.broker import Broker
+from rhizome.broker.log import JournalLog
+from rhizome.build import describe
+from rhizome.errors import RhizomeError
+from rhizome.journal.files import MemoryFiles
+from rhizome.journal.store import JournalStore, MemoryStore, Store, StoreOptions
+from rhizome.journal.writer import ALWAYS, NEVER, Flush
+from rhizome.security.login import LoginService
+from rhizome.security.tls import certificate_names, server_context
+from rhizome.server.boot import make_broker, make_log
+from rhizome.server.config import Config
+from rhizome.server.logs import LogObserver, configure_logging
+from rhizome.server.maintenance import Maintenance
+from rhizome.server.shell import ClientProtocol, Shell
+from rhizome.server.units import Address
+
+logger = logging.getLogger("rhizome.server")
+
+TICK_S: Final = 0.025
+MAINTENANCE_S: Final = 1.0
+BACKLOG: Final = 4096
+CLOSE_GRACE_S: Final = 3.0
+GC_THRESHOLD: Final = 100_000
+
+
+def run(config: Config) -> int:
+    """Run a broker until it is told to stop; the exit code of the process."""
+    configure_logging(config.log)
+    prepare_process()
+    try:
+        return uvloop.run(Application(config).serve())
+    except (RhizomeError, OSError) as error:
+        logger.error("cannot run: %s", error)
+        print(f"rhizome: {error}", file=sys.stderr)
+        return 1
+
+
+def prepare_process() -> None:
+    """Settings of the allocator and the collector that suit many small, acyclic messages."""
+    gc.set_threshold(GC_THRESHOLD, 50, 50)
+    tune_malloc()
+
+
+def tune_malloc() -> None:
+    """Keep freed receive buffers instead of returning them to the system page by page."""
+    import ctypes
+
+    try:
+        libc = ctypes.CDLL("libc.so.6", use_errno=True)
+        m_trim_threshold, m_top_pad, m_mmap_threshold = -1, -2, -3
+        libc.mallopt(m_mmap_threshold, 32 << 20)
+        libc.mallopt(m_trim_threshold, 64 << 20)
+        libc.mallopt(m_top_pad, 4 << 20)
+    except (OSError, AttributeError):
+        logger.debug("the C library has no mallopt; memory is managed by its defaults")
+
+
+class Application:
+    """One broker process. Invariant: ``stopping`` is set once; a second signal ends the process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.stopping = asyncio.Event()
+        self.failure: BaseException | None = None
+        self.servers: list[asyncio.Server] = []
+        self.store: Store
+        self.broker: Broker
+        self.shell: Shell | None = None
+
+    async def serve(self) -> int:
+        loop = asyncio.get_running_loop()
+        self._open(loop)
+        assert self.shell is not None
+        try:
+            await self._listen(loop)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._signalled, number)
+            http = await self._serve_http(loop)
+            gc.collect()
+            gc.freeze()
+            print(self._ready_line(http), flush=True)
+            logger.info("%s, broker %r is ready", describe(), self.config.broker.name)
+            await self._run_until_stopped(loop)
+        finally:
+            await self._close(loop)
+        return 1 if self.failure is not None else 0
+
+    # ---- putting it together --------------------------------------------------------------------
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        config = self.config
+        self.store = self._open_store(loop)
+        log = make_log(self.store)
+        epoch = AccessEpoch()
+        records = StateRecords()
+        authenticator = LoginService(
+            records, epoch, config.login_settings(), verify_async=self._verify_aside(loop)
+        )
+        self.broker = make_broker(
+            config, self.store, log, authenticator, epoch, LogObserver(), wall_clock_ms()
+        )
+        records.broker = self.broker
+        self.login = authenticator
+        self.shell = Shell(self.broker, log, self.broker.cluster, self.store, loop, wall_clock_ms)
+        self.maintenance = Maintenance(config, self.broker, log, self.store, self.shell)
+        self._report_recovery(log)
+        self.shell.begin_turn()
+
+    def _open_store(self, loop: asyncio.AbstractEventLoop) -> Store:
+        config = self.config
+        options = StoreOptions(
+            segment_bytes_max=config.journal.segment_size_bytes,
+            spill_segment_bytes_max=config.journal.segment_size_bytes,
+            flush=flush_policy(config),
+        )
+
+        def hand_over(work: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(work)
+
+        if config.broker.memory:
+            return MemoryStore(MemoryFiles(), os.urandom(16), self, hand_over, options)
+        return JournalStore(Path(config.broker.data), os.urandom(16), self, hand_over, options)
+
+    def _report_recovery(self, log: JournalLog) -> None:
+        recovered = self.store.recovered
+        count = sum(queue.count for queue in recovered.queues.values())
+        ready = sum(
+            int(getattr(queue, "ready", 0))
+            for vhost in self.broker.state.vhosts.values()
+            for queue in vhost.destinations.values()
+        )
+        if recovered.records or recovered.snapshot:
+            logger.info(
+                "store opened: %d messages, %d records replayed, stopped %s, %d torn bytes dropped",
+                count or ready,
+                recovered.records,
+                "cleanly" if recovered.clean else "without closing",
+                recovered.torn_bytes,
+            )
+        recovered.queues.clear()
+        recovered.commands.clear()
+
+    def _verify_aside(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[Callable[[], bool], Callable[[bool], None]], None]:
+        """Password hashes are slow on purpose: verify them in a thread."""
+
+        def verify(work: Callable[[], bool], done: Callable[[bool], None]) -> None:
+            def finish(future: asyncio.Future[bool]) -> None:
+                assert self.shell is not None
+                self.shell.begin_turn()
+                done(not future.cancelled() and future.exception() is None and future.result())
+
+            loop.run_in_executor(None, work).add_done_callback(finish)
+
+        return verify
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        for address in self.config.listen.amqp:
+            self.servers.append(await self._listener(loop, address, None))
+        if self.config.listen.tls:
+            context = server_context(self.config.tls)
+            for address in self.config.listen.tls:
+                self.servers.append(await self._listener(loop, address, context))
+
+    async def _listener(
+        self, loop: asyncio.AbstractEventLoop, address: Address, context: ssl.SSLContext | None
+    ) -> asyncio.Server:
+        assert self.shell is not None
+        shell = self.shell
+        local = str(address)
+        tls = context is not None
+
+        def protocol() -> Any:
+            return ClientProtocol(shell, local, tls, peer_of)
+
+        hosts = ["127.0.0.1", "::1"] if address.host == "localhost" else address.host or None
+        sockets = bind(hosts, address.port)
+        timeout_s = self.config.limits.handshake_timeout_ms / 1000
+        server: asyncio.Server | None = None
+        for sock in sockets:
+            server = await loop.create_server(
+                protocol,
+                sock=sock,
+                ssl=context,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=timeout_s if tls else None,
+            )
+            if sock is not sockets[-1]:
+                self.servers.append(server)
+        assert server is not None
+        return server
+
+    async def _serve_http(self, loop: asyncio.AbstractEventLoop) -> list[str]:
+        if not self.config.listen.http:
+            return []
+        from rhizome.management.service import HttpService
+
+        assert self.shell is not None
+        self.http = HttpService(self.config, self.broker, self.shell, self.login, self.store)
+        return await self.http.start()
+
+    def _ready_line(self, http: list[str]) -> str:
+        addresses = [
+            "{}://{}:{}".format("amqp", *name[:2])
+            for server in self.servers
+            for name in (sock.getsockname() for sock in server.sockets)
+        ]
+        return " ".join(["ready", self.config.broker.name, *addresses, *http])
+
+    # ---- running --------------------------------------------------------------------------------
+
+    async def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self.shell is not None
+        next_maintenance = loop.time() + MAINTENANCE_S
+        while not self.stopping.is_set():
+            try:
+                await asyncio.wait_for(self.stopping.wait(), TICK_S)
+            except TimeoutError:
+                self.shell.tick()
+            if loop.time() >= next_maintenance:
+                next_maintenance = loop.time() + MAINTENANCE_S
+                self.maintenance.run()
+
+    def _signalled(self, number: int) -> None:
+        if self.stopping.is_set():
+            logger.warning("second signal: stopping at once, the store is not closed cleanly")
+            os._exit(128 + number)
+        logger.info("stopping on %s", signal.Signals(number).name)
+        self.stopping.set()
+
+    async def _close(self, loop: asyncio.AbstractEventLoop) -> None:
+        for server in self.servers:
+            server.close()
+        http = getattr(self, "http", None)
+        if http is not None:
+            await http.stop()
+        shell = self.shell
+        if shell is None:
+            return
+        shell.begin_turn()
+        for connection in list(self.broker.connections.values()):
+            connection.force_close("broker shut down: reconnect, or connect to another broker")
+        deadline = loop.time() + CLOSE_GRACE_S
+        while self.broker.connections and loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        for connection in list(self.broker.connections.values()):
+            shell.begin_turn()
+            connection.lost()
+        await asyncio.sleep(0)
+        self.broker.end_turn()
+        shell.submit()
+        self.store.close(None if self.failure else self.maintenance.build_checkpoint())
+
+    # ---- events of the store --------------------------------------------------------------------
+
+    def durable(self, token: int) -> None:
+        if self.shell is not None:
+            self.shell.durable(token)
+
+    def alarm(self, text: str) -> None:
+        self.maintenance.disk_alarm = text
+        self.maintenance.check_alarms()
+
+    def failed(self, error: BaseException) -> None:
+        """The disk no longer takes what we confirm: better no broker than one that lies."""
+        logger.critical("the store failed, stopping: %s", error)
+        self.failure = error
+        self.stopping.set()
+
+
+class StateRecords:
+    """The users and permissions of the broker's state, which may be replaced while it boots."""
+
+    broker: Broker | None = None
+
+    @property
+    def users(self) -> Any:
+        assert self.broker is not None
+        return self.broker.state.users
+
+    @property
+    def permissions(self) -> Any:
+        assert self.broker is not None
+        return self.broker.state.permissions
+
+    @property
+    def topic_permissions(self) -> Any:
+        assert self.broker is not None
+        return self.broker.state.topic_permissions
+
+
+def flush_policy(config: Config) -> Flush:
+    if config.journal.flush == "always":
+        return ALWAYS
+    if config.journal.flush == "never":
+        return NEVER
+    return Flush(config.journal.flush_interval_ms)
+
+
+def bind(hosts: str | list[str] | None, port: int) -> list[socket.socket]:
+    """Sockets bound to every address of the hosts; one family may be missing on a machine."""
+    wanted = hosts if isinstance(hosts, list) else [hosts]
+    sockets: list[socket.socket] = []
+    problems: list[OSError] = []
+    for host in wanted:
+        for family, kind, proto, _, where in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            sock = socket.socket(family, kind, proto)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                sock.bind(where)
+            except OSError as error:
+                sock.close()
+                problems.append(error)
+                continue
+            sockets.append(sock)
+            # The other family of localhost gets the port that the first was given.
+            port = sock.getsockname()[1]
+    if not sockets:
+        raise OSError(f"cannot listen on port {port}: {problems[0].strerror or problems[0]}")
+    return sockets
+
+
+def peer_of(transport: Any, tls: bool) -> Peer:
+    """Who is at the other end of a transport."""
+    name = transport.get_extra_info("peername") or ("", 0)
+    host, port = (str(name[0]), int(name[1])) if isinstance(name, tuple) else (str(name), 0)
+    subject, common_name = (
+        certificate_names(transport.get_extra_info("peercert")) if tls else ("", "")
+    )
+    return Peer(host, port, is_loopback(host), tls, subject, common_name)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == ""
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000

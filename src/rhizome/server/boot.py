@@ -1,0 +1,180 @@
+"""Boot: a broker core from an open store, and the definitions of a new store from configuration."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from rhizome import __version__
+from rhizome.broker.access import AccessEpoch, Authenticator
+from rhizome.broker.broker import Broker, Settings
+from rhizome.broker.commands import (
+    SCOPE_USER,
+    SCOPE_VHOST,
+    Command,
+    PutLimit,
+    PutPermission,
+    PutPolicy,
+    PutTopicPermission,
+    PutUser,
+    PutVhost,
+    decode,
+)
+from rhizome.broker.limits import Limits
+from rhizome.broker.log import LOCAL_GROUP, JournalLog
+from rhizome.broker.lone import LoneCluster
+from rhizome.broker.observer import Observer
+from rhizome.broker.pager import Pager, SegmentReader
+from rhizome.broker.queue import Queue
+from rhizome.broker.state import State
+from rhizome.journal.recovery import Recovered
+from rhizome.journal.store import Store
+from rhizome.security.passwords import hash_password
+from rhizome.server.config import Config
+from rhizome.server.sections import UserDefinition
+
+SEED_BYTES: Final = 32
+
+
+class StoreReader(SegmentReader):
+    """Reads paged messages back from the store."""
+
+    store: Store
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self.store = store
+
+    def read(self, segment: int, offset: int, length: int) -> bytes:
+        return self.store.read(segment, offset, length)
+
+
+def make_log(store: Store) -> JournalLog:
+    """The log of the local group, in a new epoch if there was one before."""
+    group = store.recovered.groups.get(LOCAL_GROUP)
+    if group is None:
+        return JournalLog(store.journal, 1, 1)
+    epoch = int(group.epoch) + 1
+    next_index = int(group.index) + 1
+    store.journal.epoch(LOCAL_GROUP, epoch, next_index)
+    return JournalLog(store.journal, epoch, next_index)
+
+
+def make_broker(
+    config: Config,
+    store: Store,
+    log: JournalLog,
+    authenticator: Authenticator,
+    epoch: AccessEpoch,
+    observer: Observer,
+    now_ms: int,
+) -> Broker:
+    """The core, with the state and the messages that the store holds."""
+    pager = Pager(
+        StoreReader(store), store.journal, store.spill, config.memory.resident_budget_bytes
+    )
+    broker = Broker(
+        Settings(config.broker.name, __version__, config.cluster.name or config.broker.name),
+        log,
+        pager,
+        authenticator,
+        epoch,
+        make_limits(config),
+        observer,
+        os.urandom(SEED_BYTES),
+        now_ms,
+    )
+    _restore_state(broker, store.recovered)
+    index = store.recovered.commands[-1][0] if store.recovered.commands else 0
+    broker.cluster = LoneCluster(broker, store.journal, index)
+    if not broker.state.vhosts:
+        for command in first_definitions(config):
+            broker.cluster.propose(command, None)
+    _restore_messages(broker, store.recovered)
+    broker.delayed.recover()
+    return broker
+
+
+def make_limits(config: Config) -> Limits:
+    limits = config.limits
+    return Limits(
+        channel_max=limits.channel_max,
+        frame_max=limits.frame_max_bytes,
+        heartbeat_s=limits.heartbeat_ms // 1000,
+        message_bytes_max=limits.message_bytes_max,
+        connections_max=limits.connections_max,
+        channels_max=limits.channels_max,
+        queues_max=limits.queues_max,
+        handshake_timeout_ms=limits.handshake_timeout_ms,
+        consumer_timeout_ms=config.consumers.timeout_ms,
+    )
+
+
+def _restore_state(broker: Broker, recovered: Recovered) -> None:
+    if recovered.snapshot:
+        broker.state = State.restore(recovered.snapshot, broker.make_queue)
+    for _, data in recovered.commands:
+        broker.state.apply(decode(data))
+
+
+def _restore_messages(broker: Broker, recovered: Recovered) -> None:
+    """Give each durable queue its messages; what belongs to no queue is dropped for good."""
+    queues = {
+        destination.id: destination
+        for vhost in broker.state.vhosts.values()
+        for destination in vhost.destinations.values()
+        if isinstance(destination, Queue)
+    }
+    for queue_id, found in recovered.queues.items():
+        queue = queues.get(queue_id)
+        if queue is None:
+            for level in found.levels.values():
+                broker.pager.release_paged(level)
+            broker.log.drop(queue_id)
+        else:
+            levels = {0: found.in_order()} if queue.single else found.levels
+            queue.restore(levels, found.delivery_counts, found.content_bytes)
+
+
+# ---- definitions of a new store -----------------------------------------------------------------
+
+
+def first_definitions(config: Config) -> list[Command]:
+    """The vhosts, users and policies that configuration gives a new store."""
+    commands: list[Command] = []
+    for name, vhost in config.vhosts.items():
+        commands.append(PutVhost(name, vhost.description))
+        commands.extend(_limits_of(SCOPE_VHOST, name, vhost.connections_max, "max-connections"))
+        commands.extend(_limits_of(SCOPE_VHOST, name, vhost.queues_max, "max-queues"))
+    for name, user in config.users.items():
+        commands.extend(_user_commands(name, user))
+    for name, policy in config.policies.items():
+        commands.append(
+            PutPolicy(
+                policy.vhost,
+                name,
+                policy.pattern,
+                dict(policy.definition),
+                policy.apply_to,
+                policy.priority,
+            )
+        )
+    return commands
+
+
+def _user_commands(name: str, user: UserDefinition) -> list[Command]:
+    password_hash = user.password_hash or hash_password(user.password.encode())
+    commands: list[Command] = [PutUser(name, password_hash, user.kind, tuple(user.tags))]
+    for vhost, rule in user.permissions.items():
+        commands.append(PutPermission(name, vhost, rule.configure, rule.write, rule.read))
+    for topic in user.topic_permissions:
+        commands.append(
+            PutTopicPermission(name, topic.vhost, topic.exchange, topic.write, topic.read)
+        )
+    commands.extend(_limits_of(SCOPE_USER, name, user.connections_max, "max-connections"))
+    commands.extend(_limits_of(SCOPE_USER, name, user.channels_max, "max-channels"))
+    return commands
+
+
+def _limits_of(scope: str, name: str, value: int, limit: str) -> list[Command]:
+    return [PutLimit(scope, name, limit, value)] if value > 0 else []

@@ -1,0 +1,241 @@
+"""The configuration of a broker, from wherever it is given.
+
+Values come from, in rising order of precedence: the defaults below, the TOML file, environment
+variables, the command line. `RHIZOME_<SECTION>_<KEY>` sets one key, lists separated by commas:
+
+    RHIZOME_LISTEN_AMQP=127.0.0.1:5672,[::1]:5672  RHIZOME_JOURNAL_FLUSH=interval
+
+Sizes are bytes and times milliseconds once they are read; files and variables always state a unit.
+All problems are reported together, as a `ConfigError`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rhizome.security import tls
+from rhizome.security.login import LoginSettings
+from rhizome.security.throttle import ThrottleSettings
+from rhizome.server import sections
+from rhizome.server.config_text import render_toml
+from rhizome.server.settings import (
+    ConfigError,
+    Given,
+    Problem,
+    SettingError,
+    as_given,
+    named,
+    read_items,
+    read_section,
+    unknown_section,
+)
+
+ENVIRONMENT_PREFIX: Final = "RHIZOME_"
+COMMAND_LINE: Final = "command line"
+CONFIG_BYTES_MAX: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that a broker is told before it starts."""
+
+    broker: sections.BrokerSection = field(default_factory=sections.BrokerSection)
+    listen: sections.ListenSection = field(default_factory=sections.ListenSection)
+    tls: sections.TlsSection = field(default_factory=sections.TlsSection)
+    limits: sections.LimitsSection = field(default_factory=sections.LimitsSection)
+    memory: sections.MemorySection = field(default_factory=sections.MemorySection)
+    disk: sections.DiskSection = field(default_factory=sections.DiskSection)
+    journal: sections.JournalSection = field(default_factory=sections.JournalSection)
+    security: sections.SecuritySection = field(default_factory=sections.SecuritySection)
+    consumers: sections.ConsumersSection = field(default_factory=sections.ConsumersSection)
+    cluster: sections.ClusterSection = field(default_factory=sections.ClusterSection)
+    log: sections.LogSection = field(default_factory=sections.LogSection)
+    vhosts: Mapping[str, sections.VhostDefinition] = named(
+        sections.VhostDefinition, 'Vhosts of a new store. Default: "/".', sections.default_vhosts
+    )
+    users: Mapping[str, sections.UserDefinition] = named(
+        sections.UserDefinition,
+        'Users of a new store. Default: guest with password guest and every permission on "/";'
+        " naming any user replaces that.",
+        sections.default_users,
+    )
+    policies: Mapping[str, sections.PolicyDefinition] = named(
+        sections.PolicyDefinition, "Policies of a new store. Default: none."
+    )
+
+    def describe(self) -> str:
+        """This configuration as a commented TOML file, secrets hidden."""
+        return render_toml(self)
+
+    def login_settings(self) -> LoginSettings:
+        security = self.security
+        return LoginSettings(
+            loopback_users=frozenset(security.loopback_users),
+            external=bool(self.listen.tls) and self.tls.verify_client != tls.VERIFY_NONE,
+            external_user_from=security.external_user_from,
+            throttle=ThrottleSettings(
+                security.login_free_failures,
+                security.login_delay_ms,
+                security.login_delay_max_ms,
+                security.login_forget_ms,
+            ),
+        )
+
+
+DEFINITIONS: Final[Mapping[str, type]] = {
+    "vhosts": sections.VhostDefinition,
+    "users": sections.UserDefinition,
+    "policies": sections.PolicyDefinition,
+}
+SECTIONS: Final[Mapping[str, type]] = {
+    "broker": sections.BrokerSection,
+    "listen": sections.ListenSection,
+    "tls": sections.TlsSection,
+    "limits": sections.LimitsSection,
+    "memory": sections.MemorySection,
+    "disk": sections.DiskSection,
+    "journal": sections.JournalSection,
+    "security": sections.SecuritySection,
+    "consumers": sections.ConsumersSection,
+    "cluster": sections.ClusterSection,
+    "log": sections.LogSection,
+}
+
+
+def load_config(
+    path: str | Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Read a configuration, or raise ConfigError with everything that is wrong with it.
+
+    `overrides` maps "section.key" to a value, as TOML or as text; None means not given. `environ`
+    is the process's environment unless given.
+    """
+    problems: list[Problem] = []
+    given: dict[str, dict[str, Given]] = {name: {} for name in SECTIONS}
+    definitions: dict[str, Given] = {}
+    if path is not None:
+        _take_file(Path(path), given, definitions, problems)
+    _take_environment(os.environ if environ is None else environ, given)
+    _take_overrides(overrides or {}, given, problems)
+    values = {
+        name: read_section(section, given[name], name, problems)
+        for name, section in SECTIONS.items()
+    }
+    values.update(_read_definitions(definitions, problems))
+    config = Config(**values)
+    problems.extend(_contradictions(config, str(path or "")))
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _take_file(
+    path: Path,
+    given: dict[str, dict[str, Given]],
+    definitions: dict[str, Given],
+    problems: list[Problem],
+) -> None:
+    source = str(path)
+    for name, value in _parse_file(path, problems).items():
+        if name in DEFINITIONS:
+            definitions[name] = Given(value, source)
+        elif name in given:
+            try:
+                given[name].update(as_given(value, source))
+            except SettingError as error:
+                problems.append(Problem(source, name, str(error)))
+        else:
+            known = (*SECTIONS, *DEFINITIONS)
+            problems.append(Problem(source, name, unknown_section(name, known)))
+
+
+def _parse_file(path: Path, problems: list[Problem]) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > CONFIG_BYTES_MAX:
+            raise ValueError("the file is larger than 16 MiB; is it a configuration?")
+        return tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        problems.append(Problem(str(path), "", f"can't be read: {error.strerror}"))
+    except UnicodeDecodeError as error:
+        problems.append(Problem(str(path), "", f"is not UTF-8 at byte {error.start}"))
+    except tomllib.TOMLDecodeError as error:
+        problems.append(Problem(str(path), "", f"is not valid TOML: {error}"))
+    except ValueError as error:
+        problems.append(Problem(str(path), "", str(error)))
+    return {}
+
+
+def _take_environment(environ: Mapping[str, str], given: dict[str, dict[str, Given]]) -> None:
+    """Variables of known sections; others that begin with RHIZOME_ have meanings elsewhere."""
+    for variable, value in sorted(environ.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        name, _, key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("_")
+        if name in SECTIONS and key:
+            given[name][key] = Given(value, f"environment variable {variable}", is_text=True)
+
+
+def _take_overrides(
+    overrides: Mapping[str, object], given: dict[str, dict[str, Given]], problems: list[Problem]
+) -> None:
+    for path, value in overrides.items():
+        name, _, key = path.partition(".")
+        if name not in SECTIONS:
+            problems.append(Problem(COMMAND_LINE, path, unknown_section(name, tuple(SECTIONS))))
+        elif value is not None:
+            given[name][key] = Given(value, COMMAND_LINE, is_text=isinstance(value, str))
+
+
+def _read_definitions(definitions: Mapping[str, Given], problems: list[Problem]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, entry in definitions.items():
+        try:
+            values[name] = read_items(DEFINITIONS[name], entry, name, problems)
+        except SettingError as error:
+            problems.append(Problem(entry.source, name, str(error)))
+    return values
+
+
+def _contradictions(config: Config, source: str) -> list[Problem]:
+    """Values that are right by themselves and wrong together."""
+    found: list[Problem] = []
+    if config.listen.tls and not config.tls.certificate:
+        found.append(Problem(source, "tls.certificate", "is missing; listen.tls needs it"))
+    if config.tls.verify_client != tls.VERIFY_NONE and not config.tls.ca:
+        found.append(Problem(source, "tls.ca", "is missing; tls.verify_client needs it"))
+    if config.security.login_delay_ms > config.security.login_delay_max_ms:
+        found.append(
+            Problem(source, "security.login_delay", "is longer than security.login_delay_max")
+        )
+    if not (config.listen.amqp or config.listen.tls):
+        found.append(Problem(source, "listen", "has no AMQP listener; set listen.amqp"))
+    for name, user in config.users.items():
+        found.extend(_user_contradictions(config, source, f"users.{name}", user))
+    for name, policy in config.policies.items():
+        if policy.vhost not in config.vhosts:
+            found.append(Problem(source, f"policies.{name}.vhost", _no_vhost(policy.vhost)))
+    return found
+
+
+def _user_contradictions(
+    config: Config, source: str, path: str, user: sections.UserDefinition
+) -> list[Problem]:
+    found: list[Problem] = []
+    if user.password and user.password_hash:
+        found.append(Problem(source, path, "has both password and password_hash; keep one"))
+    vhosts = [*user.permissions, *(rule.vhost for rule in user.topic_permissions)]
+    for vhost in vhosts:
+        if vhost not in config.vhosts:
+            found.append(Problem(source, f"{path}.permissions", _no_vhost(vhost)))
+    return found
+
+
+def _no_vhost(vhost: str) -> str:
+    return f'there is no vhost "{vhost}"; define it as [vhosts."{vhost}"]'

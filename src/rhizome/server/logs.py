@@ -1,0 +1,100 @@
+"""Logging: the core's events in words, as text or as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from rhizome.broker.channel import Channel
+from rhizome.broker.connection import Connection
+from rhizome.broker.observer import Observer
+from rhizome.errors import AmqpError
+from rhizome.server.sections import LogSection
+
+logger = logging.getLogger("rhizome.broker")
+
+TEXT_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if isinstance(record.args, Mapping):
+            fields.update(record.args)
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
+
+
+def configure_logging(section: LogSection) -> None:
+    """Send the log where configuration says."""
+    handler: logging.Handler
+    if section.file:
+        handler = logging.FileHandler(section.file)
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonFormatter() if section.format == "json" else logging.Formatter(TEXT_FORMAT)
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(section.level.upper())
+
+
+class LogObserver(Observer):
+    """Writes what the core tells to the log."""
+
+    def connection_opened(self, connection: Connection) -> None:
+        logger.info(
+            "connection %s opened by user %r on vhost %r",
+            connection.name,
+            connection.identity.user,
+            connection.router.vhost,
+        )
+
+    def connection_closed(self, connection: Connection) -> None:
+        logger.info("connection %s closed", connection.name)
+
+    def connection_failed(self, connection: Connection, error: AmqpError) -> None:
+        logger.warning("connection %s: %s %s", connection.name, error.code, error.reply_text())
+
+    def channel_failed(self, channel: Channel, error: AmqpError) -> None:
+        logger.warning(
+            "connection %s, channel %d: %s %s",
+            channel.connection.name,
+            channel.number,
+            error.code,
+            error.reply_text(),
+        )
+
+    def login_refused(self, connection: Connection, reason: str) -> None:
+        logger.warning("connection %s: login refused: %s", connection.name, reason)
+
+    def publishers_blocked(self, reason: str) -> None:
+        if reason:
+            logger.warning("publishers are blocked: %s", reason)
+        else:
+            logger.debug("publishers: blocked or released by flow control")
+
+    def consumer_timed_out(self, queue: str, tag: str, connection: str) -> None:
+        logger.warning(
+            "consumer %r of queue %r on connection %s cancelled: it held a message too long",
+            tag,
+            queue,
+            connection,
+        )
+
+    def bug(self, error: BaseException, where: str) -> None:
+        logger.error("a fault of the broker itself at %s", where, exc_info=error)

@@ -1,0 +1,197 @@
+"""Maintenance: what a broker does beside serving: alarms, checkpoints, compaction."""
+
+from __future__ import annotations
+
+import logging
+import resource
+from pathlib import Path
+from typing import Final
+
+from rhizome.broker.broker import Broker
+from rhizome.broker.log import LOCAL_GROUP, JournalLog
+from rhizome.broker.message import Message
+from rhizome.broker.queue import Queue
+from rhizome.journal import compaction
+from rhizome.journal.checkpoint import CheckpointBuilder
+from rhizome.journal.store import Store
+from rhizome.server.config import Config
+from rhizome.server.shell import Shell
+
+logger = logging.getLogger("rhizome.maintenance")
+
+HYSTERESIS: Final = 0.9
+"""An alarm ends when use has fallen to this part of what raised it."""
+STATM: Final = Path("/proc/self/statm")
+
+
+class Maintenance:
+    """Called about once a second by the application."""
+
+    def __init__(self, config: Config, broker: Broker, log: JournalLog, store: Store, shell: Shell):
+        self.broker = broker
+        self.log = log
+        self.store = store
+        self.shell = shell
+        self.memory_max_bytes = config.memory.high_watermark.of(machine_memory_bytes())
+        self.disk_free_min_bytes = 0 if config.broker.memory else config.disk.free_min_bytes
+        self.disk_alarm = ""
+
+    def run(self) -> None:
+        self.check_alarms()
+        self.compact()
+        if self.store.checkpoint_due():
+            self.checkpoint()
+
+    # ---- alarms ---------------------------------------------------------------------------------
+
+    def check_alarms(self) -> None:
+        """Block publishers while memory or disk runs short, with the reason."""
+        self.shell.set_alarm(self._memory_alarm() or self.disk_alarm or self._disk_alarm())
+
+    def _memory_alarm(self) -> str:
+        limit = self.memory_max_bytes
+        if self.shell.alarm.startswith("low on memory"):
+            limit = int(limit * HYSTERESIS)
+        used = max(resident_set_bytes(), int(self.broker.pager.resident_bytes))
+        if used < limit:
+            return ""
+        return (
+            f"low on memory: {used >> 20} MiB used, publishers wait until it is {limit >> 20} MiB"
+        )
+
+    def _disk_alarm(self) -> str:
+        limit = self.disk_free_min_bytes
+        if limit == 0:
+            return ""
+        if self.shell.alarm.startswith("low on disk"):
+            limit = int(limit / HYSTERESIS)
+        free = self.store.free_bytes()
+        if free >= limit:
+            return ""
+        return f"low on disk: {free >> 20} MiB free, publishers wait until it is {limit >> 20} MiB"
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        self.shell.begin_turn()
+        self.broker.end_turn()
+        self.shell.submit()
+        self.store.checkpoint(self.build_checkpoint())
+
+    def build_checkpoint(self) -> CheckpointBuilder:
+        """Everything that the journal amounts to at this instant."""
+        builder = self.store.begin_checkpoint()
+        builder.state(self.broker.state.snapshot())
+        builder.group(LOCAL_GROUP, int(self.log.epoch), int(self.log.next_index) - 1)
+        for queue in durable_queues(self.broker):
+            self._add_queue(builder, queue)
+        return builder
+
+    def _add_queue(self, builder: CheckpointBuilder, queue: Queue) -> None:
+        builder.queue(queue.id, LOCAL_GROUP, int(queue.durable_bytes), dict(queue.counts))
+        for priority, lane in enumerate(queue.lanes):
+            builder.entries(priority, lane.paged)
+            builder.pairs(priority, _pairs(lane.resident(), queue))
+        if queue.unacked:
+            held: dict[int, list[Message]] = {}
+            for message in queue.unacked_messages():
+                held.setdefault(int(message.priority), []).append(message)
+            for priority, messages in held.items():
+                builder.pairs(priority, _pairs(messages, queue))
+
+    # ---- compaction -----------------------------------------------------------------------------
+
+    def compact(self) -> None:
+        """Move the last messages out of segments that are mostly dead, a little at a time."""
+        for journal in (self.store.journal, self.store.spill):
+            for segment in compaction.choose_victims(journal.segments()):
+                self._empty(journal is self.store.spill, segment)
+
+    def _empty(self, spill: bool, segment: int) -> None:
+        journal = self.store.spill if spill else self.store.journal
+        for queue in all_queues(self.broker):
+            for lane in queue.lanes:
+                step = compaction.plan(int(queue.id), lane.paged, segment)
+                if step is not None:
+                    compaction.apply(step, self.store.fetch(step.entries), lane.paged, journal)
+                self._move_resident(queue, lane.resident(), segment, spill)
+            if queue.unacked:
+                self._move_resident(queue, queue.unacked_messages(), segment, spill)
+        self.shell.begin_turn()
+
+    def _move_resident(
+        self, queue: Queue, messages: list[Message], segment: int, spill: bool
+    ) -> None:
+        for message in messages:
+            if message.position >> 32 != segment:
+                continue
+            if spill:
+                # In memory anyway: the copy on disk is not needed.
+                self.store.spill.release(message.position)
+                message.position = 0
+            elif queue.durable:
+                self._move(queue, message)
+
+    def _move(self, queue: Queue, message: Message) -> None:
+        """Write a message in memory again.
+
+        A message that several durable queues share stays where it is: each of them would need a
+        position of its own.
+        """
+        if message.shared:
+            return
+        old = message.position
+        message.position = self.store.journal.moved(
+            LOCAL_GROUP,
+            self.log.epoch,
+            message.index,
+            [int(queue.id)],
+            message.route.tail,
+            message.arrived_ms,
+            message.expiration_ms,
+            message.priority,
+            0,
+            message.content,
+        )
+        self.store.journal.release(old)
+
+
+def all_queues(broker: Broker) -> list[Queue]:
+    return [
+        destination
+        for vhost in broker.state.vhosts.values()
+        for destination in vhost.destinations.values()
+        if isinstance(destination, Queue)
+    ]
+
+
+def durable_queues(broker: Broker) -> list[Queue]:
+    return [queue for queue in all_queues(broker) if queue.durable]
+
+
+def _pairs(messages: list[Message], queue: Queue) -> list[tuple[int, int]]:
+    return [
+        (int(message.index), int(message.position))
+        for message in messages
+        if message.persistent and message.position
+    ]
+
+
+def machine_memory_bytes() -> int:
+    """Memory of the machine, or of its control group where that is less."""
+    import os
+
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, int(Path(name).read_text()))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def resident_set_bytes() -> int:
+    try:
+        return int(STATM.read_text().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0

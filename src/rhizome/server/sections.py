@@ -1,0 +1,271 @@
+"""The sections of a configuration file: every key, its default and what it does.
+
+Sizes are bytes and times milliseconds once they are read; files and variables always state a unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rhizome.security import mechanisms, tls
+from rhizome.security.passwords import check_encoded
+from rhizome.security.permissions import check_pattern
+from rhizome.server.settings import (
+    SettingError,
+    addresses,
+    checked,
+    choice,
+    duration,
+    flag,
+    listed,
+    named,
+    number,
+    portion,
+    size,
+    table,
+    text,
+    texts,
+)
+from rhizome.server.units import Address, Portion
+
+_COUNT_MAX: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSection:
+    """What this broker is called and where it keeps its store."""
+
+    name: str = text("rhizome", "Name of this broker, unique in its cluster; shown everywhere.")
+    data: str = text(
+        "data", "Directory of the store, created if missing; one broker per directory."
+    )
+    memory: bool = flag(
+        False, "Keep everything in memory and nothing on disk: a restart loses all."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSection:
+    """Where connections are taken: lists of "HOST:PORT"; an empty list switches a listener off.
+
+    `localhost` means both loopback addresses, an empty host (":5672") every interface, port 0 any
+    free port.
+    """
+
+    amqp: tuple[Address, ...] = addresses(("localhost:5672",), "Plain AMQP.")
+    tls: tuple[Address, ...] = addresses((), "AMQP over TLS, usually port 5671; needs [tls].")
+    http: tuple[Address, ...] = addresses(
+        ("localhost:15672",), "Management API, metrics and console."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSection:
+    """Certificates of the TLS listeners, in PEM files."""
+
+    certificate: str = text("", "Certificate of this broker, followed by its chain.")
+    key: str = text("", "Its private key, unencrypted; empty: in the certificate's file.")
+    ca: str = text("", "Certificates of the authorities that sign client certificates.")
+    verify_client: str = choice(
+        tls.VERIFY_NONE,
+        (tls.VERIFY_NONE, tls.VERIFY_OPTIONAL, tls.VERIFY_REQUIRED),
+        "Whether clients show a certificate. Unless none, the mechanism EXTERNAL is offered.",
+    )
+    minimum_version: str = choice("1.2", ("1.2", "1.3"), "Oldest TLS version that is accepted.")
+
+
+def _check_heartbeat(value_ms: int) -> None:
+    if value_ms % 1000:
+        raise SettingError('AMQP counts heartbeats in whole seconds; write one such as "60s"')
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsSection:
+    """Maxima. The first three are offered to clients, which may ask for less."""
+
+    channel_max: int = number(2047, "Channels per connection.", 1, 65_535)
+    frame_max_bytes: int = size("128KiB", "Largest frame.", "4KiB", "16MiB")
+    heartbeat_ms: int = checked(
+        duration("60s", "Heartbeat interval, in whole seconds; 0s: none.", maximum="65535s"),
+        _check_heartbeat,
+    )
+    handshake_timeout_ms: int = duration(
+        "10s", "Time from accepting a connection to connection.open.", "100ms", "10m"
+    )
+    connections_max: int = number(100_000, "Client connections of this broker.", 1, _COUNT_MAX)
+    channels_max: int = number(1_000_000, "Channels of all connections together.", 1, _COUNT_MAX)
+    queues_max: int = number(1_000_000, "Queues of all vhosts together.", 1, _COUNT_MAX)
+    message_bytes_max: int = size("128MiB", "Largest message body.", "1B", "512MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySection:
+    """How much memory messages may take."""
+
+    resident_budget_bytes: int = size(
+        "64MiB", "Bodies kept in memory; what exceeds it lives on disk only.", "1MiB"
+    )
+    high_watermark: Portion = portion(  # noqa: RUF009 - immutable
+        "40%",
+        "Memory of the process above which publishers are blocked: a size, or a share of the"
+        " memory that the host or container has.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSection:
+    """When a disk counts as full."""
+
+    free_min_bytes: int = size("256MiB", "Free space below which publishers are blocked.")
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSection:
+    """How durable messages reach the disk."""
+
+    flush: str = choice(
+        "always",
+        ("always", "interval", "never"),
+        "When writes are synced: before each confirm (many share one sync), every flush_interval"
+        " (a power cut loses that much), or when the operating system likes (a crash of the process"
+        " alone still loses nothing).",
+    )
+    flush_interval_ms: int = duration("100ms", 'Used with flush = "interval".', "1ms", "1h")
+    segment_size_bytes: int = size("64MiB", "Size of a journal file.", "1MiB", "1GiB")
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySection:
+    """Who may log in from where, and what happens to those who guess."""
+
+    loopback_users: tuple[str, ...] = texts(
+        ("guest",), "Users that may connect from loopback addresses only."
+    )
+    external_user_from: str = choice(
+        mechanisms.COMMON_NAME,
+        (mechanisms.COMMON_NAME, mechanisms.DISTINGUISHED_NAME),
+        "Part of a client certificate's subject that names the user (mechanism EXTERNAL).",
+    )
+    login_free_failures: int = number(
+        10, "Failed logins of a user or address before attempts are delayed.", 0, 10_000
+    )
+    login_delay_ms: int = duration(
+        "250ms",
+        "First time for which attempts are refused unseen; doubles with each failure.",
+        maximum="1h",
+    )
+    login_delay_max_ms: int = duration("30s", "Longest such time.", maximum="1d")
+    login_forget_ms: int = duration("10m", "Quiet time after which failures are forgotten.", "1s")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumersSection:
+    """What is expected of consumers."""
+
+    timeout_ms: int = duration(
+        "30m",
+        "Time for which a consumer may hold a delivery unacknowledged before it is cancelled and"
+        " its deliveries are requeued; 0s: any time.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSection:
+    """The cluster that this broker belongs to."""
+
+    name: str = text("", "Name of the cluster, told to clients; empty: the broker's name.")
+    key: str = text("", "Secret that all brokers of the cluster share.", is_secret=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSection:
+    """What is logged, and where."""
+
+    level: str = choice("info", ("debug", "info", "warning", "error"), "Least severity logged.")
+    format: str = choice("text", ("text", "json"), "One line of text or one JSON object per event.")
+    file: str = text("", "File to append to; empty: standard error.")
+
+
+@dataclass(frozen=True, slots=True)
+class VhostDefinition:
+    """[vhosts.NAME]: a vhost that exists from the first start."""
+
+    description: str = text("", "For people.")
+    connections_max: int = number(0, "Connections to this vhost; 0: no limit.", 0, _COUNT_MAX)
+    queues_max: int = number(0, "Queues in this vhost; 0: no limit.", 0, _COUNT_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionDefinition:
+    """[users.NAME.permissions.VHOST]: regular expressions of names; empty matches nothing."""
+
+    configure: str = checked(text("", "Names to declare and delete."), check_pattern)
+    write: str = checked(text("", "Names to publish and bind to."), check_pattern)
+    read: str = checked(text("", "Names to consume and bind from."), check_pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionDefinition:
+    """[[users.NAME.topic_permissions]]: a further restriction on one topic exchange.
+
+    {username} and {vhost} stand for the connection's values.
+    """
+
+    exchange: str = text(None, "The topic exchange.")
+    vhost: str = text("/", "Its vhost.")
+    write: str = checked(text(".*", "Routing keys to publish with."), check_pattern)
+    read: str = checked(text(".*", "Binding keys to bind with."), check_pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class UserDefinition:
+    """[users.NAME]: a user that exists from the first start; later changes are kept.
+
+    With neither password nor password_hash the user can log in by certificate only.
+    """
+
+    password: str = text("", "In clear; only its hash is stored.", is_secret=True)
+    password_hash: str = checked(
+        text("", "Hashed: $scrypt$..., or from RabbitMQ $rabbit-sha256$...", is_secret=True),
+        check_encoded,
+    )
+    kind: str = choice(
+        "application",
+        ("application", "console", "cluster"),
+        "What the user is for; none can be used in place of another.",
+    )
+    tags: tuple[str, ...] = texts((), "Such as administrator, monitoring, management.")
+    connections_max: int = number(0, "Connections of this user; 0: no limit.", 0, _COUNT_MAX)
+    channels_max: int = number(0, "Channels of this user; 0: no limit.", 0, _COUNT_MAX)
+    permissions: Mapping[str, PermissionDefinition] = named(
+        PermissionDefinition, "Permissions by vhost; without an entry the vhost is closed."
+    )
+    topic_permissions: tuple[TopicPermissionDefinition, ...] = listed(
+        TopicPermissionDefinition, "Restrictions by routing key."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDefinition:
+    """[policies.NAME]: a policy that exists from the first start."""
+
+    pattern: str = checked(text(None, "Regular expression of names."), check_pattern)
+    definition: Mapping[str, Any] = table("What applies to them, such as { message-ttl = 60000 }.")
+    vhost: str = text("/", "The vhost that it applies in.")
+    priority: int = number(
+        0, "Of the policies that match, the highest applies.", -(2**31), 2**31 - 1
+    )
+    apply_to: str = choice("all", ("all", "queues", "exchanges"), "What it applies to.")
+
+
+def default_vhosts() -> Mapping[str, VhostDefinition]:
+    return {"/": VhostDefinition()}
+
+
+def default_users() -> Mapping[str, UserDefinition]:
+    """guest/guest, as every RabbitMQ client expects; from loopback addresses only."""
+    everything = PermissionDefinition(configure=".*", write=".*", read=".*")
+    guest = UserDefinition(password="guest", tags=("administrator",), permissions={"/": everything})
+    return {"guest": guest}

@@ -1,0 +1,220 @@
+"""Shell: drives the broker core from the event loop, one turn per wake-up. Compiled.
+
+All sockets that are readable in one iteration of the loop feed the core; then ``_end_turn`` runs once:
+dispatch, one batch to the journal, one write per connection. The numbered duties are in
+``rhizome.broker.broker``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from mypy_extensions import i64
+
+from rhizome.broker.access import Peer
+from rhizome.broker.broker import Broker
+from rhizome.broker.connection import CLOSED, Connection
+from rhizome.broker.log import JournalLog
+
+WRITE_BUFFER_HIGH_BYTES: Final = 1 << 20
+WRITE_BUFFER_LOW_BYTES: Final = 1 << 18
+
+
+@final
+class Shell:
+    """Invariant: ``scheduled`` is set exactly while ``_end_turn`` waits in the loop."""
+
+    broker: Broker
+    log: JournalLog
+    cluster: Any
+    store: Any
+    loop: Any
+    clock_ms: Callable[[], int]
+    scheduled: bool
+    turns: i64
+    congested: bool
+    alarm: str
+
+    def __init__(
+        self,
+        broker: Broker,
+        log: JournalLog,
+        cluster: Any,
+        store: Any,
+        loop: Any,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.broker = broker
+        self.log = log
+        self.cluster = cluster
+        self.store = store
+        self.loop = loop
+        self.clock_ms = clock_ms
+        self.scheduled = False
+        self.turns = 0
+        self.congested = False
+        self.alarm = ""
+
+    def begin_turn(self) -> None:
+        """Something happened: read the clock once and see to it that the turn is ended."""
+        if self.scheduled:
+            return
+        self.scheduled = True
+        now_ms: i64 = self.clock_ms()
+        turn = self.broker.turn
+        # Never backwards: expiry and waiting times are differences of these readings.
+        if now_ms > turn.now_ms:
+            turn.now_ms = now_ms
+        self.loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self.scheduled = False
+        self.turns += 1
+        broker = self.broker
+        broker.end_turn()
+        self.submit()
+        self._write_outboxes()
+        if broker.turn.pending():
+            self.begin_turn()
+
+    def submit(self) -> None:
+        """Hand what was appended in this turn to the disk."""
+        store = self.store
+        if store.journal.pending() or store.spill.pending():
+            token: i64 = store.submit()
+            self.log.handed_over(token)
+            if store.congested() and not self.congested:
+                self.congested = True
+                self._apply_block()
+            self.broker.submitted()
+
+    def _write_outboxes(self) -> None:
+        connections = self.broker.turn.connections
+        if len(connections) == 0:
+            return
+        self.broker.turn.connections = []
+        for connection in connections:
+            protocol = connection.port
+            if isinstance(protocol, ClientProtocol):
+                protocol.flush()
+
+    def durable(self, token: i64) -> None:
+        """The store has synced everything below ``token``."""
+        self.begin_turn()
+        self.log.synced(token)
+        self.broker.committed()
+        self.cluster.synced(token)
+        if self.congested and not self.store.congested():
+            self.congested = False
+            self._apply_block()
+
+    def set_alarm(self, reason: str) -> None:
+        """Memory or disk ran short (or, with an empty reason, is fine again)."""
+        if reason != self.alarm:
+            self.alarm = reason
+            self.begin_turn()
+            self._apply_block()
+
+    def _apply_block(self) -> None:
+        if self.alarm or self.congested:
+            self.broker.block(self.alarm)
+        else:
+            self.broker.unblock()
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self.begin_turn()
+        self.broker.tick(self.broker.turn.now_ms)
+
+
+@final
+class ClientProtocol:
+    """The protocol of one client's transport (an asyncio protocol by shape)."""
+
+    shell: Shell
+    local: str
+    tls: bool
+    make_peer: Callable[[Any, bool], Peer]
+    transport: Any
+    connection: Connection | None
+    reading: bool
+
+    def __init__(
+        self, shell: Shell, local: str, tls: bool, make_peer: Callable[[Any, bool], Peer]
+    ) -> None:
+        self.shell = shell
+        self.local = local
+        self.tls = tls
+        self.make_peer = make_peer
+        self.transport = None
+        self.connection = None
+        self.reading = True
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
+        self.shell.begin_turn()
+        peer = self.make_peer(transport, self.tls)
+        connection = self.shell.broker.connect(f"{peer.address}:{peer.port} -> {self.local}", peer)
+        connection.port = self
+        self.connection = connection
+
+    def data_received(self, data: bytes) -> None:
+        connection = self.connection
+        if connection is None:
+            return
+        self.shell.begin_turn()
+        connection.receive(data)
+        if self.reading and not connection.wants_input():
+            self.reading = False
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        connection = self.connection
+        if connection is not None:
+            self.connection = None
+            self.shell.begin_turn()
+            connection.lost()
+            connection.port = None
+
+    def pause_writing(self) -> None:
+        if self.connection is not None:
+            self.connection.set_writable(False)
+
+    def resume_writing(self) -> None:
+        if self.connection is not None:
+            self.shell.begin_turn()
+            self.connection.set_writable(True)
+
+    def flush(self) -> None:
+        """Write the outbox; close or go on reading as the core wants it."""
+        connection = self.connection
+        if connection is None:
+            return
+        chunks = connection.outbox.take()
+        count: i64 = len(chunks)
+        if count > 0:
+            size: i64 = 0
+            for chunk in chunks:
+                size += len(chunk)
+            connection.sent_bytes += size
+            connection.last_sent_ms = self.shell.broker.turn.now_ms
+            if count == 1:
+                self.transport.write(chunks[0])
+            else:
+                self.transport.writelines(chunks)
+        connection.flushed()
+        if connection.stage == CLOSED:
+            self.transport.close()
+            return
+        wants_input = connection.wants_input()
+        if wants_input and not self.reading:
+            self.reading = True
+            self.transport.resume_reading()
+        elif not wants_input and self.reading:
+            self.reading = False
+            self.transport.pause_reading()

@@ -1,0 +1,230 @@
+"""Real broker processes for tests: start one, wait until it is ready, stop, kill and restart it.
+
+A `BrokerProcess` runs `rhizome serve` of the same interpreter on loopback. Its ports are chosen once
+and stay the same over restarts, as does its data directory, so a client can reconnect to "the same"
+broker. What the process prints goes to a file beside the data, which failures quote.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, TypeVar
+
+T = TypeVar("T")
+
+READY_PREFIX: Final = "ready"
+START_SECONDS_MAX: Final = 30.0
+STOP_SECONDS_MAX: Final = 30.0
+POLL_SECONDS: Final = 0.01
+OUTPUT_CHARS_QUOTED_MAX: Final = 4000
+
+
+class BrokerProcessError(Exception):
+    """The process did not do what was asked of it; the text quotes the end of its output."""
+
+
+def wait_until(probe: Callable[[], T], what: str, seconds: float = 10.0) -> T:
+    """The first true value that `probe` returns, asked until `seconds` have passed.
+
+    `what` completes the sentence "timed out waiting for ...".
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        value = probe()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"timed out waiting for {what} after {seconds:g} s; last: {value!r}")
+        time.sleep(POLL_SECONDS)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Broker(Protocol):
+    """What a test may ask of the broker that it talks to, whoever started it."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def http_port(self) -> int: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def password(self) -> str: ...
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def http_url(self) -> str: ...
+
+    def restart(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class BrokerProcess:
+    """One `rhizome serve` on loopback.
+
+    Invariant: between `start` and `stop` or `kill` exactly one process of ours is running, and it
+    has said that it is ready. `arguments` are added to the command line, `environment` to the
+    environment of this process.
+    """
+
+    host: Final = "127.0.0.1"
+    user: Final = "guest"
+    password: Final = "guest"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        arguments: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self.output = directory / "output.txt"
+        self.port = free_port()
+        self.http_port = free_port()
+        self._arguments = tuple(arguments)
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output_start = 0
+        directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def url(self) -> str:
+        """AMQP address of the default vhost."""
+        return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/"
+
+    @property
+    def http_url(self) -> str:
+        """Root of the HTTP API, without a slash at the end."""
+        return f"http://{self.host}:{self.http_port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        return self._running().pid
+
+    def command(self) -> list[str]:
+        """The command line that `start` runs."""
+        addresses = [
+            "--listen",
+            f"{self.host}:{self.port}",
+            "--http",
+            f"{self.host}:{self.http_port}",
+        ]
+        serve = [sys.executable, "-m", "rhizome", "serve", *addresses]
+        return [*serve, "--data", str(self.data), *self._arguments]
+
+    def start(self) -> None:
+        """Start the broker and return once it has printed its `ready` line."""
+        if self._process is not None:
+            raise BrokerProcessError(f"broker {self._process.pid} is already running")
+        with self.output.open("ab") as output:
+            self._output_start = output.tell()
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
+            )
+        try:
+            wait_until(self._said_ready, "the broker's ready line", START_SECONDS_MAX)
+        except TimeoutError as error:
+            self.kill()
+            raise BrokerProcessError(f"{error}\n{self.printed()}") from None
+
+    def stop(self) -> int:
+        """Ask the broker to close (SIGTERM), wait for it, and return its exit code."""
+        process = self._running()
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerProcessError(f"SIGTERM did not stop the broker\n{self.printed()}") from None
+        self._process = None
+        return code
+
+    def kill(self) -> None:
+        """End the process at once, as a crash would (SIGKILL)."""
+        process = self._running()
+        process.kill()
+        process.wait(STOP_SECONDS_MAX)
+        self._process = None
+
+    def restart(self) -> None:
+        """Stop cleanly and start again on the same ports and data."""
+        self.stop_cleanly()
+        self.start()
+
+    def stop_cleanly(self) -> None:
+        """Stop, and insist on exit code 0."""
+        code = self.stop()
+        if code != 0:
+            raise BrokerProcessError(f"the broker exited with {code}\n{self.printed()}")
+
+    def is_running(self) -> bool:
+        """Whether our process exists and has not ended by itself."""
+        return self._process is not None and self._process.poll() is None
+
+    def printed(self) -> str:
+        """The end of what the process has printed since its last start."""
+        text = self._output_since_start()
+        return text[-OUTPUT_CHARS_QUOTED_MAX:] or "(it printed nothing)"
+
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.is_running():
+            self.stop()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise BrokerProcessError("no broker is running: call start() first")
+        return self._process
+
+    def _said_ready(self) -> bool:
+        process = self._running()
+        if process.poll() is not None:
+            self._process = None
+            printed = self.printed()
+            raise BrokerProcessError(f"the broker exited with {process.returncode}\n{printed}")
+        lines = self._output_since_start().splitlines()
+        return any(line.startswith(READY_PREFIX) for line in lines)
+
+    def _output_since_start(self) -> str:
+        with self.output.open("rb") as output:
+            output.seek(self._output_start)
+            return output.read().decode(errors="replace")

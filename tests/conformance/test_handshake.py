@@ -1,0 +1,391 @@
+"""From the first byte to open-ok, heartbeats, and the ways in which connections end."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rhizome.amqp import methods as m
+from rhizome.amqp.frames import frame, method_frame
+from rhizome.amqp.values import encode_table
+from rhizome.testing.processes import Broker
+
+from .conftest import Connect
+from .wire import (
+    CLIENT_PROPERTIES,
+    FRAME_HEARTBEAT,
+    PROTOCOL_HEADER,
+    Connection,
+    ConnectionClosed,
+    EndOfStream,
+    Wire,
+    plain,
+)
+
+Dial = Callable[[], Wire]
+
+
+def started(dial: Dial) -> tuple[Wire, m.ConnectionStart]:
+    wire = dial()
+    wire.send(PROTOCOL_HEADER)
+    return wire, wire.expect(m.ConnectionStart)
+
+
+def logged_in(dial: Dial, broker: Broker) -> tuple[Wire, m.ConnectionTune]:
+    wire, _ = started(dial)
+    response = plain(broker.user, broker.password)
+    wire.send_method(0, m.ConnectionStartOk(CLIENT_PROPERTIES, "PLAIN", response))
+    return wire, wire.expect(m.ConnectionTune)
+
+
+def ends_without_opening(wire: Wire) -> bool:
+    """Whether the broker ends the connection, with or without saying why, and never opens it."""
+    try:
+        while True:
+            got = wire.read_frame()
+            assert got.kind != 1 or not isinstance(got.method(), m.ConnectionOpenOk)
+            if got.kind == 1 and isinstance(got.method(), m.ConnectionClose):
+                wire.send_method(0, m.ConnectionCloseOk())
+    except (EndOfStream, ConnectionResetError, BrokenPipeError):
+        return True
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"AMQP\x00\x00\x09\x02",
+        b"AMQP\x00\x00\x08\x00",
+        b"AMQP\x01\x01\x00\x0a",
+        b"AMQP\x00\x01\x00\x00",
+        b"AMQP\x03\x01\x00\x00",
+        b"GET / HT",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x00" * 8,
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    ],
+    ids=["0-9-2", "0-8", "0-10", "1-0", "sasl", "http", "http-request", "zeros", "tls"],
+)
+def test_another_protocol_header_is_answered_with_ours_and_closed(
+    dial: Dial, header: bytes
+) -> None:
+    wire = dial()
+    wire.send(header)
+    assert wire.rest() == PROTOCOL_HEADER
+
+
+def test_the_protocol_header_may_come_byte_by_byte(dial: Dial) -> None:
+    wire = dial()
+    for octet in PROTOCOL_HEADER:
+        wire.send(bytes([octet]))
+    assert wire.expect(m.ConnectionStart).version_minor == 9
+
+
+def test_start_offers_mechanisms_locale_and_product(dial: Dial) -> None:
+    _, start = started(dial)
+    assert (start.version_major, start.version_minor) == (0, 9)
+    assert {b"PLAIN", b"AMQPLAIN"} <= set(start.mechanisms.split())
+    assert b"en_US" in start.locales.split()
+    properties = start.server_properties
+    assert properties["product"] == "RabbitMQ"
+    assert str(properties["version"]).startswith("3.10.")
+    for key in ("platform", "copyright", "information", "cluster_name"):
+        assert isinstance(properties[key], str), key
+
+
+@pytest.mark.parametrize(
+    "capability",
+    [
+        "authentication_failure_close",
+        "basic.nack",
+        "connection.blocked",
+        "consumer_cancel_notify",
+        "consumer_priorities",
+        "direct_reply_to",
+        "exchange_exchange_bindings",
+        "per_consumer_qos",
+        "publisher_confirms",
+    ],
+)
+def test_capabilities_are_announced(dial: Dial, capability: str) -> None:
+    _, start = started(dial)
+    capabilities = start.server_properties["capabilities"]
+    assert isinstance(capabilities, dict)
+    assert capabilities[capability] is True
+
+
+def test_tune_offers_2047_channels_128_kib_and_60_seconds(dial: Dial, broker: Broker) -> None:
+    _, tune = logged_in(dial, broker)
+    assert (tune.channel_max, tune.frame_max, tune.heartbeat) == (2047, 131072, 60)
+
+
+def test_amqplain_logs_in(dial: Dial, broker: Broker) -> None:
+    wire, _ = started(dial)
+    login = encode_table({"LOGIN": broker.user, "PASSWORD": broker.password})[4:]
+    wire.send_method(0, m.ConnectionStartOk(CLIENT_PROPERTIES, "AMQPLAIN", login))
+    assert wire.expect(m.ConnectionTune)
+
+
+@pytest.mark.parametrize("locale", ["en_US", "en_us", "en_GB", "xx_YY", ""])
+def test_any_locale_is_accepted(dial: Dial, broker: Broker, locale: str) -> None:
+    wire, _ = started(dial)
+    response = plain(broker.user, broker.password)
+    wire.send_method(0, m.ConnectionStartOk(CLIENT_PROPERTIES, "PLAIN", response, locale))
+    assert wire.expect(m.ConnectionTune)
+
+
+@pytest.mark.parametrize("user", ["guest", "nobody"])
+def test_a_refused_login_is_told_to_clients_that_can_take_it(dial: Dial, user: str) -> None:
+    wire, _ = started(dial)
+    wire.send_method(0, m.ConnectionStartOk(CLIENT_PROPERTIES, "PLAIN", plain(user, "wrong")))
+    close = wire.expect(m.ConnectionClose)
+    text = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN."
+    assert (close.reply_code, close.class_id, close.method_id) == (403, 0, 0)
+    assert close.reply_text.startswith(text)
+
+
+def test_a_refused_login_is_a_closed_socket_for_clients_without_the_capability(
+    dial: Dial,
+) -> None:
+    wire, _ = started(dial)
+    wire.send_method(0, m.ConnectionStartOk({}, "PLAIN", plain("guest", "wrong")))
+    assert wire.rest() == b""
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response"),
+    [("NOPE", b""), ("ANONYMOUS", b""), ("EXTERNAL", b""), ("PLAIN", b""), ("PLAIN", b"xyz")],
+)
+def test_an_unknown_mechanism_or_a_garbled_response_ends_the_connection(
+    dial: Dial, mechanism: str, response: bytes
+) -> None:
+    wire, _ = started(dial)
+    wire.send_method(0, m.ConnectionStartOk(CLIENT_PROPERTIES, mechanism, response))
+    assert ends_without_opening(wire)
+
+
+@pytest.mark.parametrize("response", [b"xyz", encode_table({"LOGIN": "guest"})[4:], b""])
+def test_a_garbled_amqplain_response_ends_the_connection(dial: Dial, response: bytes) -> None:
+    wire, _ = started(dial)
+    wire.send_method(0, m.ConnectionStartOk(CLIENT_PROPERTIES, "AMQPLAIN", response))
+    assert ends_without_opening(wire)
+
+
+@pytest.mark.parametrize(
+    ("channel_max", "frame_max", "heartbeat"),
+    [
+        (2047, 131072, 60),
+        (1, 4096, 0),
+        (16, 8192, 1),
+        (1024, 70000, 4),
+        (2047, 131072, 65535),
+    ],
+)
+def test_a_client_may_ask_for_less(
+    connect: Connect, channel_max: int, frame_max: int, heartbeat: int
+) -> None:
+    connection = connect(channel_max=channel_max, frame_max=frame_max, heartbeat=heartbeat)
+    assert connection.channel().declare().startswith("amq.gen-")
+
+
+@pytest.mark.parametrize(
+    ("channel_max", "frame_max"),
+    [(2048, 131072), (65535, 131072), (0, 131072), (2047, 131073), (2047, 4095), (2047, 0)],
+)
+def test_a_client_may_not_ask_for_more_or_for_tiny_frames(
+    dial: Dial, broker: Broker, channel_max: int, frame_max: int
+) -> None:
+    wire, _ = logged_in(dial, broker)
+    wire.send_method(0, m.ConnectionTuneOk(channel_max, frame_max, 0))
+    wire.send_method(0, m.ConnectionOpen("/"))
+    assert ends_without_opening(wire)
+
+
+def test_frames_sent_are_within_the_size_that_was_agreed(connect: Connect) -> None:
+    sender = connect().channel()
+    receiver = connect(frame_max=4096)
+    channel = receiver.channel()
+    queue = channel.declare()
+    body = bytes(range(256)) * 100
+    sender.publish("", queue, body)
+    assert channel.get_wait(queue).body == body  # the driver checks every frame's size
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        m.ConnectionOpen("/"),
+        m.ConnectionTuneOk(2047, 131072, 0),
+        m.ConnectionUpdateSecret(b"s", "r"),
+        m.QueueDeclare("q"),
+    ],
+    ids=lambda method: method.name(),
+)
+def test_nothing_but_start_ok_may_follow_start(dial: Dial, early: m.Method) -> None:
+    wire, _ = started(dial)
+    wire.send_method(0, early)
+    assert ends_without_opening(wire)
+
+
+def test_a_channel_may_not_be_opened_before_the_connection(dial: Dial, broker: Broker) -> None:
+    wire, _ = logged_in(dial, broker)
+    wire.send_method(1, m.ChannelOpen())
+    assert ends_without_opening(wire)
+
+
+def test_open_may_not_precede_tune_ok(dial: Dial, broker: Broker) -> None:
+    wire, _ = logged_in(dial, broker)
+    wire.send_method(0, m.ConnectionOpen("/"))
+    assert ends_without_opening(wire)
+
+
+def test_an_oversized_frame_in_the_handshake_ends_the_connection(dial: Dial) -> None:
+    wire, _ = started(dial)
+    wire.send(b"\x01\x00\x00\xff\xff\xff\xff")
+    assert ends_without_opening(wire)
+
+
+def test_the_whole_handshake_may_be_pipelined(dial: Dial, broker: Broker) -> None:
+    wire = dial()
+    response = plain(broker.user, broker.password)
+    wire.send(
+        PROTOCOL_HEADER
+        + method_frame(0, m.ConnectionStartOk(CLIENT_PROPERTIES, "PLAIN", response))
+        + method_frame(0, m.ConnectionTuneOk(2047, 131072, 0))
+        + method_frame(0, m.ConnectionOpen("/"))
+        + method_frame(1, m.ChannelOpen())
+        + method_frame(1, m.QueueDeclare("", exclusive=True))
+    )
+    wire.expect(m.ConnectionStart)
+    wire.expect(m.ConnectionTune)
+    wire.expect(m.ConnectionOpenOk)
+    wire.expect(m.ChannelOpenOk, 1)
+    assert wire.expect(m.QueueDeclareOk, 1).queue
+
+
+def test_update_secret_is_answered(connection: Connection) -> None:
+    connection.call(m.ConnectionUpdateSecret(b"new", "rotation"), m.ConnectionUpdateSecretOk)
+    assert connection.channel().declare()
+
+
+def test_close_is_answered_and_ends_open_channels(connect: Connect, connection: Connection) -> None:
+    queue = connection.channel().declare()
+    connection.call(m.ConnectionClose(200, "bye"), m.ConnectionCloseOk)
+    closed = connect().channel().fails(m.QueueDeclare(queue, passive=True))
+    assert closed.code == 404
+
+
+def test_frames_after_a_close_by_the_broker_are_ignored_until_close_ok(
+    connection: Connection,
+) -> None:
+    connection.send_method(0, m.ConnectionTuneOk(1, 4096, 0))
+    connection.send_method(1, m.ChannelOpen())
+    connection.send_method(1, m.QueueDeclare("q"))
+    assert connection.closed_by_broker().code == 504
+
+
+def test_close_from_both_sides_at_once_is_settled(connection: Connection) -> None:
+    connection.send(
+        method_frame(0, m.ConnectionTuneOk(1, 4096, 0))
+        + method_frame(0, m.ConnectionClose(200, "bye"))
+    )
+    assert connection.expect(m.ConnectionClose).reply_code == 504
+    got = connection.read_frame()
+    assert isinstance(got.method(), m.ConnectionCloseOk)
+
+
+def test_the_broker_sends_heartbeats_at_half_the_interval(connect: Connect) -> None:
+    connection = connect(heartbeat=2)
+    beats = [connection.read_frame(3) for _ in range(2)]
+    assert {(beat.kind, beat.channel, beat.payload) for beat in beats} == {(8, 0, b"")}
+
+
+def test_a_silent_client_is_dropped_after_two_intervals(connect: Connect) -> None:
+    connection = connect(heartbeat=1)
+    began = time.monotonic()
+    connection.rest(8)
+    assert 1.5 <= time.monotonic() - began <= 6
+
+
+def test_a_client_that_only_sends_heartbeats_stays(connect: Connect) -> None:
+    connection = connect(heartbeat=1)
+    until = time.monotonic() + 3.5
+    beat = frame(FRAME_HEARTBEAT, 0, b"")
+    while time.monotonic() < until:
+        connection.send(beat)
+        assert connection.read_frame(2).kind == FRAME_HEARTBEAT
+    assert connection.channel().declare()
+
+
+def test_any_traffic_counts_as_a_heartbeat(connect: Connect) -> None:
+    connection = connect(heartbeat=1)
+    channel = connection.channel()
+    until = time.monotonic() + 3.5
+    while time.monotonic() < until:
+        assert channel.declare()
+        try:
+            connection.next_frame(0, 0.4)
+        except TimeoutError:
+            pass
+    assert connection.heartbeats > 0
+
+
+def test_no_heartbeat_was_asked_for_and_none_comes(connect: Connect) -> None:
+    connection = connect(heartbeat=0)
+    with pytest.raises(TimeoutError):
+        connection.read_frame(1.5)
+
+
+def test_localhost_is_served_on_ipv4_and_ipv6(broker: Broker) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        wire = Wire("::1", broker.port)
+    except OSError as error:
+        if broker.host == "127.0.0.1":
+            pytest.skip(f"the broker was told to listen on {broker.host} only: {error}")
+        raise
+    wire.send(PROTOCOL_HEADER)
+    wire.expect(m.ConnectionStart)
+    wire.close()
+
+
+def test_a_client_that_disappears_leaves_its_messages_to_others(
+    connect: Connect, unique: Callable[[str], str]
+) -> None:
+    queue = unique("left")
+    first = connect()
+    holder = first.channel()
+    holder.declare(queue, exclusive=False, auto_delete=False)
+    holder.publish("", queue, b"held")
+    assert holder.get(queue, no_ack=False) is not None
+    first.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    first.close()
+    channel = connect().channel()
+    got = channel.get_wait(queue)
+    assert (got.body, got.method.redelivered) == (b"held", True)
+    channel.call(m.QueueDelete(queue), m.QueueDeleteOk)
+
+
+def test_an_unknown_vhost_is_named_in_the_refusal(connect: Connect) -> None:
+    with pytest.raises(ConnectionClosed) as closed:
+        connect(vhost="no-such-vhost")
+    assert str(closed.value) == "530 NOT_ALLOWED - vhost no-such-vhost not found (10.40)"
+
+
+@pytest.mark.rhizome_only
+@pytest.mark.timeout(40)
+def test_a_handshake_that_never_goes_on_is_given_up(dial: Dial) -> None:
+    silent, dripping = dial(), dial()
+    dripping.send(PROTOCOL_HEADER[:3])
+    assert silent.rest(25) in (b"", PROTOCOL_HEADER)
+    assert dripping.rest(25) in (b"", PROTOCOL_HEADER)
+
+
+@pytest.mark.rhizome_only
+@pytest.mark.timeout(40)
+def test_a_login_that_never_comes_is_given_up(dial: Dial) -> None:
+    wire, _ = started(dial)
+    wire.rest(25)

@@ -1,0 +1,109 @@
+"""Settings that every suite shares, and the broker of the suites that talk over a socket.
+
+By default those start a Rhizome process. With RHIZOME_TEST_AMQP=amqp://user:password@host:port/ they
+use the broker that is there instead (and its HTTP API at RHIZOME_TEST_HTTP, port 15672 by default),
+which is how the same tests are shown to hold on RabbitMQ. Tests of what only Rhizome does carry the
+marker `rhizome_only` and are left out then.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from hypothesis import settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from rhizome.testing.processes import Broker, BrokerProcess
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# No deadline: the machine is shared, and a slow example is not a wrong one.
+_EXAMPLES = DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis")
+settings.register_profile("default", deadline=None, database=_EXAMPLES)
+settings.register_profile("soak", deadline=None, database=_EXAMPLES, max_examples=5_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+EXTERNAL_AMQP = os.environ.get("RHIZOME_TEST_AMQP", "")
+EXTERNAL_HTTP = os.environ.get("RHIZOME_TEST_HTTP", "")
+TEST_SECONDS_MAX = 60
+SOCKET_SUITES = ("conformance", "interop")
+
+
+class ExternalBroker:
+    """A broker that somebody else started, and that tests may not stop."""
+
+    def __init__(self, amqp: str, http: str) -> None:
+        parts = urlsplit(amqp)
+        self.host = parts.hostname or "127.0.0.1"
+        self.port = parts.port or 5672
+        self.user = unquote(parts.username or "guest")
+        self.password = unquote(parts.password or "guest")
+        self.http_port = urlsplit(http).port or 15672
+
+    @property
+    def url(self) -> str:
+        return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{self.host}:{self.http_port}"
+
+    def restart(self) -> None:
+        pytest.skip("the broker is not ours to restart")
+
+    def kill(self) -> None:
+        pytest.skip("the broker is not ours to kill")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "rhizome_only: says what Rhizome does and RabbitMQ does not")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        suite = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
+        if suite in SOCKET_SUITES and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS_MAX))
+        if EXTERNAL_AMQP and item.get_closest_marker("rhizome_only") is not None:
+            item.add_marker(pytest.mark.skip(reason="only Rhizome does this"))
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker that all tests of a run share. Tests use names of their own in it."""
+    if EXTERNAL_AMQP:
+        yield ExternalBroker(EXTERNAL_AMQP, EXTERNAL_HTTP)
+        return
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"))
+    process.start()
+    yield process
+    assert process.is_running(), f"the broker died during the tests\n{process.printed()}"
+    assert process.stop() == 0, process.printed()
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A Rhizome process of this test's own, to kill and restart as it likes."""
+    process = BrokerProcess(tmp_path / "own")
+    process.start()
+    yield process
+    if process.is_running():
+        assert process.stop() == 0, process.printed()
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Makes names that no other test of any run uses: `unique("orders")`."""
+    numbers = itertools.count(1)
+    stem = f"{request.function.__name__[:60]}.{os.getpid()}.{os.urandom(3).hex()}"
+
+    def make(word: str) -> str:
+        return f"{word}-{next(numbers)}.{stem}"
+
+    return make

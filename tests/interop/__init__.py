@@ -1,0 +1,1 @@
+"""Unmodified AMQP clients against a running broker."""

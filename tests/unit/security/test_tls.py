@@ -1,0 +1,130 @@
+"""TLS contexts, and the names in certificates."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rhizome.security.tls import TlsError, certificate_names, server_context
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+
+
+@dataclass(frozen=True)
+class Settings:
+    certificate: str = ""
+    key: str = ""
+    ca: str = ""
+    verify_client: str = "none"
+    minimum_version: str = "1.2"
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a self-signed certificate.pem and key.pem, which serves as authority too."""
+    place = tmp_path_factory.mktemp("tls")
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
+        " -keyout key.pem -out certificate.pem -subj /O=Example/OU=Sales/CN=localhost"
+    )
+    subprocess.run(command.split(), cwd=place, check=True, capture_output=True, timeout=30)
+    return place
+
+
+def settings(pem: Path, **changes: str) -> Settings:
+    values = {"certificate": str(pem / "certificate.pem"), "key": str(pem / "key.pem")}
+    return Settings(**(values | changes))
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
+    """Shake hands in memory; return the server's side."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    far = server.wrap_bio(to_server, to_client, server_side=True)
+    waiting = [near, far]
+    for _ in range(10):
+        for side in list(waiting):
+            try:
+                side.do_handshake()
+                waiting.remove(side)
+            except ssl.SSLWantReadError:
+                pass
+    assert not waiting
+    return far
+
+
+def client_context(pem: Path, *, certified: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(pem / "certificate.pem"))
+    if certified:
+        context.load_cert_chain(pem / "certificate.pem", pem / "key.pem")
+    return context
+
+
+def test_context_refuses_versions_before_the_minimum(pem: Path) -> None:
+    assert server_context(settings(pem)).minimum_version == ssl.TLSVersion.TLSv1_2
+    newest = server_context(settings(pem, minimum_version="1.3"))
+    assert newest.minimum_version == ssl.TLSVersion.TLSv1_3
+
+
+def test_client_without_a_certificate_is_served_unless_one_is_required(pem: Path) -> None:
+    ca = str(pem / "certificate.pem")
+    client = client_context(pem, certified=False)
+    handshake(server_context(settings(pem)), client)
+    side = handshake(server_context(settings(pem, ca=ca, verify_client="optional")), client)
+    assert certificate_names(side.getpeercert()) == ("", "")
+    with pytest.raises(ssl.SSLError):
+        handshake(server_context(settings(pem, ca=ca, verify_client="required")), client)
+
+
+def test_names_come_from_the_verified_certificate(pem: Path) -> None:
+    ca = str(pem / "certificate.pem")
+    server = server_context(settings(pem, ca=ca, verify_client="required"))
+    side = handshake(server, client_context(pem, certified=True))
+    assert certificate_names(side.getpeercert()) == ("CN=localhost,OU=Sales,O=Example", "localhost")
+
+
+def test_unverified_certificate_has_no_names(pem: Path) -> None:
+    side = handshake(server_context(settings(pem)), client_context(pem, certified=True))
+    assert certificate_names(side.getpeercert()) == ("", "")
+
+
+def test_special_characters_of_a_name_are_escaped() -> None:
+    certificate = {"subject": ((("commonName", "a,b+c\\d"),), (("userId", " #x "),))}
+    assert certificate_names(certificate) == ("UID=\\ #x\\ ,CN=a\\,b\\+c\\\\d", "a,b+c\\d")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"certificate": ""}, "tls.certificate"),
+        ({"certificate": "/nowhere/c.pem"}, "/nowhere/c.pem"),
+        ({"key": "/nowhere/k.pem"}, "/nowhere/k.pem"),
+        ({"verify_client": "required"}, "tls.ca"),
+        ({"verify_client": "required", "ca": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
+    ],
+)
+def test_unusable_settings_are_refused_by_name(
+    pem: Path, changes: dict[str, str], named: str
+) -> None:
+    with pytest.raises(TlsError, match=named):
+        server_context(settings(pem, **changes))
+
+
+def test_key_of_another_certificate_is_refused(pem: Path, tmp_path: Path) -> None:
+    command = "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:prime256v1 -out other.pem"
+    subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True, timeout=30)
+    with pytest.raises(TlsError, match="fit the certificate"):
+        server_context(settings(pem, key=str(tmp_path / "other.pem")))
+
+
+def test_encrypted_key_is_refused_instead_of_asked_about(pem: Path, tmp_path: Path) -> None:
+    locked = tmp_path / "locked.pem"
+    command = f"openssl pkey -in key.pem -aes256 -passout pass:x -out {locked}"
+    subprocess.run(command.split(), cwd=pem, check=True, capture_output=True, timeout=30)
+    with pytest.raises(TlsError, match="unencrypted"):
+        server_context(settings(pem, key=str(locked)))

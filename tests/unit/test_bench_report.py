@@ -1,0 +1,103 @@
+"""The verdicts of `make bench`: a harness that says "pass" wrongly is worse than none."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("report")
+
+
+def run_with(**scenarios: dict[str, dict[str, float]]) -> dict[str, Any]:
+    return {
+        "date": "2026-01-01T00:00:00Z",
+        "commit": "abc",
+        "cores": 2,
+        "kernel": "6",
+        "python": "3.11",
+        "runs": 3,
+        "seconds": 4.0,
+        "quick": False,
+        "versions": {"rabbitmq": "3.10", "rhizome": "0.1"},
+        "scenarios": {
+            name.replace("_", "-"): {"medians": medians, "runs": {}, "failures": {}}
+            for name, medians in scenarios.items()
+        },
+    }
+
+
+def throughput(rate: float, cpu: float) -> dict[str, dict[str, float]]:
+    return {
+        "rabbitmq": {"rate": 90_000.0, "cpu_per_million": 20.0},
+        "rhizome": {"rate": rate, "cpu_per_million": cpu},
+    }
+
+
+def verdicts(report: ModuleType, run: dict[str, Any]) -> dict[str, bool]:
+    return {f"{check.scenario}: {check.what}": check.ok for check in report.checks(run)}
+
+
+def test_ten_times_the_rate_at_a_tenth_of_the_cpu_passes(report: ModuleType) -> None:
+    found = verdicts(report, run_with(auto_16=throughput(900_000.0, 1.48)))
+    assert found == {
+        "auto-16: times the rate": True,
+        "auto-16: of the CPU per message": True,
+        "auto-16: CPU s per million, LavinMQ's": True,
+    }
+
+
+def test_each_target_of_a_load_fails_by_itself(report: ModuleType) -> None:
+    found = verdicts(report, run_with(auto_16=throughput(899_000.0, 2.1)))
+    assert set(found.values()) == {False}
+    found = verdicts(report, run_with(auto_16=throughput(900_000.0, 1.9)))
+    assert not found["auto-16: CPU s per million, LavinMQ's"]
+    assert found["auto-16: of the CPU per message"]
+
+
+def test_a_broker_that_could_not_be_measured_fails(report: ModuleType) -> None:
+    only_rabbitmq = {"rabbitmq": {"rate": 90_000.0, "cpu_per_million": 20.0}}
+    assert set(verdicts(report, run_with(auto_16=only_rabbitmq)).values()) == {False}
+
+
+def test_latency_must_be_below_half(report: ModuleType) -> None:
+    latency = {
+        "rabbitmq": {"p50_us": 200.0, "p99_us": 2000.0},
+        "rhizome": {"p50_us": 100.0, "p99_us": 1001.0},
+    }
+    found = verdicts(report, run_with(latency=latency))
+    assert found == {"latency: of p50": True, "latency: of p99": False}
+
+
+def test_backlog_restart_and_idle_have_absolute_limits(report: ModuleType) -> None:
+    run = run_with(
+        backlog_1m={"rhizome": {"growth_mib": 101.0, "drain_ratio": 0.5}},
+        restart={"rhizome": {"clean_seconds": 4.9, "killed_seconds": 5.1}},
+        idle={"rhizome": {"kib_each": 39.0}},
+    )
+    assert verdicts(report, run) == {
+        "backlog-1m: MiB of growth": False,
+        "backlog-1m: of the empty queue's rate": True,
+        "restart: seconds (clean)": True,
+        "restart: seconds (killed)": False,
+        "idle: KiB per connection": True,
+    }
+
+
+def test_table_and_chart_show_what_was_measured(report: ModuleType) -> None:
+    run = run_with(auto_16=throughput(4_000_000.0, 0.25))
+    text = report.markdown(run)
+    assert "| 90k | 4M | 44.4x | 20 | 0.25 | 0.0125x | 1.48 | pass |" in text
+    assert "3 of 3 targets met" in text
+    chart = report.chart(run)
+    assert chart.count("<rect") == 1 + 2 + 4  # background, legend, two bars in two panels
+    assert "16 B, auto-ack" in chart
