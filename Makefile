@@ -17,7 +17,6 @@ BUILD_DEPS := setuptools 'mypy[mypyc]' librt mypy-extensions crc32c
 # Cheap first: a broken codec should not wait for a browser.
 SUITES := unit interaction simulation conformance process interop console spark
 SUITE_DIRS = $(foreach s,$(SUITES),$(if $(shell find tests/$(s) -name 'test_*.py' -print -quit 2>/dev/null),tests/$(s)))
-NODE_DIRS = $(patsubst %/package-lock.json,%,$(shell find tests -name package-lock.json -not -path '*/node_modules/*'))
 GENERATORS = $(wildcard tools/generate_*.py)
 LISTEN ?= 127.0.0.1:5672
 HTTP ?= 127.0.0.1:15672
@@ -76,8 +75,6 @@ constraints: ## renew requirements/constraints.txt from what pyproject.toml allo
 
 test-deps: $(VENV)/test.stamp build
 	@tools/system_packages.sh
-	@for d in $(NODE_DIRS); do \
-		if command -v npm >/dev/null; then npm --prefix $$d ci --silent --no-audit --no-fund; fi; done
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python" >&2; exit 1; }

@@ -21,7 +21,6 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
-HOT_LIST = ROOT / "tools" / "hot_modules.txt"
 GROUP_NAME = "rhizome_hot"  # the shared library is src/rhizome_hot__mypyc.*.so
 COMPILING_COMMANDS = {"build", "build_ext", "bdist_wheel", "editable_wheel", "install", "develop"}
 # mypyc writes one .c file per module, so that all cores compile; the linker then optimises them
@@ -29,20 +28,6 @@ COMPILING_COMMANDS = {"build", "build_ext", "bdist_wheel", "editable_wheel", "in
 # on 13,000 lines and 2 cores: one file 73 s, many files 60 s, many files and this 41 s.
 LTO_CFLAGS = ["-flto", "-fvisibility=hidden"]
 LTO_LDFLAGS = ["-flto=auto", "-O3", "-fvisibility=hidden"]
-
-
-def hot_modules() -> list[str]:
-    """The paths, relative to this directory, of the modules to compile; globs are expanded."""
-    paths: set[str] = set()
-    for line in HOT_LIST.read_text().splitlines():
-        pattern = line.partition("#")[0].strip()
-        if not pattern:
-            continue
-        found = [p for p in ROOT.glob(pattern) if p.name != "__init__.py"]
-        if not found:
-            raise SystemExit(f"{HOT_LIST}: '{pattern}' matches no module; correct or remove it")
-        paths.update(str(p.relative_to(ROOT)) for p in found)
-    return sorted(paths)
 
 
 def why_not_compiled() -> str | None:
@@ -96,7 +81,10 @@ def extensions() -> list[Extension]:
     from mypyc.build import mypycify
 
     os.chdir(ROOT)
-    modules = hot_modules()
+    sys.path.insert(0, str(ROOT / "tools"))
+    from hot_list import hot_modules
+
+    modules = [str(path.relative_to(ROOT)) for path in hot_modules()]
     print(f"rhizome: compiling {len(modules)} modules with mypyc", file=sys.stderr)
     compiled: list[Extension] = mypycify(
         ["--follow-imports=silent", *modules],

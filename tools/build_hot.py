@@ -15,32 +15,27 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from hot_list import HOT_LIST, ROOT, hot_modules
+
 SOURCES = ROOT / "src"
 STAMP = ROOT / "build" / "hot.stamp"
 FORM = ROOT / "build" / "form"
 
 
 def digest() -> str:
-    """Of all sources: mypyc reads the types of the modules that a hot module imports, too."""
+    """Of everything that the compiled modules depend on.
+
+    That includes their neighbours: mypyc compiles the types of what a hot module imports into it.
+    """
     sha = hashlib.sha256()
     for fact in (platform.python_version(), platform.machine(), version("mypy"), version("librt")):
         sha.update(fact.encode() + b"\0")
-    inputs = [ROOT / "setup.py", ROOT / "tools" / "hot_modules.txt", *hot_sources()]
+    neighbours = {p for hot in hot_modules() for p in hot.parent.glob("*.py")}
+    inputs = [ROOT / "setup.py", HOT_LIST, *sorted(neighbours)]
     for path in inputs:
         sha.update(str(path.relative_to(ROOT)).encode() + b"\0")
         sha.update(path.read_bytes() + b"\0")
     return sha.hexdigest()
-
-
-def hot_sources() -> list[Path]:
-    patterns = (ROOT / "tools" / "hot_modules.txt").read_text().splitlines()
-    found: set[Path] = set()
-    for line in patterns:
-        pattern = line.partition("#")[0].strip()
-        if pattern:
-            found.update(ROOT.glob(pattern))
-    return sorted(found)
 
 
 def extension_modules() -> list[Path]:

@@ -133,6 +133,7 @@ class Broker:
     blocking: bool
     block_reason: str
     stalled: dict[int, Connection]
+    congested: dict[Queue, None]
     _seed: bytes
     _names: i64
     _next_connection: i64
@@ -176,6 +177,7 @@ class Broker:
         self.blocking = False
         self.block_reason = ""
         self.stalled = {}
+        self.congested = {}
         self._seed = seed
         self._names = 0
         self._next_connection = 0
@@ -213,6 +215,8 @@ class Broker:
 
     def _queue_deleted(self, queue: Queue) -> None:
         queue.deleted = True
+        queue.ready_bytes = 0
+        queue.judge_congestion(self.turn.now_ms)
         self.timers.unwatch(queue)
         for consumer in queue.consumers():
             channel = consumer.channel
@@ -459,6 +463,8 @@ class Broker:
 
     def tick(self, now_ms: i64) -> None:
         self.timers.tick(now_ms)
+        for queue in list(self.congested):
+            queue.judge_congestion(now_ms)
 
     def end_turn(self) -> None:
         """Dispatch, settle and confirm everything that this wake-up has touched."""

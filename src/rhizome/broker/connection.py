@@ -111,6 +111,8 @@ class Connection:
     full: bool
     suspended: bool
     stalled: bool
+    paused: bool
+    drained_ms: i64
     publishing: bool
     frame_max: i64
     channel_max: i64
@@ -163,6 +165,8 @@ class Connection:
         self.full = False
         self.suspended = False
         self.stalled = False
+        self.paused = False
+        self.drained_ms = 0
         self.publishing = False
         self.frame_max = HANDSHAKE_FRAME_MAX
         self.channel_max = 0
@@ -205,13 +209,21 @@ class Connection:
     def flushed(self) -> None:
         """The shell has written the outbox: let deliveries go on that it had no room for."""
         self.marked = False
+        if self.writable:
+            self.drained_ms = self.broker.turn.now_ms
         if self.full:
             self.full = False
             self.wake_consumers()
 
     def wants_input(self) -> bool:
         """Whether the shell should go on reading from the socket."""
-        return not self.stalled and (not self.suspended or self.held_bytes < HELD_BYTES_MAX)
+        if self.stalled or self.paused:
+            return False
+        return not self.suspended or self.held_bytes < HELD_BYTES_MAX
+
+    def is_waiting(self) -> bool:
+        """Whether input has to wait: for an answer, for an alarm to end, for consumers."""
+        return self.suspended or self.stalled or self.paused
 
     def touch(self) -> None:
         """Ask for a flush of the outbox at the end of this turn."""
@@ -227,6 +239,7 @@ class Connection:
         """The shell's write buffer has passed its high or low mark."""
         if writable and not self.writable:
             self.writable = True
+            self.drained_ms = self.broker.turn.now_ms
             self.wake_consumers()
         else:
             self.writable = writable
@@ -241,13 +254,26 @@ class Connection:
         self.suspended = True
 
     def resume(self) -> None:
-        """Go on with what came in meanwhile."""
+        """What ``suspend`` was for has come."""
         self.suspended = False
+        self._go_on()
+
+    def pause(self) -> None:
+        """Take no input for a moment: consumers of what was published here are busy."""
+        self.paused = True
+        self.touch()
+
+    def unpause(self) -> None:
+        self.paused = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take up what came in while the connection waited."""
         if self.stage == CLOSED:
             return
         self.touch()
         held = self.held
-        if len(held) > 0:
+        if len(held) > 0 and not self.is_waiting():
             self.held = []
             self.held_bytes = 0
             self._consume(b"".join(held))
@@ -260,7 +286,7 @@ class Connection:
             return
         self.received_bytes += len(data)
         self.last_received_ms = self.broker.turn.now_ms
-        if self.suspended or self.stalled:
+        if self.is_waiting():
             self.held.append(data)
             self.held_bytes += len(data)
             return
@@ -296,10 +322,10 @@ class Connection:
         self._run_guarded(tail)
         if self.stage == CLOSED:
             return False
-        if len(self.tail) > 0 or self.suspended or self.stalled:
+        if len(self.tail) > 0 or self.is_waiting():
             # The unit could not be finished (the connection is waiting for something): keep order.
             rest = data[used:]
-            if self.suspended or self.stalled:
+            if self.is_waiting():
                 if len(rest) > 0:
                     self.held.append(rest)
                     self.held_bytes += len(rest)
@@ -352,16 +378,14 @@ class Connection:
             try:
                 self._run(data)
                 return
-            except ChannelError as error:
-                self._fail_channel(error)
-            except ConnectionFault as error:
-                self.fail(error)
+            # One name per clause: a variable of compiled code has one type.
+            except ChannelError as soft:
+                self._fail_channel(soft)
+            except AmqpError as hard:
+                self.fail(hard)
                 return
-            except AmqpError as error:
-                self.fail(error)
-                return
-            except Exception as error:
-                self.broker.report_bug(error, self.name)
+            except Exception as bug:
+                self.broker.report_bug(bug, self.name)
                 self.fail(InternalFault("the broker made a mistake; its log has the details"))
                 return
 
@@ -378,7 +402,7 @@ class Connection:
             if at == 0:
                 return
         while end - at >= 7:
-            if self.suspended or self.stalled:
+            if self.is_waiting():
                 self.held.append(data[at:])
                 self.held_bytes += end - at
                 self.at = end
@@ -716,8 +740,8 @@ class Connection:
             return
         self.stalled = stalled
         self.touch()
-        if not stalled and not self.suspended:
-            self.resume()
+        if not stalled:
+            self._go_on()
 
 
 def octets(data: bytes) -> str:

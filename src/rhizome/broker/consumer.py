@@ -69,14 +69,16 @@ class Consumer:
 
     def can_take(self) -> bool:
         """Whether a delivery fits in the consumer's prefetch, the channel's and the outbox."""
-        if not self.channel.connection.can_write():
-            return False
+        return self.channel.connection.can_write() and not self.is_sated()
+
+    def is_sated(self) -> bool:
+        """Whether as much is unacked as the prefetch of the consumer or of its channel allows."""
         if self.no_ack:
-            return True
-        if self.prefetch > 0 and self.unacked >= self.prefetch:
             return False
+        if self.prefetch > 0 and self.unacked >= self.prefetch:
+            return True
         limit = self.channel.prefetch_global
-        return limit == 0 or self.channel.unacked.count < limit
+        return limit > 0 and self.channel.unacked.count >= limit
 
     def deliver(self, message: Message, redelivered: bool) -> None:
         """Write basic.deliver and the content into the outbox of the consumer's connection."""

@@ -48,9 +48,9 @@ class Lane:
 
     def push(self, message: Message) -> None:
         """Append a resident message. Its index is above all others of this lane."""
-        tail = self.tail
-        if tail - self.head > self.mask:
+        if self.tail - self.head > self.mask:
             self._resize((self.mask + 1) * 2)
+        tail = self.tail
         self.slots[tail & self.mask] = message
         self.tail = tail + 1
 

@@ -63,6 +63,8 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
         broker.log.append(message, route.durable_ids)
         for queue in route.queues:
             queue.push(message)
+            if queue.congested:
+                queue.pause(connection)
         confirms = channel.confirms
         if confirms is not None:
             confirms.published += 1

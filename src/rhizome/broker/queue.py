@@ -18,11 +18,22 @@ from rhizome.broker.lane import Lane
 from rhizome.broker.lastvalue import LastValues
 from rhizome.broker.message import NO_EXPIRATION, SPILL_POSITION_FIRST, Message
 from rhizome.broker.routing.destination import Destination
-from rhizome.journal.index import PagedIndex, merged
+from rhizome.journal.index import PagedIndex
+from rhizome.journal.scan import merged
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
+    from rhizome.broker.connection import Connection
     from rhizome.broker.state import QueueDefinition
+
+CONGESTED_BYTES: Final = 512 * 1024
+"""Above this much waiting for consumers that are busy, publishers keep to the pace of these."""
+
+QUANTUM_BYTES: Final = 256 * 1024
+"""What consumers take before a paused publisher goes on."""
+
+BUSY_MS: Final = 100
+"""A consumer whose socket has taken nothing for this long is slow, not busy: it holds nobody up."""
 
 REASON_REJECTED: Final = "rejected"
 REASON_EXPIRED: Final = "expired"
@@ -90,6 +101,10 @@ class Queue(Destination):
     active: Consumer | None
     exclusive: bool
     marked: bool
+    congested: bool
+    paused: list[Connection]
+    paused_mark: i64
+    delivered_bytes: i64
     settled_marked: bool
     settled: list[int]
     last_values: LastValues | None
@@ -123,6 +138,10 @@ class Queue(Destination):
         self.active = None
         self.exclusive = False
         self.marked = False
+        self.congested = False
+        self.paused = []
+        self.paused_mark = 0
+        self.delivered_bytes = 0
         self.settled_marked = False
         self.settled = []
         self.last_values = None
@@ -315,12 +334,59 @@ class Queue(Destination):
                 self._deliver(consumer, message)
                 delivered += 1
             self.delivered += delivered
+        if self.congested or self.ready_bytes > CONGESTED_BYTES:
+            self.judge_congestion(now_ms)
+
+    # ---- flow control ------------------------------------------------------------------------
+
+    def judge_congestion(self, now_ms: i64) -> None:
+        """Let publishers keep to the pace of consumers that are busy taking what is here.
+
+        Without this a fast publisher outruns consumers that could keep up, and every message takes
+        the way over the disk. A consumer that has stopped reading, or that has all it asked for
+        unacked, is not waited for.
+        """
+        congested = self.ready_bytes > CONGESTED_BYTES and self._is_consumer_busy(now_ms)
+        if congested and not self.congested:
+            self.congested = True
+            self.broker.congested[self] = None
+        elif not congested and self.congested:
+            self.congested = False
+            self.broker.congested.pop(self, None)
+            self._unpause()
+        elif len(self.paused) > 0:
+            taken: i64 = self.delivered_bytes - self.paused_mark
+            if taken >= QUANTUM_BYTES * len(self.paused):
+                self._unpause()
+
+    def _is_consumer_busy(self, now_ms: i64) -> bool:
+        for level in self.levels:
+            for consumer in level.consumers:
+                connection = consumer.channel.connection
+                if now_ms - connection.drained_ms < BUSY_MS and not consumer.is_sated():
+                    return True
+        return False
+
+    def pause(self, connection: Connection) -> None:
+        """A connection has published to this queue while it is congested."""
+        if not connection.paused:
+            if len(self.paused) == 0:
+                self.paused_mark = self.delivered_bytes
+            connection.pause()
+            self.paused.append(connection)
+
+    def _unpause(self) -> None:
+        paused = self.paused
+        self.paused = []
+        for connection in paused:
+            connection.unpause()
 
     def _deliver(self, consumer: Consumer, message: Message) -> None:
         redelivered = len(self.counts) > 0 and message.index in self.counts
         if redelivered:
             self.redelivered += 1
             message = self.broker.with_delivery_count(self, message)
+        self.delivered_bytes += len(message.content)
         consumer.deliver(message, redelivered)
         if consumer.no_ack:
             self.forget(message)

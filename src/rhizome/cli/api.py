@@ -109,10 +109,6 @@ class Api:
         """Create or change what `target` names."""
         self._request("PUT", target, document)
 
-    def post(self, target: str, document: Row) -> Any:
-        """Ask `target` to do something."""
-        return self._request("POST", target, document)
-
     def delete(
         self,
         target: str,
@@ -169,7 +165,7 @@ class Api:
         return {
             "Authorization": "Basic " + base64.b64encode(login).decode(),
             "Content-Type": "application/json",
-            "Accept": "application/json",
+            "Accept": "*/*",
         }
 
     def _refusal(self, verb: str, target: str, status: int, reason: str, text: str) -> str:

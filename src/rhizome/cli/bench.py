@@ -142,7 +142,7 @@ def run_plan(plan: Plan, shares: Sequence[Share], report: Report) -> Summary:
             _follow(started, began, report)
         except KeyboardInterrupt:
             for each in started:
-                each.pipe.send("stop")
+                _stop(each)
             _follow(started, began, report)
     finally:
         for each in started:
@@ -194,6 +194,14 @@ def _follow(workers: Sequence[_Process], began: float, report: Report) -> None:
             worker = next(each for each in open_workers if each.pipe is pipe)
             _take(worker)
         report(time.monotonic() - began, total_counts(each.counts for each in workers))
+
+
+def _stop(worker: _Process) -> None:
+    """Ask a worker for an early end; it may just have come to its own."""
+    try:
+        worker.pipe.send("stop")
+    except OSError:
+        pass
 
 
 def _take(worker: _Process) -> None:

@@ -8,6 +8,7 @@ latencies.
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ STAMP: Final = Struct(">q")
 BATCH_MAX: Final = 100
 PROGRESS_INTERVAL_S: Final = 0.25
 PACE_INTERVAL_S: Final = 0.001
-CONFIRM_PATIENCE_S: Final = 10.0
 PREFETCH_MIN: Final = 1000
 
 
@@ -91,11 +91,13 @@ def share_out(publishers: int, consumers: int, processes: int) -> list[Share]:
 
 
 def work(plan: Plan, share: Share, pipe: Pipe) -> None:
-    """A worker process: connect, say `ready`, wait for the start, run, report."""
+    """A worker process: connect, say `ready`, wait for the start, run, report.
+
+    Ctrl-C reaches all processes of a terminal; the parent alone decides what it means.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         loops.run(_Worker(plan, share, pipe).run())
-    except KeyboardInterrupt:
-        pipe.send(Failed("interrupted"))
     except Exception as error:
         pipe.send(Failed(describe_failure(error)))
 
@@ -121,8 +123,8 @@ class _Worker:
         await asyncio.to_thread(self._pipe.recv)
         began = time.monotonic()
         tasks = [
-            *(asyncio.create_task(self._publish(*each)) for each in publishers),
-            *(asyncio.create_task(self._consume(*each)) for each in consumers),
+            *(asyncio.create_task(self._publish(*each[1:])) for each in publishers),
+            *(asyncio.create_task(self._consume(*each[1:])) for each in consumers),
         ]
         failure = await self._watch(tasks, began + plan.seconds)
         seconds = time.monotonic() - began
@@ -168,7 +170,7 @@ class _Worker:
 
     # --- publishing
 
-    async def _publish(self, connection: Connection, channel: Channel, queue: str) -> None:
+    async def _publish(self, channel: Channel, queue: str) -> None:
         if self._plan.rate:
             await self._publish_paced(channel, queue)
         else:
@@ -213,7 +215,7 @@ class _Worker:
 
     # --- consuming
 
-    async def _consume(self, connection: Connection, channel: Channel, queue: str) -> None:
+    async def _consume(self, channel: Channel, queue: str) -> None:
         ack_every = self._plan.ack_every
         unacked = 0
         messages = channel.consume(queue, no_ack=ack_every == 0)

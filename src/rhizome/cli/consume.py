@@ -69,31 +69,57 @@ def consume(
 async def _consume(
     uri: str, queue: str, count: int, ack: bool, form: Format, timeout_s: float | None
 ) -> int:
-    # With a count, never more is taken than is printed; without acks, nothing limits it.
-    prefetch = min(count, PREFETCH) if ack and count else PREFETCH if ack else count
+    # Without acks nothing frees the window, so it must hold all that is to be printed.
+    prefetch = min(count or PREFETCH, PREFETCH) if ack else count
     async with (
         connect(uri, name="rhizome consume") as connection,
         connection.channel(prefetch=prefetch) as channel,
     ):
-        return await _print_messages(channel, queue, count, ack, form, timeout_s)
+        printer = _Printer(channel, queue, form, count - prefetch if count else None)
+        return await printer.run(count, ack, timeout_s)
 
 
-async def _print_messages(
-    channel: Channel, queue: str, count: int, ack: bool, form: Format, timeout_s: float | None
-) -> int:
-    printed = 0
-    async with channel.consume(queue) as messages:
-        while not count or printed < count:
-            try:
+class _Printer:
+    """Prints messages and acknowledges them.
+
+    Each ack lets the broker deliver one more. With a count, the last acks are therefore held back
+    until the consumer is cancelled: no message is ever taken that isn't printed.
+    `acks_at_once_max` says how many are not held back, None that none is.
+    """
+
+    def __init__(
+        self, channel: Channel, queue: str, form: Format, acks_at_once_max: int | None
+    ) -> None:
+        self._channel = channel
+        self._messages = channel.consume(queue)
+        self._form = form
+        self._acks_at_once_max = acks_at_once_max
+        self._printed = 0
+        self._unacked: Message | None = None
+
+    async def run(self, count: int, ack: bool, timeout_s: float | None) -> int:
+        """Print until the count or the timeout is reached; returns how many."""
+        try:
+            while not count or self._printed < count:
                 async with asyncio.timeout(timeout_s):
-                    message = await anext(messages)
-            except TimeoutError:
-                break
-            write_message(message, form)
-            printed += 1
-            if ack:
-                await message.ack()
-    return printed
+                    message = await anext(self._messages)
+                write_message(message, self._form)
+                self._printed += 1
+                if ack:
+                    await self._ack(message)
+        except TimeoutError:
+            pass
+        finally:
+            await self._messages.cancel()
+            if self._unacked is not None and self._channel.is_open:
+                await self._unacked.ack(multiple=True)
+        return self._printed
+
+    async def _ack(self, message: Message) -> None:
+        if self._acks_at_once_max is None or self._printed <= self._acks_at_once_max:
+            await message.ack()
+        else:
+            self._unacked = message
 
 
 def write_message(message: Message, form: Format) -> None:

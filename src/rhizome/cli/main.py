@@ -112,6 +112,7 @@ def _nearest(name: str) -> str:
 
 
 app = typer.Typer(
+    name="rhizome",
     cls=RhizomeGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

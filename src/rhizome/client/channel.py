@@ -346,7 +346,6 @@ class Channel(TopologyCalls):
     # --- called by consumers
 
     async def _subscribe(self, consumer: Consumer) -> None:
-        self._require_open()
         self._consumers[consumer.tag] = consumer
         request = methods.BasicConsume(
             queue=consumer.queue,

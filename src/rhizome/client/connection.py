@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import ssl
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,13 +37,14 @@ from rhizome.client.events import (
 )
 from rhizome.client.opening import Opening
 from rhizome.client.protocol import ClientConnection, Phase, Settings
-from rhizome.errors import ConnectionForced
+from rhizome.errors import CommandInvalid, ConnectionForced
 
 T = TypeVar("T")
 
 # What is pending beyond this is written at once instead of at the end of the loop's turn.
 WRITE_BYTES_PENDING_MAX: Final = 128 * 1024
 SOCKET_BUFFER_BYTES_HIGH: Final = 1024 * 1024
+COMMAND_INVALID: Final = CommandInvalid.code
 CLOSE_TIMEOUT_S: Final = 5.0
 TICK_S_DEFAULT: Final = 1.0
 
@@ -155,6 +157,7 @@ class Connection:
         self._full = False
         self._flushing = False
         self._timer: asyncio.TimerHandle | None = None
+        self._new_secrets: deque[asyncio.Future[None]] = deque()
         self._overfull: set[Consumer] = set()
         self._awaiting = 0
         self._reading = True
@@ -198,6 +201,10 @@ class Connection:
         self._require_open()
         self._core.update_secret(secret.encode(), reason)
         self._flush_soon()
+        taken: asyncio.Future[None] = self._loop.create_future()
+        self._new_secrets.append(taken)
+        with self._awaiting_broker():
+            await taken
 
     async def close(self, code: int = 200, text: str = "Goodbye") -> None:
         """Close the connection and wait for the broker's agreement, a few seconds at most."""
@@ -349,13 +356,16 @@ class Connection:
     # --- events
 
     def _handle(self, events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, ContentReceived):
-                channel = self._channels.get(event.channel)
-                if channel is not None:
-                    channel._content(event)
-            else:
-                self._handle_rare(event)
+        try:
+            for event in events:
+                if isinstance(event, ContentReceived):
+                    channel = self._channels.get(event.channel)
+                    if channel is not None:
+                        channel._content(event)
+                else:
+                    self._handle_rare(event)
+        except ProtocolViolation as violation:
+            self._handle(self._core.refuse(violation, COMMAND_INVALID))
         if self._core.pending_bytes:
             self._flush_soon()
 
@@ -377,20 +387,16 @@ class Connection:
 
     def _method(self, event: MethodReceived) -> None:
         channel = self._channels.get(event.channel)
-        if channel is None:
-            return
-        try:
+        if channel is not None:
             channel._method(event.method)
-        except ProtocolViolation as violation:
-            self._core.close(503, str(violation)[:200])
-            self._flush()
-            self._handle(self._core.connection_lost(str(violation)))
+        elif event.channel == 0 and self._new_secrets:
+            # The one method on channel 0 that the core passes on: update-secret-ok.
+            _fulfil(self._new_secrets.popleft())
 
     def _handshake_done(self, event: ConnectionOpened) -> None:
         self.known_hosts = event.known_hosts
         self._tick()
-        if not self._opened.done():
-            self._opened.set_result(None)
+        _fulfil(self._opened)
 
     def _set_blocked(self, reason: str | None) -> None:
         self.blocked_reason = reason
@@ -406,8 +412,9 @@ class Connection:
         self._flush()
         if self._transport is not None:
             self._transport.close()
-        if not self._opened.done():
-            self._opened.set_exception(renewed(self._error))
+        for waiting in (self._opened, *self._new_secrets):
+            if not waiting.done():
+                waiting.set_exception(renewed(self._error))
         channels = list(self._channels.values())
         self._channels.clear()
         for channel in channels:
@@ -464,6 +471,11 @@ class Connection:
             self._opened.exception()
         if self._transport is not None:
             self._transport.abort()
+
+
+def _fulfil(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _settings(address: Address, name: str, client_properties: dict[str, object]) -> Settings:

@@ -64,6 +64,7 @@ class Consumer:
     async def subscribe(self) -> None:
         """Send basic.consume and wait for the broker's answer; done once."""
         if not self._subscribed:
+            self._channel._require_open()
             self._subscribed = True
             await self._channel._subscribe(self)
 

@@ -56,8 +56,11 @@ from rhizome.amqp.spec import (
     FRAME_METHOD,
     FRAME_OVERHEAD,
     PROTOCOL_HEADER,
+    REPLY_FRAME_ERROR,
+    REPLY_SUCCESS,
 )
 from rhizome.amqp.values import encode_table
+from rhizome.amqp.wire import SHORTSTR_BYTES_MAX
 from rhizome.client import replies
 from rhizome.client.errors import ConnectionLost, NotOpen, ProtocolViolation
 from rhizome.client.events import (
@@ -70,7 +73,7 @@ from rhizome.client.events import (
     Event,
     MethodReceived,
 )
-from rhizome.errors import AmqpError, RhizomeError
+from rhizome.errors import AmqpError
 
 FRAME_PREFIX: Final = Struct(">BHI")
 CONTENT_SIZE: Final = Struct(">Q")
@@ -179,7 +182,7 @@ class ClientConnection:
         self._append(frames.method_frame(number, methods.ChannelOpen()))
         return number
 
-    def close_channel(self, channel: int, code: int = 200, text: str = "Goodbye") -> None:
+    def close_channel(self, channel: int, code: int = REPLY_SUCCESS, text: str = "Goodbye") -> None:
         """Ask the broker to close the channel; `ChannelEnded` reports that it did."""
         state = self._channels.get(channel)
         if state is None or state.phase is ChannelPhase.CLOSING:
@@ -187,7 +190,7 @@ class ClientConnection:
         self.send(channel, methods.ChannelClose(code, text, 0, 0))
         state.phase = ChannelPhase.CLOSING
 
-    def close(self, code: int = 200, text: str = "Goodbye") -> None:
+    def close(self, code: int = REPLY_SUCCESS, text: str = "Goodbye") -> None:
         """Ask the broker to close the connection; `ConnectionEnded` reports that it did."""
         if self.phase in (Phase.CLOSING, Phase.ENDED):
             return
@@ -236,10 +239,19 @@ class ClientConnection:
         try:
             self._receive_frames(self._incoming + data if self._incoming else data, events)
         except ProtocolViolation as violation:
-            self._refuse(violation, 501, events)
+            events += self.refuse(violation, REPLY_FRAME_ERROR)
         except AmqpError as fault:
-            self._refuse(ProtocolViolation(f"the broker sent {fault}"), fault.code, events)
+            events += self.refuse(ProtocolViolation(f"the broker sent {fault}"), fault.code)
         return events
+
+    def refuse(self, violation: ProtocolViolation, code: int) -> list[Event]:
+        """The peer broke the protocol: say so, expect nothing more of it."""
+        if self.phase is not Phase.START:
+            text = str(violation).encode()[:SHORTSTR_BYTES_MAX].decode(errors="ignore")
+            self._append(frames.method_frame(0, methods.ConnectionClose(code, text, 0, 0)))
+        self.phase = Phase.ENDED
+        self._incoming = b""
+        return [ConnectionEnded(violation)]
 
     def connection_lost(self, why: str) -> list[Event]:
         """The socket ended. Nothing is reported if the connection had ended before."""
@@ -314,7 +326,7 @@ class ClientConnection:
         if end - body_at < FRAME_OVERHEAD or data[body_at - 1] != FRAME_END:
             return offset
         kind, number, size = FRAME_PREFIX.unpack_from(data, body_at)
-        following = body_at + FRAME_OVERHEAD + size
+        following: int = body_at + FRAME_OVERHEAD + size
         if kind != FRAME_BODY or number != channel or following > end:
             return offset
         body_bytes = CONTENT_SIZE.unpack_from(data, offset + 7 + BODY_SIZE_OFFSET)[0]
@@ -516,15 +528,6 @@ class ClientConnection:
             method.reply_code, method.reply_text, method.class_id, method.method_id
         )
         events.append(ConnectionEnded(None if crossed else error))
-
-    def _refuse(self, violation: RhizomeError, code: int, events: list[Event]) -> None:
-        """The peer broke the protocol: say so, expect nothing more of it."""
-        if self.phase is not Phase.START:
-            text = str(violation)[:200]
-            self._append(frames.method_frame(0, methods.ConnectionClose(code, text, 0, 0)))
-        self.phase = Phase.ENDED
-        self._incoming = b""
-        events.append(ConnectionEnded(violation))
 
     # --- small things
 

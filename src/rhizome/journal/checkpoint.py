@@ -25,10 +25,10 @@ from typing import Final
 
 from rhizome.journal.errors import CorruptRecord, ForeignStore
 from rhizome.journal.files import Files
-from rhizome.journal.index import PagedIndex, merged
+from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import SPILL_SEGMENT_FIRST
 from rhizome.journal.records import crc32c
-from rhizome.journal.scan import QueueReplay, Replay
+from rhizome.journal.scan import QueueReplay, Replay, merged
 
 CHECKPOINT_VERSION: Final = 1
 CHECKPOINT_MAGIC: Final = b"RHIZCKP\0"

@@ -1,7 +1,7 @@
 """PagedIndex: the messages of a queue that live only on disk, at about 8 bytes each. Compiled.
 
 Entries (message index, journal position) are kept in ascending order of index, in chunks of at most
-4096. A chunk holds entries of one segment: their distances from the index of its first entry and
+4095. A chunk holds entries of one segment: their distances from the index of its first entry and
 their offsets, 4 bytes each. A removed entry in the middle of a chunk keeps its place with offset 0,
 where no record can be; a chunk's first and last entries are always live.
 """
@@ -14,7 +14,8 @@ from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, w
 from librt.vecs import append, pop, vec
 from mypy_extensions import i32, i64
 
-CHUNK_ENTRIES_MAX: Final = 4096
+CHUNK_ENTRIES_MAX: Final = 4095
+"""A packed array grows to 2n + 1 places: at 4096 entries half of it would be waste."""
 DISTANCE_MAX: Final = 0x7FFFFFFF
 HEAD_SLACK_MAX: Final = 64
 CHUNK_HEADER_BYTES: Final = 20
@@ -278,6 +279,13 @@ class PagedIndex:
                 self._drop_head()
         return found
 
+    def move_first(self, target: PagedIndex) -> None:
+        """Move the entry with the lowest index to the end of another index."""
+        chunk = self._chunks[self._head]
+        size = self._size_at(chunk, chunk.start)
+        index, position = self.take(1)[0]
+        target.append_sized(index, position, size)
+
     def pop_last(self) -> tuple[int, int]:
         """Remove and return the entry with the highest index."""
         assert self.count > 0, "no entry to pop"
@@ -521,8 +529,8 @@ class PagedIndex:
                 known = self._size_at(self._chunks[at], slot)
                 if known != SIZE_UNKNOWN:
                     self.sized_bytes -= known
-                if size == SIZE_UNKNOWN:
-                    size = known
+                # Its size is the same wherever it is; one that was unknown is counted elsewhere.
+                size = known
                 self._unlink(at, slot)
                 at = self._chunk_at(index)
         segment: i64 = position >> 32
@@ -566,37 +574,6 @@ class PagedIndex:
             slot += 1
         self._chunks[at] = keep
         self._chunks.insert(at + 1, rest)
-
-
-def merged(indexes: list[PagedIndex]) -> PagedIndex:
-    """One index of the entries of several whose message indexes are all different."""
-    filled = [index for index in indexes if index.count > 0]
-    if len(filled) == 0:
-        return PagedIndex()
-    filled.sort(key=PagedIndex.first_index)
-    found = filled[0]
-    for other in filled[1:]:
-        found = _merged_two(found, other)
-    return found
-
-
-def _merged_two(low: PagedIndex, high: PagedIndex) -> PagedIndex:
-    found = PagedIndex(low.sized)
-    while low.count > 0 and high.count > 0:
-        source = low if low.first_index() < high.first_index() else high
-        _move_first(source, found)
-    while low.count > 0:
-        _move_first(low, found)
-    while high.count > 0:
-        _move_first(high, found)
-    return found
-
-
-def _move_first(source: PagedIndex, target: PagedIndex) -> None:
-    chunk = source._chunks[source._head]
-    size = source._size_at(chunk, chunk.start)
-    index, position = source.take(1)[0]
-    target.append_sized(index, position, size)
 
 
 def _without_dead(chunk: IndexChunk) -> IndexChunk:

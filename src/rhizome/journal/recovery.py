@@ -6,8 +6,8 @@ a place means where no valid record is:
 - nothing but zeros follow in the last segment: its end;
 - no valid record follows in the last segment: a torn tail. A crash cut the last writes short;
   nothing of it was ever reported durable. It is cut off.
-- valid records follow in the last segment: damage, unless the bad part has a hole (a sector of
-  zeros, which the disk never got) and no SYNCED record after it tells that it had been synced: then
+- valid records follow in the last segment: damage, unless the bad part has a hole (sectors that
+  the disk never got) and no SYNCED record after it tells that it had been synced: then
   the power went while the pages of an unsynced batch were written in another order;
 - anything else (an earlier segment, a missing segment, a live message in a missing segment) is
   damage to records that may have been confirmed.
@@ -24,18 +24,21 @@ from typing import Final
 from rhizome.journal.checkpoint import Checkpoint, checkpoint_names, decode
 from rhizome.journal.errors import CorruptRecord, CorruptStore, ForeignStore
 from rhizome.journal.files import Files
-from rhizome.journal.index import PagedIndex, merged
+from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import SegmentCount
 from rhizome.journal.records import (
     FORMAT_VERSION,
     KIND_END,
     KIND_SYNCED,
+    KIND_TX,
     MAGIC,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
+    UNCHECKED_HEADER_BYTES,
     bare_record,
     check_record,
     content_bytes_at,
+    crc32c,
     offset_of,
     position_of,
     segment_header_fault,
@@ -50,10 +53,12 @@ from rhizome.journal.scan import (
     QueueReplay,
     Replay,
     find_record,
+    merged,
 )
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 SECTOR_BYTES: Final = 512
+CRC_OFFSET: Final = 4
 MESSAGE_HEAD_BYTES: Final = 4096
 """Enough of a message's record to find its content length; read again if the route tail is
 longer.
@@ -187,7 +192,8 @@ class _Recovery:
         fault = segment_header_fault(header, segment, self.store_uuid)
         if not fault:
             return max(offset, SEGMENT_HEADER_BYTES)
-        if header[:8] == MAGIC and u32_at(header, 8) > FORMAT_VERSION:
+        whole = len(header) == SEGMENT_HEADER_BYTES and header[:8] == MAGIC
+        if whole and u32_at(header, 8) > FORMAT_VERSION:
             raise ForeignStore(f"{fault}: start the newer program that wrote it")
         if fault == "segment belongs to another store":
             raise ForeignStore(f"segment {segment} belongs to another store: remove it or its like")
@@ -217,9 +223,9 @@ class _Recovery:
             self._end(segment, offset, last, complete=False)
             return -1
         self._damage(segment, offset, _STOP_TEXTS.get(reason, "a record fails its checksum"))
-        following = find_record(self.files.read(segment, offset, size - offset), 1)
+        following = _following(self.files.read(segment, offset, size - offset))
         if following >= 0:
-            return offset + int(following)
+            return offset + following
         self._end(segment, offset, last, complete=False)
         return -1
 
@@ -228,13 +234,13 @@ class _Recovery:
         if self._zeros_from(segment, offset, size):
             return True
         rest = self.files.read(segment, offset, size - offset)
-        following = int(find_record(rest, 1))
-        if following < 0:
+        following = _following(rest)
+        if following < 0 or _is_torn_transaction(rest):
             self.torn_bytes += len(rest.rstrip(b"\0"))
             return True
         if _synced_beyond(rest, following, position_of(segment, offset)):
             return False
-        if _has_hole(rest[:following], offset):
+        if _has_hole(rest, following, offset):
             self.torn_bytes += len(rest.rstrip(b"\0"))
             return True
         return False
@@ -418,11 +424,59 @@ def _synced_beyond(buffer: bytes, offset: int, position: int) -> bool:
     return False
 
 
-def _has_hole(part: bytes, offset: int) -> bool:
-    """Whether a whole sector of the file within `part`, which begins at `offset`, is zeros."""
-    first = -offset % SECTOR_BYTES
-    zeros = bytes(SECTOR_BYTES)
-    return any(
-        part[at : at + SECTOR_BYTES] == zeros
-        for at in range(first, len(part) - SECTOR_BYTES + 1, SECTOR_BYTES)
-    )
+def _following(rest: bytes) -> int:
+    """Where to go on behind the bad record that `rest` begins with; -1 if nowhere.
+
+    The records of a damaged transaction are no records of their own: half of it must not count.
+    """
+    claimed = _claimed_by_transaction(rest)
+    if 0 < claimed < len(rest) and check_record(rest, claimed) > 0:
+        return claimed
+    return int(find_record(rest, 1))
+
+
+def _claimed_by_transaction(rest: bytes) -> int:
+    """How long the record at the start of `rest` says it is if it says it is a transaction."""
+    if len(rest) < RECORD_HEADER_BYTES or rest[8] != KIND_TX:
+        return 0
+    return RECORD_HEADER_BYTES + int(u32_at(rest, 0))
+
+
+def _is_torn_transaction(rest: bytes) -> bool:
+    """Whether `rest` is the beginning of a transaction whose end was never written.
+
+    The valid records in it are then its own. If it is whole with another length, that length is
+    damaged, and the records behind it are real ones.
+    """
+    claimed = _claimed_by_transaction(rest)
+    if len(rest.rstrip(b"\0")) >= claimed:
+        return False
+    crc = crc32c(rest[UNCHECKED_HEADER_BYTES:RECORD_HEADER_BYTES])
+    at = RECORD_HEADER_BYTES
+    size = int(check_record(rest, at))
+    while size > 0:
+        crc = crc32c(rest[at : at + size], crc)
+        if crc == u32_at(rest, CRC_OFFSET):
+            return False
+        at += size
+        size = int(check_record(rest, at))
+    return True
+
+
+def _has_hole(rest: bytes, following: int, offset: int) -> bool:
+    """Whether sectors that never reached the disk explain the bad record that `rest` begins with.
+
+    `rest` begins at `offset` of its file and has a valid record at `following`. A sector on disk is
+    as it was at some moment since the last sync: all zeros, or zeros from the end of an earlier
+    batch on, which is the beginning of a record.
+    """
+    extent = min(max(following, _claimed_by_transaction(rest)), len(rest))
+    boundary = -offset % SECTOR_BYTES
+    sectors = range(boundary, extent, SECTOR_BYTES)
+    if any(not rest[at : at + SECTOR_BYTES].strip(b"\0") for at in sectors):
+        return True
+    if boundary == 0 or rest[:boundary].strip(b"\0"):
+        return False
+    # Few zeros may be a part of a small length; then the rest of the record must be as it was.
+    few = boundary <= CRC_OFFSET
+    return not few or crc32c(rest[UNCHECKED_HEADER_BYTES:following]) == u32_at(rest, CRC_OFFSET)

@@ -319,6 +319,30 @@ class Replay:
                 queue.remove_range(index, INDEX_SPAN_MAX - index)
 
 
+def merged(indexes: list[PagedIndex]) -> PagedIndex:
+    """One index of the entries of several whose message indexes are all different; empties them."""
+    filled = [index for index in indexes if index.count > 0]
+    if len(filled) == 0:
+        return PagedIndex()
+    found = filled[0]
+    for other in filled[1:]:
+        found = _merged_two(found, other)
+    return found
+
+
+def _merged_two(first: PagedIndex, second: PagedIndex) -> PagedIndex:
+    found = PagedIndex(first.sized)
+    while first.count > 0 and second.count > 0:
+        if first.first_index() < second.first_index():
+            first.move_first(found)
+        else:
+            second.move_first(found)
+    rest = first if first.count > 0 else second
+    while rest.count > 0:
+        rest.move_first(found)
+    return found
+
+
 def find_record(buffer: bytes, start: i64) -> i64:
     """Offset of the first valid record in `buffer` at or after `start`; -1 if there is none.
 

@@ -113,7 +113,7 @@ class Store(ABC):
         self._events = events
         self._hand_over = hand_over
         self._checkpoint: CheckpointBuilder | None = None
-        self._checkpoint_clean = False
+        self._checkpoint_alarmed = False
         self._checkpoint_writing = False
         self._checkpoint_fault = ""
         spill_files.wipe()
@@ -207,12 +207,11 @@ class Store(ABC):
             builder.segment(int(count.segment), int(count.total))
         return builder
 
-    def checkpoint(self, builder: CheckpointBuilder, clean: bool = False) -> None:
-        """Write a checkpoint once the journal is synced up to it; then remove what it made dead."""
+    def checkpoint(self, builder: CheckpointBuilder) -> None:
+        """Write a checkpoint once the journal is synced up to it, then remove what it made dead."""
         assert builder.position <= self.journal.end_position()
         self._checkpoint_end = int(self.journal.bytes_appended)
         self._checkpoint = builder
-        self._checkpoint_clean = clean
         self.submit()
         self._writer.sync_soon()
 
@@ -273,7 +272,10 @@ class Store(ABC):
         self._hand_over(lambda: self._durable_in_loop(token, synced))
 
     def _spilled(self, token: int, synced: int) -> None:
+        turned = token >> 32 != self._spill_written >> 32
         self._spill_written = token
+        if turned:
+            self._hand_over(self._remove_dead_spill)
 
     def _durable_in_loop(self, token: int, synced: int) -> None:
         self.journal.synced(synced)
@@ -282,27 +284,32 @@ class Store(ABC):
         if builder is not None and synced >= builder.position:
             self._checkpoint = None
             self._checkpoint_writing = True
-            pieces = builder.pieces(self._checkpoint_clean)
-            self._checkpoint_bytes = sum(map(len, pieces))
             self._run_aside(
-                lambda: self._write_checkpoint(pieces), lambda: self._checkpoint_written(builder)
+                lambda: self._write_checkpoint(builder), lambda: self._checkpoint_written(builder)
             )
 
-    def _write_checkpoint(self, pieces: list[bytes]) -> None:
-        self._checkpoint_fault = ""
+    def _write_checkpoint(self, builder: CheckpointBuilder) -> None:
+        pieces = builder.pieces(clean=False)
         try:
             checkpoints.write(self._files, pieces)
         except OSError as error:
             if error.errno not in FULL_DISK_ERRORS:
                 raise
             self._checkpoint_fault = f"no space for a checkpoint ({error.strerror})"
+        else:
+            self._checkpoint_fault = ""
+            self._checkpoint_bytes = sum(map(len, pieces))
 
     def _checkpoint_written(self, builder: CheckpointBuilder) -> None:
         self._checkpoint_writing = False
         if self._checkpoint_fault:
             # The journal alone is enough; the next checkpoint will do what this one couldn't.
+            self._checkpoint_alarmed = True
             self._events.alarm(f"{self._checkpoint_fault}: free some space")
             return
+        if self._checkpoint_alarmed:
+            self._checkpoint_alarmed = False
+            self._events.alarm("")
         dead = self._checkpointed(builder)
         if dead:
             self._run_aside(lambda: self._remove(dead), _nothing)

@@ -105,15 +105,19 @@ class Shell:
         self.log.synced(token)
         self.broker.committed()
         self.cluster.synced(token)
-        if self.congested and not self.store.congested():
-            self.congested = False
-            self._apply_block()
+        self._check_congestion()
 
     def set_alarm(self, reason: str) -> None:
         """Memory or disk ran short (or, with an empty reason, is fine again)."""
         if reason != self.alarm:
             self.alarm = reason
             self.begin_turn()
+            self._apply_block()
+
+    def _check_congestion(self) -> None:
+        """The writers may have caught up; those of spill segments don't tell."""
+        if self.congested and not self.store.congested():
+            self.congested = False
             self._apply_block()
 
     def _apply_block(self) -> None:
@@ -125,6 +129,7 @@ class Shell:
     def tick(self) -> None:
         """Time has passed."""
         self.begin_turn()
+        self._check_congestion()
         self.broker.tick(self.broker.turn.now_ms)
 
 

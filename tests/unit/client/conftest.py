@@ -6,6 +6,7 @@ It answers what it was told to answer, and nothing else; it keeps no queues.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -32,6 +33,7 @@ class ScriptedPeer:
         self.port = 0
         self.received: list[tuple[int, Method]] = []
         self.connections = 0
+        self.mechanisms = b"AMQPLAIN PLAIN"
         self.answers: dict[type[Method], Answer] = dict(HANDSHAKE)
         self._arrived = asyncio.Event()
         self._writers: list[asyncio.StreamWriter] = []
@@ -41,8 +43,8 @@ class ScriptedPeer:
     def uri(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -92,7 +94,8 @@ class ScriptedPeer:
         self._writers.append(writer)
         try:
             assert await reader.readexactly(8) == spec.PROTOCOL_HEADER
-            writer.write(frames.method_frame(0, START))
+            start = methods.ConnectionStart(0, 9, SERVER_PROPERTIES, self.mechanisms, b"en_US")
+            writer.write(frames.method_frame(0, start))
             while True:
                 kind, channel, size = struct.unpack(">BHI", await reader.readexactly(7))
                 payload = (await reader.readexactly(size + 1))[:-1]
@@ -112,7 +115,7 @@ class ScriptedPeer:
                 writer.write(frames.method_frame(channel, reply))
 
 
-START = methods.ConnectionStart(0, 9, {"product": "Scripted"}, b"AMQPLAIN PLAIN", b"en_US")
+SERVER_PROPERTIES: dict[str, object] = {"product": "Scripted"}
 HANDSHAKE: dict[type[Method], Answer] = {
     methods.ConnectionStartOk: lambda _, m: [methods.ConnectionTune(2047, 131_072, 60)],
     methods.ConnectionOpen: lambda _, m: [methods.ConnectionOpenOk()],
@@ -128,9 +131,9 @@ HANDSHAKE: dict[type[Method], Answer] = {
 
 
 @asynccontextmanager
-async def scripted_peer() -> AsyncIterator[ScriptedPeer]:
+async def scripted_peer(tls: ssl.SSLContext | None = None) -> AsyncIterator[ScriptedPeer]:
     peer = ScriptedPeer()
-    await peer.start()
+    await peer.start(tls)
     try:
         yield peer
     finally:
@@ -138,6 +141,6 @@ async def scripted_peer() -> AsyncIterator[ScriptedPeer]:
 
 
 @pytest.fixture
-def peer_context() -> Callable[[], object]:
+def peer_context() -> Callable[..., object]:
     """`async with peer_context() as peer`: a scripted peer on a port of its own."""
     return scripted_peer

@@ -118,9 +118,7 @@ def test_handshake_opens_the_connection_in_one_piece_and_byte_by_byte() -> None:
 def test_tune_takes_the_lower_wish_and_zero_means_no_limit(
     offered: tuple[int, int, int], wished: tuple[int, int, int], agreed: tuple[int, int, int]
 ) -> None:
-    settings = Settings(
-        channel_max=wished[0], frame_bytes_max=wished[1], heartbeat_s=wished[2]
-    )
+    settings = Settings(channel_max=wished[0], frame_bytes_max=wished[1], heartbeat_s=wished[2])
     core = ClientConnection(settings)
     core.receive_data(frames.method_frame(0, START))
     core.data_to_send()
@@ -165,9 +163,7 @@ def test_a_refused_handshake_gives_the_class_of_its_code(
 ) -> None:
     core = ClientConnection(Settings())
     close = methods.ConnectionClose(code, text, 10, 11)
-    found = core.receive_data(
-        frames.method_frame(0, START) + frames.method_frame(0, close)
-    )
+    found = core.receive_data(frames.method_frame(0, START) + frames.method_frame(0, close))
     error = ending(found)
     assert isinstance(error, kind)
     assert str(error) == text.partition(" - ")[2]

@@ -15,7 +15,7 @@ class CrashingFiles(MemoryFiles):
     """Keeps what was synced apart from what was only written.
 
     `bytes_left` is the space on the disk; a write that doesn't fit fails with ENOSPC after writing
-    what does. `sync_error` makes the next syncs fail.
+    what does. `write_error` and `sync_error` make the next writes or syncs fail.
     """
 
     def __init__(self) -> None:
@@ -23,6 +23,7 @@ class CrashingFiles(MemoryFiles):
         self.synced: dict[int, bytes] = {}
         self.unsynced: list[tuple[int, int, bytes]] = []
         self.bytes_left = 1 << 40
+        self.write_error = 0
         self.sync_error = 0
         self.syncs = 0
 
@@ -35,6 +36,8 @@ class CrashingFiles(MemoryFiles):
         self.synced[segment] = bytes(bytes_reserved)
 
     def write(self, segment: int, offset: int, pieces: Sequence[bytes]) -> None:
+        if self.write_error:
+            raise OSError(self.write_error, "the disk failed")
         data = b"".join(pieces)
         fits = data[: self.bytes_left]
         self.bytes_left -= len(fits)
@@ -65,16 +68,20 @@ class CrashingFiles(MemoryFiles):
         return found
 
     def power_cut(self, seed: int) -> CrashingFiles:
-        """The disk after a power cut: each unsynced sector got there or not."""
+        """The disk after a power cut: each sector is as some moment since its sync had it."""
         chance = random.Random(seed)
         found = self._survivor()
+        sectors: dict[tuple[int, int], list[tuple[int, bytes]]] = {}
         for segment, offset, data in self.unsynced:
             at = 0
             while at < len(data):
                 size = SECTOR_BYTES - (offset + at) % SECTOR_BYTES
-                if chance.random() < 0.6:
-                    found.overwrite(segment, offset + at, data[at : at + size])
+                key = (segment, (offset + at) // SECTOR_BYTES)
+                sectors.setdefault(key, []).append((offset + at, data[at : at + size]))
                 at += size
+        for (segment, _), writes in sectors.items():
+            for offset, data in writes[: chance.randint(0, len(writes))]:
+                found.overwrite(segment, offset, data)
         return found
 
     def overwrite(self, segment: int, offset: int, data: bytes) -> None:

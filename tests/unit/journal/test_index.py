@@ -1,10 +1,13 @@
 """PagedIndex against a sorted list."""
 
+import tracemalloc
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rhizome.journal.index import CHUNK_ENTRIES_MAX, PagedIndex, merged
+from rhizome.journal.index import CHUNK_ENTRIES_MAX, PagedIndex
 from rhizome.journal.records import position_of
+from rhizome.journal.scan import merged
 
 
 def filled(count: int, segment: int = 1, step: int = 100) -> PagedIndex:
@@ -144,3 +147,16 @@ def test_sizes_are_summed_and_unknown_ones_named_when_removed() -> None:
     assert list(reloaded.removed_unsized) == []
     reloaded.remove(8)
     assert list(reloaded.removed_unsized) == [position]
+
+
+def test_entries_cost_less_than_ten_bytes_each() -> None:
+    tracemalloc.start()
+    try:
+        index = PagedIndex()
+        for number in range(100_000):
+            index.append(number, position_of(1 + number // 60_000, 64 + number % 60_000 * 1100))
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(index) == 100_000
+    assert used < 1_000_000

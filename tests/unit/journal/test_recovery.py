@@ -117,7 +117,7 @@ def test_all_damage_is_reported_at_once() -> None:
 
 
 def batch_after_sync(synced: bool) -> MemoryFiles:
-    """Messages 1..40 in one batch and 41..50 in the next, which tells whether the first was synced."""
+    """Messages 1..40 in one batch, 41..50 in the next, which may tell that the first was synced."""
     files = MemoryFiles()
     journal = Journal(UUID, 1 << 20)
     for index in range(1, 51):
@@ -165,7 +165,9 @@ def checkpointed(messages: int) -> tuple[MemoryFiles, Journal, PagedIndex]:
     return files, journal, paged
 
 
-def checkpoint(files: MemoryFiles, journal: Journal, paged: PagedIndex, clean: bool = False) -> None:
+def checkpoint(
+    files: MemoryFiles, journal: Journal, paged: PagedIndex, clean: bool = False
+) -> None:
     builder = CheckpointBuilder(int(journal.end_position()), UUID)
     builder.state(b"snapshot")
     builder.group(0, 3, 1000, [(1, 1), (3, 900)])
@@ -177,7 +179,7 @@ def checkpoint(files: MemoryFiles, journal: Journal, paged: PagedIndex, clean: b
 
 
 def test_a_checkpoint_brings_everything_back() -> None:
-    files, journal, paged = checkpointed(100)
+    files, journal, _ = checkpointed(100)
     journal.dequeue(0, 1, 1, list(range(1, 31)))
     journal.state(2, b"later")
     write(files, journal)
@@ -224,7 +226,7 @@ def test_a_missing_segment_with_live_messages_is_reported() -> None:
 
 
 def test_a_journal_that_ends_before_its_checkpoint_is_reported() -> None:
-    files, journal, _ = checkpointed(100)
+    files, _, _ = checkpointed(100)
     last = max(files.segments())
     files.cut(last, files.size(last) - 10)
     assert "checkpoint" in corruptions(files)[0].reason
@@ -268,3 +270,46 @@ def test_priorities_have_an_index_each_and_merge_in_order() -> None:
     assert queue.count == 27
     merged = [index for index, _ in queue.in_order().positions()]
     assert merged == [n for n in range(1, 31) if n not in (4, 5, 6)]
+
+
+def with_transaction(after: int = 0) -> tuple[MemoryFiles, int, int]:
+    """Message 1, a transaction of 2 and 3 that dequeues 1, then `after` more; and where it lies."""
+    files = MemoryFiles()
+    journal = Journal(UUID, 1 << 20)
+    journal.enqueue(0, 1, 1, [1], b"", 0, -1, 0, 0, b"before")
+    journal.begin_tx(0, 1)
+    journal.enqueue(0, 1, 2, [1], b"", 0, -1, 0, 0, b"two" * 100)
+    journal.dequeue(0, 1, 1, [1])
+    journal.enqueue(0, 1, 3, [1], b"", 0, -1, 0, 0, b"three" * 100)
+    start = int(journal.end_tx()) & 0xFFFFFFFF
+    end = int(journal.end_position()) & 0xFFFFFFFF
+    for index in range(4, 4 + after):
+        journal.enqueue(0, 1, index, [1], b"", 0, -1, 0, 0, b"after")
+    write(files, journal)
+    return files, start, end
+
+
+def test_a_torn_transaction_is_cut_off_as_a_whole_at_every_byte() -> None:
+    files, start, end = with_transaction()
+    for reserved in (0, 2000):
+        for cut in range(start, end, 3):
+            torn = copy_of(files)
+            torn.contents[1][cut:] = bytes(reserved)
+            assert live(recover(torn, UUID)) == [1]
+    assert live(recover(files, UUID)) == [2, 3]
+
+
+def test_a_damaged_transaction_is_reported_and_not_half_applied() -> None:
+    files, start, end = with_transaction(after=3)
+    for offset in range(start + 12, end, 11):
+        damaged = copy_of(files)
+        damaged.contents[1][offset] ^= 4
+        assert [corruption.offset for corruption in corruptions(damaged)] == [start]
+        assert live(recover(damaged, UUID, accept_corruption=True)) == [1, 4, 5, 6]
+
+
+def test_a_transaction_with_a_damaged_length_is_not_taken_for_a_torn_one() -> None:
+    for after in (0, 3):
+        files, start, _ = with_transaction(after)
+        files.contents[1][start] ^= 0x40
+        assert [corruption.offset for corruption in corruptions(files)] == [start]

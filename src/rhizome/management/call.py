@@ -1,0 +1,106 @@
+"""Call: one request with who makes it, as the handlers see it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+
+from rhizome.broker.queue import Queue
+from rhizome.broker.vhost import VHost
+from rhizome.management.auth import Caller
+from rhizome.management.context import Context
+from rhizome.management.document import Document, parse_document
+from rhizome.management.errors import BadRequest, NotAuthorised, ObjectNotFound, TooLarge
+
+BODY_BYTES_MAX: Final = 1 << 20
+DEFINITIONS_BYTES_MAX: Final = 16 << 20
+
+
+class Call:
+    """A request whose caller is known and has the tag that its endpoint asks for."""
+
+    def __init__(self, context: Context, request: Request, caller: Caller) -> None:
+        self.context = context
+        self.request = request
+        self.caller = caller
+
+    # ---- the path -------------------------------------------------------------------------------
+
+    def name(self, key: str = "name") -> str:
+        """A part of the path, decoded."""
+        found = self.request.path_params[key]
+        assert isinstance(found, str)
+        return found
+
+    def vhost(self) -> VHost:
+        """The vhost in the path, which the caller may use."""
+        vhost = self._existing_vhost()
+        if not self.caller.identity.may_enter(vhost.name):
+            raise NotAuthorised("User not authorised to access virtual host")
+        return vhost
+
+    def visible_vhost(self) -> VHost:
+        """The vhost in the path, which the caller may look at."""
+        vhost = self._existing_vhost()
+        if not self.caller.sees_vhost(vhost.name):
+            raise NotAuthorised("User not authorised to access virtual host")
+        return vhost
+
+    def _existing_vhost(self) -> VHost:
+        vhost = self.context.broker.state.vhosts.get(self.name("vhost"))
+        if vhost is None:
+            raise ObjectNotFound
+        return vhost
+
+    def visible_vhosts(self) -> list[VHost]:
+        """The vhost in the path; without one there all that the caller may look at."""
+        if "vhost" in self.request.path_params:
+            return [self.visible_vhost()]
+        vhosts = self.context.broker.state.vhosts
+        return [vhost for name, vhost in vhosts.items() if self.caller.sees_vhost(name)]
+
+    def queue(self) -> Queue:
+        """The queue in the path, for looking at."""
+        queue = self.visible_vhost().destinations.get(self.name())
+        if not isinstance(queue, Queue):
+            raise ObjectNotFound
+        return queue
+
+    # ---- the query ------------------------------------------------------------------------------
+
+    def flag(self, key: str) -> bool:
+        return self.request.query_params.get(key) == "true"
+
+    def number(self, key: str, default: int, least: int, most: int) -> int:
+        text = self.request.query_params.get(key)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+            raise BadRequest(f"{key} is {text[:40]!r}; it must be a whole number")
+        if not least <= int(text) <= most:
+            raise BadRequest(f"{key} is {text}; it must be from {least} to {most}")
+        return int(text)
+
+    # ---- the body -------------------------------------------------------------------------------
+
+    async def document(self, bytes_max: int = BODY_BYTES_MAX) -> Document:
+        """The JSON object in the body."""
+        return parse_document(await self.body(bytes_max))
+
+    async def body(self, bytes_max: int) -> bytes:
+        announced = self.request.headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced) > bytes_max:
+            raise too_large(bytes_max)
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in self.request.stream():
+            size += len(piece)
+            if size > bytes_max:
+                raise too_large(bytes_max)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+
+def too_large(bytes_max: int) -> TooLarge:
+    return TooLarge(f"the body is larger than the {bytes_max} bytes that this request may have")

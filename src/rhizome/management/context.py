@@ -1,0 +1,136 @@
+"""What the handlers of the HTTP API share: the broker, its shell and store, and the login service.
+
+The server passes its own objects in; here they are known by what the API asks of them.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rhizome.broker.access import AuthDone, Peer
+from rhizome.broker.broker import Broker
+from rhizome.broker.queue import Queue
+from rhizome.journal.store import Store
+from rhizome.management.process import machine_memory_bytes
+from rhizome.management.rates import Rates
+from rhizome.security.mechanisms import Credentials
+
+
+class ListenAddress(Protocol):
+    """Where to listen: an empty host is every interface, `localhost` both loopback addresses."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+class ListenSettings(Protocol):
+    @property
+    def amqp(self) -> Sequence[ListenAddress]: ...
+    @property
+    def tls(self) -> Sequence[ListenAddress]: ...
+    @property
+    def http(self) -> Sequence[ListenAddress]: ...
+
+
+class Portion(Protocol):
+    def of(self, total_bytes: int, /) -> int: ...
+
+
+class MemorySettings(Protocol):
+    @property
+    def high_watermark(self) -> Portion: ...
+
+
+class DiskSettings(Protocol):
+    @property
+    def free_min_bytes(self) -> int: ...
+
+
+class HttpConfig(Protocol):
+    """What the API reads of the configuration."""
+
+    @property
+    def listen(self) -> ListenSettings: ...
+    @property
+    def memory(self) -> MemorySettings: ...
+    @property
+    def disk(self) -> DiskSettings: ...
+
+
+class Turns(Protocol):
+    """What the API asks of the shell. `begin_turn` comes before every change of the core."""
+
+    alarm: str
+    congested: bool
+
+    def begin_turn(self) -> None: ...
+
+
+class Login(Protocol):
+    """Who checks passwords, and throttles those who guess them."""
+
+    def check(
+        self,
+        credentials: Credentials,
+        peer: Peer,
+        done: AuthDone,
+        kinds: frozenset[str] | None = None,
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address that this broker listens on."""
+
+    protocol: str
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        scheme = self.protocol.partition("/")[0]
+        return f"{scheme}{'s' if self.protocol.endswith('/ssl') else ''}://{host}:{self.port}"
+
+
+@dataclass(slots=True)
+class Context:
+    """The broker that this API speaks for."""
+
+    config: HttpConfig
+    broker: Broker
+    shell: Turns
+    login: Login
+    store: Store
+    rates: Rates
+    started_ms: int
+    http_listeners: list[Listener] = field(default_factory=list)
+    machine: str = field(default_factory=socket.gethostname)
+
+    @property
+    def name(self) -> str:
+        return self.broker.settings.name
+
+    def now_ms(self) -> int:
+        return int(self.broker.turn.now_ms)
+
+    def uptime_ms(self) -> int:
+        return max(0, self.now_ms() - self.started_ms)
+
+    def memory_max_bytes(self) -> int:
+        return self.config.memory.high_watermark.of(machine_memory_bytes())
+
+    def listeners(self) -> list[Listener]:
+        listen = self.config.listen
+        found = [Listener("amqp", each.host, each.port) for each in listen.amqp]
+        found += [Listener("amqp/ssl", each.host, each.port) for each in listen.tls]
+        return found + self.http_listeners
+
+    def queues(self) -> list[Queue]:
+        """All queues that run here, those of single connections included."""
+        return self.rates.queues()

@@ -1,0 +1,100 @@
+"""A channel without a client: what an HTTP request uses to act like an AMQP application.
+
+The core's own checks of names, permissions and locks take a channel, and so does its publish. A
+channel from here belongs to no registered connection: nothing lists it, nothing is sent on it, and
+it is gone with the request. It never consumes or holds messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from librt.strings import BytesWriter
+
+from rhizome.amqp.frames import content_frames
+from rhizome.amqp.properties import Properties, encode_header
+from rhizome.amqp.wire import put_shortstr, put_u8, put_u16
+from rhizome.broker import publishing
+from rhizome.broker.broker import Broker
+from rhizome.broker.channel import Channel
+from rhizome.broker.confirms import Confirms
+from rhizome.broker.connection import Connection
+from rhizome.broker.handshake import Handshake
+from rhizome.broker.message import largest_frame
+from rhizome.broker.names import check_length
+from rhizome.broker.vhost import VHost
+from rhizome.management.auth import Caller
+from rhizome.management.context import Context
+from rhizome.management.errors import BadRequest, Unavailable
+
+CHANNEL: Final = 1
+MANDATORY: Final = 1
+DISK_SECONDS_MAX: Final = 30.0
+DISK_POLL_SECONDS: Final = 0.002
+
+
+def open_channel(broker: Broker, vhost: VHost, caller: Caller) -> Channel:
+    connection = Connection(
+        broker, 0, "HTTP API", caller.peer, Handshake(broker), vhost, caller.identity
+    )
+    connection.entered(vhost)
+    connection.frame_max = broker.limits.frame_max
+    return Channel(connection, CHANNEL)
+
+
+async def publish(
+    context: Context, channel: Channel, exchange: str, key: str, properties: Properties, body: bytes
+) -> bool:
+    """Publish a message and wait until it is safe; False if no queue took it."""
+    broker = context.broker
+    if broker.blocking:
+        reason = broker.block_reason or "the disk can't keep up"
+        raise Unavailable(f"publishers are blocked: {reason}")
+    if len(body) > broker.limits.message_bytes_max:
+        limit = broker.limits.message_bytes_max
+        raise BadRequest(f"message size {len(body)} is larger than configured max size {limit}")
+    check_length("routing key", key)
+    content = _content(channel, properties, body)
+    confirms = Confirms()
+    channel.confirms = confirms
+    context.shell.begin_turn()
+    publishing.publish(channel, _publish_fields(exchange, key), content, largest_frame(content))
+    # A mandatory message that no queue takes is returned into the outbox.
+    routed = channel.connection.outbox.size() == 0
+    await _until_on_disk(broker, int(confirms.need_index))
+    return routed
+
+
+def _content(channel: Channel, properties: Properties, body: bytes) -> bytes:
+    try:
+        header = encode_header(len(body), properties)
+    except ValueError as error:
+        raise BadRequest(f"properties: {error}") from None
+    return content_frames(CHANNEL, header, body, channel.connection.frame_max)
+
+
+def _publish_fields(exchange: str, key: str) -> bytes:
+    """The fields of basic.publish: reserved, exchange, routing key, bits."""
+    writer = BytesWriter()
+    put_u16(writer, 0)
+    put_shortstr(writer, exchange)
+    put_shortstr(writer, key)
+    put_u8(writer, MANDATORY)
+    return writer.getvalue()
+
+
+async def _until_on_disk(broker: Broker, index: int) -> None:
+    """Wait until the log is safe up to ``index`` (0: nothing was recorded).
+
+    The core tells channels, not requests, that the log has come further; a look now and then is
+    cheap enough for the few messages that come this way.
+    """
+    try:
+        async with asyncio.timeout(DISK_SECONDS_MAX):
+            while broker.log.committed_disk < index:
+                await asyncio.sleep(DISK_POLL_SECONDS)
+    except TimeoutError:
+        raise Unavailable(
+            f"the message is queued but not on disk after {DISK_SECONDS_MAX:g} s; is it full?"
+        ) from None

@@ -1,0 +1,132 @@
+"""Endpoints: a table of paths, methods, the tag that each asks for, and its handler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from rhizome.errors import AccessRefused, AmqpError, NotFound
+from rhizome.management.answers import refusal
+from rhizome.management.auth import REALM, authenticate
+from rhizome.management.call import Call
+from rhizome.management.context import Context
+from rhizome.management.errors import ApiError, Forbidden, MethodNotAllowed
+from rhizome.security.passwords import PasswordHashError
+from rhizome.security.permissions import PatternError
+
+logger = logging.getLogger("rhizome.management")
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+READING: Final = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One method on one path. `{name}` in a path stands for one part of it, slashes encoded."""
+
+    method: str
+    path: str
+    tag: str
+    handle: Handler
+
+
+class NameConvertor(Convertor[str]):
+    """A part of a path as it came over the wire; `%2F` in it is part of the name."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return unquote(value, errors="surrogateescape")
+
+    def to_string(self, value: str) -> str:
+        raise NotImplementedError
+
+
+register_url_convertor("name", NameConvertor())
+
+
+class Resource:
+    """All methods of one path, as an ASGI application. Errors become answers here."""
+
+    def __init__(self, context: Context, endpoints: list[Endpoint]) -> None:
+        self.context = context
+        self.methods = {endpoint.method: endpoint for endpoint in endpoints}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        response = await self._respond(request)
+        await response(scope, receive, send)
+
+    async def _respond(self, request: Request) -> Response:
+        try:
+            return await self._handle(request)
+        except Exception as error:
+            response = error_response(error)
+            if response.status_code == 500:
+                logger.exception("%s %s failed", request.method, request.url.path)
+            if isinstance(error, MethodNotAllowed):
+                response.headers["allow"] = ", ".join(self.methods)
+            return response
+
+    async def _handle(self, request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        endpoint = self.methods.get(method)
+        if endpoint is None:
+            raise MethodNotAllowed(f"{request.method} is not for this path")
+        check_same_site(request)
+        caller = await authenticate(self.context, request)
+        caller.check(endpoint.tag)
+        return await endpoint.handle(Call(self.context, request, caller))
+
+
+def check_same_site(request: Request) -> None:
+    """Refuse a change that a page of another site makes with the user's remembered password."""
+    site = request.headers.get("sec-fetch-site", "none")
+    if request.method not in READING and site not in ("none", "same-origin"):
+        raise Forbidden("changes are not accepted from pages of other sites")
+
+
+def error_response(error: Exception) -> Response:
+    """How an error looks to the client."""
+    if isinstance(error, ApiError):
+        headers = {"www-authenticate": REALM} if error.status == 401 else {}
+        return refusal(error.status, error.error, error.reason, headers)
+    if isinstance(error, NotFound):
+        return refusal(404, "not_found", amqp_reason(error), {})
+    if isinstance(error, AccessRefused):
+        return refusal(401, "not_authorised", amqp_reason(error), {"www-authenticate": REALM})
+    if isinstance(error, AmqpError):
+        return refusal(400, "bad_request", amqp_reason(error), {})
+    if isinstance(error, (PatternError, PasswordHashError, UnicodeError)):
+        return refusal(400, "bad_request", str(error), {})
+    if isinstance(error, ClientDisconnect):
+        return refusal(400, "bad_request", "the client went away", {})
+    return refusal(500, "internal_error", "the broker made a mistake; its log has the details", {})
+
+
+def amqp_reason(error: AmqpError) -> str:
+    return f"{error.code} {error.name} - {error.text}"
+
+
+def routes(context: Context, endpoints: Iterable[Endpoint]) -> list[Route]:
+    """One route per path, in the order of the table."""
+    by_path: dict[str, list[Endpoint]] = {}
+    for endpoint in endpoints:
+        by_path.setdefault(endpoint.path, []).append(endpoint)
+    return [
+        Route(path.replace("}", ":name}"), Resource(context, found))
+        for path, found in by_path.items()
+    ]
+
+
+

@@ -1,0 +1,100 @@
+"""/api/exchanges: look at exchanges, declare and delete them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from rhizome.broker.commands import EXCHANGE, DeclareExchange, DeleteExchange
+from rhizome.broker.lookup import check_configure, check_read, check_write
+from rhizome.broker.names import (
+    check_declarable_name,
+    check_deletable_exchange,
+    check_not_default_exchange,
+)
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.broker.vhost import VHost
+from rhizome.management.answers import answer, created, done, listed
+from rhizome.management.auth import MANAGEMENT
+from rhizome.management.call import Call
+from rhizome.management.direct import open_channel
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.errors import ObjectNotFound
+from rhizome.management.proposals import propose
+from rhizome.management.rows import DEFAULT_EXCHANGE, exchange_row
+
+
+def exchange_name(call: Call) -> str:
+    """The exchange in the path; the nameless one is called amq.default there."""
+    name = call.name()
+    return "" if name == DEFAULT_EXCHANGE else name
+
+
+def find_exchange(call: Call, vhost: VHost) -> Exchange:
+    exchange = vhost.router.exchanges.get(exchange_name(call))
+    if exchange is None:
+        raise ObjectNotFound
+    return exchange
+
+
+async def list_exchanges(call: Call) -> Response:
+    found = [
+        (vhost, exchange)
+        for vhost in call.visible_vhosts()
+        for exchange in vhost.router.exchanges.values()
+    ]
+    return await listed(call, found, lambda each: exchange_row(*each))
+
+
+async def show_exchange(call: Call) -> Response:
+    vhost = call.visible_vhost()
+    return answer(exchange_row(vhost, find_exchange(call, vhost)))
+
+
+async def declare_exchange(call: Call) -> Response:
+    vhost = call.vhost()
+    name = exchange_name(call)
+    document = await call.document()
+    arguments = document.table("arguments")
+    command = DeclareExchange(
+        vhost.name,
+        name,
+        document.text("type", "direct"),
+        document.flag("durable"),
+        document.flag("auto_delete"),
+        document.flag("internal"),
+        arguments,
+    )
+    is_new = name not in vhost.router.exchanges
+    check_not_default_exchange(name)
+    if is_new:
+        check_declarable_name(EXCHANGE, name)
+    channel = open_channel(call.context.broker, vhost, call.caller)
+    check_configure(channel, EXCHANGE, name)
+    alternate = arguments.get("alternate-exchange")
+    if isinstance(alternate, str):
+        check_read(channel, EXCHANGE, name)
+        check_write(channel, EXCHANGE, alternate)
+    await propose(call.context, command)
+    return created(is_new)
+
+
+async def delete_exchange(call: Call) -> Response:
+    vhost = call.vhost()
+    exchange = find_exchange(call, vhost)
+    check_deletable_exchange(vhost.name, exchange.name)
+    channel = open_channel(call.context.broker, vhost, call.caller)
+    check_configure(channel, EXCHANGE, exchange.name)
+    command = DeleteExchange(vhost.name, exchange.name, call.flag("if-unused"))
+    await propose(call.context, command)
+    return done()
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/exchanges", MANAGEMENT, list_exchanges),
+    Endpoint("GET", "/api/exchanges/{vhost}", MANAGEMENT, list_exchanges),
+    Endpoint("GET", "/api/exchanges/{vhost}/{name}", MANAGEMENT, show_exchange),
+    Endpoint("PUT", "/api/exchanges/{vhost}/{name}", MANAGEMENT, declare_exchange),
+    Endpoint("DELETE", "/api/exchanges/{vhost}/{name}", MANAGEMENT, delete_exchange),
+)

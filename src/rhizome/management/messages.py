@@ -1,0 +1,274 @@
+"""Messages: publish, get and browse them.
+
+A message in JSON has its payload as a string if that is UTF-8, else in base64.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from typing import Final
+
+from starlette.responses import Response
+
+from rhizome.amqp.frames import body_of, header_payload_of
+from rhizome.amqp.properties import Properties, decode_properties
+from rhizome.broker import browsing
+from rhizome.broker.browsing import Browsed, browse
+from rhizome.broker.commands import QUEUE
+from rhizome.broker.lookup import check_read
+from rhizome.broker.message import Message
+from rhizome.broker.queue import Queue
+from rhizome.errors import AccessRefused, SyntaxErrorFault
+from rhizome.management.answers import Row, answer
+from rhizome.management.auth import MANAGEMENT, MONITORING
+from rhizome.management.call import Call
+from rhizome.management.context import Context
+from rhizome.management.direct import open_channel, publish
+from rhizome.management.document import Document
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.errors import BadRequest
+from rhizome.management.exchanges import exchange_name, find_exchange
+from rhizome.management.queues import usable_queue
+
+GET_COUNT_MAX: Final = 10_000
+GET_BYTES_MAX: Final = 64 << 20
+BROWSE_COUNT_DEFAULT: Final = 10
+TURNS_WAITED_MAX: Final = 100
+BODY_BYTES_MAX: Final = 16 << 20
+
+ACK_MODES: Final = (
+    "ack_requeue_true",
+    "reject_requeue_true",
+    "ack_requeue_false",
+    "reject_requeue_false",
+)
+_TEXTS: Final = (
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
+_NUMBERS: Final = {"delivery_mode": 0xFF, "priority": 0xFF, "timestamp": (1 << 64) - 1}
+
+
+# ---- messages as JSON ---------------------------------------------------------------------------
+
+
+def properties_row(content: bytes) -> Row:
+    """The properties that a content has."""
+    try:
+        properties = decode_properties(header_payload_of(content))
+    except SyntaxErrorFault:
+        # Passed through as they came; who sent them garbled, gets them garbled.
+        return {}
+    names = (*_TEXTS, *_NUMBERS, "headers")
+    found = {name: getattr(properties, name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def payload_fields(body: bytes, encoding: str, bytes_max: int) -> Row:
+    shown = body if bytes_max < 0 else body[:bytes_max]
+    if encoding != "base64":
+        try:
+            return {"payload": shown.decode(), "payload_encoding": "string"}
+        except UnicodeDecodeError:
+            pass
+    return {"payload": base64.b64encode(shown).decode(), "payload_encoding": "base64"}
+
+
+def browsed_row(at: int, browsed: Browsed, bytes_max: int) -> Row:
+    message = browsed.message
+    body = body_of(message.content)
+    return {
+        "index": at,
+        "exchange": message.route.exchange,
+        "routing_key": message.route.key,
+        "properties": properties_row(message.content),
+        "redelivered": browsed.delivery_count > 0,
+        "delivery_count": int(browsed.delivery_count),
+        "arrived_ms": int(message.arrived_ms),
+        "size": len(body),
+        **payload_fields(body, "auto", bytes_max),
+    }
+
+
+# ---- browse -------------------------------------------------------------------------------------
+
+
+async def browse_queue(call: Call) -> Response:
+    """Look at ready messages in order; nothing about the queue changes."""
+    queue = call.queue()
+    identity = call.caller.identity
+    if not call.caller.may(MONITORING) and not identity.may_read(queue.vhost, queue.name):
+        raise AccessRefused(
+            f"access to queue '{queue.name}' in vhost '{queue.vhost}' refused for user"
+            f" '{call.caller.user}'"
+        )
+    offset = call.number("offset", 0, 0, browsing.OFFSET_MAX)
+    count = call.number("count", BROWSE_COUNT_DEFAULT, 1, browsing.COUNT_MAX)
+    bytes_max = call.number("truncate", -1, 0, 1 << 31)
+    found = await _browse(call.context, queue, offset, count)
+    rows = [browsed_row(offset + at, each, bytes_max) for at, each in enumerate(found)]
+    return answer(rows)
+
+
+async def _browse(context: Context, queue: Queue, offset: int, count: int) -> list[Browsed]:
+    """Browse, and again in the next turn if something could not be read in this one."""
+    for _ in range(TURNS_WAITED_MAX):
+        browser = browse(queue, context.broker.pager, offset, count)
+        if not browser.late:
+            break
+        await _turn(context)
+    return browser.found
+
+
+async def _turn(context: Context) -> None:
+    """Let the shell hand to the disk what this turn has appended."""
+    context.shell.begin_turn()
+    await asyncio.sleep(0)
+
+
+# ---- get ----------------------------------------------------------------------------------------
+
+
+async def get_messages(call: Call) -> Response:
+    """Take messages as basic.get does, and settle them at once as ``ackmode`` says."""
+    channel, queue = usable_queue(call)
+    check_read(channel, QUEUE, queue.name)
+    document = await call.document()
+    count = document.number("count", 1)
+    if not 0 <= count <= GET_COUNT_MAX:
+        raise BadRequest(f"count is {count}; it must be from 0 to {GET_COUNT_MAX}")
+    mode = _ack_mode(document)
+    encoding = document.text("encoding", "auto")
+    if encoding not in ("auto", "base64"):
+        raise BadRequest(f"encoding is {encoding!r}; it must be auto or base64")
+    bytes_max = document.number("truncate", -1)
+    for _ in range(TURNS_WAITED_MAX):
+        call.context.shell.begin_turn()
+        rows = take(queue, count, mode, encoding, bytes_max)
+        if rows or count == 0 or queue.deleted or queue.ready == 0:
+            break
+        await _turn(call.context)
+    return answer(rows)
+
+
+def _ack_mode(document: Document) -> str:
+    """``ackmode``, or what old tools send in its place."""
+    if "ackmode" not in document and "requeue" in document:
+        return "ack_requeue_true" if document.flag("requeue") else "ack_requeue_false"
+    mode = document.text("ackmode")
+    if mode not in ACK_MODES:
+        raise BadRequest(f"ackmode is {mode!r}; it must be one of {', '.join(ACK_MODES)}")
+    return mode
+
+
+def take(queue: Queue, count: int, mode: str, encoding: str, bytes_max: int) -> list[Row]:
+    """Take up to ``count`` messages and settle them.
+
+    All of this happens within one turn: between turns the only holders of unacked messages are
+    channels, and a checkpoint asks nobody else.
+    """
+    now_ms = queue.broker.turn.now_ms
+    queue.last_used_ms = now_ms
+    held: list[Message] = []
+    rows: list[Row] = []
+    size = 0
+    while len(held) < count and size < GET_BYTES_MAX:
+        message = queue.next_message(now_ms)
+        if message is None:
+            break
+        held.append(message)
+        size += len(message.content)
+        queue.unacked += 1
+        queue.delivered += 1
+        rows.append(_got_row(queue, message, encoding, bytes_max))
+    for message in held:
+        if mode.endswith("requeue_true"):
+            queue.requeue(message)
+        elif mode == "reject_requeue_false":
+            queue.reject(message)
+        else:
+            queue.ack(message)
+    return rows
+
+
+def _got_row(queue: Queue, message: Message, encoding: str, bytes_max: int) -> Row:
+    redelivered = message.index in queue.counts
+    if redelivered:
+        queue.redelivered += 1
+    shown = queue.broker.with_delivery_count(queue, message) if redelivered else message
+    body = body_of(shown.content)
+    return {
+        "exchange": shown.route.exchange,
+        "routing_key": shown.route.key,
+        "redelivered": redelivered,
+        "message_count": int(queue.ready),
+        "properties": properties_row(shown.content),
+        "payload_bytes": len(body),
+        **payload_fields(body, encoding, bytes_max),
+    }
+
+
+# ---- publish ------------------------------------------------------------------------------------
+
+
+async def publish_message(call: Call) -> Response:
+    vhost = call.vhost()
+    find_exchange(call, vhost)
+    document = await call.document(BODY_BYTES_MAX)
+    key = document.text("routing_key")
+    body = _payload(document)
+    properties = read_properties(document.table("properties"))
+    channel = open_channel(call.context.broker, vhost, call.caller)
+    routed = await publish(call.context, channel, exchange_name(call), key, properties, body)
+    return answer({"routed": routed})
+
+
+def _payload(document: Document) -> bytes:
+    payload = document.text("payload")
+    encoding = document.text("payload_encoding", "string")
+    if encoding == "string":
+        return payload.encode("utf-8", "surrogateescape")
+    if encoding != "base64":
+        raise BadRequest(f"payload_encoding is {encoding!r}; it must be string or base64")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRequest("the payload is no base64") from None
+
+
+def read_properties(given: dict[str, object]) -> Properties:
+    """The properties of a message from their JSON; raises BadRequest."""
+    properties = Properties()
+    document = Document(given)
+    for name in document.keys():  # noqa: SIM118 - no mapping
+        if name not in document:
+            continue
+        if name in _TEXTS:
+            setattr(properties, name, document.text(name))
+        elif name in _NUMBERS:
+            number = document.number(name)
+            if not 0 <= number <= _NUMBERS[name]:
+                raise BadRequest(f"{name} is {number}; it must be from 0 to {_NUMBERS[name]}")
+            setattr(properties, name, number)
+        elif name == "headers":
+            properties.headers = document.table(name)
+        else:
+            raise BadRequest(f"unknown property {name!r}")
+    return properties
+
+
+ENDPOINTS: Final = (
+    Endpoint("POST", "/api/queues/{vhost}/{name}/get", MANAGEMENT, get_messages),
+    Endpoint("POST", "/api/exchanges/{vhost}/{name}/publish", MANAGEMENT, publish_message),
+    Endpoint("GET", "/api/rhizome/queues/{vhost}/{name}/messages", MANAGEMENT, browse_queue),
+)

@@ -1,0 +1,213 @@
+"""/api/policies, /api/operator-policies, /api/parameters, /api/global-parameters."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from rhizome.broker.commands import DeleteParameter, DeletePolicy, PutParameter, PutPolicy
+from rhizome.broker.definitions import Policy
+from rhizome.broker.vhost import VHost
+from rhizome.management.answers import Row, answer, created, done, listed
+from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, POLICYMAKER
+from rhizome.management.call import Call
+from rhizome.management.document import Document
+from rhizome.management.endpoint import Endpoint, Handler
+from rhizome.management.errors import BadRequest, ObjectNotFound
+from rhizome.management.proposals import propose
+from rhizome.management.rows import policy_row
+from rhizome.security.permissions import check_pattern
+
+GLOBAL: Final = "global"
+CLUSTER_NAME: Final = "cluster_name"
+
+
+# ---- policies -----------------------------------------------------------------------------------
+
+
+def policy_command(vhost: str, name: str, document: Document, operator: bool) -> PutPolicy:
+    pattern = document.text("pattern")
+    check_pattern(pattern)
+    definition = document.table("definition")
+    if not definition:
+        raise BadRequest("a policy needs a definition with at least one setting")
+    return PutPolicy(
+        vhost,
+        name,
+        pattern,
+        definition,
+        document.text("apply-to", "queues" if operator else "all"),
+        document.number("priority", 0),
+        operator,
+    )
+
+
+def _of(vhost: VHost, operator: bool) -> dict[str, Policy]:
+    return vhost.operator_policies if operator else vhost.policies
+
+
+def _policy(call: Call, operator: bool) -> Policy:
+    policy = _of(call.visible_vhost(), operator).get(call.name())
+    if policy is None:
+        raise ObjectNotFound
+    return policy
+
+
+def _list_policies(operator: bool) -> Handler:
+    async def handle(call: Call) -> Response:
+        found = [
+            policy for vhost in call.visible_vhosts() for policy in _of(vhost, operator).values()
+        ]
+        return await listed(call, found, policy_row)
+
+    return handle
+
+
+def _show_policy(operator: bool) -> Handler:
+    async def handle(call: Call) -> Response:
+        return answer(policy_row(_policy(call, operator)))
+
+    return handle
+
+
+def _put_policy(operator: bool) -> Handler:
+    async def handle(call: Call) -> Response:
+        vhost = call.vhost()
+        is_new = call.name() not in _of(vhost, operator)
+        document = await call.document()
+        await propose(call.context, policy_command(vhost.name, call.name(), document, operator))
+        return created(is_new)
+
+    return handle
+
+
+def _delete_policy(operator: bool) -> Handler:
+    async def handle(call: Call) -> Response:
+        vhost = call.vhost()
+        policy = _policy(call, operator)
+        await propose(call.context, DeletePolicy(vhost.name, policy.name, operator))
+        return done()
+
+    return handle
+
+
+def _policy_endpoints(path: str, operator: bool, tag: str) -> tuple[Endpoint, ...]:
+    one = path + "/{vhost}/{name}"
+    return (
+        Endpoint("GET", path, MANAGEMENT, _list_policies(operator)),
+        Endpoint("GET", path + "/{vhost}", MANAGEMENT, _list_policies(operator)),
+        Endpoint("GET", one, MANAGEMENT, _show_policy(operator)),
+        Endpoint("PUT", one, tag, _put_policy(operator)),
+        Endpoint("DELETE", one, tag, _delete_policy(operator)),
+    )
+
+
+# ---- parameters ---------------------------------------------------------------------------------
+
+
+def _parameters(call: Call) -> list[tuple[str, str, str]]:
+    """The keys of the parameters that the path and the caller's rights select."""
+    component = call.request.path_params.get("component")
+    vhosts = {vhost.name for vhost in call.visible_vhosts()}
+    return [
+        key
+        for key in call.context.broker.state.parameters
+        if key[1] in vhosts and component in (None, key[0])
+    ]
+
+
+def parameter_row(key: tuple[str, str, str], value: object) -> Row:
+    component, vhost, name = key
+    return {"component": component, "vhost": vhost, "name": name, "value": value}
+
+
+async def list_parameters(call: Call) -> Response:
+    parameters = call.context.broker.state.parameters
+    found = [(key, parameters[key]) for key in _parameters(call)]
+    return await listed(call, found, lambda each: parameter_row(*each))
+
+
+def _key(call: Call) -> tuple[str, str, str]:
+    return (call.name("component"), call.visible_vhost().name, call.name())
+
+
+async def show_parameter(call: Call) -> Response:
+    key = _key(call)
+    if key not in call.context.broker.state.parameters:
+        raise ObjectNotFound
+    return answer(parameter_row(key, call.context.broker.state.parameters[key]))
+
+
+async def put_parameter(call: Call) -> Response:
+    key = _key(call)
+    is_new = key not in call.context.broker.state.parameters
+    value = (await call.document()).value("value")
+    await propose(call.context, PutParameter(*key, value))
+    return created(is_new)
+
+
+async def delete_parameter(call: Call) -> Response:
+    key = _key(call)
+    if key not in call.context.broker.state.parameters:
+        raise ObjectNotFound
+    await propose(call.context, DeleteParameter(*key))
+    return done()
+
+
+# ---- parameters of the whole cluster ------------------------------------------------------------
+
+
+def global_parameters(call: Call) -> dict[str, object]:
+    """By name; the cluster's name is one of them, as in RabbitMQ, though it is configured."""
+    found: dict[str, object] = {CLUSTER_NAME: call.context.broker.settings.cluster_name}
+    for (component, vhost, name), value in call.context.broker.state.parameters.items():
+        if component == GLOBAL and vhost == "":
+            found[name] = value
+    return found
+
+
+async def list_global_parameters(call: Call) -> Response:
+    found = list(global_parameters(call).items())
+    return await listed(call, found, lambda each: {"name": each[0], "value": each[1]})
+
+
+async def show_global_parameter(call: Call) -> Response:
+    found = global_parameters(call)
+    if call.name() not in found:
+        raise ObjectNotFound
+    return answer({"name": call.name(), "value": found[call.name()]})
+
+
+async def put_global_parameter(call: Call) -> Response:
+    if call.name() == CLUSTER_NAME:
+        raise BadRequest("the cluster's name is configured: set cluster.name and restart")
+    is_new = call.name() not in global_parameters(call)
+    value = (await call.document()).value("value")
+    await propose(call.context, PutParameter(GLOBAL, "", call.name(), value))
+    return created(is_new)
+
+
+async def delete_global_parameter(call: Call) -> Response:
+    if (GLOBAL, "", call.name()) not in call.context.broker.state.parameters:
+        raise ObjectNotFound
+    await propose(call.context, DeleteParameter(GLOBAL, "", call.name()))
+    return done()
+
+
+_PARAMETER: Final = "/api/parameters/{component}/{vhost}/{name}"
+
+ENDPOINTS: Final = (
+    *_policy_endpoints("/api/policies", False, POLICYMAKER),
+    *_policy_endpoints("/api/operator-policies", True, ADMINISTRATOR),
+    Endpoint("GET", "/api/parameters", POLICYMAKER, list_parameters),
+    Endpoint("GET", "/api/parameters/{component}", POLICYMAKER, list_parameters),
+    Endpoint("GET", "/api/parameters/{component}/{vhost}", POLICYMAKER, list_parameters),
+    Endpoint("GET", _PARAMETER, POLICYMAKER, show_parameter),
+    Endpoint("PUT", _PARAMETER, POLICYMAKER, put_parameter),
+    Endpoint("DELETE", _PARAMETER, POLICYMAKER, delete_parameter),
+    Endpoint("GET", "/api/global-parameters", POLICYMAKER, list_global_parameters),
+    Endpoint("GET", "/api/global-parameters/{name}", POLICYMAKER, show_global_parameter),
+    Endpoint("PUT", "/api/global-parameters/{name}", ADMINISTRATOR, put_global_parameter),
+    Endpoint("DELETE", "/api/global-parameters/{name}", ADMINISTRATOR, delete_global_parameter),
+)

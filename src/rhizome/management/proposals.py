@@ -1,0 +1,58 @@
+"""Proposals: changes of the cluster state on behalf of HTTP requests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from rhizome.broker.commands import Command, encode
+from rhizome.broker.outcome import Outcome
+from rhizome.broker.port import Waiter
+from rhizome.management.context import Context
+from rhizome.management.errors import BadRequest, Unavailable
+
+COMMIT_SECONDS_MAX: Final = 30.0
+
+
+class Proposal(Waiter):
+    """A command that was proposed; ``answer`` comes when it is committed and safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def resolved(self, outcome: Outcome) -> None:
+        if not self.answer.done():
+            self.answer.set_result(outcome)
+
+
+def start(context: Context, command: Command) -> Proposal:
+    """Propose a command without waiting for its outcome."""
+    try:
+        # What can't be recorded must not be applied either.
+        encode(command)
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
+    context.shell.begin_turn()
+    proposal = Proposal()
+    context.broker.cluster.propose(command, proposal)
+    return proposal
+
+
+async def finish(proposal: Proposal) -> Outcome:
+    """Wait for the outcome; raises its error."""
+    try:
+        async with asyncio.timeout(COMMIT_SECONDS_MAX):
+            outcome = await proposal.answer
+    except TimeoutError:
+        raise Unavailable(
+            f"the change is made but not safe after {COMMIT_SECONDS_MAX:g} s; is the disk full?"
+        ) from None
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome
+
+
+async def propose(context: Context, command: Command) -> Outcome:
+    """Have a command committed; raises what it was refused with."""
+    return await finish(start(context, command))

@@ -1,0 +1,228 @@
+"""Rows: how exchanges, queues, bindings, vhosts and users look in JSON, with RabbitMQ's names."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+from urllib.parse import quote
+
+from rhizome.broker.commands import EXCHANGE, QUEUE
+from rhizome.broker.consumer import Consumer
+from rhizome.broker.definitions import Permission, Policy, TopicPermission, User
+from rhizome.broker.queue import Queue
+from rhizome.broker.routing.destination import Binding, Destination
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.broker.vhost import VHost
+from rhizome.management.answers import Row
+from rhizome.management.context import Context
+from rhizome.management.rates import Totals
+
+DEFAULT_EXCHANGE: Final = "amq.default"
+RABBIT_HASH: Final = {
+    "rabbit-sha256": "rabbit_password_hashing_sha256",
+    "rabbit-sha512": "rabbit_password_hashing_sha512",
+}
+SCRYPT: Final = "scrypt"
+
+
+# ---- queues -------------------------------------------------------------------------------------
+
+
+def queue_row(context: Context, queue: Queue) -> Row:
+    definition = queue.definition
+    ready, unacked = int(queue.ready), int(queue.unacked)
+    row: Row = {
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "durable": definition.durable,
+        "auto_delete": definition.auto_delete,
+        "exclusive": definition.is_private(),
+        "arguments": definition.arguments,
+        "node": context.name,
+        "type": definition.options.queue_type,
+        "state": "running",
+        "policy": definition.policy or None,
+        "operator_policy": definition.operator_policy or None,
+        "effective_policy_definition": definition.policy_definition,
+        "consumers": int(queue.consumer_count),
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+        "messages_paged_out": sum(int(lane.paged_count) for lane in queue.lanes),
+        "message_bytes_ready": int(queue.ready_bytes),
+        "message_bytes_ram": int(queue.resident_bytes),
+        "message_bytes_persistent": int(queue.durable_bytes),
+        "memory": int(queue.resident_bytes),
+        "message_stats": context.rates.of_queue(queue),
+    }
+    if queue.active is not None:
+        row["single_active_consumer_tag"] = queue.active.tag
+    if queue.exclusive and queue.consumer_count:
+        row["exclusive_consumer_tag"] = queue.consumers()[0].tag
+    return row
+
+
+def queue_details(context: Context, queue: Queue) -> Row:
+    """One queue alone shows its consumers too."""
+    row = queue_row(context, queue)
+    row["consumer_details"] = [consumer_row(consumer) for consumer in queue.consumers()]
+    return row
+
+
+def consumer_row(consumer: Consumer) -> Row:
+    channel = consumer.channel
+    connection = channel.connection
+    queue = consumer.queue
+    is_active = queue.active is None or queue.active is consumer
+    return {
+        "consumer_tag": consumer.tag,
+        "queue": {"name": queue.name, "vhost": queue.vhost},
+        "channel_details": {
+            "name": f"{connection.name} ({channel.number})",
+            "number": int(channel.number),
+            "connection_name": connection.name,
+            "peer_host": connection.peer.address,
+            "peer_port": int(connection.peer.port),
+            "user": connection.identity.user,
+        },
+        "ack_required": not consumer.no_ack,
+        "exclusive": consumer.exclusive,
+        "prefetch_count": int(consumer.prefetch),
+        "priority": int(consumer.priority),
+        "arguments": consumer.arguments,
+        "active": is_active,
+        "activity_status": "up" if is_active else "waiting",
+        "messages_unacknowledged": int(consumer.unacked),
+    }
+
+
+# ---- exchanges and bindings ---------------------------------------------------------------------
+
+
+def exchange_row(vhost: VHost, exchange: Exchange) -> Row:
+    effective = vhost.policy_for_exchange(exchange)
+    return {
+        "name": exchange.name,
+        "vhost": exchange.vhost,
+        "type": exchange.kind,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": exchange.arguments,
+        "policy": effective.policy or None,
+    }
+
+
+def binding_row(vhost: str, binding: Binding) -> Row:
+    destination = binding.destination
+    return {
+        "source": binding.source,
+        "vhost": vhost,
+        "destination": destination.name,
+        "destination_type": kind_of(destination),
+        "routing_key": binding.key,
+        "arguments": binding.arguments,
+        "properties_key": properties_key(binding),
+    }
+
+
+def default_binding_row(queue: Destination) -> Row:
+    """The binding to the nameless exchange that every queue has by its own name."""
+    return {
+        "source": "",
+        "vhost": queue.vhost,
+        "destination": queue.name,
+        "destination_type": QUEUE,
+        "routing_key": queue.name,
+        "arguments": {},
+        "properties_key": quote(queue.name, safe="", errors="surrogateescape"),
+    }
+
+
+def kind_of(destination: Destination) -> str:
+    return EXCHANGE if destination.is_exchange else QUEUE
+
+
+def properties_key(binding: Binding) -> str:
+    """What tells a binding from others between the same two, fit for a part of a path."""
+    key = quote(binding.key, safe="", errors="surrogateescape")
+    if not binding.arguments_key:
+        return key or "~"
+    digest = hashlib.sha256(binding.arguments_key).hexdigest()[:16]
+    return f"{key}~{digest}"
+
+
+# ---- vhosts, users and what they may do ---------------------------------------------------------
+
+
+def vhost_row(context: Context, vhost: VHost) -> Row:
+    totals = Totals()
+    for queue in vhost.destinations.values():
+        if isinstance(queue, Queue):
+            totals.ready += int(queue.ready)
+            totals.unacked += int(queue.unacked)
+    return {
+        "name": vhost.name,
+        "description": vhost.description,
+        "tags": list(vhost.tags),
+        "default_queue_type": "undefined",
+        "metadata": {"description": vhost.description, "tags": list(vhost.tags)},
+        "tracing": False,
+        "cluster_state": {context.name: "running"},
+        "messages": totals.ready + totals.unacked,
+        "messages_ready": totals.ready,
+        "messages_unacknowledged": totals.unacked,
+    }
+
+
+def user_row(user: User, limits: dict[str, int]) -> Row:
+    password_hash, algorithm = exported_hash(user.password_hash)
+    return {
+        "name": user.name,
+        "password_hash": password_hash,
+        "hashing_algorithm": algorithm,
+        "tags": list(user.tags),
+        "type": user.kind,
+        "limits": limits,
+    }
+
+
+def exported_hash(password_hash: str) -> tuple[str, str]:
+    """A stored hash as (password_hash, hashing_algorithm); RabbitMQ's own come out as they came."""
+    _, _, rest = password_hash.partition("$")
+    kind, _, value = rest.partition("$")
+    algorithm = RABBIT_HASH.get(kind)
+    if algorithm is not None:
+        return value, algorithm
+    return password_hash, SCRYPT if password_hash else RABBIT_HASH["rabbit-sha256"]
+
+
+def permission_row(permission: Permission) -> Row:
+    return {
+        "user": permission.user,
+        "vhost": permission.vhost,
+        "configure": permission.configure,
+        "write": permission.write,
+        "read": permission.read,
+    }
+
+
+def topic_permission_row(permission: TopicPermission) -> Row:
+    return {
+        "user": permission.user,
+        "vhost": permission.vhost,
+        "exchange": permission.exchange,
+        "write": permission.write,
+        "read": permission.read,
+    }
+
+
+def policy_row(policy: Policy) -> Row:
+    return {
+        "vhost": policy.vhost,
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": policy.definition,
+        "priority": policy.priority,
+    }

@@ -1,0 +1,215 @@
+"""Connections, channels and consumers: /api/connections, /api/channels, /api/consumers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from rhizome.broker.channel import Channel
+from rhizome.broker.connection import CLOSING, RUNNING, Connection
+from rhizome.broker.consumer import Consumer
+from rhizome.management.answers import Row, answer, done, listed
+from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING
+from rhizome.management.call import Call
+from rhizome.management.context import Context
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.errors import NotAuthorised, ObjectNotFound
+from rhizome.management.rows import consumer_row
+
+CLOSE_REASON_DEFAULT: Final = "Closed via management plugin"
+
+
+# ---- connections --------------------------------------------------------------------------------
+
+
+def connection_row(context: Context, connection: Connection) -> Row:
+    peer = connection.peer
+    name = connection.client_properties.get("connection_name")
+    return {
+        "name": connection.name,
+        "user_provided_name": name if isinstance(name, str) else None,
+        "node": context.name,
+        "vhost": connection.router.vhost,
+        "user": connection.identity.user,
+        "state": state_of(connection),
+        "protocol": "AMQP 0-9-1",
+        "type": "network",
+        "peer_host": peer.address,
+        "peer_port": int(peer.port),
+        "host": _local_of(connection)[0],
+        "port": _local_of(connection)[1],
+        "ssl": peer.tls,
+        "peer_cert_subject": peer.certificate_subject or None,
+        "channels": len(connection.channels),
+        "channel_max": int(connection.channel_max),
+        "frame_max": int(connection.frame_max),
+        "timeout": int(connection.heartbeat_s),
+        "connected_at": int(connection.connected_ms),
+        "client_properties": connection.client_properties,
+        **context.rates.of_connection(connection),
+    }
+
+
+def state_of(connection: Connection) -> str:
+    if connection.stage == CLOSING:
+        return "closing"
+    if connection.blocked_reason:
+        return "blocked"
+    return "flow" if connection.stalled else "running"
+
+
+def _local_of(connection: Connection) -> tuple[str, int]:
+    host, _, port = connection.name.rpartition(" -> ")[2].rpartition(":")
+    return host.strip("[]"), int(port) if port.isdecimal() else 0
+
+
+def _is_open(connection: Connection) -> bool:
+    return connection.stage in (RUNNING, CLOSING)
+
+
+def _visible(call: Call) -> list[Connection]:
+    """All connections for those who monitor, their own for others."""
+    sees_all = call.caller.may(MONITORING)
+    return [
+        connection
+        for connection in call.context.broker.connections.values()
+        if _is_open(connection) and (sees_all or connection.identity.user == call.caller.user)
+    ]
+
+
+def _connection(call: Call) -> Connection:
+    wanted = call.name()
+    for connection in call.context.broker.connections.values():
+        if connection.name == wanted and _is_open(connection):
+            own = connection.identity.user == call.caller.user
+            if not own and not call.caller.may(MONITORING):
+                raise NotAuthorised("User not authorised to access object")
+            return connection
+    raise ObjectNotFound
+
+
+async def list_connections(call: Call) -> Response:
+    context = call.context
+    return await listed(call, _visible(call), lambda each: connection_row(context, each))
+
+
+async def list_connections_of_vhost(call: Call) -> Response:
+    vhost = call.visible_vhost().name
+    found = [each for each in _visible(call) if each.router.vhost == vhost]
+    return await listed(call, found, lambda each: connection_row(call.context, each))
+
+
+async def show_connection(call: Call) -> Response:
+    return answer(connection_row(call.context, _connection(call)))
+
+
+async def close_connection(call: Call) -> Response:
+    """Close with 320 and the reason in the X-Reason header."""
+    connection = _connection(call)
+    if connection.identity.user != call.caller.user:
+        call.caller.check(ADMINISTRATOR)
+    reason = call.request.headers.get("x-reason", "") or CLOSE_REASON_DEFAULT
+    # Header fields come as Latin-1; people write UTF-8 into them.
+    reason = reason.encode("latin-1").decode("utf-8", "replace")
+    call.context.shell.begin_turn()
+    connection.force_close(reason)
+    return done()
+
+
+# ---- channels -----------------------------------------------------------------------------------
+
+
+def channel_row(context: Context, channel: Channel) -> Row:
+    connection = channel.connection
+    confirms = channel.confirms
+    transaction = channel.transaction
+    return {
+        "name": channel_name(channel),
+        "number": int(channel.number),
+        "node": context.name,
+        "vhost": connection.router.vhost,
+        "user": connection.identity.user,
+        "state": "closing" if channel.closing else state_of(connection),
+        "connection_details": {
+            "name": connection.name,
+            "peer_host": connection.peer.address,
+            "peer_port": int(connection.peer.port),
+        },
+        "consumer_count": len(channel.consumers),
+        "prefetch_count": int(channel.prefetch),
+        "global_prefetch_count": int(channel.prefetch_global),
+        "messages_unacknowledged": int(channel.unacked.count),
+        "messages_unconfirmed": int(confirms.published - confirms.sent) if confirms else 0,
+        "messages_uncommitted": len(transaction.publications) if transaction else 0,
+        "acks_uncommitted": len(transaction.settled) if transaction else 0,
+        "confirm": confirms is not None,
+        "transactional": transaction is not None,
+        "message_stats": {
+            "publish": int(channel.published),
+            "deliver_get": int(channel.delivery_tag),
+            **({"confirm": int(confirms.sent)} if confirms else {}),
+        },
+    }
+
+
+def channel_name(channel: Channel) -> str:
+    return f"{channel.connection.name} ({channel.number})"
+
+
+def _channels(connections: list[Connection]) -> list[Channel]:
+    return [channel for each in connections for channel in each.channels.values()]
+
+
+async def list_channels(call: Call) -> Response:
+    found = _channels(_visible(call))
+    return await listed(call, found, lambda each: channel_row(call.context, each))
+
+
+async def list_channels_of_vhost(call: Call) -> Response:
+    vhost = call.visible_vhost().name
+    found = _channels([each for each in _visible(call) if each.router.vhost == vhost])
+    return await listed(call, found, lambda each: channel_row(call.context, each))
+
+
+async def list_channels_of_connection(call: Call) -> Response:
+    found = _channels([_connection(call)])
+    return await listed(call, found, lambda each: channel_row(call.context, each))
+
+
+async def show_channel(call: Call) -> Response:
+    for channel in _channels(_visible(call)):
+        if channel_name(channel) == call.name():
+            row = channel_row(call.context, channel)
+            row["consumer_details"] = [consumer_row(each) for each in channel.consumers.values()]
+            return answer(row)
+    raise ObjectNotFound
+
+
+# ---- consumers ----------------------------------------------------------------------------------
+
+
+async def list_consumers(call: Call) -> Response:
+    vhosts = {vhost.name for vhost in call.visible_vhosts()}
+    found: list[Consumer] = [
+        consumer
+        for connection in call.context.broker.connections.values()
+        if connection.router.vhost in vhosts
+        for channel in connection.channels.values()
+        for consumer in channel.consumers.values()
+    ]
+    return await listed(call, found, consumer_row)
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/connections", MANAGEMENT, list_connections),
+    Endpoint("GET", "/api/connections/{name}", MANAGEMENT, show_connection),
+    Endpoint("DELETE", "/api/connections/{name}", MANAGEMENT, close_connection),
+    Endpoint("GET", "/api/connections/{name}/channels", MANAGEMENT, list_channels_of_connection),
+    Endpoint("GET", "/api/vhosts/{vhost}/connections", MANAGEMENT, list_connections_of_vhost),
+    Endpoint("GET", "/api/channels", MANAGEMENT, list_channels),
+    Endpoint("GET", "/api/channels/{name}", MANAGEMENT, show_channel),
+    Endpoint("GET", "/api/vhosts/{vhost}/channels", MANAGEMENT, list_channels_of_vhost),
+    Endpoint("GET", "/api/consumers", MANAGEMENT, list_consumers),
+    Endpoint("GET", "/api/consumers/{vhost}", MANAGEMENT, list_consumers),
+)

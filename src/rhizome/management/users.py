@@ -1,0 +1,246 @@
+"""/api/users, /api/permissions, /api/topic-permissions: who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from starlette.responses import Response
+
+from rhizome.broker.access import KIND_APPLICATION
+from rhizome.broker.commands import (
+    DeletePermission,
+    DeleteTopicPermission,
+    DeleteUser,
+    PutPermission,
+    PutTopicPermission,
+    PutUser,
+)
+from rhizome.broker.definitions import User
+from rhizome.management.answers import answer, created, done, listed
+from rhizome.management.auth import ADMINISTRATOR
+from rhizome.management.call import Call
+from rhizome.management.document import Document
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.errors import BadRequest, ObjectNotFound
+from rhizome.management.proposals import propose
+from rhizome.management.rows import (
+    DEFAULT_EXCHANGE,
+    RABBIT_HASH,
+    SCRYPT,
+    permission_row,
+    topic_permission_row,
+    user_row,
+)
+from rhizome.security.passwords import check_encoded, hash_password, import_rabbitmq_hash
+from rhizome.security.permissions import check_pattern
+
+
+# ---- users --------------------------------------------------------------------------------------
+
+
+async def user_command(name: str, document: Document, kind: str) -> PutUser:
+    """What a user's JSON asks for. Hashing a password takes a while, so a thread does it.
+
+    With neither password nor hash the user can log in by other means only.
+    """
+    tags = document.words("tags")
+    kind = document.text("type", kind)
+    if "password" in document and document.text("password"):
+        if document.text("password_hash", ""):
+            raise BadRequest("both password and password_hash are given; keep one")
+        password = document.text("password").encode("utf-8", "surrogateescape")
+        loop = asyncio.get_running_loop()
+        encoded = await loop.run_in_executor(None, hash_password, password)
+    else:
+        encoded = _given_hash(document)
+    return PutUser(name, encoded, kind, tags)
+
+
+def _given_hash(document: Document) -> str:
+    given = document.text("password_hash", "")
+    algorithm = document.text("hashing_algorithm", RABBIT_HASH["rabbit-sha256"])
+    if algorithm == SCRYPT or given.startswith("$"):
+        check_encoded(given)
+        return given
+    return import_rabbitmq_hash(given, algorithm)
+
+
+def _user(call: Call) -> User:
+    user = call.context.broker.state.users.get(call.name())
+    if user is None:
+        raise ObjectNotFound
+    return user
+
+
+async def list_users(call: Call) -> Response:
+    state = call.context.broker.state
+    found = list(state.users.values())
+    return await listed(
+        call, found, lambda user: user_row(user, state.accounts.limits.get(user.name, {}))
+    )
+
+
+async def show_user(call: Call) -> Response:
+    user = _user(call)
+    return answer(user_row(user, call.context.broker.state.accounts.limits.get(user.name, {})))
+
+
+async def put_user(call: Call) -> Response:
+    name = call.name()
+    existing = call.context.broker.state.users.get(name)
+    kind = existing.kind if existing else KIND_APPLICATION
+    command = await user_command(name, await call.document(), kind)
+    await propose(call.context, command)
+    return created(existing is None)
+
+
+async def delete_user(call: Call) -> Response:
+    await propose(call.context, DeleteUser(_user(call).name))
+    return done()
+
+
+async def delete_users(call: Call) -> Response:
+    for name in (await call.document()).words("users"):
+        await propose(call.context, DeleteUser(name))
+    return done()
+
+
+# ---- permissions --------------------------------------------------------------------------------
+
+
+def permission_command(user: str, vhost: str, document: Document) -> PutPermission:
+    patterns = [document.text(name) for name in ("configure", "write", "read")]
+    for pattern in patterns:
+        check_pattern(pattern)
+    return PutPermission(user, vhost, *patterns)
+
+
+def topic_permission_command(user: str, vhost: str, document: Document) -> PutTopicPermission:
+    exchange = document.text("exchange")
+    patterns = [document.text(name) for name in ("write", "read")]
+    for pattern in patterns:
+        check_pattern(pattern)
+    # The state keeps the rule under the name that permission checks ask for.
+    return PutTopicPermission(user, vhost, exchange or DEFAULT_EXCHANGE, *patterns)
+
+
+async def list_permissions(call: Call) -> Response:
+    found = list(call.context.broker.state.permissions.values())
+    return await listed(call, found, permission_row)
+
+
+async def list_permissions_of_user(call: Call) -> Response:
+    user = _user(call).name
+    found = call.context.broker.state.permissions.values()
+    return await listed(call, [each for each in found if each.user == user], permission_row)
+
+
+async def show_permission(call: Call) -> Response:
+    key = (call.name("user"), call.name("vhost"))
+    permission = call.context.broker.state.permissions.get(key)
+    if permission is None:
+        raise ObjectNotFound
+    return answer(permission_row(permission))
+
+
+async def put_permission(call: Call) -> Response:
+    key = (call.name("user"), call.name("vhost"))
+    _check_ends(call)
+    is_new = key not in call.context.broker.state.permissions
+    await propose(call.context, permission_command(*key, await call.document()))
+    return created(is_new)
+
+
+async def delete_permission(call: Call) -> Response:
+    key = (call.name("user"), call.name("vhost"))
+    if key not in call.context.broker.state.permissions:
+        raise ObjectNotFound
+    await propose(call.context, DeletePermission(*key))
+    return done()
+
+
+def _check_ends(call: Call) -> None:
+    """RabbitMQ answers 400, not 404, to a permission of or for something unknown."""
+    state = call.context.broker.state
+    if call.name("user") not in state.users:
+        raise BadRequest(f"user '{call.name('user')}' does not exist")
+    if call.name("vhost") not in state.vhosts:
+        raise BadRequest(f"vhost '{call.name('vhost')}' does not exist")
+
+
+# ---- topic permissions --------------------------------------------------------------------------
+
+
+async def list_topic_permissions(call: Call) -> Response:
+    found = list(call.context.broker.state.topic_permissions.values())
+    return await listed(call, found, topic_permission_row)
+
+
+async def list_topic_permissions_of_user(call: Call) -> Response:
+    user = _user(call).name
+    found = call.context.broker.state.topic_permissions.values()
+    return await listed(call, [each for each in found if each.user == user], topic_permission_row)
+
+
+async def show_topic_permissions(call: Call) -> Response:
+    wanted = (call.name("user"), call.name("vhost"))
+    found = [
+        each
+        for each in call.context.broker.state.topic_permissions.values()
+        if (each.user, each.vhost) == wanted
+    ]
+    if not found:
+        raise ObjectNotFound
+    return await listed(call, found, topic_permission_row)
+
+
+async def put_topic_permission(call: Call) -> Response:
+    _check_ends(call)
+    state = call.context.broker.state
+    command = topic_permission_command(
+        call.name("user"), call.name("vhost"), await call.document()
+    )
+    is_new = (command.user, command.vhost, command.exchange) not in state.topic_permissions
+    await propose(call.context, command)
+    return created(is_new)
+
+
+async def delete_topic_permissions(call: Call) -> Response:
+    """All rules of a user in a vhost, or the one of the exchange that the path names."""
+    wanted = (call.name("user"), call.name("vhost"))
+    exchange = call.request.path_params.get("exchange")
+    keys = [
+        key
+        for key in call.context.broker.state.topic_permissions
+        if key[:2] == wanted and exchange in (None, key[2])
+    ]
+    if not keys:
+        raise ObjectNotFound
+    for key in keys:
+        await propose(call.context, DeleteTopicPermission(*key))
+    return done()
+
+
+_TOPIC: Final = "/api/topic-permissions/{vhost}/{user}"
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/users", ADMINISTRATOR, list_users),
+    Endpoint("POST", "/api/users/bulk-delete", ADMINISTRATOR, delete_users),
+    Endpoint("GET", "/api/users/{name}", ADMINISTRATOR, show_user),
+    Endpoint("PUT", "/api/users/{name}", ADMINISTRATOR, put_user),
+    Endpoint("DELETE", "/api/users/{name}", ADMINISTRATOR, delete_user),
+    Endpoint("GET", "/api/users/{name}/permissions", ADMINISTRATOR, list_permissions_of_user),
+    Endpoint(
+        "GET", "/api/users/{name}/topic-permissions", ADMINISTRATOR, list_topic_permissions_of_user
+    ),
+    Endpoint("GET", "/api/permissions", ADMINISTRATOR, list_permissions),
+    Endpoint("GET", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, show_permission),
+    Endpoint("PUT", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, put_permission),
+    Endpoint("DELETE", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, delete_permission),
+    Endpoint("GET", "/api/topic-permissions", ADMINISTRATOR, list_topic_permissions),
+    Endpoint("GET", _TOPIC, ADMINISTRATOR, show_topic_permissions),
+    Endpoint("PUT", _TOPIC, ADMINISTRATOR, put_topic_permission),
+    Endpoint("DELETE", _TOPIC, ADMINISTRATOR, delete_topic_permissions),
+    Endpoint("DELETE", _TOPIC + "/{exchange}", ADMINISTRATOR, delete_topic_permissions),
+)

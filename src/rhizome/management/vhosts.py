@@ -1,0 +1,153 @@
+"""/api/vhosts: look at vhosts, create and delete them, and the limits of each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from rhizome.broker.commands import (
+    SCOPE_USER,
+    SCOPE_VHOST,
+    DeleteLimit,
+    DeleteVhost,
+    PutLimit,
+    PutPermission,
+    PutVhost,
+)
+from rhizome.management.answers import answer, created, done, listed
+from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
+from rhizome.management.call import Call
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.errors import NotAuthorised, ObjectNotFound
+from rhizome.management.proposals import propose
+from rhizome.management.rows import permission_row, topic_permission_row, vhost_row
+
+EVERYTHING: Final = ".*"
+
+
+async def list_vhosts(call: Call) -> Response:
+    found = call.visible_vhosts()
+    return await listed(call, found, lambda vhost: vhost_row(call.context, vhost))
+
+
+async def show_vhost(call: Call) -> Response:
+    return answer(vhost_row(call.context, call.visible_vhost()))
+
+
+async def put_vhost(call: Call) -> Response:
+    """Create a vhost; as in RabbitMQ, whoever creates it may do everything in it."""
+    name = call.name("vhost")
+    document = await call.document()
+    existing = call.context.broker.state.vhosts.get(name)
+    tags = document.words("tags") if "tags" in document else existing.tags if existing else ()
+    description = document.text("description", existing.description if existing else "")
+    await propose(call.context, PutVhost(name, description, tags))
+    if existing is None:
+        user = call.caller.user
+        command = PutPermission(user, name, EVERYTHING, EVERYTHING, EVERYTHING)
+        await propose(call.context, command)
+    return created(existing is None)
+
+
+async def delete_vhost(call: Call) -> Response:
+    if call.name("vhost") not in call.context.broker.state.vhosts:
+        raise ObjectNotFound
+    await propose(call.context, DeleteVhost(call.name("vhost")))
+    return done()
+
+
+async def list_permissions_of_vhost(call: Call) -> Response:
+    vhost = call.visible_vhost().name
+    found = call.context.broker.state.permissions.values()
+    return await listed(call, [each for each in found if each.vhost == vhost], permission_row)
+
+
+async def list_topic_permissions_of_vhost(call: Call) -> Response:
+    vhost = call.visible_vhost().name
+    found = call.context.broker.state.topic_permissions.values()
+    rows = [each for each in found if each.vhost == vhost]
+    return await listed(call, rows, topic_permission_row)
+
+
+# ---- limits -------------------------------------------------------------------------------------
+
+
+async def list_vhost_limits(call: Call) -> Response:
+    found = [vhost for vhost in call.visible_vhosts() if vhost.limits]
+    return await listed(
+        call, found, lambda vhost: {"vhost": vhost.name, "value": dict(vhost.limits)}
+    )
+
+
+async def put_vhost_limit(call: Call) -> Response:
+    call.visible_vhost()
+    return await _put_limit(call, SCOPE_VHOST, call.name("vhost"))
+
+
+async def delete_vhost_limit(call: Call) -> Response:
+    call.visible_vhost()
+    return await _delete_limit(call, SCOPE_VHOST, call.name("vhost"))
+
+
+async def list_user_limits(call: Call) -> Response:
+    limits = call.context.broker.state.accounts.limits
+    wanted = call.request.path_params.get("user")
+    if wanted is not None and wanted not in call.context.broker.state.users:
+        raise ObjectNotFound
+    found = [name for name, value in limits.items() if value and wanted in (None, name)]
+    return await listed(call, found, lambda name: {"user": name, "value": dict(limits[name])})
+
+
+async def put_user_limit(call: Call) -> Response:
+    return await _put_limit(call, SCOPE_USER, call.name("user"))
+
+
+async def delete_user_limit(call: Call) -> Response:
+    return await _delete_limit(call, SCOPE_USER, call.name("user"))
+
+
+async def _put_limit(call: Call, scope: str, name: str) -> Response:
+    value = (await call.document()).number("value")
+    await propose(call.context, PutLimit(scope, name, call.name("limit"), value))
+    return done()
+
+
+async def _delete_limit(call: Call, scope: str, name: str) -> Response:
+    if scope == SCOPE_USER and name not in call.context.broker.state.users:
+        raise ObjectNotFound
+    await propose(call.context, DeleteLimit(scope, name, call.name("limit")))
+    return done()
+
+
+async def show_whoami(call: Call) -> Response:
+    if call.caller.user not in call.context.broker.state.users:
+        raise NotAuthorised("Login failed")
+    identity = call.caller.identity
+    return answer(
+        {"name": call.caller.user, "tags": list(identity.tags), "is_internal_user": True}
+    )
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/whoami", MANAGEMENT, show_whoami),
+    Endpoint("GET", "/api/vhosts", MANAGEMENT, list_vhosts),
+    Endpoint("GET", "/api/vhosts/{vhost}", MANAGEMENT, show_vhost),
+    Endpoint("PUT", "/api/vhosts/{vhost}", ADMINISTRATOR, put_vhost),
+    Endpoint("DELETE", "/api/vhosts/{vhost}", ADMINISTRATOR, delete_vhost),
+    Endpoint("GET", "/api/vhosts/{vhost}/permissions", ADMINISTRATOR, list_permissions_of_vhost),
+    Endpoint(
+        "GET",
+        "/api/vhosts/{vhost}/topic-permissions",
+        ADMINISTRATOR,
+        list_topic_permissions_of_vhost,
+    ),
+    Endpoint("GET", "/api/vhost-limits", MANAGEMENT, list_vhost_limits),
+    Endpoint("GET", "/api/vhost-limits/{vhost}", MANAGEMENT, list_vhost_limits),
+    Endpoint("PUT", "/api/vhost-limits/{vhost}/{limit}", ADMINISTRATOR, put_vhost_limit),
+    Endpoint("DELETE", "/api/vhost-limits/{vhost}/{limit}", ADMINISTRATOR, delete_vhost_limit),
+    Endpoint("GET", "/api/user-limits", ADMINISTRATOR, list_user_limits),
+    Endpoint("GET", "/api/user-limits/{user}", ADMINISTRATOR, list_user_limits),
+    Endpoint("PUT", "/api/user-limits/{user}/{limit}", ADMINISTRATOR, put_user_limit),
+    Endpoint("DELETE", "/api/user-limits/{user}/{limit}", ADMINISTRATOR, delete_user_limit),
+)

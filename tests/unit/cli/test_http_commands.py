@@ -1,0 +1,232 @@
+"""Commands that talk to the HTTP API, against a scripted one."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from rhizome.cli.api import endpoint, path
+
+Rhizome = Callable[..., Result]
+
+QUEUE = {
+    "name": "orders",
+    "vhost": "/",
+    "state": "running",
+    "messages_ready": 12345,
+    "messages_unacknowledged": 7,
+    "messages": 12352,
+    "consumers": 2,
+    "durable": True,
+    "auto_delete": False,
+    "arguments": {"x-max-length": 10},
+    "policy": "cap",
+}
+
+
+def login(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+# --- who asks, and where
+
+
+def test_paths_quote_every_part() -> None:
+    assert path("queues", "/", "a b/c?") == "/api/queues/%2F/a%20b%2Fc%3F"
+
+
+def test_the_user_comes_from_options_then_address_then_uri_then_guest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RHIZOME_URI", raising=False)
+    plain = endpoint("h:1")
+    assert (plain.host, plain.port, plain.user, plain.password) == ("h", 1, "guest", "guest")
+    monkeypatch.setenv("RHIZOME_URI", "amqp://app:se%40cret@h/")
+    assert (endpoint("h:1").user, endpoint("h:1").password) == ("app", "se@cret")
+    assert endpoint("http://bob:pw@h:1").user == "bob"
+    chosen = endpoint("http://bob:pw@h:1", "carol", "x")
+    assert (chosen.user, chosen.password) == ("carol", "x")
+    assert endpoint("h").port == 15672
+    assert endpoint("https://[::1]:9").label == "[::1]:9"
+
+
+def test_a_password_is_never_sent_for_another_user() -> None:
+    assert endpoint("http://bob:secret@h:1", "carol").password == ""
+
+
+def test_refused_credentials_say_which_options_to_give(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/queues", {"error": "not_authorised", "reason": "Login failed"}, 401)
+    result = rhizome("queue", "list", "--http", api.address, "--user", "bob", "--password", "x")
+    assert result.exit_code == 1
+    assert "refused user 'bob' (Login failed); give --user and --password" in result.stderr
+    assert api.requests[0].headers["Authorization"] == login("bob", "x")
+
+
+def test_what_is_no_api_is_recognised(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/queues", b"<html>")
+    result = rhizome("queue", "list", "--http", api.address)
+    assert result.exit_code == 1
+    assert "gave no JSON" in result.stderr
+
+
+# --- reading
+
+
+def test_queue_list_is_a_table_sorted_by_name(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/queues", [QUEUE, {**QUEUE, "name": "a\x1b[31m", "messages_ready": 1}])
+    result = rhizome("queue", "list", "--http", api.address)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split()[:4] == ["name", "vhost", "state", "ready"]
+    assert lines[1].startswith("a\\x1b[31m")
+    assert lines[2].split()[:7] == ["orders", "/", "running", "12345", "7", "12352", "2"]
+    assert lines[2].endswith("durable x-max-length=10 policy=cap")
+
+
+def test_queue_list_of_a_vhost_asks_for_that_vhost(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/queues/%2Fdev", [])
+    result = rhizome("queue", "list", "--vhost", "/dev", "--http", api.address)
+    assert (result.exit_code, result.stdout) == (0, "no queues\n")
+
+
+def test_rabbitmqs_paged_answers_are_understood(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/queues", {"items": [QUEUE], "page": 1})
+    result = rhizome("queue", "list", "--http", api.address, "--json")
+    assert json.loads(result.stdout) == [QUEUE]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "target", "answer"),
+    [
+        (["status"], "/api/rhizome/status", {"name": "b1", "status": "ready"}),
+        (["queue", "list"], "/api/queues", [QUEUE]),
+        (["queue", "show", "orders"], "/api/queues/%2F/orders", QUEUE),
+        (["exchange", "list"], "/api/exchanges", [{"name": "", "type": "direct"}]),
+        (["connection", "list"], "/api/connections", [{"name": "1:2 -> 3:4", "user": "g"}]),
+        (["user", "list"], "/api/users", [{"name": "guest", "tags": ["administrator"]}]),
+        (["user", "permissions"], "/api/permissions", [{"user": "guest", "vhost": "/"}]),
+        (["policy", "list"], "/api/policies", [{"name": "p", "definition": {"x": 1}}]),
+        (
+            ["browse", "orders", "--count", "3"],
+            "/api/rhizome/queues/%2F/orders/messages?offset=0&count=3",
+            [{"index": 1, "payload": "hello", "payload_encoding": "string", "size": 5}],
+        ),
+    ],
+)
+def test_every_read_command_prints_text_and_json(
+    rhizome: Rhizome, api: Any, arguments: list[str], target: str, answer: object
+) -> None:
+    api.answer(f"GET {target}", answer)
+    as_text = rhizome(*arguments, "--http", api.address)
+    assert as_text.exit_code == 0, as_text.stderr
+    assert as_text.stdout.strip()
+    as_json = rhizome(*arguments, "--http", api.address, "--json")
+    assert json.loads(as_json.stdout) == answer
+
+
+def test_browse_shows_payloads_and_their_encoding(rhizome: Rhizome, api: Any) -> None:
+    messages = [
+        {"index": 4, "routing_key": "k", "payload": "two\nlines", "size": 9},
+        {"index": 5, "payload": "x" * 100, "payload_encoding": "base64", "size": 75},
+    ]
+    api.answer("GET /api/rhizome/queues/%2F/q/messages?offset=2&count=10", messages)
+    result = rhizome("browse", "q", "--offset", "2", "--http", api.address)
+    assert "two\\nlines" in result.stdout
+    assert "base64 " + "x" * 57 + "..." in result.stdout
+
+
+def test_what_is_not_there_is_named(rhizome: Rhizome, api: Any) -> None:
+    result = rhizome("queue", "show", "nope", "--http", api.address)
+    assert result.exit_code == 1
+    assert "not found: queues///nope" in result.stderr
+
+
+# --- changing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line", "document"),
+    [
+        (["queue", "purge", "q"], "DELETE /api/queues/%2F/q/contents", None),
+        (["queue", "delete", "q"], "DELETE /api/queues/%2F/q", None),
+        (
+            ["queue", "delete", "q", "--if-empty", "--vhost", "v"],
+            "DELETE /api/queues/v/q?if-empty=true",
+            None,
+        ),
+        (
+            ["queue", "declare", "q", "-a", "x-message-ttl=60000", "-a", "x-overflow=drop-head"],
+            "PUT /api/queues/%2F/q",
+            {
+                "durable": True,
+                "auto_delete": False,
+                "arguments": {"x-message-ttl": 60000, "x-overflow": "drop-head"},
+            },
+        ),
+        (
+            ["connection", "close", "a:1 -> b:2"],
+            "DELETE /api/connections/a%3A1%20-%3E%20b%3A2",
+            None,
+        ),
+        (
+            ["user", "add", "bob", "--new-password", "pw", "--tags", "monitoring"],
+            "PUT /api/users/bob",
+            {"password": "pw", "tags": "monitoring"},
+        ),
+        (["user", "delete", "bob"], "DELETE /api/users/bob", None),
+        (
+            ["user", "permit", "bob", "--write", "^a"],
+            "PUT /api/permissions/%2F/bob",
+            {"configure": ".*", "write": "^a", "read": ".*"},
+        ),
+        (["user", "forbid", "bob"], "DELETE /api/permissions/%2F/bob", None),
+        (
+            ["policy", "set", "cap", "^q", '{"max-length": 5}', "--apply-to", "queues"],
+            "PUT /api/policies/%2F/cap",
+            {
+                "pattern": "^q",
+                "definition": {"max-length": 5},
+                "priority": 0,
+                "apply-to": "queues",
+            },
+        ),
+        (["policy", "delete", "cap"], "DELETE /api/policies/%2F/cap", None),
+    ],
+)
+def test_changes_are_sent_as_rabbitmqs_api_wants_them(
+    rhizome: Rhizome, api: Any, arguments: list[str], line: str, document: object
+) -> None:
+    api.answer(line, None, 204)
+    result = rhizome(*arguments, "--http", api.address)
+    assert result.exit_code == 0, result.stderr
+    request = api.requests[0]
+    assert f"{request.verb} {request.target}" == line
+    assert request.document == document
+
+
+def test_a_refusal_shows_the_brokers_reason(rhizome: Rhizome, api: Any) -> None:
+    reason = {"error": "bad_request", "reason": "inequivalent arg 'durable'"}
+    api.answer("PUT /api/queues/%2F/q", reason, 400)
+    result = rhizome("queue", "declare", "q", "--http", api.address)
+    assert result.exit_code == 1
+    assert "400 inequivalent arg 'durable'" in result.stderr
+
+
+def test_the_password_of_a_new_user_is_asked_for(rhizome: Rhizome, api: Any) -> None:
+    api.answer("PUT /api/users/bob", None, 204)
+    result = rhizome("user", "add", "bob", "--http", api.address, input="secret\nsecret\n")
+    assert result.exit_code == 0, result.stderr
+    assert api.requests[0].document["password"] == "secret"
+    assert "secret" not in result.output
+
+
+def test_the_address_may_come_from_the_environment(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/queues", [])
+    result = rhizome("queue", "list", env={"RHIZOME_HTTP": f"http://bob:pw@127.0.0.1:{api.port}"})
+    assert result.exit_code == 0
+    assert api.requests[0].headers["Authorization"] == login("bob", "pw")

@@ -1,0 +1,107 @@
+"""The command itself: how it starts, and how it says that something is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from typer.testing import Result
+
+from rhizome.build import describe
+from rhizome.cli.main import COMMANDS
+
+Rhizome = Callable[..., Result]
+
+
+def test_version_is_that_of_the_build(rhizome: Rhizome) -> None:
+    result = rhizome("--version")
+    assert (result.exit_code, result.stdout) == (0, describe() + "\n")
+
+
+def test_help_lists_every_command(rhizome: Rhizome) -> None:
+    result = rhizome("--help")
+    assert result.exit_code == 0
+    for command in COMMANDS:
+        assert command in result.stdout
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_has_a_help_of_its_own(rhizome: Rhizome, command: str) -> None:
+    result = rhizome(command, "--help")
+    assert result.exit_code == 0
+    assert f"rhizome {command}" in result.stdout
+    assert "--install-completion" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["quueue"], "no such command 'quueue', did you mean 'queue'?"),
+        (["queue", "lst"], "No such command 'lst'"),
+        (["queue", "list", "--bogus"], "No such option: --bogus"),
+        (["browse"], "Missing argument 'QUEUE'"),
+        (["browse", "q", "--count", "0"], "--count"),
+        (["consume", "q", "--format", "xml"], "--format"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_one_line(
+    rhizome: Rhizome, arguments: list[str], said: str
+) -> None:
+    result = rhizome(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert said in result.stderr
+    assert "--help" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_family_without_a_command_shows_its_help(rhizome: Rhizome) -> None:
+    result = rhizome("queue")
+    assert result.exit_code == 2
+    assert "purge" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["publish", "--uri", "amqp://127.0.0.1:1/", "--body", "x"], "127.0.0.1:1"),
+        (["publish", "--uri", "nonsense", "--body", "x"], "must begin with amqp://"),
+        (["publish", "--body", "x", "--file", "y"], "exclude each other"),
+        (["publish", "--body", "x", "--header", "novalue"], "KEY=VALUE"),
+        (["publish", "--body", "x", "--header", "n:=[1"], "no JSON"),
+        (["publish", "--file", "/nonexistent/file"], "/nonexistent/file: No such file"),
+        (["consume", "q", "--uri", "amqp://127.0.0.1:1/"], "127.0.0.1:1"),
+        (["status", "--http", "127.0.0.1:1"], "no HTTP API at 127.0.0.1:1; start a broker"),
+        (["status", "--http", "host:port"], "the port must be a number"),
+        (["status", "--http", "ftp://host"], "give it as HOST:PORT"),
+        (["policy", "set", "p", "^a", "notjson"], "give a JSON object"),
+        (["bench", "--publishers", "0", "--consumers", "0"], "nothing to do"),
+        (["bench", "--size", "1XiB"], "--size 1XiB"),
+        (["journal", "inspect", "/nonexistent"], "is no directory"),
+        (["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
+        (["serve", "--log-level", "loud"], "log.level"),
+    ],
+)
+def test_a_failure_is_one_line_and_exit_code_1(
+    rhizome: Rhizome, arguments: list[str], said: str
+) -> None:
+    result = rhizome(*arguments)
+    assert result.exit_code == 1, result.output
+    assert result.stderr.startswith("error: ")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_starting_imports_neither_the_client_nor_the_display() -> None:
+    script = (
+        "import sys, rhizome.cli.main, rhizome.cli.serve;"
+        "heavy = {'rhizome.client', 'rhizome.server', 'rich', 'asyncio', 'http.client'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout == "[]\n"
