@@ -42,6 +42,10 @@ class BrokerUnderTest(ABC):
     def wipe(self) -> None:
         """Empty the store; only while stopped."""
 
+    @abstractmethod
+    def last_words(self) -> str:
+        """The end of what it printed, to go with a failure."""
+
     def close(self) -> None:
         """Stop for good."""
         self.stop()
@@ -78,6 +82,9 @@ class Rhizome(BrokerUnderTest):
 
     def root_pids(self) -> list[int]:
         return [self._process.pid]
+
+    def last_words(self) -> str:
+        return self._process.printed()
 
     def wipe(self) -> None:
         shutil.rmtree(self._process.data, ignore_errors=True)
@@ -140,8 +147,9 @@ class RabbitMQ(BrokerUnderTest):
 
     def _is_ready(self) -> bool:
         if self._server is not None and self._server.poll() is not None:
-            output = (self._directory / "output.txt").read_text()[-2000:]
-            raise RuntimeError(f"RabbitMQ exited with {self._server.returncode}\n{output}")
+            raise RuntimeError(
+                f"RabbitMQ exited with {self._server.returncode}\n{self.last_words()}"
+            )
         return answers_amqp(self.port)
 
     def stop(self) -> None:
@@ -170,6 +178,9 @@ class RabbitMQ(BrokerUnderTest):
 
     def root_pids(self) -> list[int]:
         return [] if self._server is None else [self._server.pid]
+
+    def last_words(self) -> str:
+        return (self._directory / "output.txt").read_text()[-2000:]
 
     def wipe(self) -> None:
         shutil.rmtree(self._store, ignore_errors=True)

@@ -97,7 +97,7 @@ def in_turn(
                 results[broker.name].append(one(broker))
             except (MeasurementError, subprocess.TimeoutExpired, OSError, RuntimeError) as error:
                 failures[broker.name] = str(error)
-                print(f"{name}: {error}", file=sys.stderr)
+                print(f"{name}: {error}\n{broker.last_words()}", file=sys.stderr)
                 broker.restart_empty()  # what is left of a failed run must not slow the next
     medians = {who: medians_of(lines) for who, lines in results.items() if lines}
     print(f"{name:20} " + "   ".join(report.in_short(who, m) for who, m in medians.items()))

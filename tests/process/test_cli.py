@@ -16,7 +16,7 @@ from rhizome.errors import ConnectionForced, NotFound
 from rhizome.testing.processes import wait_until
 
 Unique = Callable[[str], str]
-SECONDS_MAX = 40
+SECONDS_MAX = 20
 
 
 class Command:
@@ -77,6 +77,53 @@ def test_lines_of_the_standard_input_are_published_and_consumed(
     command.amqp("publish", "--key", queue, "--confirm", given=b"one\ntwo\n\nfour")
     assert command.amqp("consume", queue, "--count", "4") == "one\ntwo\n\nfour\n"
     assert command.amqp("consume", queue, "--timeout", "0.2") == ""
+
+
+def test_a_line_is_sent_before_the_next_one_comes(command: Command, queue: str) -> None:
+    arguments = ["publish", "--key", queue, "--uri", command.broker.url]
+    with (
+        blocking.Connection(command.broker.url) as connection,
+        connection.channel() as channel,
+        subprocess.Popen(
+            [sys.executable, "-m", "rhizome", *arguments],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process,
+        channel.consume(queue, no_ack=True, timeout_s=SECONDS_MAX) as messages,
+    ):
+        assert process.stdin is not None
+        for line in (b"first", b"second"):
+            process.stdin.write(line + b"\n")
+            process.stdin.flush()
+            assert next(messages).body == line
+            assert process.poll() is None
+        process.stdin.close()
+        assert process.wait(SECONDS_MAX) == 0
+
+
+def test_ctrl_c_ends_publish_though_its_input_stays_open(command: Command, queue: str) -> None:
+    arguments = ["publish", "--key", queue, "--uri", command.broker.url]
+    with (
+        blocking.Connection(command.broker.url) as connection,
+        connection.channel() as channel,
+        subprocess.Popen(
+            [sys.executable, "-m", "rhizome", *arguments],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process,
+        channel.consume(queue, no_ack=True, timeout_s=SECONDS_MAX) as messages,
+    ):
+        assert process.stdin is not None
+        process.stdin.write(b"sent\n")
+        process.stdin.flush()
+        assert next(messages).body == b"sent"
+        process.send_signal(signal.SIGINT)
+        try:
+            code = process.wait(SECONDS_MAX)
+        finally:
+            process.kill()
+        assert process.stderr is not None
+        assert (code, b"Traceback" in process.stderr.read()) == (130, False)
 
 
 def test_consumed_json_has_headers_and_properties(command: Command, queue: str) -> None:
@@ -249,7 +296,11 @@ def test_bench_measures_rates_and_latencies(command: Command, options: list[str]
         assert 0 < each["latency_us"]["p50"] <= each["latency_us"]["max"]
 
 
-def test_ctrl_c_ends_a_benchmark_early_with_its_results(command: Command) -> None:
+@pytest.mark.parametrize("consumers", [0, 1])
+def test_ctrl_c_ends_a_benchmark_early_and_leaves_no_queue(
+    command: Command, consumers: int
+) -> None:
+    """As soon as its queue is there (nothing has run yet), and when it has consumers (results)."""
     arguments = ["bench", "--seconds", "30", "--json", "--uri", command.broker.url]
     with (
         blocking.Connection(command.broker.url) as connection,
@@ -260,24 +311,25 @@ def test_ctrl_c_ends_a_benchmark_early_with_its_results(command: Command) -> Non
         ) as process,
     ):
         queue = f"rhizome-bench-{process.pid}-0"
-        wait_until(lambda: _is_declared(connection, queue), "the benchmark's queue")
-        # The workers start after the queue is there; an interrupt before that ends it all the same.
+        wait_until(lambda: _consumer_count(connection, queue) >= consumers, "the benchmark")
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=SECONDS_MAX)
         assert b"Traceback" not in errors
-        assert process.returncode in (0, 130), errors
-        if process.returncode == 0:
+        if consumers:
+            assert process.returncode == 0, errors
             assert json.loads(output)[0]["seconds"] < 30
-        wait_until(lambda: not _is_declared(connection, queue), "the end of the queue")
+        else:
+            assert process.returncode in (0, 130), errors
+        assert _consumer_count(connection, queue) == -1
 
 
-def _is_declared(connection: blocking.Connection, queue: str) -> bool:
+def _consumer_count(connection: blocking.Connection, queue: str) -> int:
+    """How many consumers the queue has; -1 if there is no such queue."""
     with connection.channel() as channel:
         try:
-            channel.declare_queue(queue, passive=True)
+            return channel.declare_queue(queue, passive=True).consumer_count
         except NotFound:
-            return False
-    return True
+            return -1
 
 
 # --- stores

@@ -93,6 +93,11 @@ def test_backlog_restart_and_idle_have_absolute_limits(report: ModuleType) -> No
     }
 
 
+def test_a_quick_run_says_nothing_about_absolute_limits(report: ModuleType) -> None:
+    run = run_with(backlog_1m={"rhizome": {"growth_mib": 1.0, "drain_ratio": 1.0}})
+    assert verdicts(report, {**run, "quick": True}) == {}
+
+
 def test_table_and_chart_show_what_was_measured(report: ModuleType) -> None:
     run = run_with(auto_16=throughput(4_000_000.0, 0.25))
     text = report.markdown(run)

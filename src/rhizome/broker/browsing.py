@@ -1,7 +1,7 @@
 """Browsing: the ready messages of a queue, looked at and left exactly as they are.
 
-Nothing is taken out, put back, marked as redelivered or brought into memory for good: a message that
-lives on disk is read into a copy that is forgotten with the answer.
+Nothing is taken out, put back, marked as redelivered or brought into memory for good: a message
+that lives on disk is read into a copy that is forgotten with the answer.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def browse(queue: Queue, pager: Pager, offset: i64, count: i64) -> Browser:
     Fewer come back, too, when they reach ``BYTES_MAX`` together, or if the next one cannot be read
     before the end of this turn (``late``).
     """
-    assert 0 <= offset <= OFFSET_MAX and 0 <= count <= COUNT_MAX
+    assert 0 <= offset <= OFFSET_MAX
+    assert 0 <= count <= COUNT_MAX
     browser = Browser(queue, pager, offset, count)
     browser.walk()
     return browser

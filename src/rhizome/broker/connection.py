@@ -31,6 +31,7 @@ from rhizome.amqp.methods import (
     decode_method,
 )
 from rhizome.amqp.spec import (
+    BASIC,
     CODE_BASIC_ACK,
     CODE_BASIC_PUBLISH,
     FRAME_BODY,
@@ -343,7 +344,7 @@ class Connection:
         if size < 7:
             return 7 - size
         frame = u32(tail, 3)
-        if frame + 8 > self.frame_max:
+        if frame + 8 > self.frame_max or tail[0] > FRAME_HEARTBEAT:
             return 0
         end: i64 = frame + 8
         if size < end:
@@ -409,8 +410,8 @@ class Connection:
                 return
             size = u32(data, at + 3)
             after: i64 = at + size + 8
-            if after - at > self.frame_max:
-                self._oversized(data, at, size, end)
+            if after - at > self.frame_max or data[at] > FRAME_HEARTBEAT:
+                self._bad_frame(data, at, size, end)
             if after > end:
                 break
             if data[after - 1] != FRAME_END:
@@ -467,7 +468,12 @@ class Connection:
         if body_at > end:
             return 0
         left = read_i64_be(data, header_at + 11)
-        if left < 0 or left > self.unit_body_max or data[body_at - 1] != FRAME_END:
+        if (
+            left < 0
+            or left > self.unit_body_max
+            or data[body_at - 1] != FRAME_END
+            or u16(data, header_at + 7) != BASIC
+        ):
             return self._publish_by_frames(channel, data, at, header_at)
         frame_bytes_max: i64 = size + 8
         next_at: i64 = body_at
@@ -513,7 +519,7 @@ class Connection:
                 raise CommandInvalid(
                     "unexpected method before connection.open", class_id, method_id
                 )
-            raise ChannelFault(f"expected 'channel.open', channel {number}", class_id, method_id)
+            raise ChannelFault("expected 'channel.open'", class_id, method_id)
         self.last_channel = channel
         return channel
 
@@ -539,7 +545,8 @@ class Connection:
         self.tail = b""
         self.stop()
 
-    def _oversized(self, data: bytes, at: i64, size: i64, end: i64) -> None:
+    def _bad_frame(self, data: bytes, at: i64, size: i64, end: i64) -> None:
+        """A frame of an unknown type or beyond the size that was agreed."""
         kind = data[at]
         self.at = end
         if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT):
@@ -559,13 +566,19 @@ class Connection:
         if self.stage == CLOSING:
             self._closing_frame(kind, number, payload)
         elif kind == FRAME_HEARTBEAT:
-            if number != 0 or len(payload) > 0:
+            if len(payload) > 0:
+                raise FrameError(f"type 8, {octets(payload)}: unknown_frame")
+            if number != 0:
                 raise UnexpectedFrame(f"type 8, {octets(payload)}")
         elif kind == FRAME_METHOD:
+            if len(payload) < 4:
+                raise FrameError(f"type 1, {octets(payload)}: unknown_frame")
             self._method(number, payload)
         elif kind == FRAME_HEADER or kind == FRAME_BODY:
             channel = self.channels.get(number)
-            if number == 0 or channel is None:
+            if number == 0:
+                raise UnexpectedFrame(f"type {kind}, {octets(payload)}")
+            if channel is None:
                 raise UnexpectedFrame("expected method frame, got non method frame instead")
             if not channel.closing:
                 channel.content_frame(kind, data[at:after])
@@ -581,7 +594,6 @@ class Connection:
             self.stop()
         elif isinstance(method, ConnectionClose):
             self.send(0, ConnectionCloseOk())
-            self.stop()
 
     def _method(self, number: i64, payload: bytes) -> None:
         method = decode_method(payload)
@@ -602,9 +614,7 @@ class Connection:
                     self.send(number, ChannelCloseOk())
                 return
             code = method.code()
-            raise ChannelFault(
-                f"expected 'channel.open', got '{method.name()}'", code >> 16, code & 0xFFFF
-            )
+            raise ChannelFault("expected 'channel.open'", code >> 16, code & 0xFFFF)
         if channel.closing:
             self._closing_channel_method(channel, method)
         else:
@@ -635,7 +645,7 @@ class Connection:
     def _open_channel(self, number: i64) -> None:
         if number in self.channels:
             raise ChannelFault("second 'channel.open' seen", 20, 10)
-        if number > self.channel_max:
+        if len(self.channels) >= self.channel_max:
             raise NotAllowed(
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated "
                 f"channel_max ({self.channel_max})"
@@ -746,6 +756,8 @@ class Connection:
 
 def octets(data: bytes) -> str:
     """A frame's payload as RabbitMQ words it in errors."""
-    if len(data) <= 16:
-        return f"all octets = <<{','.join(str(octet) for octet in data)}>>"
-    return f"first 16 octets = <<{','.join(str(octet) for octet in data[:16])}>>"
+    shown = data[:16]
+    label = "all octets" if len(data) <= 16 else "first 16 octets"
+    if len(shown) > 0 and all(32 <= octet < 127 for octet in shown):
+        return f'{label} = <<"{shown.decode("ascii")}">>'
+    return f"{label} = <<{','.join(str(octet) for octet in shown)}>>"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from librt.strings import read_i16_be, read_i32_be
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.properties import (
@@ -139,14 +139,6 @@ def largest_frame(content: bytes) -> i64:
     return largest
 
 
-def content_body_bytes(content: bytes) -> i64:
-    """Body size of a content: its bytes less the framing."""
-    offset: i64 = 0
-    total: i64 = 0
-    end: i64 = len(content)
-    while offset < end:
-        size: i64 = i64(read_i32_be(content, offset + 3)) & 0xFFFFFFFF
-        if offset > 0:
-            total += size
-        offset += size + 8
-    return total
+def body_bytes(content: bytes) -> i64:
+    """Body size of a content, as its header frame states it."""
+    return read_i64_be(content, 11)

@@ -16,7 +16,7 @@ from rhizome.broker.consumer import Consumer
 from rhizome.broker.dedup import DedupWindow
 from rhizome.broker.lane import Lane
 from rhizome.broker.lastvalue import LastValues
-from rhizome.broker.message import NO_EXPIRATION, SPILL_POSITION_FIRST, Message
+from rhizome.broker.message import NO_EXPIRATION, SPILL_POSITION_FIRST, Message, body_bytes
 from rhizome.broker.routing.destination import Destination
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.scan import merged
@@ -75,7 +75,8 @@ class Queue(Destination):
     """One local, active queue.
 
     Invariant: ``ready`` is the sum of the lanes' ready messages less those superseded; ``unacked``
-    counts deliveries not yet settled; ``ready_bytes`` adds up the contents of the ready ones.
+    counts deliveries not yet settled; ``ready_bytes`` adds up the contents of the ready ones, ``body_bytes`` their
+    bodies, but only where ``bytes_max`` bounds these.
     """
 
     broker: Broker
@@ -88,6 +89,7 @@ class Queue(Destination):
     single: bool
     ready: i64
     ready_bytes: i64
+    body_bytes: i64
     durable_bytes: i64
     unacked: i64
     resident_bytes: i64
@@ -127,11 +129,13 @@ class Queue(Destination):
         self.single = True
         self.ready = 0
         self.ready_bytes = 0
+        self.body_bytes = 0
         self.durable_bytes = 0
         self.unacked = 0
         self.resident_bytes = 0
         self.counts = {}
         self.may_expire = False
+        self.bounded = False
         self.levels = []
         self.consumer_count = 0
         self.had_consumer = False
@@ -160,7 +164,10 @@ class Queue(Destination):
         self.options = options
         if options.message_ttl_ms >= 0:
             self.may_expire = True
+        was_bounded = self.bounded
         self.bounded = options.length_max >= 0 or options.bytes_max >= 0
+        if self.bounded and not was_bounded and self.ready > 0:
+            self._measure_bodies()
         if options.last_value_key is not None and self.last_values is None:
             self.last_values = LastValues(options.last_value_key)
         if options.dedup is not None and self.dedup is None:
@@ -176,6 +183,17 @@ class Queue(Destination):
             self._enforce_bounds()
         if self.may_expire or options.expires_ms >= 0:
             self.broker.timers.watch(self)
+
+    def _measure_bodies(self) -> None:
+        """Add up the bodies of the ready messages, on disk and in memory."""
+        self.body_bytes = 0
+        if self.options.bytes_max < 0:
+            return
+        for lane in self.lanes:
+            for message in lane.resident():
+                self.body_bytes += body_bytes(message.content)
+            for _, position in lane.paged.positions():
+                self.body_bytes += body_bytes(self.broker.pager.read_one(position).content)
 
     def _prepare_lanes(self, priority_max: i64) -> None:
         priority: i64 = 0
@@ -195,7 +213,7 @@ class Queue(Destination):
         if options.length_max >= 0 and self.ready >= options.length_max:
             return False
         bytes_max = options.bytes_max
-        return bytes_max < 0 or self.ready_bytes + len(message.content) <= bytes_max
+        return bytes_max < 0 or self.body_bytes + body_bytes(message.content) <= bytes_max
 
     def push(self, message: Message) -> None:
         """Append a message that the log has taken."""
@@ -204,8 +222,7 @@ class Queue(Destination):
             self.durable_bytes += len(message.content)
         if self.plain and message.expiration_ms == NO_EXPIRATION:
             self.broker.pager.admit(self, self.lane, message)
-            self.ready += 1
-            self.ready_bytes += len(message.content)
+            self._count(message)
             if not self.marked:
                 self.touch()
             return
@@ -218,19 +235,29 @@ class Queue(Destination):
         if self.last_values is not None:
             self._supersede(message)
         self.broker.pager.admit(self, self._lane_of(message), message)
-        self.ready += 1
-        self.ready_bytes += len(message.content)
+        self._count(message)
         if not self.marked:
             self.touch()
         if self.bounded:
             self._enforce_bounds()
 
+    def _count(self, message: Message) -> None:
+        self.ready += 1
+        self.ready_bytes += len(message.content)
+        if self.bounded:
+            self.body_bytes += body_bytes(message.content)
+
+    def _discount(self, message: Message) -> None:
+        self.ready -= 1
+        self.ready_bytes -= len(message.content)
+        if self.bounded:
+            self.body_bytes -= body_bytes(message.content)
+
     def _supersede(self, message: Message) -> None:
         assert self.last_values is not None
         older = self.last_values.put(message)
         if older is not None:
-            self.ready -= 1
-            self.ready_bytes -= len(older.content)
+            self._discount(older)
             self.forget(older)
 
     def _lane_of(self, message: Message) -> Lane:
@@ -246,7 +273,7 @@ class Queue(Destination):
             return
         while self.ready > 0 and (
             (options.length_max >= 0 and self.ready > options.length_max)
-            or (options.bytes_max >= 0 and self.ready_bytes > options.bytes_max)
+            or (options.bytes_max >= 0 and self.body_bytes > options.bytes_max)
         ):
             message = self.next_message(-1)
             if message is None:
@@ -274,8 +301,7 @@ class Queue(Destination):
                 continue
             if self.last_values is not None and not self.last_values.take(message):
                 continue
-            self.ready -= 1
-            self.ready_bytes -= len(message.content)
+            self._discount(message)
             if self.may_expire and now_ms >= 0 and self.is_expired(message, now_ms):
                 self.discard(message, REASON_EXPIRED)
                 continue
@@ -296,7 +322,8 @@ class Queue(Destination):
         expiration = message.expiration_ms
         if expiration != NO_EXPIRATION and (ttl < 0 or expiration < ttl):
             ttl = expiration
-        return ttl >= 0 and now_ms >= message.arrived_ms + ttl
+        # Not at the very instant: with a TTL of 0 a message may still go to a consumer that waits.
+        return ttl >= 0 and now_ms > message.arrived_ms + ttl
 
     def expire(self, now_ms: i64) -> None:
         """Discard expired messages at the head."""
@@ -315,8 +342,7 @@ class Queue(Destination):
                 lane.pop()
                 if self.last_values is not None:
                     self.last_values.take(message)
-                self.ready -= 1
-                self.ready_bytes -= len(message.content)
+                self._discount(message)
                 self.discard(message, REASON_EXPIRED)
 
     def dispatch(self, now_ms: i64) -> None:
@@ -442,8 +468,7 @@ class Queue(Destination):
             self.forget(message)
             return
         self._lane_of(message).put_back(message)
-        self.ready += 1
-        self.ready_bytes += len(message.content)
+        self._count(message)
         if self.bounded:
             self._enforce_bounds()
 
@@ -517,6 +542,7 @@ class Queue(Destination):
             self.last_values.clear()
         self.ready = 0
         self.ready_bytes = 0
+        self.body_bytes = 0
 
     def unacked_messages(self) -> list[Message]:
         """What consumers and pulls of this queue hold."""
@@ -551,6 +577,8 @@ class Queue(Destination):
         self.ready_bytes = size
         self.durable_bytes = size
         self.counts = counts
+        if self.bounded:
+            self._measure_bodies()
         self.may_expire = True
         self.broker.timers.watch(self)
 

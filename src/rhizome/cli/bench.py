@@ -130,25 +130,30 @@ class _Process:
 
 def run_plan(plan: Plan, shares: Sequence[Share], report: Report) -> Summary:
     """Make the queues, run the workers, delete the queues; Ctrl-C ends a run early."""
-    loops.run(_set_up(plan))
-    started = [_start(plan, share) for share in shares]
+    started: list[_Process] = []
     try:
+        loops.run(_set_up(plan))
+        started += [_start(plan, share) for share in shares]
         for each in started:
             _expect_ready(each)
-        for each in started:
-            each.pipe.send("go")
-        began = time.monotonic()
-        try:
-            _follow(started, began, report)
-        except KeyboardInterrupt:
-            for each in started:
-                _stop(each)
-            _follow(started, began, report)
+        _run_workers(started, report)
     finally:
         for each in started:
             _end(each)
         loops.run(_tear_down(plan))
     return _summary(plan, [each.done for each in started if each.done is not None])
+
+
+def _run_workers(workers: Sequence[_Process], report: Report) -> None:
+    began = time.monotonic()
+    try:
+        for each in workers:
+            each.pipe.send("go")
+        _follow(workers, began, report)
+    except KeyboardInterrupt:
+        for each in workers:
+            _stop(each)
+        _follow(workers, began, report)
 
 
 async def _set_up(plan: Plan) -> None:

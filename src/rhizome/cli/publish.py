@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
-from collections.abc import Iterator
-from itertools import repeat
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -19,6 +22,8 @@ from rhizome.client import Properties, connect
 app = typer.Typer()
 
 UNCONFIRMED_MAX: Final = 1000
+READ_BYTES_MAX: Final = 64 * 1024
+CHUNKS_WAITING_MAX: Final = 4
 
 
 @app.command()
@@ -70,19 +75,62 @@ def publish(
     print(f"{done} {sent} message{'' if sent == 1 else 's'}", file=sys.stderr)
 
 
-def _bodies(body: str | None, file: Path | None, count: int) -> Iterator[bytes]:
+def _bodies(body: str | None, file: Path | None, count: int) -> AsyncIterator[bytes]:
     if body is not None and file is not None:
         raise CliError("--body and --file exclude each other; give one of them")
     if body is not None:
-        return repeat(body.encode("utf-8", "surrogateescape"), count)
+        return _repeated(body.encode("utf-8", "surrogateescape"), count)
     if file is not None:
-        return repeat(file.read_bytes(), count)
+        return _repeated(file.read_bytes(), count)
     return _lines(count)
 
 
-def _lines(count: int) -> Iterator[bytes]:
-    for line in sys.stdin.buffer:
-        yield from repeat(line.rstrip(b"\r\n"), count)
+async def _repeated(body: bytes, count: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield body
+
+
+async def _lines(count: int) -> AsyncIterator[bytes]:
+    """Lines of the standard input.
+
+    The next one may be hours away (`tail -f`): meanwhile the loop has to send the last one, and
+    heartbeats. So a thread reads.
+    """
+    rest = b""
+    async for chunk in _chunks():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            for _ in range(count):
+                yield line.removesuffix(b"\r")
+    if rest:
+        for _ in range(count):
+            yield rest
+
+
+async def _chunks() -> AsyncIterator[bytes]:
+    """What the standard input gives, as it comes.
+
+    A daemon thread, and not one of the loop's: the loop would wait for its end, which is the end
+    of the input, and Ctrl-C would do nothing until then.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue(maxsize=CHUNKS_WAITING_MAX)
+    threading.Thread(target=_read, args=(loop, chunks), name="stdin", daemon=True).start()
+    while chunk := await chunks.get():
+        yield chunk
+
+
+def _read(loop: asyncio.AbstractEventLoop, chunks: asyncio.Queue[bytes]) -> None:
+    """Hand the standard input over until it ends (an empty chunk), or the loop does."""
+    chunk = b"more"
+    while chunk:
+        chunk = os.read(sys.stdin.fileno(), READ_BYTES_MAX)
+        handing_over = chunks.put(chunk)
+        try:
+            asyncio.run_coroutine_threadsafe(handing_over, loop).result()
+        except (RuntimeError, CancelledError):
+            handing_over.close()
+            return
 
 
 async def _publish(
@@ -90,17 +138,16 @@ async def _publish(
     exchange: str,
     key: str,
     properties: Properties,
-    bodies: Iterator[bytes],
+    bodies: AsyncIterator[bytes],
     confirms: bool,
     mandatory: bool,
 ) -> int:
-    """Reading from the standard input blocks the loop; nothing else runs in it meanwhile."""
     sent = 0
     async with (
         connect(uri, name="rhizome publish") as connection,
         connection.channel(confirms=confirms) as channel,
     ):
-        for body in bodies:
+        async for body in bodies:
             await channel.ready()
             channel.publish_soon(
                 body,

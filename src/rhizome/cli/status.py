@@ -6,7 +6,7 @@ import typer
 
 from rhizome.cli.api import Api, endpoint, path
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
-from rhizome.cli.output import bytes_text, print_fields, print_json
+from rhizome.cli.output import bytes_text, print_fields, print_json, print_table
 
 app = typer.Typer()
 
@@ -23,7 +23,19 @@ def status(
     if as_json:
         print_json(document)
         return
-    print_fields(flatten(document))
+    tables = {name: rows for name, value in document.items() if (rows := as_rows(value))}
+    print_fields(flatten({key: each for key, each in document.items() if key not in tables}))
+    for name, rows in tables.items():
+        headings = list(rows[0])
+        print(f"\n{name}")
+        print_table(headings, [[row.get(key) for key in headings] for row in rows], "none")
+
+
+def as_rows(value: object) -> list[dict[str, object]]:
+    """The value if it is a list of objects, which is shown as a table; else an empty list."""
+    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
+        return value
+    return []
 
 
 def flatten(document: dict[str, object], prefix: str = "") -> list[tuple[str, object]]:

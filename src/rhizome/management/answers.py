@@ -80,7 +80,9 @@ async def listed(call: Call, items: Iterable[T], row: Callable[[T], Row]) -> Res
     page = call.number("page", 1, 1, 1 << 31)
     pages = max(1, -(-len(wanted) // size))
     if page > pages:
-        raise PageOutOfRange(f"page: {page} len: {len(wanted)} page_count: {pages}")
+        raise PageOutOfRange(
+            f"Page out of range, page: {page} page size: {size}, len: {len(wanted)}"
+        )
     shown = wanted[(page - 1) * size : page * size]
     return answer(
         {

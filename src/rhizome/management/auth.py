@@ -1,8 +1,9 @@
 """Who asks: HTTP basic authentication against the broker's users, and the tags that count here.
 
-As in RabbitMQ's management plugin: `management` may look at what is its own and use the vhosts that
-it may open, `policymaker` may set policies and parameters too, `monitoring` may look at everything,
-`administrator` may do everything.
+As in RabbitMQ's management plugin: `management` may use the vhosts that its permissions open and
+look at its own connections, `policymaker` may set policies and parameters there too, `monitoring`
+may look at the brokers and all connections, `administrator` may look at everything and manage
+vhosts and users.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ class Caller:
         if not self.may(tag):
             raise NotAuthorised(_REFUSALS[tag])
 
-    def sees_vhost(self, vhost: str) -> bool:
-        """Whether lists show what is in ``vhost``."""
-        return self.may(MONITORING) or self.identity.may_enter(vhost)
+    def may_enter(self, vhost: str) -> bool:
+        """Whether the user may look at what is in ``vhost``; for changes it takes permissions."""
+        return self.may(ADMINISTRATOR) or self.identity.may_enter(vhost)
 
 
 class _LoginAnswer(AuthDone):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -41,7 +41,7 @@ def _same(row: Row) -> Row:
 
 
 async def list_bindings(call: Call) -> Response:
-    rows: Iterator[Row] = (row for vhost in call.visible_vhosts() for row in _rows_of(vhost))
+    rows: Iterator[Row] = (row for vhost in call.vhosts() for row in _rows_of(vhost))
     return await listed(call, rows, _same)
 
 
@@ -61,7 +61,7 @@ async def list_bindings_of_queue(call: Call) -> Response:
 
 
 async def list_bindings_from_exchange(call: Call) -> Response:
-    vhost = call.visible_vhost()
+    vhost = call.vhost()
     exchange = find_exchange(call, vhost)
     if exchange.name == "":
         rows = [default_binding_row(queue) for queue in vhost.destinations.values()]
@@ -71,7 +71,7 @@ async def list_bindings_from_exchange(call: Call) -> Response:
 
 
 async def list_bindings_to_exchange(call: Call) -> Response:
-    vhost = call.visible_vhost()
+    vhost = call.vhost()
     incoming = list(find_exchange(call, vhost).incoming)
     return await listed(call, incoming, lambda binding: binding_row(vhost.name, binding))
 
@@ -100,21 +100,25 @@ def _between(source: Exchange, destination: Destination) -> list[Row]:
 
 
 def _find(call: Call, source: Exchange, destination: Destination) -> Binding:
-    """The binding whose properties_key is in the path, encoded once or twice."""
+    """The binding whose properties_key is in the path, encoded once or, by some tools, not."""
     wanted = call.name("properties")
-    for binding in destination.incoming:
-        key = properties_key(binding)
-        if binding.source == source.name and wanted in (key, unquote(key)):
-            return binding
-    raise ObjectNotFound
+    keys = {
+        properties_key(binding): binding
+        for binding in destination.incoming
+        if binding.source == source.name
+    }
+    found = keys.get(wanted) or keys.get(quote(wanted, safe="", errors="surrogateescape"))
+    if found is None:
+        raise ObjectNotFound
+    return found
 
 
 async def _list_between(call: Call, kind: str) -> Response:
-    return await listed(call, _between(*_ends(call, call.visible_vhost(), kind)), _same)
+    return await listed(call, _between(*_ends(call, call.vhost(), kind)), _same)
 
 
 async def _show(call: Call, kind: str) -> Response:
-    vhost = call.visible_vhost()
+    vhost = call.vhost()
     return answer(binding_row(vhost.name, _find(call, *_ends(call, vhost, kind))))
 
 

@@ -34,35 +34,24 @@ class Call:
         return found
 
     def vhost(self) -> VHost:
-        """The vhost in the path, which the caller may use."""
-        vhost = self._existing_vhost()
-        if not self.caller.identity.may_enter(vhost.name):
-            raise NotAuthorised("User not authorised to access virtual host")
-        return vhost
-
-    def visible_vhost(self) -> VHost:
-        """The vhost in the path, which the caller may look at."""
-        vhost = self._existing_vhost()
-        if not self.caller.sees_vhost(vhost.name):
-            raise NotAuthorised("User not authorised to access virtual host")
-        return vhost
-
-    def _existing_vhost(self) -> VHost:
+        """The vhost in the path."""
         vhost = self.context.broker.state.vhosts.get(self.name("vhost"))
         if vhost is None:
             raise ObjectNotFound
+        if not self.caller.may_enter(vhost.name):
+            raise NotAuthorised("User not authorised to access virtual host")
         return vhost
 
-    def visible_vhosts(self) -> list[VHost]:
+    def vhosts(self) -> list[VHost]:
         """The vhost in the path; without one there all that the caller may look at."""
         if "vhost" in self.request.path_params:
-            return [self.visible_vhost()]
+            return [self.vhost()]
         vhosts = self.context.broker.state.vhosts
-        return [vhost for name, vhost in vhosts.items() if self.caller.sees_vhost(name)]
+        return [vhost for name, vhost in vhosts.items() if self.caller.may_enter(name)]
 
     def queue(self) -> Queue:
         """The queue in the path, for looking at."""
-        queue = self.visible_vhost().destinations.get(self.name())
+        queue = self.vhost().destinations.get(self.name())
         if not isinstance(queue, Queue):
             raise ObjectNotFound
         return queue

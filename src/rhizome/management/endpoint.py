@@ -102,20 +102,16 @@ def error_response(error: Exception) -> Response:
         headers = {"www-authenticate": REALM} if error.status == 401 else {}
         return refusal(error.status, error.error, error.reason, headers)
     if isinstance(error, NotFound):
-        return refusal(404, "not_found", amqp_reason(error), {})
+        return refusal(404, "not_found", error.text, {})
     if isinstance(error, AccessRefused):
-        return refusal(401, "not_authorised", amqp_reason(error), {"www-authenticate": REALM})
+        return refusal(401, "not_authorised", error.text, {"www-authenticate": REALM})
     if isinstance(error, AmqpError):
-        return refusal(400, "bad_request", amqp_reason(error), {})
+        return refusal(400, "bad_request", error.text, {})
     if isinstance(error, (PatternError, PasswordHashError, UnicodeError)):
         return refusal(400, "bad_request", str(error), {})
     if isinstance(error, ClientDisconnect):
         return refusal(400, "bad_request", "the client went away", {})
     return refusal(500, "internal_error", "the broker made a mistake; its log has the details", {})
-
-
-def amqp_reason(error: AmqpError) -> str:
-    return f"{error.code} {error.name} - {error.text}"
 
 
 def routes(context: Context, endpoints: Iterable[Endpoint]) -> list[Route]:
@@ -127,6 +123,3 @@ def routes(context: Context, endpoints: Iterable[Endpoint]) -> list[Route]:
         Route(path.replace("}", ":name}"), Resource(context, found))
         for path, found in by_path.items()
     ]
-
-
-

@@ -1,7 +1,7 @@
 """Refusals of the HTTP API, worded and numbered as RabbitMQ's management API does it.
 
-Each becomes an answer {"error": ..., "reason": ...} with its status. A missing right is a 401 there,
-not a 403, and clients test for that.
+Each becomes an answer {"error": ..., "reason": ...} with its status. A missing right is a 401
+there, not a 403, and clients test for that.
 """
 
 from __future__ import annotations

@@ -40,15 +40,13 @@ def find_exchange(call: Call, vhost: VHost) -> Exchange:
 
 async def list_exchanges(call: Call) -> Response:
     found = [
-        (vhost, exchange)
-        for vhost in call.visible_vhosts()
-        for exchange in vhost.router.exchanges.values()
+        (vhost, exchange) for vhost in call.vhosts() for exchange in vhost.router.exchanges.values()
     ]
     return await listed(call, found, lambda each: exchange_row(*each))
 
 
 async def show_exchange(call: Call) -> Response:
-    vhost = call.visible_vhost()
+    vhost = call.vhost()
     return answer(exchange_row(vhost, find_exchange(call, vhost)))
 
 

@@ -20,16 +20,16 @@ from rhizome.broker.commands import QUEUE
 from rhizome.broker.lookup import check_read
 from rhizome.broker.message import Message
 from rhizome.broker.queue import Queue
-from rhizome.errors import AccessRefused, SyntaxErrorFault
+from rhizome.errors import AccessRefused, NotFound, SyntaxErrorFault
 from rhizome.management.answers import Row, answer
-from rhizome.management.auth import MANAGEMENT, MONITORING
+from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.call import Call
 from rhizome.management.context import Context
 from rhizome.management.direct import open_channel, publish
 from rhizome.management.document import Document
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest
-from rhizome.management.exchanges import exchange_name, find_exchange
+from rhizome.management.exchanges import exchange_name
 from rhizome.management.queues import usable_queue
 
 GET_COUNT_MAX: Final = 10_000
@@ -107,7 +107,7 @@ async def browse_queue(call: Call) -> Response:
     """Look at ready messages in order; nothing about the queue changes."""
     queue = call.queue()
     identity = call.caller.identity
-    if not call.caller.may(MONITORING) and not identity.may_read(queue.vhost, queue.name):
+    if not call.caller.may(ADMINISTRATOR) and not identity.may_read(queue.vhost, queue.name):
         raise AccessRefused(
             f"access to queue '{queue.name}' in vhost '{queue.vhost}' refused for user"
             f" '{call.caller.user}'"
@@ -223,13 +223,16 @@ def _got_row(queue: Queue, message: Message, encoding: str, bytes_max: int) -> R
 
 async def publish_message(call: Call) -> Response:
     vhost = call.vhost()
-    find_exchange(call, vhost)
     document = await call.document(BODY_BYTES_MAX)
     key = document.text("routing_key")
     body = _payload(document)
     properties = read_properties(document.table("properties"))
     channel = open_channel(call.context.broker, vhost, call.caller)
-    routed = await publish(call.context, channel, exchange_name(call), key, properties, body)
+    try:
+        routed = await publish(call.context, channel, exchange_name(call), key, properties, body)
+    except NotFound as error:
+        # What is missing is not the object of this path: RabbitMQ answers 400 with AMQP's code.
+        raise BadRequest(f"{error.code} {error.reply_text()}") from None
     return answer({"routed": routed})
 
 

@@ -48,7 +48,7 @@ def _of(vhost: VHost, operator: bool) -> dict[str, Policy]:
 
 
 def _policy(call: Call, operator: bool) -> Policy:
-    policy = _of(call.visible_vhost(), operator).get(call.name())
+    policy = _of(call.vhost(), operator).get(call.name())
     if policy is None:
         raise ObjectNotFound
     return policy
@@ -56,9 +56,7 @@ def _policy(call: Call, operator: bool) -> Policy:
 
 def _list_policies(operator: bool) -> Handler:
     async def handle(call: Call) -> Response:
-        found = [
-            policy for vhost in call.visible_vhosts() for policy in _of(vhost, operator).values()
-        ]
+        found = [policy for vhost in call.vhosts() for policy in _of(vhost, operator).values()]
         return await listed(call, found, policy_row)
 
     return handle
@@ -109,7 +107,7 @@ def _policy_endpoints(path: str, operator: bool, tag: str) -> tuple[Endpoint, ..
 def _parameters(call: Call) -> list[tuple[str, str, str]]:
     """The keys of the parameters that the path and the caller's rights select."""
     component = call.request.path_params.get("component")
-    vhosts = {vhost.name for vhost in call.visible_vhosts()}
+    vhosts = {vhost.name for vhost in call.vhosts()}
     return [
         key
         for key in call.context.broker.state.parameters
@@ -129,7 +127,7 @@ async def list_parameters(call: Call) -> Response:
 
 
 def _key(call: Call) -> tuple[str, str, str]:
-    return (call.name("component"), call.visible_vhost().name, call.name())
+    return (call.name("component"), call.vhost().name, call.name())
 
 
 async def show_parameter(call: Call) -> Response:

@@ -36,7 +36,7 @@ def usable_queue(call: Call) -> tuple[Channel, Queue]:
 async def list_queues(call: Call) -> Response:
     found = [
         queue
-        for vhost in call.visible_vhosts()
+        for vhost in call.vhosts()
         for queue in vhost.destinations.values()
         if isinstance(queue, Queue)
     ]

@@ -145,7 +145,8 @@ def kind_of(destination: Destination) -> str:
 
 def properties_key(binding: Binding) -> str:
     """What tells a binding from others between the same two, fit for a part of a path."""
-    key = quote(binding.key, safe="", errors="surrogateescape")
+    # A tilde stands for "no key" and separates the key from the arguments.
+    key = quote(binding.key, safe="", errors="surrogateescape").replace("~", "%7E")
     if not binding.arguments_key:
         return key or "~"
     digest = hashlib.sha256(binding.arguments_key).hexdigest()[:16]

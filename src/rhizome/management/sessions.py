@@ -95,7 +95,7 @@ async def list_connections(call: Call) -> Response:
 
 
 async def list_connections_of_vhost(call: Call) -> Response:
-    vhost = call.visible_vhost().name
+    vhost = call.vhost().name
     found = [each for each in _visible(call) if each.router.vhost == vhost]
     return await listed(call, found, lambda each: connection_row(call.context, each))
 
@@ -167,7 +167,7 @@ async def list_channels(call: Call) -> Response:
 
 
 async def list_channels_of_vhost(call: Call) -> Response:
-    vhost = call.visible_vhost().name
+    vhost = call.vhost().name
     found = _channels([each for each in _visible(call) if each.router.vhost == vhost])
     return await listed(call, found, lambda each: channel_row(call.context, each))
 
@@ -190,7 +190,7 @@ async def show_channel(call: Call) -> Response:
 
 
 async def list_consumers(call: Call) -> Response:
-    vhosts = {vhost.name for vhost in call.visible_vhosts()}
+    vhosts = {vhost.name for vhost in call.vhosts()}
     found: list[Consumer] = [
         consumer
         for connection in call.context.broker.connections.values()

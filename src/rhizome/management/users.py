@@ -35,7 +35,6 @@ from rhizome.management.rows import (
 from rhizome.security.passwords import check_encoded, hash_password, import_rabbitmq_hash
 from rhizome.security.permissions import check_pattern
 
-
 # ---- users --------------------------------------------------------------------------------------
 
 
@@ -198,9 +197,7 @@ async def show_topic_permissions(call: Call) -> Response:
 async def put_topic_permission(call: Call) -> Response:
     _check_ends(call)
     state = call.context.broker.state
-    command = topic_permission_command(
-        call.name("user"), call.name("vhost"), await call.document()
-    )
+    command = topic_permission_command(call.name("user"), call.name("vhost"), await call.document())
     is_new = (command.user, command.vhost, command.exchange) not in state.topic_permissions
     await propose(call.context, command)
     return created(is_new)

@@ -16,10 +16,10 @@ from rhizome.broker.commands import (
     PutVhost,
 )
 from rhizome.management.answers import answer, created, done, listed
-from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
+from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING
 from rhizome.management.call import Call
 from rhizome.management.endpoint import Endpoint
-from rhizome.management.errors import NotAuthorised, ObjectNotFound
+from rhizome.management.errors import ObjectNotFound
 from rhizome.management.proposals import propose
 from rhizome.management.rows import permission_row, topic_permission_row, vhost_row
 
@@ -27,12 +27,14 @@ EVERYTHING: Final = ".*"
 
 
 async def list_vhosts(call: Call) -> Response:
-    found = call.visible_vhosts()
+    """Those who monitor see all vhosts, though not what is in them."""
+    vhosts = call.context.broker.state.vhosts
+    found = list(vhosts.values()) if call.caller.may(MONITORING) else call.vhosts()
     return await listed(call, found, lambda vhost: vhost_row(call.context, vhost))
 
 
 async def show_vhost(call: Call) -> Response:
-    return answer(vhost_row(call.context, call.visible_vhost()))
+    return answer(vhost_row(call.context, call.vhost()))
 
 
 async def put_vhost(call: Call) -> Response:
@@ -58,13 +60,13 @@ async def delete_vhost(call: Call) -> Response:
 
 
 async def list_permissions_of_vhost(call: Call) -> Response:
-    vhost = call.visible_vhost().name
+    vhost = call.vhost().name
     found = call.context.broker.state.permissions.values()
     return await listed(call, [each for each in found if each.vhost == vhost], permission_row)
 
 
 async def list_topic_permissions_of_vhost(call: Call) -> Response:
-    vhost = call.visible_vhost().name
+    vhost = call.vhost().name
     found = call.context.broker.state.topic_permissions.values()
     rows = [each for each in found if each.vhost == vhost]
     return await listed(call, rows, topic_permission_row)
@@ -74,19 +76,19 @@ async def list_topic_permissions_of_vhost(call: Call) -> Response:
 
 
 async def list_vhost_limits(call: Call) -> Response:
-    found = [vhost for vhost in call.visible_vhosts() if vhost.limits]
+    found = [vhost for vhost in call.vhosts() if vhost.limits]
     return await listed(
         call, found, lambda vhost: {"vhost": vhost.name, "value": dict(vhost.limits)}
     )
 
 
 async def put_vhost_limit(call: Call) -> Response:
-    call.visible_vhost()
+    call.vhost()
     return await _put_limit(call, SCOPE_VHOST, call.name("vhost"))
 
 
 async def delete_vhost_limit(call: Call) -> Response:
-    call.visible_vhost()
+    call.vhost()
     return await _delete_limit(call, SCOPE_VHOST, call.name("vhost"))
 
 
@@ -121,18 +123,13 @@ async def _delete_limit(call: Call, scope: str, name: str) -> Response:
 
 
 async def show_whoami(call: Call) -> Response:
-    if call.caller.user not in call.context.broker.state.users:
-        raise NotAuthorised("Login failed")
-    identity = call.caller.identity
-    return answer(
-        {"name": call.caller.user, "tags": list(identity.tags), "is_internal_user": True}
-    )
+    return answer({"name": call.caller.user, "tags": list(call.caller.identity.tags)})
 
 
 ENDPOINTS: Final = (
     Endpoint("GET", "/api/whoami", MANAGEMENT, show_whoami),
     Endpoint("GET", "/api/vhosts", MANAGEMENT, list_vhosts),
-    Endpoint("GET", "/api/vhosts/{vhost}", MANAGEMENT, show_vhost),
+    Endpoint("GET", "/api/vhosts/{vhost}", ADMINISTRATOR, show_vhost),
     Endpoint("PUT", "/api/vhosts/{vhost}", ADMINISTRATOR, put_vhost),
     Endpoint("DELETE", "/api/vhosts/{vhost}", ADMINISTRATOR, delete_vhost),
     Endpoint("GET", "/api/vhosts/{vhost}/permissions", ADMINISTRATOR, list_permissions_of_vhost),

@@ -17,6 +17,10 @@ from rhizome.broker.broker import Broker
 from rhizome.broker.connection import CLOSED, Connection
 from rhizome.broker.log import JournalLog
 
+TURN_INPUT_BYTES_MAX: Final = 512 * 1024
+"""What one connection may feed into one turn. The event loop would read up to 32 times its buffer
+from a busy socket before anybody else gets a turn; queues would swell before they are dispatched."""
+
 WRITE_BUFFER_HIGH_BYTES: Final = 1 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 18
 
@@ -35,6 +39,7 @@ class Shell:
     turns: i64
     congested: bool
     alarm: str
+    satiated: list[ClientProtocol]
 
     def __init__(
         self,
@@ -55,6 +60,7 @@ class Shell:
         self.turns = 0
         self.congested = False
         self.alarm = ""
+        self.satiated = []
 
     def begin_turn(self) -> None:
         """Something happened: read the clock once and see to it that the turn is ended."""
@@ -75,6 +81,11 @@ class Shell:
         broker.end_turn()
         self.submit()
         self._write_outboxes()
+        if len(self.satiated) > 0:
+            satiated = self.satiated
+            self.satiated = []
+            for protocol in satiated:
+                protocol.resume_input()
         if broker.turn.pending():
             self.begin_turn()
 
@@ -144,6 +155,8 @@ class ClientProtocol:
     transport: Any
     connection: Connection | None
     reading: bool
+    turn: i64
+    turn_bytes: i64
 
     def __init__(
         self, shell: Shell, local: str, tls: bool, make_peer: Callable[[Any, bool], Peer]
@@ -155,6 +168,8 @@ class ClientProtocol:
         self.transport = None
         self.connection = None
         self.reading = True
+        self.turn = -1
+        self.turn_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -169,11 +184,29 @@ class ClientProtocol:
         connection = self.connection
         if connection is None:
             return
-        self.shell.begin_turn()
+        shell = self.shell
+        shell.begin_turn()
         connection.receive(data)
-        if self.reading and not connection.wants_input():
+        if self.turn != shell.turns:
+            self.turn = shell.turns
+            self.turn_bytes = 0
+        self.turn_bytes += len(data)
+        if not self.reading:
+            return
+        if not connection.wants_input():
             self.reading = False
             self.transport.pause_reading()
+        elif self.turn_bytes >= TURN_INPUT_BYTES_MAX:
+            self.reading = False
+            self.transport.pause_reading()
+            shell.satiated.append(self)
+
+    def resume_input(self) -> None:
+        """A new turn begins: read on, unless the core wants it otherwise."""
+        connection = self.connection
+        if connection is not None and not self.reading and connection.wants_input():
+            self.reading = True
+            self.transport.resume_reading()
 
     def eof_received(self) -> bool:
         return False

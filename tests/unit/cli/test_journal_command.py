@@ -17,6 +17,7 @@ from rhizome.journal.store import JournalStore, StoreOptions
 Rhizome = Callable[..., Result]
 
 UUID = bytes(range(16))
+SMALL = StoreOptions(segment_bytes_max=8192, spill_segment_bytes_max=8192)
 ROUTE = b"\x00\x06orders"
 
 
@@ -41,7 +42,7 @@ def content(body: bytes) -> bytes:
 def store(tmp_path: Path) -> Path:
     """A store with the durable queue `orders` (number 1) and three messages, one of them acked."""
     directory = tmp_path / "store"
-    opened = JournalStore(directory, UUID, Ignored(), lambda call: None, StoreOptions())
+    opened = JournalStore(directory, UUID, Ignored(), lambda call: None, SMALL)
     journal = opened.journal
     journal.state(1, encode(PutVhost("/")))
     journal.state(2, encode(DeclareQueue("/", "orders", durable=True)))

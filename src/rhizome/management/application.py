@@ -1,0 +1,98 @@
+"""The ASGI application: every endpoint of the HTTP API, the metrics and the page at /.
+
+Paths are matched as they came over the wire, so that `%2F` in a name is not taken for a separator:
+the default vhost is called `/`, and `/api/queues/%2F/orders` must lead to it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rhizome.management import (
+    bindings,
+    definitions,
+    exchanges,
+    health,
+    messages,
+    overview,
+    pages,
+    policies,
+    queues,
+    sessions,
+    status,
+    users,
+    vhosts,
+)
+from rhizome.management.context import Context
+from rhizome.management.endpoint import Endpoint, error_response, routes
+from rhizome.management.errors import ApiError, MethodNotAllowed, ObjectNotFound
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (
+    *overview.ENDPOINTS,
+    *status.ENDPOINTS,
+    *sessions.ENDPOINTS,
+    *exchanges.ENDPOINTS,
+    *queues.ENDPOINTS,
+    *messages.ENDPOINTS,
+    *bindings.ENDPOINTS,
+    *vhosts.ENDPOINTS,
+    *users.ENDPOINTS,
+    *policies.ENDPOINTS,
+    *definitions.ENDPOINTS,
+    *health.ENDPOINTS,
+)
+
+
+class Page:
+    """A path outside of the API."""
+
+    def __init__(self, context: Context, path: str) -> None:
+        self.context = context
+        self.path = path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._respond(request)
+        except ApiError as error:
+            response = error_response(error)
+        await response(scope, receive, send)
+
+    async def _respond(self, request: Request) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(f"{request.method} is not for this path")
+        if self.path == "/":
+            return pages.front_page(self.context)
+        return await pages.metrics(self.context, request, self.path == "/metrics/per-object")
+
+
+async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+    await error_response(ObjectNotFound())(scope, receive, send)
+
+
+def make_application(context: Context) -> ASGIApp:
+    router = Router(
+        [
+            *(
+                Route(path, Page(context, path))
+                for path in ("/", "/metrics", "/metrics/per-object")
+            ),
+            *routes(context, ENDPOINTS),
+        ],
+        redirect_slashes=False,
+        default=unknown_path,
+    )
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            raw: bytes = scope.get("raw_path") or scope["path"].encode()
+            path = raw.decode("latin-1").partition("?")[0]
+            scope = {**scope, "path": path.rstrip("/") or "/", "root_path": ""}
+        await router(scope, receive, send)
+
+    return application

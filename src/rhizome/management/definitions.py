@@ -1,0 +1,345 @@
+"""/api/definitions: everything that is declared and set, out as a RabbitMQ definitions file and in
+from one.
+
+Limits of vhosts and operator policies are parameters there (components `vhost-limits` and
+`operator_policy`), and they are here. Only what survives a restart is exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Final
+
+from starlette.responses import Response
+
+from rhizome import __version__
+from rhizome.broker.access import KIND_APPLICATION
+from rhizome.broker.commands import (
+    EXCHANGE,
+    QUEUE,
+    SCOPE_USER,
+    SCOPE_VHOST,
+    Bind,
+    Command,
+    DeclareExchange,
+    DeclareQueue,
+    PutLimit,
+    PutParameter,
+    PutPolicy,
+    PutVhost,
+)
+from rhizome.broker.names import RESERVED_PREFIX
+from rhizome.broker.queue import Queue
+from rhizome.broker.routing.destination import Destination
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.broker.vhost import VHost
+from rhizome.management.answers import Row, answer, done
+from rhizome.management.auth import ADMINISTRATOR
+from rhizome.management.call import DEFINITIONS_BYTES_MAX, Call
+from rhizome.management.context import Context
+from rhizome.management.document import Document, parse_document
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.errors import BadRequest
+from rhizome.management.overview import PRODUCT_NAME, RABBITMQ_VERSION
+from rhizome.management.pace import Pace
+from rhizome.management.policies import CLUSTER_NAME, GLOBAL, parameter_row, policy_command
+from rhizome.management.proposals import Proposal, finish, start
+from rhizome.management.rows import (
+    binding_row,
+    permission_row,
+    policy_row,
+    topic_permission_row,
+    user_row,
+)
+from rhizome.management.users import permission_command, topic_permission_command, user_command
+
+VHOST_LIMITS: Final = "vhost-limits"
+OPERATOR_POLICY: Final = "operator_policy"
+VERSIONS: Final[Row] = {
+    "rabbit_version": RABBITMQ_VERSION,
+    "rabbitmq_version": RABBITMQ_VERSION,
+    "product_name": PRODUCT_NAME,
+    "product_version": __version__,
+}
+
+
+# ---- out ----------------------------------------------------------------------------------------
+
+
+async def export_all(call: Call) -> Response:
+    context = call.context
+    state = context.broker.state
+    vhosts = list(state.vhosts.values())
+    limits = state.accounts.limits
+    return answer(
+        {
+            **VERSIONS,
+            "users": [user_row(user, limits.get(user.name, {})) for user in state.users.values()],
+            "vhosts": [_vhost_row(vhost) for vhost in vhosts],
+            "permissions": [permission_row(each) for each in state.permissions.values()],
+            "topic_permissions": [
+                topic_permission_row(each) for each in state.topic_permissions.values()
+            ],
+            "parameters": _parameters(context, vhosts),
+            "global_parameters": _global_parameters(context),
+            **await _topology(vhosts),
+        }
+    )
+
+
+async def export_vhost(call: Call) -> Response:
+    """The same for one vhost; its objects don't name it, so that they can go into another."""
+    vhost = call.vhost()
+    rows = {
+        "parameters": _parameters(call.context, [vhost]),
+        **await _topology([vhost]),
+    }
+    without = {name: [_without_vhost(row) for row in found] for name, found in rows.items()}
+    return answer({**VERSIONS, **without})
+
+
+def _without_vhost(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != "vhost"}
+
+
+def _vhost_row(vhost: VHost) -> Row:
+    metadata = {"description": vhost.description, "tags": list(vhost.tags)}
+    return {"name": vhost.name, **metadata, "metadata": metadata}
+
+
+def _parameters(context: Context, vhosts: list[VHost]) -> list[Row]:
+    names = {vhost.name for vhost in vhosts}
+    found = [
+        parameter_row(key, value)
+        for key, value in context.broker.state.parameters.items()
+        if key[1] in names
+    ]
+    for vhost in vhosts:
+        if vhost.limits:
+            found.append(parameter_row((VHOST_LIMITS, vhost.name, "limits"), dict(vhost.limits)))
+        for policy in vhost.operator_policies.values():
+            value = _without_vhost(policy_row(policy))
+            key = (OPERATOR_POLICY, vhost.name, policy.name)
+            found.append(parameter_row(key, value))
+    return found
+
+
+def _global_parameters(context: Context) -> list[Row]:
+    found: list[Row] = [{"name": CLUSTER_NAME, "value": context.broker.settings.cluster_name}]
+    for (component, vhost, name), value in context.broker.state.parameters.items():
+        if component == GLOBAL and vhost == "":
+            found.append({"name": name, "value": value})
+    return found
+
+
+async def _topology(vhosts: list[VHost]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {"policies": [], "queues": [], "exchanges": [], "bindings": []}
+    pace = Pace()
+    for vhost in vhosts:
+        found["policies"] += [policy_row(policy) for policy in vhost.policies.values()]
+        for queue in list(vhost.destinations.values()):
+            if isinstance(queue, Queue) and is_kept(queue):
+                found["queues"].append(_queue_row(queue))
+            if pace.is_due():
+                await pace.rest()
+        for exchange in list(vhost.router.exchanges.values()):
+            if exchange.name == "" or not exchange.durable:
+                continue
+            if not exchange.name.startswith(RESERVED_PREFIX):
+                found["exchanges"].append(_exchange_row(exchange))
+            found["bindings"] += _binding_rows(exchange)
+            if pace.is_due():
+                await pace.rest()
+    return found
+
+
+def is_kept(destination: Destination) -> bool:
+    """Whether it survives a restart, and is the users' own."""
+    if isinstance(destination, Exchange):
+        return destination.durable
+    return (
+        isinstance(destination, Queue)
+        and destination.durable
+        and not destination.name.startswith(RESERVED_PREFIX)
+    )
+
+
+def _queue_row(queue: Queue) -> Row:
+    definition = queue.definition
+    return {
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "durable": True,
+        "auto_delete": definition.auto_delete,
+        "arguments": definition.arguments,
+    }
+
+
+def _exchange_row(exchange: Exchange) -> Row:
+    return {
+        "name": exchange.name,
+        "vhost": exchange.vhost,
+        "type": exchange.kind,
+        "durable": True,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": exchange.arguments,
+    }
+
+
+def _binding_rows(exchange: Exchange) -> list[Row]:
+    rows = [
+        binding_row(exchange.vhost, binding)
+        for binding in exchange.bindings()
+        if is_kept(binding.destination)
+    ]
+    for row in rows:
+        del row["properties_key"]
+    return rows
+
+
+# ---- in -----------------------------------------------------------------------------------------
+
+
+async def import_all(call: Call) -> Response:
+    """Add what a definitions file has to what is there; the first refusal ends the import."""
+    document = parse_document(await call.body(DEFINITIONS_BYTES_MAX))
+    commands = [command async for command in commands_of(document)]
+    await _carry_out(call.context, commands)
+    return done()
+
+
+async def import_into_vhost(call: Call) -> Response:
+    vhost = call.vhost().name
+    document = parse_document(await call.body(DEFINITIONS_BYTES_MAX))
+    commands = _topology_commands(document, lambda each: vhost)
+    await _carry_out(call.context, list(commands))
+    return done()
+
+
+async def _carry_out(context: Context, commands: list[Command]) -> None:
+    """Propose all commands in order; wait for the disk once, at the end."""
+    pace = Pace()
+    proposals: list[Proposal] = []
+    for command in commands:
+        if _is_there(context, command):
+            continue
+        proposal = start(context, command)
+        proposals.append(proposal)
+        if proposal.answer.done() and proposal.answer.result().error is not None:
+            await finish(proposal)
+        if pace.is_due():
+            await pace.rest()
+    for proposal in proposals:
+        await finish(proposal)
+
+
+def _is_there(context: Context, command: Command) -> bool:
+    """Queues and exchanges that exist stay as they are, as in RabbitMQ, alike or not."""
+    if not isinstance(command, (DeclareQueue, DeclareExchange)):
+        return False
+    vhost = context.broker.state.vhosts.get(command.vhost)
+    if vhost is None:
+        return False
+    if isinstance(command, DeclareQueue):
+        return command.name in vhost.queues
+    return command.name in vhost.router.exchanges
+
+
+def _vhost_of(document: Document) -> str:
+    return document.text("vhost")
+
+
+async def commands_of(document: Document) -> AsyncIterator[Command]:
+    """Everything in a definitions file, in an order in which nothing is missing when it is used.
+
+    Raises BadRequest before anything is changed if a part of it makes no sense.
+    """
+    for each in document.items("vhosts"):
+        tags = each.words("tags") if "tags" in each else ()
+        yield PutVhost(each.text("name"), each.text("description", ""), tags)
+    for each in document.items("users"):
+        name = each.text("name")
+        yield await user_command(name, each, KIND_APPLICATION)
+        for limit, value in each.table("limits").items():
+            yield _limit(SCOPE_USER, name, limit, value)
+    for each in document.items("permissions"):
+        yield permission_command(each.text("user"), each.text("vhost"), each)
+    for each in document.items("topic_permissions"):
+        yield topic_permission_command(each.text("user"), each.text("vhost"), each)
+    for each in document.items("global_parameters"):
+        if each.text("name") not in (CLUSTER_NAME, "internal_cluster_id"):
+            yield PutParameter(GLOBAL, "", each.text("name"), each.value("value"))
+    for command in _topology_commands(document, _vhost_of):
+        yield command
+
+
+def _topology_commands(
+    document: Document, vhost_of: Callable[[Document], str]
+) -> Iterable[Command]:
+    for each in document.items("parameters"):
+        yield from _parameter_commands(vhost_of(each), each)
+    for each in document.items("policies"):
+        yield _policy(vhost_of(each), each, False)
+    for each in document.items("exchanges"):
+        yield DeclareExchange(
+            vhost_of(each),
+            each.text("name"),
+            each.text("type"),
+            each.flag("durable", True),
+            each.flag("auto_delete"),
+            each.flag("internal"),
+            each.table("arguments"),
+        )
+    for each in document.items("queues"):
+        yield DeclareQueue(
+            vhost_of(each),
+            each.text("name"),
+            each.flag("durable", True),
+            each.flag("auto_delete"),
+            "",
+            each.table("arguments"),
+        )
+    for each in document.items("bindings"):
+        kind = each.text("destination_type", QUEUE)
+        if kind not in (QUEUE, EXCHANGE):
+            raise BadRequest(f"destination_type is {kind!r}; it must be queue or exchange")
+        yield Bind(
+            vhost_of(each),
+            each.text("source"),
+            each.text("destination"),
+            kind,
+            each.text("routing_key", ""),
+            each.table("arguments"),
+        )
+
+
+def _parameter_commands(vhost: str, document: Document) -> Iterable[Command]:
+    component = document.text("component")
+    if component == VHOST_LIMITS:
+        for limit, value in document.table("value").items():
+            yield _limit(SCOPE_VHOST, vhost, limit, value)
+    elif component == OPERATOR_POLICY:
+        value = Document({**document.table("value"), "name": document.text("name")})
+        yield _policy(vhost, value, True)
+    else:
+        yield PutParameter(component, vhost, document.text("name"), document.value("value"))
+
+
+def _policy(vhost: str, document: Document, operator: bool) -> PutPolicy:
+    return policy_command(vhost, document.text("name"), document, operator)
+
+
+def _limit(scope: str, name: str, limit: str, value: object) -> PutLimit:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadRequest(f"limit {limit} of {scope} {name!r} is {value!r}; it must be a number")
+    return PutLimit(scope, name, limit, value)
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/definitions", ADMINISTRATOR, export_all),
+    Endpoint("POST", "/api/definitions", ADMINISTRATOR, import_all),
+    Endpoint("PUT", "/api/definitions", ADMINISTRATOR, import_all),
+    Endpoint("GET", "/api/definitions/{vhost}", ADMINISTRATOR, export_vhost),
+    Endpoint("POST", "/api/definitions/{vhost}", ADMINISTRATOR, import_into_vhost),
+)

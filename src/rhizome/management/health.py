@@ -1,0 +1,91 @@
+"""Health checks: 200 {"status": "ok"} or 503 {"status": "failed", "reason": ...}."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from rhizome.amqp.properties import Properties
+from rhizome.broker.commands import QUEUE, DeclareQueue
+from rhizome.broker.lookup import check_configure, check_read
+from rhizome.broker.queue import Queue
+from rhizome.management.answers import Row, answer
+from rhizome.management.auth import MANAGEMENT, MONITORING
+from rhizome.management.call import Call
+from rhizome.management.direct import open_channel, publish
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.messages import take
+from rhizome.management.overview import is_memory_alarm
+from rhizome.management.proposals import propose
+
+ALIVENESS_QUEUE: Final = "aliveness-test"
+ALIVENESS_PAYLOAD: Final = b"test_message"
+OK: Final[Row] = {"status": "ok"}
+
+
+def failed(reason: str, **details: object) -> Response:
+    return answer({"status": "failed", "reason": reason, **details}, 503)
+
+
+async def check_alarms(call: Call) -> Response:
+    alarm = call.context.shell.alarm
+    if not alarm:
+        return answer(OK)
+    resource = "memory" if is_memory_alarm(alarm) else "disk"
+    row = {"node": call.context.name, "resource": resource, "text": alarm}
+    return failed(alarm, alarms=[row])
+
+
+async def check_nothing_more(call: Call) -> Response:
+    """Whatever answers this has passed it: vhosts are up or gone, a lone broker is its quorum."""
+    return answer(OK)
+
+
+async def check_port(call: Call) -> Response:
+    wanted = call.name("port")
+    ports = [listener.port for listener in call.context.listeners()]
+    if wanted in map(str, ports):
+        return answer({**OK, "port": int(wanted)})
+    return failed("No active listener", missing=wanted, ports=ports)
+
+
+async def check_protocol(call: Call) -> Response:
+    wanted = call.name("protocol").lower()
+    protocols = sorted({listener.protocol for listener in call.context.listeners()})
+    aliases = {"amqp091": "amqp", "amqp0.9.1": "amqp", "amqps": "amqp/ssl"}
+    if aliases.get(wanted, wanted) in protocols:
+        return answer({**OK, "protocol": wanted})
+    return failed("No active listener", missing=wanted, protocols=protocols)
+
+
+async def test_aliveness(call: Call) -> Response:
+    """Declare a queue, publish to it and get the message back."""
+    vhost = call.vhost()
+    context = call.context
+    channel = open_channel(context.broker, vhost, call.caller)
+    check_configure(channel, QUEUE, ALIVENESS_QUEUE)
+    check_read(channel, QUEUE, ALIVENESS_QUEUE)
+    await propose(context, DeclareQueue(vhost.name, ALIVENESS_QUEUE, user=call.caller.user))
+    await publish(context, channel, "", ALIVENESS_QUEUE, Properties(), ALIVENESS_PAYLOAD)
+    queue = vhost.destinations.get(ALIVENESS_QUEUE)
+    if not isinstance(queue, Queue) or not take(queue, 1, "ack_requeue_false", "auto", -1):
+        return failed(f"queue '{ALIVENESS_QUEUE}' gave nothing back")
+    return answer(OK)
+
+
+_CHECKS: Final = "/api/health/checks"
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/aliveness-test/{vhost}", MANAGEMENT, test_aliveness),
+    Endpoint("GET", "/api/healthchecks/node", MANAGEMENT, check_alarms),
+    Endpoint("GET", "/api/healthchecks/node/{node}", MANAGEMENT, check_alarms),
+    Endpoint("GET", _CHECKS + "/alarms", MONITORING, check_alarms),
+    Endpoint("GET", _CHECKS + "/local-alarms", MONITORING, check_alarms),
+    Endpoint("GET", _CHECKS + "/virtual-hosts", MONITORING, check_nothing_more),
+    Endpoint("GET", _CHECKS + "/ready", MANAGEMENT, check_nothing_more),
+    Endpoint("GET", _CHECKS + "/node-is-quorum-critical", MONITORING, check_nothing_more),
+    Endpoint("GET", _CHECKS + "/node-is-mirror-sync-critical", MONITORING, check_nothing_more),
+    Endpoint("GET", _CHECKS + "/port-listener/{port}", MONITORING, check_port),
+    Endpoint("GET", _CHECKS + "/protocol-listener/{protocol}", MONITORING, check_protocol),
+)

@@ -1,0 +1,154 @@
+"""HttpService: the HTTP listeners of a broker, in its own event loop.
+
+Starlette and uvicorn are imported when the service starts, so that a broker without HTTP, and every
+command of the CLI, does without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final
+
+from rhizome.broker.broker import Broker
+from rhizome.journal.store import Store
+from rhizome.management.context import Context, HttpConfig, Listener, Login, Turns
+from rhizome.management.rates import Rates
+
+if TYPE_CHECKING:
+    import uvicorn
+
+logger = logging.getLogger("rhizome.management")
+
+HEADER_BYTES_MAX: Final = 64 * 1024
+CONNECTIONS_MAX: Final = 1024
+BACKLOG: Final = 128
+KEEP_ALIVE_SECONDS: Final = 30
+STOP_SECONDS_MAX: Final = 2
+
+
+class HttpService:
+    """Serves the API of one broker from `start` until `stop`."""
+
+    def __init__(
+        self, config: HttpConfig, broker: Broker, shell: Turns, login: Login, store: Store
+    ) -> None:
+        rates = Rates(broker)
+        self.context = Context(
+            config, broker, shell, login, store, rates, started_ms=int(broker.turn.now_ms)
+        )
+        self._server: uvicorn.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> list[str]:
+        """Bind and serve; returns the addresses as URLs."""
+        sockets = self._bind()
+        self.context.http_listeners = [
+            Listener("http", *sock.getsockname()[:2]) for sock in sockets
+        ]
+        self._server = make_server(self.context)
+        self._tasks = [
+            asyncio.create_task(self._server.serve(sockets), name="http"),
+            asyncio.create_task(self.context.rates.run(), name="rates"),
+        ]
+        await self._until_started()
+        return [listener.url for listener in self.context.http_listeners]
+
+    async def stop(self) -> None:
+        """Stop listening, let requests under way finish for a moment, then end them."""
+        if self._server is None:
+            return
+        self._server.should_exit = True
+        serving, sampling = self._tasks
+        sampling.cancel()
+        done, _ = await asyncio.wait([serving], timeout=STOP_SECONDS_MAX + 1)
+        if not done:
+            serving.cancel()
+        await asyncio.gather(serving, sampling, return_exceptions=True)
+
+    def _bind(self) -> list[socket.socket]:
+        sockets: list[socket.socket] = []
+        try:
+            for address in self.context.config.listen.http:
+                sockets += bind(address.host, address.port)
+        except OSError:
+            for sock in sockets:
+                sock.close()
+            raise
+        return sockets
+
+    async def _until_started(self) -> None:
+        assert self._server is not None
+        serving = self._tasks[0]
+        while not self._server.started:
+            if serving.done():
+                serving.result()
+                raise OSError("the HTTP server ended before it had started")
+            await asyncio.sleep(0)
+
+
+def make_server(context: Context) -> uvicorn.Server:
+    import uvicorn
+
+    from rhizome.management.application import make_application
+
+    class Server(uvicorn.Server):
+        """Leaves signals to the application that it is a part of."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            yield
+
+    return Server(
+        uvicorn.Config(
+            make_application(context),
+            loop="none",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level=logging.WARNING,
+            access_log=False,
+            # A reverse proxy on this machine must not be able to speak for other addresses: who
+            # comes from loopback decides what guest may do.
+            proxy_headers=False,
+            server_header=False,
+            backlog=BACKLOG,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS_MAX,
+            h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+        )
+    )
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Listening addresses of a host; of localhost one family may be missing on a machine."""
+    hosts: list[str | None] = ["127.0.0.1", "::1"] if host == "localhost" else [host or None]
+    sockets: list[socket.socket] = []
+    problems: list[OSError] = []
+    for each in hosts:
+        for family, kind, protocol, _, where in socket.getaddrinfo(
+            each, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            sock = socket.socket(family, kind, protocol)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                sock.bind(where)
+            except OSError as error:
+                sock.close()
+                problems.append(error)
+                continue
+            sockets.append(sock)
+            # The other family gets the port that the first was given.
+            port = sock.getsockname()[1]
+    if not sockets:
+        reason = problems[0].strerror if problems else "it has no address"
+        raise OSError(f"cannot listen for HTTP on {host or '*'}:{port}: {reason}")
+    return sockets
