@@ -1,9 +1,9 @@
 """Settings that every suite shares, and the broker of the suites that talk over a socket.
 
-By default those start a Rhizome process. With RHIZOME_TEST_AMQP=amqp://user:password@host:port/ they
-use the broker that is there instead (and its HTTP API at RHIZOME_TEST_HTTP, port 15672 by default),
-which is how the same tests are shown to hold on RabbitMQ. Tests of what only Rhizome does carry the
-marker `rhizome_only` and are left out then.
+By default those start a Rhizome process. With RHIZOME_TEST_AMQP=amqp://user:password@host:port/
+they use the broker that is there instead (and its HTTP API at RHIZOME_TEST_HTTP, port 15672 by
+default), which is how the same tests are shown to hold on RabbitMQ. Tests of what only Rhizome does
+carry the marker `rhizome_only` and are left out then.
 """
 
 from __future__ import annotations

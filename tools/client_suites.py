@@ -2,8 +2,8 @@
 
     python tools/client_suites.py --amqp amqp://guest:guest@127.0.0.1:5672/ [--http URL] [SUITE ...]
 
-The suites come from the packages that the libraries publish (PyPI, npm, Debian), pinned here, and are
-unpacked under .cache/client-suites. A suite whose tools are missing is left out, with a word why.
+The suites come from the packages that the libraries publish (PyPI, npm, Debian), pinned here, and
+are unpacked under .cache/client-suites. A suite whose tools are missing is left out, and says why.
 
 What fails on RabbitMQ 3.10 itself is in tests/interop/suites/expected.json; `--record` writes that
 file and is meant for a run against RabbitMQ. Any other failure makes the exit code 1, and so does a
@@ -23,7 +23,7 @@ import sys
 import tarfile
 import urllib.request
 import venv
-import xml.etree.ElementTree as ElementTree
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ SUITE_SECONDS_MAX: Final = 900
 TEST_SECONDS_MAX: Final = 60
 
 
-class Unavailable(Exception):  # noqa: N818
+class Unavailable(Exception):
     """A suite can't run here; the text says what is missing."""
 
 
@@ -157,7 +157,9 @@ class PytestSuite:
         """The interpreter of the suite's environment, made at first use."""
         python = directory / "venv" / "bin" / "python"
         done = directory / "venv" / "done"
-        wanted = "\n".join([f"{self.project}=={self.version}", "pytest-timeout", *self.requirements])
+        wanted = "\n".join(
+            [f"{self.project}=={self.version}", "pytest-timeout", *self.requirements]
+        )
         if not done.exists() or done.read_text() != wanted:
             venv.create(directory / "venv", with_pip=True, clear=True)
             must_run([str(python), "-m", "pip", "install", "-q", *wanted.split("\n")], directory)
@@ -186,7 +188,7 @@ def download(url: str, path: Path, sha256: str) -> None:
 
 def junit_outcome(report: Path) -> Outcome:
     outcome = Outcome()
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
+    for case in ET.parse(report).getroot().iter("testcase"):
         name = f"{case.get('classname')}.{case.get('name')}"
         if case.find("failure") is not None or case.find("error") is not None:
             outcome.failed.add(name)
@@ -238,6 +240,31 @@ class DockerClient:
 def replace_containers(tree: Path, target: Target) -> None:
     """These suites start a broker in a container; give them the one under test."""
     (tree / "tests" / "docker_client.py").write_text(CONTAINERS)
+
+
+FIXTURES = '''"""Fixtures that the published suite lacks: the broker under test."""
+import os
+import pytest
+from tests.docker_client import DockerClient
+from yarl import URL
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_container():
+    return DockerClient().run("none", [])
+
+
+@pytest.fixture(scope="session")
+def amqp_direct_url(rabbitmq_container):
+    port = rabbitmq_container.ports["5672/tcp"]
+    return URL(f"amqp://guest:guest@{rabbitmq_container.host}:{port}//")
+'''
+
+
+def add_fixtures(tree: Path, target: Target) -> None:
+    """aiormq keeps the fixture of its broker outside of what it publishes."""
+    replace_containers(tree, target)
+    (tree / "conftest.py").write_text(FIXTURES)
 
 
 def set_default_port(tree: Path, target: Target) -> None:
@@ -403,7 +430,7 @@ SUITES: Final[tuple[Suite, ...]] = (
         ("pytest<10", "aiomisc-pytest>=2,<3", "uvloop"),
         ("tests", "-k", "not amqps"),
         suite_variables,
-        replace_containers,
+        add_fixtures,
     ),
     PytestSuite(
         "aio-pika",
@@ -484,7 +511,8 @@ def judge(name: str, outcome: Outcome, expected: Expectation | None) -> bool:
     known = set(expected.failed) if expected else set()
     new = sorted(outcome.failed - known)
     cured = sorted(known & outcome.passed)
-    print(f"{name}: {len(outcome.passed)} passed, {len(outcome.failed)} failed, {len(new)} of them new")
+    counts = f"{len(outcome.passed)} passed, {len(outcome.failed)} failed, {len(new)} of them new"
+    print(f"{name}: {counts}", flush=True)
     for test in new:
         print(f"    fails here and not on RabbitMQ: {test}")
     for test in cured:
@@ -497,7 +525,9 @@ def judge(name: str, outcome: Outcome, expected: Expectation | None) -> bool:
 
 def main() -> int:
     names = [suite.name for suite in SUITES]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--amqp", default="amqp://guest:guest@127.0.0.1:5672/")
     parser.add_argument("--http", default="http://127.0.0.1:15672")
     parser.add_argument("--record", action="store_true", help="keep the failures as expected ones")

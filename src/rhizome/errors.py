@@ -80,53 +80,53 @@ class ChannelError(AmqpError):
     """Closes the channel that it happened on; the connection goes on."""
 
 
-class ConnectionFault(AmqpError):  # noqa: N818
+class ConnectionFault(AmqpError):
     """Closes the whole connection."""
 
 
-class ContentTooLarge(ChannelError):  # noqa: N818
+class ContentTooLarge(ChannelError):
     """The content is larger than this broker accepts."""
 
     code: ClassVar[int] = 311
     name: ClassVar[str] = "CONTENT_TOO_LARGE"
 
 
-class NoRoute(ChannelError):  # noqa: N818
+class NoRoute(ChannelError):
     """A mandatory message reached no queue; also the reply code of basic.return."""
 
     code: ClassVar[int] = 312
     name: ClassVar[str] = "NO_ROUTE"
 
 
-class NoConsumers(ChannelError):  # noqa: N818
+class NoConsumers(ChannelError):
     """An immediate message could not be delivered at once."""
 
     code: ClassVar[int] = 313
     name: ClassVar[str] = "NO_CONSUMERS"
 
 
-class AccessRefused(ChannelError):  # noqa: N818
+class AccessRefused(ChannelError):
     """The user has no right to do this, or the name is reserved."""
 
     code: ClassVar[int] = 403
     name: ClassVar[str] = "ACCESS_REFUSED"
 
 
-class NotFound(ChannelError):  # noqa: N818
+class NotFound(ChannelError):
     """No such exchange or queue."""
 
     code: ClassVar[int] = 404
     name: ClassVar[str] = "NOT_FOUND"
 
 
-class ResourceLocked(ChannelError):  # noqa: N818
+class ResourceLocked(ChannelError):
     """The queue belongs to another connection."""
 
     code: ClassVar[int] = 405
     name: ClassVar[str] = "RESOURCE_LOCKED"
 
 
-class PreconditionFailed(ChannelError):  # noqa: N818
+class PreconditionFailed(ChannelError):
     """What was asked contradicts what exists, or an argument is wrong."""
 
     code: ClassVar[int] = 406

@@ -443,9 +443,7 @@ def test_cc_and_bcc_are_further_routing_keys_and_bcc_is_removed(
         assert got.method.routing_key == "to"
 
 
-def test_a_queue_reached_by_key_and_copy_gets_one_message(
-    channel: Channel, unique: Unique
-) -> None:
+def test_a_queue_reached_by_key_and_copy_gets_one_message(channel: Channel, unique: Unique) -> None:
     exchange = channel.declare_exchange(unique("copies"))
     queue = channel.declare()
     for key in ("a", "b"):

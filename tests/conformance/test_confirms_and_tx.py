@@ -18,9 +18,11 @@ def settled_up_to(channel: Channel, last: int) -> list[m.BasicAck]:
     while open_tags:
         ack = channel.expect(m.BasicAck)
         acks.append(ack)
-        covered = {tag for tag in open_tags if tag <= ack.delivery_tag} if ack.multiple else {
-            int(ack.delivery_tag)
-        }
+        covered = (
+            {tag for tag in open_tags if tag <= ack.delivery_tag}
+            if ack.multiple
+            else {int(ack.delivery_tag)}
+        )
         assert covered <= open_tags, f"{ack.delivery_tag} was confirmed before"
         open_tags -= covered
     return acks

@@ -250,9 +250,7 @@ def test_a_missing_dead_letter_exchange_loses_the_message_quietly(
     assert channel.get(queue) is None
 
 
-def test_all_routing_keys_of_a_message_with_cc_are_listed(
-    channel: Channel, unique: Unique
-) -> None:
+def test_all_routing_keys_of_a_message_with_cc_are_listed(channel: Channel, unique: Unique) -> None:
     dead = channel.declare()
     queue = dying_queue(channel, dead)
     headers: dict[str, object] = {"CC": ["copy", "other"], "BCC": ["blind"]}

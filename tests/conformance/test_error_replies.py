@@ -55,7 +55,9 @@ class Reply:
 
     def text_for(self, name: str) -> str:
         text = self.text.format(name=name)
-        return text if len(text) <= REPLY_TEXT_BYTES_MAX else text[: REPLY_TEXT_BYTES_MAX - 3] + "..."
+        return (
+            text if len(text) <= REPLY_TEXT_BYTES_MAX else text[: REPLY_TEXT_BYTES_MAX - 3] + "..."
+        )
 
 
 class Case:
@@ -157,21 +159,23 @@ SCENARIOS.update(
             "bind_missing_exchange_to_source": lambda name: m.ExchangeBind(name, "amq.direct", "k"),
             "bind_exchange_to_default_source": lambda _: m.ExchangeBind("amq.direct", "", "k"),
             "bind_default_exchange_to_source": lambda _: m.ExchangeBind("", "amq.direct", "k"),
-            "unbind_exchange_from_default_source": lambda _: m.ExchangeUnbind("amq.direct", "", "k"),
+            "unbind_exchange_from_default_source": lambda _: m.ExchangeUnbind(
+                "amq.direct", "", "k"
+            ),
             "bind_missing_queue": lambda name: m.QueueBind(name, "amq.direct", "k"),
             "bind_reply_queue": lambda _: m.QueueBind("amq.rabbitmq.reply-to", "amq.direct", "k"),
             "bind_without_queue_name": lambda _: m.QueueBind("", "amq.direct", "k"),
             "unbind_without_queue_name": lambda _: m.QueueUnbind("", "amq.direct", "k"),
-            "purge_missing_queue": lambda name: m.QueuePurge(name),
+            "purge_missing_queue": m.QueuePurge,
             "purge_without_queue_name": lambda _: m.QueuePurge(""),
             "delete_without_queue_name": lambda _: m.QueueDelete(""),
             "declare_missing_queue_passively": lambda name: m.QueueDeclare(name, passive=True),
             "declare_nameless_queue_passively": lambda _: m.QueueDeclare("", passive=True),
             "consume_without_queue_name": lambda _: m.BasicConsume(""),
-            "consume_from_missing_queue": lambda name: m.BasicConsume(name),
+            "consume_from_missing_queue": m.BasicConsume,
             "consume_replies_with_ack": lambda _: m.BasicConsume("amq.rabbitmq.reply-to"),
             "get_without_queue_name": lambda _: m.BasicGet(""),
-            "get_from_missing_queue": lambda name: m.BasicGet(name),
+            "get_from_missing_queue": m.BasicGet,
             "get_from_reply_queue": lambda _: m.BasicGet("amq.rabbitmq.reply-to"),
             "commit_without_tx": lambda _: m.TxCommit(),
             "rollback_without_tx": lambda _: m.TxRollback(),
@@ -290,10 +294,10 @@ SCENARIOS.update(
         for name, make in {
             "declare": lambda name: m.QueueDeclare(name, passive=True),
             "bind": lambda name: m.QueueBind(name, "amq.direct", "k"),
-            "purge": lambda name: m.QueuePurge(name),
-            "delete": lambda name: m.QueueDelete(name),
-            "consume_from": lambda name: m.BasicConsume(name),
-            "get_from": lambda name: m.BasicGet(name),
+            "purge": m.QueuePurge,
+            "delete": m.QueueDelete,
+            "consume_from": m.BasicConsume,
+            "get_from": m.BasicGet,
         }.items()
     }
 )
@@ -317,7 +321,7 @@ def declare_locked_queue_with_long_name(case: Case) -> Closed:
 @scenario
 def declare_locked_queue_with_longer_name(case: Case) -> Closed:
     case.name += "x" * (60 - len(case.name))
-    return asks_for_locked(lambda name: m.QueueDeclare(name), case)
+    return asks_for_locked(m.QueueDeclare, case)
 
 
 @scenario

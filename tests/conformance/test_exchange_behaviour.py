@@ -8,7 +8,7 @@ from rhizome.amqp import methods as m
 from rhizome.amqp.properties import Properties
 
 from .conftest import Connect, Unique
-from .wire import Channel, Connection
+from .wire import Channel, Closed, Connection
 
 
 def routed(
@@ -34,14 +34,15 @@ def drained(channel: Channel, queue: str) -> list[str]:
 
 
 def exists(channel: Channel, exchange: str) -> bool:
+    code = 0
     probe = channel.connection.channel()
-    probe.send(m.ExchangeDeclare(exchange, "direct", passive=True))
     try:
-        probe.expect(m.ExchangeDeclareOk)
-    except Exception as closed:
-        assert getattr(closed, "code", 0) == 404
-        return False
-    return True
+        probe.call(m.ExchangeDeclare(exchange, "direct", passive=True), m.ExchangeDeclareOk)
+        probe.close()
+    except Closed as closed:
+        code = closed.code
+    assert code in (0, 404)
+    return code == 0
 
 
 # --- built-in exchanges

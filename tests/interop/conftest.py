@@ -14,7 +14,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from rhizome.testing.processes import Broker
 
-
 Connect = Callable[..., pika.BlockingConnection]
 
 

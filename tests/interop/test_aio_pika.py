@@ -25,9 +25,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def channel_of(
-    broker: Broker, **options: Any
-) -> AsyncIterator[aio_pika.abc.AbstractChannel]:
+async def channel_of(broker: Broker, **options: Any) -> AsyncIterator[aio_pika.abc.AbstractChannel]:
     async with await aio_pika.connect(broker.url) as connection:
         yield await connection.channel(**options)
 

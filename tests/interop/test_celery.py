@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 
@@ -98,7 +98,7 @@ def test_a_task_that_retries_succeeds_in_the_end(worker: Worker) -> None:
 
 def test_a_task_with_an_eta_runs_no_earlier(worker: Worker) -> None:
     started = time.monotonic()
-    eta = datetime.now(timezone.utc) + timedelta(seconds=2)
+    eta = datetime.now(UTC) + timedelta(seconds=2)
     result = worker.tasks.add.apply_async((1, 2), eta=eta)
     assert result.get(timeout=RESULT_SECONDS_MAX) == 3
     # Delays in the broker are counted in whole seconds.

@@ -66,7 +66,7 @@ def test_server_names_begin_with_amq_gen_and_tags_with_amq_ctag(channel: Blockin
     queue = exclusive_queue(channel)
     assert queue.startswith("amq.gen-")
     tag = channel.basic_consume(queue, lambda *_: None, consumer_tag="")
-    assert tag.startswith("ctag1.") or tag.startswith("amq.ctag-")
+    assert tag.startswith(("ctag1.", "amq.ctag-"))
 
 
 @pytest.mark.parametrize("frame_max", [4096, 8192, 70000, 131072])
@@ -204,9 +204,7 @@ def test_two_hundred_channels_work_side_by_side(pika_connect: Connect) -> None:
     queues = [exclusive_queue(channel) for channel in channels]
     for number, channel in enumerate(channels):
         channel.basic_publish("", queues[-1 - number], str(number).encode())
-    got = [
-        get_one(channel, queue)[2] for channel, queue in zip(channels, queues, strict=True)
-    ]
+    got = [get_one(channel, queue)[2] for channel, queue in zip(channels, queues, strict=True)]
     assert got == [str(199 - number).encode() for number in range(200)]
 
 

@@ -83,7 +83,7 @@ def rows_of(api: Api, name: str) -> list[Any]:
 
 
 def wait_for_the_end(connection: BlockingConnection) -> None:
-    """Read until the broker closes the connection, which raises; the test's timeout ends it else."""
+    """Read until the broker closes the connection, which raises."""
     while True:
         connection.process_data_events(time_limit=5)
 

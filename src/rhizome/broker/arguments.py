@@ -23,6 +23,8 @@ PRIORITY_MAX: Final = 255
 _OVERFLOW_MODES: Final = (OVERFLOW_DROP_HEAD, OVERFLOW_REJECT, OVERFLOW_REJECT_DLX)
 _QUEUE_MODES: Final = ("default", "lazy")
 _QUEUE_TYPES: Final = ("classic", "quorum", "stream")
+_QUEUE_VERSIONS: Final = (1, 2)
+_DEAD_LETTER_STRATEGIES: Final = ("at-most-once", "at-least-once")
 _LEADER_LOCATORS: Final = ("client-local", "balanced", "random", "least-leaders")
 _REPLICATE: Final = ("none", "configuration", "messages", "all")
 _DEDUP: Final = ("message-id", "none")
@@ -35,6 +37,8 @@ _AGE_UNITS_MS: Final[dict[str, int]] = {
     "s": 1_000,
 }
 _I64_MAX: Final = (1 << 63) - 1
+# RabbitMQ takes no time to live beyond ten years.
+EXPIRY_MS_MAX: Final = 10 * 365 * 86_400_000
 
 # What RabbitMQ calls its queue types when it refuses an argument.
 _TYPE_MODULES: Final[dict[str, str]] = {
@@ -42,31 +46,52 @@ _TYPE_MODULES: Final[dict[str, str]] = {
     "quorum": "rabbit_quorum_queue",
     "stream": "rabbit_stream_queue",
 }
-# Arguments that RabbitMQ knows but refuses for a type of queue. A classic queue takes them all:
-# delivery limits work on every queue of this broker.
-_REFUSED_BY_QUORUM: Final = (
-    "x-max-priority",
-    "x-queue-mode",
-    "x-max-age",
-    "x-stream-max-segment-size-bytes",
-    "x-initial-cluster-size",
-)
-_REFUSED_BY_STREAM: Final = (
-    "x-expires",
-    "x-message-ttl",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
-    "x-max-length",
-    "x-max-in-memory-length",
-    "x-max-in-memory-bytes",
-    "x-max-priority",
-    "x-overflow",
-    "x-queue-mode",
-    "x-single-active-consumer",
-    "x-delivery-limit",
-    "x-quorum-initial-group-size",
-)
+# Arguments that RabbitMQ knows but refuses for a type of queue.
+_REFUSED: Final[dict[str, tuple[str, ...]]] = {
+    "classic": (
+        "x-dead-letter-strategy",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+        "x-quorum-initial-group-size",
+        "x-max-age",
+        "x-stream-max-segment-size-bytes",
+        "x-initial-cluster-size",
+        "x-queue-leader-locator",
+        "x-delivery-limit",
+    ),
+    "quorum": (
+        "x-max-priority",
+        "x-queue-mode",
+        "x-queue-version",
+        "x-queue-master-locator",
+        "x-max-age",
+        "x-stream-max-segment-size-bytes",
+        "x-initial-cluster-size",
+    ),
+    "stream": (
+        "x-expires",
+        "x-message-ttl",
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
+        "x-dead-letter-strategy",
+        "x-max-length",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+        "x-max-priority",
+        "x-overflow",
+        "x-queue-mode",
+        "x-queue-version",
+        "x-queue-master-locator",
+        "x-single-active-consumer",
+        "x-delivery-limit",
+        "x-quorum-initial-group-size",
+    ),
+}
+_REFUSED_FOR_CONSUMERS: Final[dict[str, tuple[str, ...]]] = {
+    "classic": ("x-stream-offset",),
+    "quorum": ("x-cancel-on-ha-failover", "x-stream-offset"),
+    "stream": ("x-cancel-on-ha-failover", "x-priority"),
+}
 
 
 @final
@@ -243,6 +268,20 @@ class _Reader:
             raise self.refuse(key, "{value_zero,0}")
         return number
 
+    def expiry_ms(self, key: str) -> int:
+        """Return a time to live; -1 if it is absent."""
+        number = self.integer(key)
+        if number > EXPIRY_MS_MAX:
+            raise self.refuse(key, f"{{value_too_large,{number}}}")
+        return number
+
+    def unchecked(self, key: str) -> int:
+        """Return an integer; -1 if it is absent or no limit: RabbitMQ accepts anything here."""
+        value = self.arguments.get(key)
+        if not isinstance(value, int) or isinstance(value, bool):
+            return -1
+        return max(value, -1)
+
     def flag(self, key: str) -> bool:
         """Return a bool; False if it is absent."""
         if key not in self.arguments:
@@ -268,6 +307,19 @@ class _Reader:
             raise self.refuse(key, reason.replace("*", value))
         return value
 
+    def drop_refused(self, refused: tuple[str, ...]) -> list[str]:
+        """Leave arguments out that are not for a type of queue; return them in their order."""
+        found = [key for key in self.arguments if key in refused]
+        if found:
+            rest = self.arguments.items()
+            self.arguments = {key: value for key, value in rest if key not in refused}
+        return found
+
+    def refuse_for(self, key: str, queue_type: str) -> PreconditionFailed:
+        kind = _TYPE_MODULES[queue_type]
+        text = f"invalid arg '{key}' for {self.resource} of queue type {kind}"
+        return PreconditionFailed(text, self.class_id, self.method_id)
+
 
 def check_queue_arguments(
     vhost: str,
@@ -279,7 +331,11 @@ def check_queue_arguments(
     class_id: int = 50,
     method_id: int = 10,
 ) -> QueueArguments:
-    """Read the arguments of queue.declare; raises PreconditionFailed if one is wrong."""
+    """Read the arguments of queue.declare; raises PreconditionFailed if one is wrong.
+
+    In RabbitMQ's order: the type, the values of arguments that this type knows, then arguments that
+    only other types know, and at last the traits of the queue.
+    """
     resource = queue_resource(vhost, name)
     exchange = arguments.get("x-dead-letter-exchange", "")
     if not isinstance(exchange, str):
@@ -290,21 +346,28 @@ def check_queue_arguments(
         raise PreconditionFailed(text, class_id, method_id)
     reader = _Reader(arguments, resource, class_id, method_id)
     checked = QueueArguments()
+    kind = reader.word("x-queue-type", _QUEUE_TYPES, "\"unsupported queue type '*'\"")
+    checked.queue_type = kind or "classic"
+    refused = reader.drop_refused(_REFUSED[checked.queue_type])
     _read_limits(reader, checked)
     _read_modes(reader, checked)
     _read_own(reader, checked)
+    if refused:
+        raise reader.refuse_for(refused[0], checked.queue_type)
     if checked.queue_type != "classic":
-        _check_type_fits(reader, checked.queue_type, durable, exclusive, auto_delete)
+        _check_traits(reader, durable, exclusive, auto_delete)
     return checked
 
 
 def _read_limits(reader: _Reader, checked: QueueArguments) -> None:
-    checked.expires_ms = _clamped(reader.positive("x-expires"))
-    checked.message_ttl_ms = _clamped(reader.integer("x-message-ttl"))
+    reader.positive("x-expires")
+    checked.expires_ms = reader.expiry_ms("x-expires")
+    checked.message_ttl_ms = reader.expiry_ms("x-message-ttl")
     checked.dead_letter_exchange = reader.text("x-dead-letter-exchange")
     checked.dead_letter_key = reader.text("x-dead-letter-routing-key")
     if checked.dead_letter_key is not None and checked.dead_letter_exchange is None:
         raise reader.refuse("x-dead-letter-routing-key", "routing_key_but_no_dlx_defined")
+    reader.word("x-dead-letter-strategy", _DEAD_LETTER_STRATEGIES, "invalid_dlx_strategy")
     checked.length_max = _clamped(reader.integer("x-max-length"))
     checked.bytes_max = _clamped(reader.integer("x-max-length-bytes"))
     reader.integer("x-max-in-memory-length")
@@ -327,9 +390,10 @@ def _read_modes(reader: _Reader, checked: QueueArguments) -> None:
     mode = reader.word("x-queue-mode", _QUEUE_MODES, "\"unsupported queue mode '*'\"")
     checked.lazy_given = mode is not None
     checked.lazy = mode == "lazy"
+    version = reader.integer("x-queue-version")
+    if version >= 0 and version not in _QUEUE_VERSIONS:
+        raise reader.refuse("x-queue-version", f"\"unsupported queue version '{version}'\"")
     checked.single_active_consumer = reader.flag("x-single-active-consumer")
-    kind = reader.word("x-queue-type", _QUEUE_TYPES, "\"unsupported queue type '*'\"")
-    checked.queue_type = kind or "classic"
     reader.positive("x-quorum-initial-group-size")
     age = reader.text("x-max-age")
     if age is not None:
@@ -339,8 +403,8 @@ def _read_modes(reader: _Reader, checked: QueueArguments) -> None:
     checked.segment_bytes_max = _clamped(reader.integer("x-stream-max-segment-size-bytes"))
     reader.positive("x-initial-cluster-size")
     reader.word("x-queue-leader-locator", _LEADER_LOCATORS, "invalid_queue_locator_arg")
-    checked.delivery_limit = _clamped(reader.integer("x-delivery-limit"))
-    checked.consumer_timeout_ms = _clamped(reader.integer("x-consumer-timeout"))
+    checked.delivery_limit = _clamped(reader.unchecked("x-delivery-limit"))
+    checked.consumer_timeout_ms = _clamped(reader.unchecked("x-consumer-timeout"))
 
 
 def _read_own(reader: _Reader, checked: QueueArguments) -> None:
@@ -378,16 +442,8 @@ def parse_age_ms(text: str) -> i64:
     return min(age_ms, _I64_MAX) if age_ms > 0 else -1
 
 
-def _check_type_fits(
-    reader: _Reader, queue_type: str, durable: bool, exclusive: bool, auto_delete: bool
-) -> None:
-    """Refuse what RabbitMQ refuses for quorum queues and streams."""
-    refused = _REFUSED_BY_QUORUM if queue_type == "quorum" else _REFUSED_BY_STREAM
-    for key in reader.arguments:
-        if key in refused:
-            kind = _TYPE_MODULES[queue_type]
-            text = f"invalid arg '{key}' for {reader.resource} of queue type {kind}"
-            raise PreconditionFailed(text, reader.class_id, reader.method_id)
+def _check_traits(reader: _Reader, durable: bool, exclusive: bool, auto_delete: bool) -> None:
+    """Refuse what quorum queues and streams can't be."""
     trait = ""
     if auto_delete:
         trait = "auto-delete"
@@ -460,19 +516,23 @@ def check_consume_arguments(
     vhost: str,
     queue: str,
     arguments: dict[str, object],
+    queue_type: str = "classic",
     class_id: int = 60,
     method_id: int = 20,
 ) -> ConsumeArguments:
     """Read the arguments of basic.consume; raises PreconditionFailed if one is wrong."""
     reader = _Reader(arguments, queue_resource(vhost, queue), class_id, method_id)
+    refused = reader.drop_refused(_REFUSED_FOR_CONSUMERS[queue_type])
     priority = 0
-    if "x-priority" in arguments:
+    if "x-priority" in reader.arguments:
         priority = max(-_I64_MAX, min(reader.any_integer("x-priority"), _I64_MAX))
     cancel_on_failover = reader.flag("x-cancel-on-ha-failover")
-    offset = arguments.get("x-stream-offset", "next")
+    offset = reader.arguments.get("x-stream-offset", "next")
     if not _is_stream_offset(offset):
         term = f"{{{type_name(offset)},{erlang_term(offset)}}}"
         raise reader.refuse("x-stream-offset", f"{{invalid_stream_offset_arg,{term}}}")
+    if refused:
+        raise reader.refuse_for(refused[0], queue_type)
     return ConsumeArguments(priority, cancel_on_failover, offset)
 
 
@@ -499,6 +559,8 @@ def parse_expiration(text: str, class_id: int = 60, method_id: int = 40) -> i64:
         reason = f"{{leftover_string,{erlang_string(text[end:])}}}"
     elif text[0] == "-" and text.strip("-0"):
         reason = f"{{value_negative,{int(text)}}}"
+    elif int(text) > EXPIRY_MS_MAX:
+        reason = f"{{value_too_large,{int(text)}}}"
     if reason:
         raise PreconditionFailed(f"invalid expiration '{text}': {reason}", class_id, method_id)
-    return min(int(text), _I64_MAX)
+    return int(text)

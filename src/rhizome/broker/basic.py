@@ -25,6 +25,7 @@ from rhizome.broker.message import Message
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE
 from rhizome.broker.unacked import REQUEUE
+from rhizome.broker.words import queue_resource
 from rhizome.errors import AccessRefused, NotAllowed, NotImplementedFault, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -32,14 +33,18 @@ if TYPE_CHECKING:
 
 
 def qos(channel: Channel, method: BasicQos) -> None:
-    """Set the prefetch: of consumers to come, or with global_ of the whole channel."""
+    """Set the prefetch: of consumers to come, or with global_ of the whole channel.
+
+    As in RabbitMQ a prefetch for consumers lifts the one of the channel.
+    """
     if method.prefetch_size != 0:
         raise NotImplementedFault(f"prefetch_size!=0 ({method.prefetch_size})", 60, 10)
     if method.global_:
         channel.prefetch_global = method.prefetch_count
-        channel.wake_consumers()
     else:
         channel.prefetch = method.prefetch_count
+        channel.prefetch_global = 0
+    channel.wake_consumers()
     channel.send(BasicQosOk())
 
 
@@ -56,9 +61,9 @@ def consume(channel: Channel, method: BasicConsume) -> None:
         return
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
-    options = check_consume_arguments(queue.vhost, name, method.arguments)
-    if queue.exclusive or (method.exclusive and queue.consumer_count > 0):
-        raise AccessRefused(f"queue '{name}' in vhost '{queue.vhost}' in exclusive use")
+    options = check_consume_arguments(queue.vhost, name, method.arguments, queue.options.queue_type)
+    if queue.exclusive or (method.exclusive and _is_shared(queue)):
+        raise AccessRefused(f"{queue_resource(queue.vhost, name)} in exclusive use")
     consumer = Consumer(
         tag,
         channel,
@@ -73,6 +78,11 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     if not method.no_wait:
         channel.send(BasicConsumeOk(tag))
     queue.add_consumer(consumer)
+
+
+def _is_shared(queue: Queue) -> bool:
+    """Whether nobody can have the queue alone: others consume it, or they take turns."""
+    return queue.consumer_count > 0 or queue.options.single_active_consumer
 
 
 def _consume_replies(channel: Channel, method: BasicConsume, tag: str) -> None:
@@ -152,9 +162,9 @@ def _pull_consumer(channel: Channel, queue: Queue) -> Consumer:
 
 
 def recover(channel: Channel, requeue: bool, answer: bool) -> None:
-    """Requeue everything unacked on the channel."""
+    """Requeue everything unacked on the channel; recover-async is not answered."""
     if not requeue:
-        raise NotImplementedFault("requeue=false", 60, 110)
+        raise NotImplementedFault("requeue=false", 60, 110 if answer else 100)
     for tag in channel.unacked.tags():
         channel.settle_one(tag, REQUEUE)
     if answer:

@@ -1,8 +1,8 @@
 """Broker: the lone broker core, sans-IO.
 
-The shell calls in with bytes and ticks, then ``end_turn`` once per wake-up, then writes the outboxes of
-the connections in ``turn.connections`` and hands the journal's batch to its writer. When the writer has
-synced, the shell calls ``synced``.
+The shell calls in with bytes and ticks, then ``end_turn`` once per wake-up, then writes the
+outboxes of the connections in ``turn.connections`` and hands the journal's batch to its writer.
+When the writer has synced, the shell calls ``synced``.
 
 The duties of the shell, in order, once per wake-up:
 
@@ -12,8 +12,8 @@ The duties of the shell, in order, once per wake-up:
 4. write and clear the outboxes of ``turn.connections`` and call ``flushed`` on each;
 5. if ``turn.pending()``, come back soon.
 
-A confirm is only ever put into an outbox after ``synced`` said that its record is on disk, so the order
-of 3 and 4 within one wake-up is a matter of speed, not of safety.
+A confirm is only ever put into an outbox after ``synced`` said that its record is on disk, so the
+order of 3 and 4 within one wake-up is a matter of speed, not of safety.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.arguments import QueueArguments
 from rhizome.broker.channel import Channel
 from rhizome.broker.commands import Command, DeleteQueue
-from rhizome.broker.connection import CLOSED, RUNNING, Connection
+from rhizome.broker.connection import Connection
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.deadletters import cc_keys, dead_letter, is_cycle
 from rhizome.broker.definitions import QueueDefinition
@@ -55,6 +55,7 @@ from rhizome.broker.publishing import Publication, enqueue, place, queues_of
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE, Replies
 from rhizome.broker.routing.destination import Destination
+from rhizome.broker.stages import CLOSED, RUNNING
 from rhizome.broker.state import State
 from rhizome.broker.steering import Steering
 from rhizome.broker.timers import Timers
@@ -216,7 +217,7 @@ class Broker:
     def _queue_deleted(self, queue: Queue) -> None:
         queue.deleted = True
         queue.ready_bytes = 0
-        queue.judge_congestion(self.turn.now_ms)
+        queue.pacing.judge(self.turn.now_ms)
         self.timers.unwatch(queue)
         for consumer in queue.consumers():
             channel = consumer.channel
@@ -464,7 +465,7 @@ class Broker:
     def tick(self, now_ms: i64) -> None:
         self.timers.tick(now_ms)
         for queue in list(self.congested):
-            queue.judge_congestion(now_ms)
+            queue.pacing.judge(now_ms)
 
     def end_turn(self) -> None:
         """Dispatch, settle and confirm everything that this wake-up has touched."""

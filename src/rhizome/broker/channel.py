@@ -1,7 +1,7 @@
 """Channel: one channel of a connection: its consumers, its unacked deliveries, its publishing mode.
 
-Methods of the exchange and queue classes are in ``topology.py``, those of the basic class that aren't
-hot in ``basic.py``; here is what every delivery and settlement goes through.
+Methods of the exchange and queue classes are in ``topology.py``, those of the basic class that
+aren't hot in ``basic.py``; here is what every delivery and settlement goes through.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from rhizome.amqp.methods import (
     TxRollback,
     TxSelect,
 )
-from rhizome.amqp.spec import FRAME_HEADER
+from rhizome.amqp.spec import BASIC, FRAME_HEADER
+from rhizome.amqp.values import unsigned_64
 from rhizome.broker import basic, topology, transactions
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import Consumer
+from rhizome.broker.lookup import unimplemented
 from rhizome.broker.message import Message, Route
 from rhizome.broker.publishing import publish
 from rhizome.broker.transactions import Transaction
 from rhizome.broker.unacked import ACK, REJECT, REQUEUE, Unacked
 from rhizome.errors import (
     AmqpError,
-    CommandInvalid,
     NotImplementedFault,
     PreconditionFailed,
     UnexpectedFrame,
@@ -208,7 +209,7 @@ class Channel:
         elif isinstance(method, BasicRecoverAsync):
             basic.recover(self, method.requeue, False)
         else:
-            raise CommandInvalid(f"{method.name()} is sent by brokers only")
+            raise unimplemented(method)
 
     def _tx(self, method: Method) -> None:
         if isinstance(method, TxSelect):
@@ -217,6 +218,8 @@ class Channel:
             transactions.commit(self)
         elif isinstance(method, TxRollback):
             transactions.rollback(self)
+        else:
+            raise unimplemented(method)
 
     def _confirm_select(self, method: ConfirmSelect) -> None:
         if self.transaction is not None:
@@ -237,10 +240,7 @@ class Channel:
                 raise NotImplementedFault("active=false", 20, 20)
             self.send(ChannelFlowOk(True))
         elif not isinstance(method, (ChannelCloseOk, ChannelFlowOk)):
-            code = method.code()
-            raise CommandInvalid(
-                f"unexpected method {method.name()} on an open channel", code >> 16, code & 0xFFFF
-            )
+            raise unimplemented(method)
 
     # ---- content that comes frame by frame ------------------------------------------------------
 
@@ -275,8 +275,8 @@ class Channel:
             raise self._expected_content()
         if len(frame) < 22:
             raise UnexpectedFrame("the content header is too short", 60, 40)
-        class_id = read_i16_be(frame, 7)
-        if class_id != 60:
+        class_id = i64(read_i16_be(frame, 7)) & 0xFFFF
+        if class_id != BASIC:
             raise UnexpectedFrame(
                 f"expected content header for class 60, got one for class {class_id} instead",
                 60,
@@ -285,7 +285,7 @@ class Channel:
         self.content_left = read_i64_be(frame, 11)
         limit = self.connection.broker.limits.message_bytes_max
         if self.content_left < 0 or self.content_left > limit:
-            size = self.content_left
+            size = unsigned_64(self.content_left)
             self.content_key = None
             raise PreconditionFailed(
                 f"message size {size} is larger than configured max size {limit}", 60, 40
@@ -448,4 +448,4 @@ class Channel:
 
 
 def unknown_tag(tag: i64, method_id: int) -> AmqpError:
-    return PreconditionFailed(f"unknown delivery tag {tag}", 60, method_id)
+    return PreconditionFailed(f"unknown delivery tag {unsigned_64(tag)}", 60, method_id)

@@ -13,7 +13,9 @@ from mypy_extensions import i64
 
 @final
 class Confirms:
-    """Invariant: tags and indexes in ``tags`` and ``indexes`` rise; tags <= ``sent`` are confirmed."""
+    """Invariant: tags and indexes in ``tags`` and ``indexes`` rise; tags <= ``sent`` are
+    confirmed.
+    """
 
     published: i64
     sent: i64

@@ -1,12 +1,11 @@
 """Connection: the AMQP connection of one client, as a sans-IO core.
 
-The shell feeds ``receive`` with bytes as they come and writes what it finds in ``outbox`` at the end of
-the turn. The hot path is ``_run``: one pass over the receive buffer that takes a publish (method,
-header, body) as one unit by offset and hands everything else to the channel or the handshake.
+The shell feeds ``receive`` with bytes as they come and writes what it finds in ``outbox`` at the
+end of the turn. The hot path is ``_run``: one pass over the receive buffer that takes a publish
+(method, header, body) as one unit by offset and hands everything else to the channel or the
+handshake.
 
-Stages, in order: ``HEADER`` (protocol header expected), ``STARTING`` (start sent), ``AUTHENTICATING``,
-``TUNING`` (tune sent), ``OPENING`` (tune-ok received), ``RUNNING``, ``CLOSING`` (we sent close and wait
-for close-ok), ``CLOSED``.
+The stages of its life are in ``stages.py``, the frames off the hot path in ``control.py``.
 """
 
 from __future__ import annotations
@@ -18,17 +17,10 @@ from mypy_extensions import i64
 
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
-    ChannelClose,
-    ChannelCloseOk,
-    ChannelOpen,
     ConnectionBlocked,
     ConnectionClose,
-    ConnectionCloseOk,
     ConnectionUnblocked,
-    ConnectionUpdateSecret,
-    ConnectionUpdateSecretOk,
     Method,
-    decode_method,
 )
 from rhizome.amqp.spec import (
     BASIC,
@@ -42,21 +34,19 @@ from rhizome.amqp.spec import (
 )
 from rhizome.broker.access import Identity, Peer
 from rhizome.broker.channel import Channel
+from rhizome.broker.control import bad_frame, bad_frame_end, protocol_header, slow_frame
 from rhizome.broker.message import Route
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.publishing import publish
 from rhizome.broker.routing.router import Router
+from rhizome.broker.stages import CLOSED, CLOSING, HEADER, RUNNING
 from rhizome.errors import (
     AmqpError,
     ChannelError,
     ChannelFault,
     CommandInvalid,
-    ConnectionFault,
     ConnectionForced,
-    FrameError,
     InternalFault,
-    NotAllowed,
-    UnexpectedFrame,
 )
 
 if TYPE_CHECKING:
@@ -64,20 +54,13 @@ if TYPE_CHECKING:
     from rhizome.broker.handshake import Handshake
     from rhizome.broker.vhost import VHost
 
-HEADER: Final = 0
-STARTING: Final = 1
-AUTHENTICATING: Final = 2
-TUNING: Final = 3
-OPENING: Final = 4
-RUNNING: Final = 5
-CLOSING: Final = 6
-CLOSED: Final = 7
-
 OUTBOX_BYTES_MAX: Final = 1 << 20
 """Deliveries stop while this much waits to be written; control frames may pass it."""
 
 UNIT_BODY_BYTES_MAX: Final = 128 * 1024
-"""Larger bodies are collected frame by frame, so that a growing tail isn't copied again and again."""
+"""Larger bodies are collected frame by frame, so that a growing tail isn't copied again and
+again.
+"""
 
 HELD_BYTES_MAX: Final = 1 << 20
 """A suspended connection takes this much more input before the shell stops reading from it."""
@@ -98,7 +81,8 @@ def u16(data: bytes, offset: i64) -> i64:
 
 @final
 class Connection:
-    """Invariant: at most one of ``tail`` and ``held`` is in use: an incomplete unit waits in ``tail``
+    """Invariant: at most one of ``tail`` and ``held`` is in use: an incomplete unit waits in
+    ``tail``
     while the connection runs, whole reads wait in ``held`` while it is suspended."""
 
     broker: Broker
@@ -148,7 +132,7 @@ class Connection:
     def __init__(
         self,
         broker: Broker,
-        id: i64,
+        number: i64,
         name: str,
         peer: Peer,
         handshake: Handshake,
@@ -156,7 +140,7 @@ class Connection:
         identity: Identity,
     ) -> None:
         self.broker = broker
-        self.id = id
+        self.id = number
         self.name = name
         self.peer = peer
         self.stage = HEADER
@@ -185,7 +169,7 @@ class Connection:
         self.vhost = vhost
         self.router = vhost.router
         self.routes = vhost.routes
-        self.owner = f"{broker.incarnation}.{id}"
+        self.owner = f"{broker.incarnation}.{number}"
         self.unit_body_max = min(UNIT_BODY_BYTES_MAX, broker.limits.message_bytes_max)
         self.current_code = 0
         self.identity = identity
@@ -393,13 +377,13 @@ class Connection:
     def _run(self, data: bytes) -> None:
         """Run all whole units from ``self.at`` on; keep the rest in ``tail``.
 
-        ``self.at`` stands behind the current frame before anything that may raise is called, so that
-        after a channel error the next frame is taken.
+        ``self.at`` stands behind the current frame before anything that may raise is called, so
+        that after a channel error the next frame is taken.
         """
         end: i64 = len(data)
         at: i64 = self.at
         if self.stage == HEADER:
-            at = self._protocol_header(data, at, end)
+            at = protocol_header(self, data, at, end)
             if at == 0:
                 return
         while end - at >= 7:
@@ -411,11 +395,11 @@ class Connection:
             size = u32(data, at + 3)
             after: i64 = at + size + 8
             if after - at > self.frame_max or data[at] > FRAME_HEARTBEAT:
-                self._bad_frame(data, at, size, end)
+                bad_frame(self, data, at, size, end)
             if after > end:
                 break
             if data[after - 1] != FRAME_END:
-                self._bad_frame_end(data, at, size)
+                bad_frame_end(self, data, at, size)
             number = u16(data, at + 1)
             self.current = number
             kind = data[at]
@@ -435,7 +419,7 @@ class Connection:
                     at = after
                     continue
             self.at = after
-            self._slow_frame(kind, number, data, at, after)
+            slow_frame(self, kind, number, data, at, after)
             if self.stage == CLOSED:
                 return
             at = after
@@ -452,7 +436,7 @@ class Connection:
         """
         if channel.closing or self.stage != RUNNING:
             self.at = header_at
-            self._slow_frame(FRAME_METHOD, channel.number, data, at, header_at)
+            slow_frame(self, FRAME_METHOD, channel.number, data, at, header_at)
             return header_at
         if end - header_at < 7:
             return 0
@@ -524,136 +508,6 @@ class Connection:
         return channel
 
     # ---- the slow paths -------------------------------------------------------------------------
-
-    def _protocol_header(self, data: bytes, at: i64, end: i64) -> i64:
-        """Check the protocol header; answers the offset behind it, 0 if the connection is not on."""
-        if end - at < 8:
-            wanted = b"AMQP\x00\x00\x09\x01"[: end - at]
-            self.tail = data[at:]
-            if data[at:end] != wanted and end - at >= 4:
-                self._refuse_protocol()
-            return 0
-        if data[at : at + 8] != b"AMQP\x00\x00\x09\x01":
-            self._refuse_protocol()
-            return 0
-        assert self.handshake is not None
-        self.handshake.start(self)
-        return at + 8
-
-    def _refuse_protocol(self) -> None:
-        self.outbox.put(b"AMQP\x00\x00\x09\x01")
-        self.tail = b""
-        self.stop()
-
-    def _bad_frame(self, data: bytes, at: i64, size: i64, end: i64) -> None:
-        """A frame of an unknown type or beyond the size that was agreed."""
-        kind = data[at]
-        self.at = end
-        if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT):
-            raise FrameError(f"type {kind}, {octets(data[at + 7 : end])}: unknown_frame")
-        limit = self.frame_max - 8
-        raise FrameError(f"type {kind}, all octets = <<>>: {{frame_too_large,{size},{limit}}}")
-
-    def _bad_frame_end(self, data: bytes, at: i64, size: i64) -> None:
-        self.at = at + size + 8
-        raise FrameError(
-            f"type {data[at]}, {octets(data[at + 7 : at + 7 + size])}: "
-            f"{{invalid_frame_end_marker,{data[at + size + 7]}}}"
-        )
-
-    def _slow_frame(self, kind: i64, number: i64, data: bytes, at: i64, after: i64) -> None:
-        payload = data[at + 7 : after - 1]
-        if self.stage == CLOSING:
-            self._closing_frame(kind, number, payload)
-        elif kind == FRAME_HEARTBEAT:
-            if len(payload) > 0:
-                raise FrameError(f"type 8, {octets(payload)}: unknown_frame")
-            if number != 0:
-                raise UnexpectedFrame(f"type 8, {octets(payload)}")
-        elif kind == FRAME_METHOD:
-            if len(payload) < 4:
-                raise FrameError(f"type 1, {octets(payload)}: unknown_frame")
-            self._method(number, payload)
-        elif kind == FRAME_HEADER or kind == FRAME_BODY:
-            channel = self.channels.get(number)
-            if number == 0:
-                raise UnexpectedFrame(f"type {kind}, {octets(payload)}")
-            if channel is None:
-                raise UnexpectedFrame("expected method frame, got non method frame instead")
-            if not channel.closing:
-                channel.content_frame(kind, data[at:after])
-        else:
-            raise FrameError(f"type {kind}, {octets(payload)}: unknown_frame")
-
-    def _closing_frame(self, kind: i64, number: i64, payload: bytes) -> None:
-        """After our close only close-ok counts; a close of theirs is answered."""
-        if kind != FRAME_METHOD or number != 0:
-            return
-        method = decode_method(payload)
-        if isinstance(method, ConnectionCloseOk):
-            self.stop()
-        elif isinstance(method, ConnectionClose):
-            self.send(0, ConnectionCloseOk())
-
-    def _method(self, number: i64, payload: bytes) -> None:
-        method = decode_method(payload)
-        self.current_code = method.code()
-        if number == 0:
-            self._connection_method(method)
-            return
-        if self.stage != RUNNING:
-            raise CommandInvalid("unexpected method before connection.open")
-        if isinstance(method, ChannelOpen):
-            self._open_channel(number)
-            return
-        channel = self.channels.get(number)
-        if channel is None:
-            if isinstance(method, (ChannelCloseOk, ChannelClose)):
-                # The tail of a race between two closes.
-                if isinstance(method, ChannelClose):
-                    self.send(number, ChannelCloseOk())
-                return
-            code = method.code()
-            raise ChannelFault("expected 'channel.open'", code >> 16, code & 0xFFFF)
-        if channel.closing:
-            self._closing_channel_method(channel, method)
-        else:
-            channel.handle(method)
-
-    def _closing_channel_method(self, channel: Channel, method: Method) -> None:
-        if isinstance(method, ChannelCloseOk):
-            self.forget_channel(channel)
-        elif isinstance(method, ChannelClose):
-            self.send(channel.number, ChannelCloseOk())
-            self.forget_channel(channel)
-
-    def _connection_method(self, method: Method) -> None:
-        if isinstance(method, ConnectionClose):
-            self.close_channels()
-            self.send(0, ConnectionCloseOk())
-            self.stop()
-        elif self.handshake is not None and self.stage < RUNNING:
-            self.handshake.handle(self, method)
-        elif isinstance(method, ConnectionUpdateSecret):
-            self.send(0, ConnectionUpdateSecretOk())
-        else:
-            code = method.code()
-            raise ChannelFault(
-                "unexpected method in connection state running", code >> 16, code & 0xFFFF
-            )
-
-    def _open_channel(self, number: i64) -> None:
-        if number in self.channels:
-            raise ChannelFault("second 'channel.open' seen", 20, 10)
-        if len(self.channels) >= self.channel_max:
-            raise NotAllowed(
-                f"number of channels opened ({len(self.channels)}) has reached the negotiated "
-                f"channel_max ({self.channel_max})"
-            )
-        self.broker.limits.check_channel(self)
-        channel = Channel(self, number)
-        self.channels[number] = channel
-        channel.opened()
 
     def forget_channel(self, channel: Channel) -> None:
         """The number may be used again."""
@@ -752,12 +606,3 @@ class Connection:
         self.touch()
         if not stalled:
             self._go_on()
-
-
-def octets(data: bytes) -> str:
-    """A frame's payload as RabbitMQ words it in errors."""
-    shown = data[:16]
-    label = "all octets" if len(data) <= 16 else "first 16 octets"
-    if len(shown) > 0 and all(32 <= octet < 127 for octet in shown):
-        return f'{label} = <<"{shown.decode("ascii")}">>'
-    return f"{label} = <<{','.join(str(octet) for octet in shown)}>>"

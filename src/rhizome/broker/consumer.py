@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class Consumer:
     """Invariant: ``unacked`` counts this consumer's entries in its channel's unacked ring.
 
-    ``head`` and ``foot`` are the parts of basic.deliver before and after (delivery tag, redelivered)
-    for the route of the last delivery; they are encoded again only when the route changes.
+    ``head`` and ``foot`` are the parts of basic.deliver before and after (delivery tag,
+    redelivered) for the route of the last delivery; they are encoded again only when the route
+    changes.
     """
 
     tag: str

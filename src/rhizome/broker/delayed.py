@@ -1,8 +1,8 @@
 """Delayed messages: held for an x-delayed-message exchange until their time has come.
 
-Held messages belong to a queue of their own in each vhost, ``amq.delayed``: persistent ones are in the
-journal like those of any durable queue, operators see how many there are, and a restart finds them
-again. Within that queue a held message counts as unacked; it is settled when it is routed on.
+Held messages belong to a queue of their own in each vhost, ``amq.delayed``: persistent ones are in
+the journal like those of any durable queue, operators see how many there are, and a restart finds
+them again. Within that queue a held message counts as unacked; it is settled when it is routed on.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import decode_properties
 from rhizome.broker.commands import DeclareQueue
-from rhizome.broker.message import Message
+from rhizome.broker.deadletters import cc_keys, strip_bcc
+from rhizome.broker.message import Message, largest_frame
 from rhizome.broker.publishing import enqueue, queues_of
 from rhizome.broker.queue import Queue
+from rhizome.broker.steering import routing_headers
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -85,13 +87,18 @@ class Delayed:
         if exchange is None:
             return
         properties = decode_properties(header_payload_of(held.content))
-        queues = queues_of(router, exchange, held.route.key, properties.headers)
-        message = Message(held.route, held.content, held.channel, held.frame_bytes_max)
+        headers = routing_headers(properties)
+        queues: dict[Queue, None] = {}
+        for key in [held.route.key, *cc_keys(held.content)]:
+            for found in queues_of(router, exchange, key, headers):
+                queues[found] = None
+        content = strip_bcc(held.content)
+        message = Message(held.route, content, held.channel, largest_frame(content))
         message.arrived_ms = self.broker.turn.now_ms
         message.expiration_ms = held.expiration_ms
         message.priority = held.priority
         message.persistent = properties.delivery_mode == 2
-        enqueue(self.broker, message, queues, properties.message_id or "")
+        enqueue(self.broker, message, list(queues), properties.message_id or "")
 
 
 def _delay_of(message: Message) -> int:

@@ -33,6 +33,7 @@ _EQUIVALENT_FOR_QUEUES: Final = (
     "x-max-priority",
     "x-overflow",
     "x-queue-mode",
+    "x-queue-version",
     "x-single-active-consumer",
     "x-queue-type",
     "x-quorum-initial-group-size",

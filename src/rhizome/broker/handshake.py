@@ -16,20 +16,15 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.spec import FRAME_MIN_SIZE
 from rhizome.broker.access import AuthDone, Identity
-from rhizome.broker.connection import (
-    AUTHENTICATING,
-    CLOSED,
-    OPENING,
-    STARTING,
-    TUNING,
-    Connection,
-)
+from rhizome.broker.connection import Connection
+from rhizome.broker.stages import AUTHENTICATING, CLOSED, OPENING, STARTING, TUNING
 from rhizome.errors import CommandInvalid, LoginRefused, NotAllowed
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
 
 FRAME_MAX_UNLIMITED: Final = 1 << 31
+CHANNEL_MAX_UNLIMITED: Final = 65535
 
 # Clients assert or branch on RabbitMQ's product and version; our own are beside them.
 COMPATIBLE_PRODUCT: Final = "RabbitMQ"
@@ -128,7 +123,7 @@ class Handshake:
 
     def _tune_ok(self, connection: Connection, method: ConnectionTuneOk) -> None:
         limits = self.broker.limits
-        connection.channel_max = _negotiated("channel_max", method.channel_max, limits.channel_max)
+        channel_max = _negotiated("channel_max", method.channel_max, limits.channel_max)
         frame_max = _negotiated("frame_max", method.frame_max, limits.frame_max)
         if 0 < frame_max < FRAME_MIN_SIZE:
             raise NotAllowed(
@@ -137,6 +132,7 @@ class Handshake:
                 10,
                 31,
             )
+        connection.channel_max = channel_max if channel_max > 0 else CHANNEL_MAX_UNLIMITED
         connection.frame_max = frame_max if frame_max > 0 else FRAME_MAX_UNLIMITED
         connection.heartbeat_s = method.heartbeat
         connection.stage = OPENING
@@ -157,14 +153,16 @@ class Handshake:
 
 
 def _negotiated(what: str, asked: int, offered: int) -> int:
-    """The value both sides keep to: a client may lower ours (0: no limit), not raise it."""
-    if offered > 0 and asked > offered:
+    """The value both sides keep to: a client may lower ours, not raise it; 0 means no limit."""
+    if offered > 0 and (asked == 0 or asked > offered):
+        detail = " (no limit)" if asked == 0 else ""
         raise NotAllowed(
-            f"negotiated {what} = {asked} is higher than the maximum allowed value ({offered})",
+            f"negotiated {what} = {asked}{detail} is higher than the maximum allowed value "
+            f"({offered})",
             10,
             31,
         )
-    return asked if asked > 0 else offered
+    return asked
 
 
 class Login(AuthDone):

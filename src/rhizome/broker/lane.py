@@ -6,8 +6,8 @@ Three zones follow each other:
 - the ring: messages in memory;
 - ``paged``: messages that live on disk only and cost a few bytes of index each.
 
-Invariant: every index in ``returned`` is below every index in the ring, and every index in the ring is
-below every index in ``paged``. Messages are appended to the ring only while ``paged`` is empty.
+Invariant: every index in ``returned`` is below every index in the ring, and every index in the ring
+is below every index in ``paged``. Messages are appended to the ring only while ``paged`` is empty.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Lane:
         self.tail = tail + 1
 
     def pop(self) -> Message | None:
-        """The first message that is in memory, or None: then the lane is empty or must be filled."""
+        """The first message that is in memory, or None: then the lane is empty or must be
+        filled.
+        """
         if len(self.returned) > 0:
             return self._pop_returned()
         head = self.head
@@ -116,8 +118,8 @@ class Lane:
 
     def _sort_returned(self) -> None:
         if not self.returned_sorted:
-            # Descending, so that the lowest index is popped off the end. Indexes are unique within a
-            # lane, so the sort never compares messages.
+            # Descending: the lowest index is popped off the end. Indexes are unique within a lane,
+            # so the sort never compares messages.
             self.returned.sort(reverse=True)
             self.returned_sorted = True
 

@@ -1,4 +1,6 @@
-"""The log of a group that has no standbys: its records are safe when this broker's journal has them."""
+"""The log of a group that has no standbys: its records are safe when this broker's journal has
+them.
+"""
 
 from __future__ import annotations
 

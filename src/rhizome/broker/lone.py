@@ -1,4 +1,6 @@
-"""A broker without a cluster: proposals are applied at once and are safe when the journal has them."""
+"""A broker without a cluster: proposals are applied at once and are safe when the journal has
+them.
+"""
 
 from __future__ import annotations
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rhizome.amqp.methods import Method
 from rhizome.broker.arguments import queue_locked
 from rhizome.broker.names import no_exchange, no_queue
 from rhizome.broker.queue import Queue
 from rhizome.broker.routing.exchange import Exchange
-from rhizome.errors import AccessRefused, AmqpError, NotFound
+from rhizome.errors import AccessRefused, AmqpError, CommandInvalid, NotFound
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
@@ -64,6 +65,12 @@ def check_read(channel: Channel, kind: str, name: str) -> None:
 def refused(channel: Channel, kind: str, name: str) -> AmqpError:
     connection = channel.connection
     return AccessRefused(
-        f"access to {kind} '{name or 'amq.default'}' in vhost '{connection.router.vhost}' refused for "
-        f"user '{connection.identity.user}'"
+        f"access to {kind} '{name or 'amq.default'}' in vhost '{connection.router.vhost}' "
+        f"refused for user '{connection.identity.user}'"
     )
+
+
+def unimplemented(method: Method) -> AmqpError:
+    """The refusal of a method that a broker sends and never takes."""
+    code = method.code()
+    return CommandInvalid("unimplemented method", code >> 16, code & 0xFFFF)

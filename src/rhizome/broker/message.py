@@ -2,8 +2,8 @@
 
 A message's content is kept as the wire bytes that came from its publisher: the content-header frame
 and the body frames, with their own frame headers and end octets. Delivering it is one copy into the
-consumer's outbox; only the channel number may have to be patched. Properties are looked at by offset
-and only when their flag says that a feature needs them.
+consumer's outbox; only the channel number may have to be patched. Properties are looked at by
+offset and only when their flag says that a feature needs them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ MESSAGE_OVERHEAD_BYTES: Final = 176
 class Route:
     """Where one (exchange, routing key) leads, and how a delivery names it.
 
-    Invariant: ``queues`` is what the router answered at topology epoch ``epoch``; a route of an older
-    epoch is never used to publish, but messages go on referring to it for ``tail``.
+    Invariant: ``queues`` is what the router answered at topology epoch ``epoch``; a route of an
+    older epoch is never used to publish, but messages go on referring to it for ``tail``.
     """
 
     exchange: str
@@ -82,13 +82,13 @@ class Route:
 class Message:
     """One message in the memory of this broker, shared by all local queues that took it.
 
-    Invariant: ``index`` orders messages within their group and is the message's place in each of its
-    queues; a requeued message goes back to that place. ``position`` is where its record is (0: nowhere)
-    and counts as one reference per durable queue, or, for a message that was read back from the spill,
-    as the one reference of the queue that read it. ``spilled`` only remembers where a copy was written
-    for the first queue that paged it, so that others share it. ``shared`` says that
-    its record names several queues. ``cost`` is what each queue that has it
-    in memory is charged.
+    Invariant: ``index`` orders messages within their group and is the message's place in each of
+    its queues; a requeued message goes back to that place. ``position`` is where its record is (0:
+    nowhere) and counts as one reference per durable queue, or, for a message that was read back
+    from the spill, as the one reference of the queue that read it. ``spilled`` only remembers where
+    a copy was written for the first queue that paged it, so that others share it. ``shared`` says
+    that its record names several queues. ``cost`` is what each queue that has it in memory is
+    charged.
     """
 
     route: Route

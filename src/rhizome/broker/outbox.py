@@ -1,7 +1,7 @@
 """Outbox: what a connection core wants written, collected until the shell flushes it.
 
-Small pieces are copied into one writer; contents above ``COPY_BYTES_MAX`` are handed on as they are,
-so that a large body is never copied between the socket it came from and the ones it goes to.
+Small pieces are copied into one writer; contents above ``COPY_BYTES_MAX`` are handed on as they
+are, so that a large body is never copied between the socket it came from and the ones it goes to.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Two interfaces, both owned by the broker:
 
 - ``GroupLog``: where the broker records its decisions about messages (enqueued, dequeued, requeued,
   purged), in batches per turn. The log says how far its records are safe: ``committed_memory`` and
-  ``committed_disk`` never fall, and a publish is confirmed once the index that it needs is at or below
-  the one that its reliability level asks for.
+  ``committed_disk`` never fall, and a publish is confirmed once the index that it needs is at or
+  below the one that its reliability level asks for.
 - ``Cluster``: where the broker proposes changes of the cluster state (declare, bind, delete, ...).
   A proposal is answered through a ``Waiter`` when it is committed, applied and safe.
 

@@ -1,8 +1,8 @@
 """Publishing: from the wire bytes of a publish to the queues that take the message.
 
-``publish`` is hot. A plain message (no property that steers the broker) on a plain route (queues that
-take everything, no headers looked at) is one message object, one log append and one push per queue.
-Everything else goes through ``_publish_steered``.
+``publish`` is hot. A plain message (no property that steers the broker) on a plain route (queues
+that take everything, no headers looked at) is one message object, one log append and one push per
+queue. Everything else goes through ``_publish_steered``.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
         broker.log.append(message, route.durable_ids)
         for queue in route.queues:
             queue.push(message)
-            if queue.congested:
-                queue.pause(connection)
+            if queue.pacing.congested:
+                queue.pacing.pause(connection)
         confirms = channel.confirms
         if confirms is not None:
             confirms.published += 1
@@ -183,8 +183,8 @@ def _check_permission(channel: Channel, exchange: Exchange, route: Route) -> Non
         )
     if exchange.kind == "topic" and not identity.may_write_topic(vhost, exchange.name, route.key):
         raise AccessRefused(
-            f"access to topic '{route.key}' in exchange '{exchange.name}' in vhost '{vhost}' refused "
-            f"for user '{identity.user}'",
+            f"access to topic '{route.key}' in exchange '{exchange.name}' in vhost '{vhost}' "
+            f"refused for user '{identity.user}'",
             60,
             40,
         )

@@ -1,8 +1,9 @@
 """Queue: ready messages, consumers, and the rules between them.
 
-A queue is told about messages one at a time but acts once per turn: ``dispatch`` hands ready messages
-to consumers, round robin within the highest priority that can take one. What leaves the queue for good
-goes through ``forget``, which is the only place that settles a message with the log and the pager.
+A queue is told about messages one at a time but acts once per turn: ``dispatch`` hands ready
+messages to consumers, round robin within the highest priority that can take one. What leaves the
+queue for good goes through ``forget``, which is the only place that settles a message with the log
+and the pager.
 """
 
 from __future__ import annotations
@@ -17,23 +18,14 @@ from rhizome.broker.dedup import DedupWindow
 from rhizome.broker.lane import Lane
 from rhizome.broker.lastvalue import LastValues
 from rhizome.broker.message import NO_EXPIRATION, SPILL_POSITION_FIRST, Message, body_bytes
+from rhizome.broker.pacing import CONGESTED_BYTES, Pacing
 from rhizome.broker.routing.destination import Destination
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.scan import merged
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
-    from rhizome.broker.connection import Connection
     from rhizome.broker.state import QueueDefinition
-
-CONGESTED_BYTES: Final = 512 * 1024
-"""Above this much waiting for consumers that are busy, publishers keep to the pace of these."""
-
-QUANTUM_BYTES: Final = 256 * 1024
-"""What consumers take before a paused publisher goes on."""
-
-BUSY_MS: Final = 100
-"""A consumer whose socket has taken nothing for this long is slow, not busy: it holds nobody up."""
 
 REASON_REJECTED: Final = "rejected"
 REASON_EXPIRED: Final = "expired"
@@ -75,8 +67,8 @@ class Queue(Destination):
     """One local, active queue.
 
     Invariant: ``ready`` is the sum of the lanes' ready messages less those superseded; ``unacked``
-    counts deliveries not yet settled; ``ready_bytes`` adds up the contents of the ready ones, ``body_bytes`` their
-    bodies, but only where ``bytes_max`` bounds these.
+    counts deliveries not yet settled; ``ready_bytes`` adds up the contents of the ready ones,
+    ``body_bytes`` their bodies, but only where ``bytes_max`` bounds these.
     """
 
     broker: Broker
@@ -103,9 +95,7 @@ class Queue(Destination):
     active: Consumer | None
     exclusive: bool
     marked: bool
-    congested: bool
-    paused: list[Connection]
-    paused_mark: i64
+    pacing: Pacing
     delivered_bytes: i64
     settled_marked: bool
     settled: list[int]
@@ -142,9 +132,7 @@ class Queue(Destination):
         self.active = None
         self.exclusive = False
         self.marked = False
-        self.congested = False
-        self.paused = []
-        self.paused_mark = 0
+        self.pacing = Pacing(self)
         self.delivered_bytes = 0
         self.settled_marked = False
         self.settled = []
@@ -290,7 +278,8 @@ class Queue(Destination):
     def next_message(self, now_ms: i64) -> Message | None:
         """Take the first ready message that has not expired (``now_ms`` -1: don't look).
 
-        None with ``ready`` above 0 means that the rest is on its way to disk and cannot be read yet.
+        None with ``ready`` above 0 means that the rest is on its way to disk and cannot be read
+        yet.
         """
         while self.ready > 0:
             lane = self.lane if self.single else self._top_lane()
@@ -360,52 +349,8 @@ class Queue(Destination):
                 self._deliver(consumer, message)
                 delivered += 1
             self.delivered += delivered
-        if self.congested or self.ready_bytes > CONGESTED_BYTES:
-            self.judge_congestion(now_ms)
-
-    # ---- flow control ------------------------------------------------------------------------
-
-    def judge_congestion(self, now_ms: i64) -> None:
-        """Let publishers keep to the pace of consumers that are busy taking what is here.
-
-        Without this a fast publisher outruns consumers that could keep up, and every message takes
-        the way over the disk. A consumer that has stopped reading, or that has all it asked for
-        unacked, is not waited for.
-        """
-        congested = self.ready_bytes > CONGESTED_BYTES and self._is_consumer_busy(now_ms)
-        if congested and not self.congested:
-            self.congested = True
-            self.broker.congested[self] = None
-        elif not congested and self.congested:
-            self.congested = False
-            self.broker.congested.pop(self, None)
-            self._unpause()
-        elif len(self.paused) > 0:
-            taken: i64 = self.delivered_bytes - self.paused_mark
-            if taken >= QUANTUM_BYTES * len(self.paused):
-                self._unpause()
-
-    def _is_consumer_busy(self, now_ms: i64) -> bool:
-        for level in self.levels:
-            for consumer in level.consumers:
-                connection = consumer.channel.connection
-                if now_ms - connection.drained_ms < BUSY_MS and not consumer.is_sated():
-                    return True
-        return False
-
-    def pause(self, connection: Connection) -> None:
-        """A connection has published to this queue while it is congested."""
-        if not connection.paused:
-            if len(self.paused) == 0:
-                self.paused_mark = self.delivered_bytes
-            connection.pause()
-            self.paused.append(connection)
-
-    def _unpause(self) -> None:
-        paused = self.paused
-        self.paused = []
-        for connection in paused:
-            connection.unpause()
+        if self.pacing.congested or self.ready_bytes > CONGESTED_BYTES:
+            self.pacing.judge(now_ms)
 
     def _deliver(self, consumer: Consumer, message: Message) -> None:
         redelivered = len(self.counts) > 0 and message.index in self.counts

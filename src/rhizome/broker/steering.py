@@ -1,7 +1,7 @@
 """Steering: the properties of a message that tell the broker what to do with it.
 
 Looked at only when a property flag says that there is one: delivery mode, priority, expiration,
-user-id, reply-to, and in the headers CC, BCC, x-delay and whatever a headers exchange asks for.
+user-id, reply-to, and in the headers CC, BCC, x-delay and whatever an exchange asks for.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from mypy_extensions import i64
 
 from rhizome.amqp.frames import body_of, content_frames, frame_end, header_payload_of
 from rhizome.amqp.properties import (
+    DELIVERY_MODE_PERSISTENT,
     FLAG_DELIVERY_MODE,
+    Properties,
     PropertySpans,
     decode_properties,
     encode_header,
     scan,
 )
-from rhizome.amqp.values import decode_table
+from rhizome.amqp.spec import BASIC, BASIC_PUBLISH
+from rhizome.amqp.values import Timestamp, check_table, find_entry, value_at
 from rhizome.broker.arguments import parse_expiration
 from rhizome.broker.deadletters import cc_keys, strip_bcc
 from rhizome.broker.message import HEADER_FLAGS_OFFSET, Message, largest_frame
 from rhizome.broker.replies import REPLY_QUEUE
-from rhizome.errors import PreconditionFailed
+from rhizome.broker.routing.consistent_hash import PROPERTY_PREFIX
+from rhizome.errors import PreconditionFailed, SyntaxErrorFault
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
@@ -48,13 +52,18 @@ class Steering:
 
 
 def steer(channel: Channel, message: Message, flags: i64) -> Steering:
-    """Read the steering properties of a message into it and into a ``Steering``."""
+    """Read the steering properties of a message into it and into a ``Steering``.
+
+    Raises what closes the channel or the connection of whoever published it. After that the
+    content is known to be sound: nothing that is done with it later can find it garbled.
+    """
     steering = Steering()
     if flags == 0:
         return steering
     content = message.content
     spans = scan(content, HEADER_FLAGS_OFFSET, frame_end(content, 0) - 1)
-    message.persistent = flags & FLAG_DELIVERY_MODE != 0 and spans.delivery_mode == 2
+    if flags & FLAG_DELIVERY_MODE != 0:
+        message.persistent = _is_persistent(spans.delivery_mode)
     if spans.priority > 0:
         message.priority = spans.priority
     if spans.expiration_end > 0:
@@ -69,9 +78,32 @@ def steer(channel: Channel, message: Message, flags: i64) -> Steering:
         )
     if spans.headers_end > 0:
         _read_headers(message, spans, steering)
+    if message.route.by_headers:
+        steering.headers = routing_headers(decode_properties(header_payload_of(content)))
     if spans.reply_to_end > 0:
         _read_reply_to(channel, message, spans)
     return steering
+
+
+def _is_persistent(delivery_mode: i64) -> bool:
+    if delivery_mode != 1 and delivery_mode != DELIVERY_MODE_PERSISTENT:
+        text = f"invalid message: {{delivery_mode_unknown,{delivery_mode}}}"
+        raise PreconditionFailed(text, BASIC, BASIC_PUBLISH)
+    return delivery_mode == DELIVERY_MODE_PERSISTENT
+
+
+def routing_headers(properties: Properties) -> dict[str, object]:
+    """The headers that exchanges look at, with the properties that one may hash beside them."""
+    headers: dict[str, object] = {}
+    if properties.headers is not None:
+        headers.update(properties.headers)
+    if properties.message_id is not None:
+        headers[f"{PROPERTY_PREFIX}message_id"] = properties.message_id
+    if properties.correlation_id is not None:
+        headers[f"{PROPERTY_PREFIX}correlation_id"] = properties.correlation_id
+    if properties.timestamp is not None:
+        headers[f"{PROPERTY_PREFIX}timestamp"] = Timestamp(properties.timestamp)
+    return headers
 
 
 def _check_user_id(channel: Channel, content: bytes, spans: PropertySpans) -> None:
@@ -85,16 +117,31 @@ def _check_user_id(channel: Channel, content: bytes, spans: PropertySpans) -> No
 
 def _read_headers(message: Message, spans: PropertySpans, steering: Steering) -> None:
     content = message.content
-    table = content[spans.headers_start : spans.headers_end]
-    if message.route.by_headers or message.route.delayed:
-        steering.headers = decode_table(table, 0, len(table))
-        delay = steering.headers.get("x-delay", 0)
-        if message.route.delayed and isinstance(delay, int):
-            steering.delay_ms = delay
+    start = spans.headers_start
+    end = spans.headers_end
+    try:
+        check_table(content, start, end)
+    except SyntaxErrorFault as fault:
+        raise SyntaxErrorFault(fault.text, BASIC, BASIC_PUBLISH) from None
+    if message.route.delayed:
+        steering.delay_ms = _delay_ms(content, start, end)
+    table = content[start:end]
     if b"\x02CC" in table or b"\x03BCC" in table:
         steering.keys = cc_keys(content)
-        message.content = strip_bcc(content)
-        message.frame_bytes_max = largest_frame(message.content)
+        # A delayed message keeps its blind copies until it is routed.
+        if steering.delay_ms <= 0:
+            message.content = strip_bcc(content)
+            message.frame_bytes_max = largest_frame(message.content)
+
+
+def _delay_ms(content: bytes, start: i64, end: i64) -> i64:
+    at, after = find_entry(content, start, end, b"x-delay")
+    if after == 0:
+        return 0
+    delay = value_at(content, at, after)
+    if not isinstance(delay, int) or isinstance(delay, bool):
+        return 0
+    return delay
 
 
 def _read_reply_to(channel: Channel, message: Message, spans: PropertySpans) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rhizome.amqp.methods import BasicCancel
-from rhizome.broker.connection import CLOSED, CLOSING, HEARTBEAT_FRAME, RUNNING, Connection
+from rhizome.broker.connection import HEARTBEAT_FRAME, Connection
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.queue import Queue
+from rhizome.broker.stages import CLOSED, CLOSING, RUNNING
 from rhizome.broker.unacked import REQUEUE
 from rhizome.errors import ConnectionForced
 
@@ -99,8 +100,8 @@ class Timers:
     def _check_consumers(self, channel: Channel, now_ms: int) -> None:
         """Cancel consumers that hold a delivery for longer than their timeout.
 
-        A channel notes its delivery tag now and then; what is unacked below a note that is older than
-        the timeout has been held too long. Only that consumer is cancelled, never the channel.
+        A channel notes its delivery tag now and then; what is unacked below a note that is older
+        than the timeout has been held too long. Only that consumer is cancelled, never the channel.
         """
         if channel.unacked.count == 0:
             channel.timeout_marks = []

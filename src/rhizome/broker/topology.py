@@ -1,8 +1,8 @@
 """The methods of the exchange and queue classes.
 
-Each checks what can be checked here and now (names, permissions, locks), then proposes a command and
-answers when it is committed. Private queues belong to one connection and never leave this broker, so
-changes to them are applied at once.
+Each checks what can be checked here and now (names, permissions, locks), then proposes a command
+and answers when it is committed. Private queues belong to one connection and never leave this
+broker, so changes to them are applied at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rhizome.amqp.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from rhizome.broker.arguments import queue_locked
+from rhizome.broker.arguments import check_server_named, queue_locked
 from rhizome.broker.commands import (
     EXCHANGE,
     QUEUE,
@@ -49,6 +49,7 @@ from rhizome.broker.lookup import (
     find_exchange,
     find_queue,
     queue_name,
+    unimplemented,
 )
 from rhizome.broker.names import (
     check_declarable_name,
@@ -59,7 +60,8 @@ from rhizome.broker.names import (
 from rhizome.broker.port import Waiter
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_PREFIX, REPLY_QUEUE
-from rhizome.errors import AccessRefused, AmqpError, CommandInvalid, PreconditionFailed
+from rhizome.broker.words import queue_resource
+from rhizome.errors import AccessRefused, AmqpError, PreconditionFailed
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
@@ -141,7 +143,7 @@ def handle(channel: Channel, method: Method) -> None:
     elif isinstance(method, ExchangeUnbind):
         exchange_unbind(channel, method)
     else:
-        raise CommandInvalid(f"{method.name()} is sent by brokers only")
+        raise unimplemented(method)
 
 
 # ---- exchanges ----------------------------------------------------------------------------------
@@ -150,12 +152,12 @@ def handle(channel: Channel, method: Method) -> None:
 def exchange_declare(channel: Channel, method: ExchangeDeclare) -> None:
     router = channel.connection.router
     answer = None if method.no_wait else ExchangeDeclareOk()
+    check_not_default_exchange(method.exchange)
     if method.passive:
         find_exchange(channel, method.exchange)
         if answer is not None:
             channel.send(answer)
         return
-    check_not_default_exchange(method.exchange)
     if method.exchange not in router.exchanges:
         check_declarable_name(EXCHANGE, method.exchange)
     check_configure(channel, EXCHANGE, method.exchange)
@@ -186,6 +188,8 @@ def exchange_delete(channel: Channel, method: ExchangeDelete) -> None:
 
 def exchange_bind(channel: Channel, method: ExchangeBind) -> None:
     _check_exchange_binding(channel, method.destination, method.source, method.routing_key)
+    find_exchange(channel, method.source)
+    find_exchange(channel, method.destination)
     command = Bind(
         channel.connection.router.vhost,
         method.source,
@@ -199,6 +203,7 @@ def exchange_bind(channel: Channel, method: ExchangeBind) -> None:
 
 
 def exchange_unbind(channel: Channel, method: ExchangeUnbind) -> None:
+    """Remove a binding; it is no error if it or one of its ends is missing."""
     _check_exchange_binding(channel, method.destination, method.source, method.routing_key)
     command = Unbind(
         channel.connection.router.vhost,
@@ -217,8 +222,7 @@ def _check_exchange_binding(channel: Channel, destination: str, source: str, key
     check_not_default_exchange(source)
     check_write(channel, EXCHANGE, destination)
     check_read(channel, EXCHANGE, source)
-    find_exchange(channel, destination)
-    _check_topic_read(channel, find_exchange(channel, source).kind, source, key)
+    _check_topic_read(channel, source, key)
 
 
 # ---- queues -------------------------------------------------------------------------------------
@@ -232,10 +236,11 @@ def queue_declare(channel: Channel, method: QueueDeclare) -> None:
         _declare_reply_queue(channel, method)
         return
     if method.passive:
-        _declared(channel, find_queue(channel, queue_name(channel, name)), method)
+        _declared(channel, find_queue(channel, name), method)
         return
     existing = router.queues.get(name) if name else None
     if name == "":
+        check_server_named(method.arguments)
         name = connection.broker.make_name("amq.gen-")
     elif existing is None:
         check_declarable_name(QUEUE, name)
@@ -307,7 +312,10 @@ def _check_same_owner(channel: Channel, queue: Queue, exclusive: bool) -> None:
 
 
 def queue_bind(channel: Channel, method: QueueBind) -> None:
-    queue = _check_queue_binding(channel, method.queue, method.exchange, method.routing_key)
+    name = queue_name(channel, method.queue)
+    _check_queue_binding(channel, name, method.exchange, method.routing_key)
+    find_exchange(channel, method.exchange)
+    queue = find_queue(channel, name)
     key = method.routing_key
     if key == "" and method.queue == "":
         key = queue.name
@@ -318,29 +326,39 @@ def queue_bind(channel: Channel, method: QueueBind) -> None:
 
 
 def queue_unbind(channel: Channel, method: QueueUnbind) -> None:
-    queue = _check_queue_binding(channel, method.queue, method.exchange, method.routing_key)
+    """Remove a binding; it is no error if it or one of its ends is missing.
+
+    Only a binding that exists is protected by its queue's lock, as in RabbitMQ.
+    """
+    name = queue_name(channel, method.queue)
+    _check_queue_binding(channel, name, method.exchange, method.routing_key)
+    router = channel.connection.router
+    queue = router.queues.get(name)
+    source = router.exchanges.get(method.exchange)
+    private = False
+    if queue is not None and source is not None:
+        if source.find(queue, method.routing_key, method.arguments) is not None:
+            private = find_queue(channel, name).definition.is_private()
     command = Unbind(
-        queue.vhost, method.exchange, queue.name, QUEUE, method.routing_key, method.arguments
+        router.vhost, method.exchange, name, QUEUE, method.routing_key, method.arguments
     )
-    private = queue.definition.is_private()
     propose(channel, command, Reply(channel, QueueUnbindOk(), method), private)
 
 
-def _check_queue_binding(channel: Channel, queue: str, exchange: str, key: str) -> Queue:
-    name = queue_name(channel, queue)
+def _check_queue_binding(channel: Channel, queue: str, exchange: str, key: str) -> None:
     check_not_default_exchange(exchange)
-    check_write(channel, QUEUE, name)
+    check_write(channel, QUEUE, queue)
     check_read(channel, EXCHANGE, exchange)
-    found = find_queue(channel, name)
-    source = find_exchange(channel, exchange)
-    _check_topic_read(channel, source.kind, exchange, key)
-    return found
+    _check_topic_read(channel, exchange, key)
 
 
-def _check_topic_read(channel: Channel, kind: str, exchange: str, key: str) -> None:
+def _check_topic_read(channel: Channel, exchange: str, key: str) -> None:
     connection = channel.connection
     vhost = connection.router.vhost
-    if kind == "topic" and not connection.identity.may_read_topic(vhost, exchange, key):
+    source = connection.router.exchanges.get(exchange)
+    if source is None or source.kind != "topic":
+        return
+    if not connection.identity.may_read_topic(vhost, exchange, key):
         raise AccessRefused(
             f"access to topic '{key}' in exchange '{exchange}' in vhost '{vhost}' refused for "
             f"user '{connection.identity.user}'"
@@ -365,11 +383,11 @@ def queue_delete(channel: Channel, method: QueueDelete) -> None:
             channel.send(QueueDeleteOk(0))
         return
     queue = find_queue(channel, name)
-    where = f"queue '{name}' in vhost '{router.vhost}'"
+    where = queue_resource(router.vhost, name)
     if method.if_unused and queue.consumer_count > 0:
         raise PreconditionFailed(f"{where} in use")
     if method.if_empty and queue.ready > 0:
-        raise PreconditionFailed(f"{where} is not empty")
+        raise PreconditionFailed(f"{where} not empty")
     answer = None if method.no_wait else QueueDeleteOk(queue.ready)
     command = DeleteQueue(router.vhost, name, queue.definition.id)
     propose(channel, command, Reply(channel, answer, method), queue.definition.is_private())

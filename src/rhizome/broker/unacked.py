@@ -1,8 +1,8 @@
 """Unacked: what a channel has delivered and not yet seen settled, by delivery tag.
 
-A power-of-two ring indexed by tag, so that a delivery costs two list stores and no object. A message
-that stays unsettled while many later ones come and go would keep the ring growing; such stragglers
-are moved to ``old``.
+A power-of-two ring indexed by tag, so that a delivery costs two list stores and no object. A
+message that stays unsettled while many later ones come and go would keep the ring growing; such
+stragglers are moved to ``old``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ REQUEUE: Final = 2
 
 @final
 class Unacked:
-    """Invariant: tags in ``old`` < ``base`` <= tags in the ring < ``end``; ``count`` counts both."""
+    """Invariant: tags in ``old`` < ``base`` <= tags in the ring < ``end``; ``count`` counts
+    both.
+    """
 
     messages: list[Message | None]
     consumers: list[Consumer | None]

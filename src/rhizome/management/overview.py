@@ -9,8 +9,8 @@ from typing import Final
 from starlette.responses import Response
 
 from rhizome import __version__
-from rhizome.broker.connection import RUNNING
 from rhizome.broker.routing.kinds import EXCHANGE_KINDS
+from rhizome.broker.stages import RUNNING
 from rhizome.management.answers import Row, answer, listed
 from rhizome.management.auth import MANAGEMENT, MONITORING
 from rhizome.management.call import Call

@@ -7,8 +7,9 @@ from typing import Final
 from starlette.responses import Response
 
 from rhizome.broker.channel import Channel
-from rhizome.broker.connection import CLOSING, RUNNING, Connection
+from rhizome.broker.connection import Connection
 from rhizome.broker.consumer import Consumer
+from rhizome.broker.stages import CLOSING, RUNNING
 from rhizome.management.answers import Row, answer, done, listed
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING
 from rhizome.management.call import Call

@@ -1,12 +1,13 @@
 """The application: puts a broker together, serves, and stops it in good order.
 
-Start: open the store, restore the core, listen, print ``ready``. Stop: no new connections, clients are
-told 320 CONNECTION_FORCED, everything is written, and the store gets a clean checkpoint.
+Start: open the store, restore the core, listen, print ``ready``. Stop: no new connections, clients
+are told 320 CONNECTION_FORCED, everything is written, and the store gets a clean checkpoint.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import ipaddress
 import logging
@@ -56,7 +57,7 @@ def run(config: Config) -> int:
         return uvloop.run(Application(config).serve())
     except (RhizomeError, OSError) as error:
         logger.error("cannot run: %s", error)
-        print(f"rhizome: {error}", file=sys.stderr)
+        sys.stderr.write(f"rhizome: {error}\n")
         return 1
 
 
@@ -86,6 +87,7 @@ class Application:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.stopping = asyncio.Event()
+        self.gone = asyncio.Event()
         self.failure: BaseException | None = None
         self.servers: list[asyncio.Server] = []
         self.store: Store
@@ -103,7 +105,8 @@ class Application:
             http = await self._serve_http(loop)
             gc.collect()
             gc.freeze()
-            print(self._ready_line(http), flush=True)
+            sys.stdout.write(self._ready_line(http) + "\n")
+            sys.stdout.flush()
             logger.info("%s, broker %r is ready", describe(), self.config.broker.name)
             await self._run_until_stopped(loop)
         finally:
@@ -122,7 +125,13 @@ class Application:
             records, epoch, config.login_settings(), verify_async=self._verify_aside(loop)
         )
         self.broker = make_broker(
-            config, self.store, log, authenticator, epoch, LogObserver(), wall_clock_ms()
+            config,
+            self.store,
+            log,
+            authenticator,
+            epoch,
+            LogObserver(self.gone.set),
+            wall_clock_ms(),
         )
         records.broker = self.broker
         self.login = authenticator
@@ -266,9 +275,8 @@ class Application:
         shell.begin_turn()
         for connection in list(self.broker.connections.values()):
             connection.force_close("broker shut down: reconnect, or connect to another broker")
-        deadline = loop.time() + CLOSE_GRACE_S
-        while self.broker.connections and loop.time() < deadline:
-            await asyncio.sleep(0.02)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._all_gone(), CLOSE_GRACE_S)
         for connection in list(self.broker.connections.values()):
             shell.begin_turn()
             connection.lost()
@@ -276,6 +284,12 @@ class Application:
         self.broker.end_turn()
         shell.submit()
         self.store.close(None if self.failure else self.maintenance.build_checkpoint())
+
+    async def _all_gone(self) -> None:
+        """Every client has closed its connection."""
+        while self.broker.connections:
+            self.gone.clear()
+            await self.gone.wait()
 
     # ---- events of the store --------------------------------------------------------------------
 

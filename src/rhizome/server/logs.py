@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from rhizome.broker.channel import Channel
@@ -54,7 +54,11 @@ def configure_logging(section: LogSection) -> None:
 
 
 class LogObserver(Observer):
-    """Writes what the core tells to the log."""
+    """Writes what the core tells to the log; ``on_closed`` is called when a connection is gone."""
+
+    def __init__(self, on_closed: Callable[[], None]) -> None:
+        super().__init__()
+        self.on_closed = on_closed
 
     def connection_opened(self, connection: Connection) -> None:
         logger.info(
@@ -66,6 +70,7 @@ class LogObserver(Observer):
 
     def connection_closed(self, connection: Connection) -> None:
         logger.info("connection %s closed", connection.name)
+        self.on_closed()
 
     def connection_failed(self, connection: Connection, error: AmqpError) -> None:
         logger.warning("connection %s: %s %s", connection.name, error.code, error.reply_text())

@@ -1,7 +1,7 @@
 """Shell: drives the broker core from the event loop, one turn per wake-up. Compiled.
 
-All sockets that are readable in one iteration of the loop feed the core; then ``_end_turn`` runs once:
-dispatch, one batch to the journal, one write per connection. The numbered duties are in
+All sockets that are readable in one iteration of the loop feed the core; then ``_end_turn`` runs
+once: dispatch, one batch to the journal, one write per connection. The numbered duties are in
 ``rhizome.broker.broker``.
 """
 
@@ -14,12 +14,15 @@ from mypy_extensions import i64
 
 from rhizome.broker.access import Peer
 from rhizome.broker.broker import Broker
-from rhizome.broker.connection import CLOSED, Connection
+from rhizome.broker.connection import Connection
 from rhizome.broker.log import JournalLog
+from rhizome.broker.stages import CLOSED
 
 TURN_INPUT_BYTES_MAX: Final = 512 * 1024
 """What one connection may feed into one turn. The event loop would read up to 32 times its buffer
-from a busy socket before anybody else gets a turn; queues would swell before they are dispatched."""
+from a busy socket before anybody else gets a turn; queues would swell before they are
+dispatched.
+"""
 
 WRITE_BUFFER_HIGH_BYTES: Final = 1 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 18

@@ -1,8 +1,8 @@
 """Real broker processes for tests: start one, wait until it is ready, stop, kill and restart it.
 
-A `BrokerProcess` runs `rhizome serve` of the same interpreter on loopback. Its ports are chosen once
-and stay the same over restarts, as does its data directory, so a client can reconnect to "the same"
-broker. What the process prints goes to a file beside the data, which failures quote.
+A `BrokerProcess` runs `rhizome serve` of the same interpreter on loopback. Its ports are chosen
+once and stay the same over restarts, as does its data directory, so a client can reconnect to "the
+same" broker. What the process prints goes to a file beside the data, which failures quote.
 """
 
 from __future__ import annotations

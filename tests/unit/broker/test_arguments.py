@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rhizome.amqp.values import Timestamp
 from rhizome.broker.arguments import (
+    EXPIRY_MS_MAX,
     QueueArguments,
     check_consume_arguments,
     check_exchange_arguments,
@@ -61,8 +62,9 @@ def test_all_arguments_are_read() -> None:
             "x-dead-letter-routing-key": "k",
             "x-max-priority": 255,
             "x-single-active-consumer": True,
-            "x-delivery-limit": 3,
             "x-queue-type": "classic",
+            "x-queue-version": 2,
+            "x-queue-master-locator": "min-masters",
             "x-queue-mode": "lazy",
             "x-consumer-timeout": 60_000,
             "x-last-value-key": "symbol",
@@ -77,7 +79,7 @@ def test_all_arguments_are_read() -> None:
     assert (found.length_max, found.bytes_max) == (0, 2**40)
     assert found.overflow == "reject-publish-dlx"
     assert (found.dead_letter_exchange, found.dead_letter_key) == ("", "k")
-    assert (found.priority_max, found.delivery_limit) == (255, 3)
+    assert found.priority_max == 255
     assert found.single_active_consumer
     assert found.lazy
     assert found.consumer_timeout_ms == 60_000
@@ -88,6 +90,20 @@ def test_all_arguments_are_read() -> None:
         -1,
     )
     assert (found.replicate, found.group) == ("configuration", "g1")
+
+
+def test_delivery_limit_of_a_quorum_queue_is_read() -> None:
+    assert checked({"x-queue-type": "quorum", "x-delivery-limit": 3}).delivery_limit == 3
+
+
+@pytest.mark.parametrize("value", [-1, -2, "five", True, None])
+def test_delivery_limit_that_is_none_means_no_limit(value: object) -> None:
+    assert checked({"x-queue-type": "quorum", "x-delivery-limit": value}).delivery_limit == -1
+
+
+@pytest.mark.parametrize("value", [-2, "soon", None])
+def test_consumer_timeout_that_is_none_means_no_timeout(value: object) -> None:
+    assert checked({"x-consumer-timeout": value}).consumer_timeout_ms == -1
 
 
 def test_stream_arguments_are_read() -> None:
@@ -120,6 +136,8 @@ REFUSALS: list[tuple[Arguments, str]] = [
     ({"x-message-ttl": Timestamp(5)}, 'x-message-ttl: "expected integer, got timestamp"'),
     ({"x-message-ttl": None}, 'x-message-ttl: "expected integer, got void"'),
     ({"x-message-ttl": -1}, "x-message-ttl: {value_negative,-1}"),
+    ({"x-message-ttl": 2**40}, "x-message-ttl: {value_too_large,1099511627776}"),
+    ({"x-expires": 2**40}, "x-expires: {value_too_large,1099511627776}"),
     ({"x-expires": 0}, "x-expires: {value_zero,0}"),
     ({"x-expires": -10}, "x-expires: {value_negative,-10}"),
     ({"x-max-length": -1}, "x-max-length: {value_negative,-1}"),
@@ -139,9 +157,17 @@ REFUSALS: list[tuple[Arguments, str]] = [
     ({"x-queue-mode": "eager"}, "x-queue-mode: \"unsupported queue mode 'eager'\""),
     ({"x-queue-type": "foo"}, "x-queue-type: \"unsupported queue type 'foo'\""),
     ({"x-single-active-consumer": 1}, "x-single-active-consumer: {unacceptable_type,signedint}"),
-    ({"x-max-age": "7x"}, "x-max-age: invalid_max_age"),
-    ({"x-queue-leader-locator": "near"}, "x-queue-leader-locator: invalid_queue_locator_arg"),
-    ({"x-delivery-limit": -2}, "x-delivery-limit: {value_negative,-2}"),
+    ({"x-queue-version": 3}, "x-queue-version: \"unsupported queue version '3'\""),
+    ({"x-queue-version": "1"}, 'x-queue-version: "expected integer, got longstr"'),
+    ({"x-queue-type": "stream", "x-max-age": "7x"}, "x-max-age: invalid_max_age"),
+    (
+        {"x-queue-type": "quorum", "x-queue-leader-locator": "near"},
+        "x-queue-leader-locator: invalid_queue_locator_arg",
+    ),
+    (
+        {"x-queue-type": "quorum", "x-dead-letter-strategy": "nope"},
+        "x-dead-letter-strategy: invalid_dlx_strategy",
+    ),
     ({"x-dedup": "body"}, "x-dedup: \"expected message-id or none, got 'body'\""),
     (
         {"x-dedup-window": "soon"},
@@ -178,8 +204,19 @@ def test_replicated_queue_types_are_durable_shared_and_kept(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "key", "value"),
     [
+        ("classic", "x-delivery-limit", 5),
+        ("classic", "x-delivery-limit", "five"),
+        ("classic", "x-max-age", "1D"),
+        ("classic", "x-dead-letter-strategy", "nope"),
+        ("classic", "x-max-in-memory-length", -1),
+        ("classic", "x-max-in-memory-bytes", 1),
+        ("classic", "x-quorum-initial-group-size", 1),
+        ("classic", "x-stream-max-segment-size-bytes", 4),
+        ("classic", "x-initial-cluster-size", 1),
+        ("classic", "x-queue-leader-locator", "client-local"),
         ("quorum", "x-max-priority", 5),
         ("quorum", "x-queue-mode", "lazy"),
+        ("quorum", "x-max-age", "1D"),
         ("stream", "x-expires", 5),
     ],
 )
@@ -189,6 +226,16 @@ def test_argument_that_a_queue_type_does_not_know_is_refused(
     assert refusal({"x-queue-type": kind, key: value}) == (
         f"invalid arg '{key}' for queue 'q' in vhost '/' of queue type rabbit_{kind}_queue"
     )
+
+
+def test_wrong_value_is_told_before_an_argument_of_other_types() -> None:
+    text = refusal({"x-delivery-limit": 5, "x-max-length": -1})
+    assert text == "invalid arg 'x-max-length' for queue 'q' in vhost '/': {value_negative,-1}"
+
+
+def test_first_of_several_arguments_of_other_types_is_told() -> None:
+    assert "'x-max-age'" in refusal({"x-max-age": "1D", "x-delivery-limit": 5})
+    assert "'x-delivery-limit'" in refusal({"x-delivery-limit": 5, "x-max-age": "1D"})
 
 
 def test_only_classic_queues_get_a_name_from_the_server() -> None:
@@ -301,9 +348,26 @@ def test_consume_arguments_are_read() -> None:
     assert check_consume_arguments("/", "q", {}).priority == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("classic", "x-stream-offset"),
+        ("quorum", "x-cancel-on-ha-failover"),
+        ("stream", "x-priority"),
+    ],
+)
+def test_consume_argument_of_other_queue_types_is_refused(kind: str, key: str) -> None:
+    with pytest.raises(PreconditionFailed) as caught:
+        check_consume_arguments("/", "q", {key: 5}, kind)
+    assert caught.value.text == (
+        f"invalid arg '{key}' for queue 'q' in vhost '/' of queue type rabbit_{kind}_queue"
+    )
+
+
 @pytest.mark.parametrize("offset", ["first", "last", "next", "10m", 0, 2**40, Timestamp(5)])
 def test_stream_offset_is_a_word_a_time_or_a_number(offset: object) -> None:
-    assert check_consume_arguments("/", "q", {"x-stream-offset": offset}).stream_offset == offset
+    found = check_consume_arguments("/", "q", {"x-stream-offset": offset}, "stream")
+    assert found.stream_offset == offset
 
 
 @pytest.mark.parametrize(
@@ -312,7 +376,7 @@ def test_stream_offset_is_a_word_a_time_or_a_number(offset: object) -> None:
 )
 def test_wrong_stream_offset_is_refused(offset: object, term: str) -> None:
     with pytest.raises(PreconditionFailed) as caught:
-        check_consume_arguments("/", "q", {"x-stream-offset": offset})
+        check_consume_arguments("/", "q", {"x-stream-offset": offset}, "stream")
     assert caught.value.text.endswith(f": {{invalid_stream_offset_arg,{term}}}")
 
 
@@ -339,6 +403,7 @@ def test_huge_age_is_for_ever() -> None:
         ("1 ", '{leftover_string," "}'),
         ('1"', '{leftover_string,"\\""}'),
         ("-1000", "{value_negative,-1000}"),
+        ("1099511627776", "{value_too_large,1099511627776}"),
     ],
 )
 def test_wrong_expiration_is_refused_in_rabbitmqs_words(text: str, reason: str) -> None:
@@ -353,14 +418,18 @@ def test_expiration_is_a_number_of_milliseconds(text: str, ms: int) -> None:
     assert parse_expiration(text) == ms
 
 
-def test_huge_expiration_is_for_ever() -> None:
-    assert parse_expiration("9" * 255) == 2**63 - 1
+def test_expiration_may_be_ten_years() -> None:
+    assert parse_expiration(str(EXPIRY_MS_MAX)) == EXPIRY_MS_MAX
+    with pytest.raises(PreconditionFailed, match="value_too_large"):
+        parse_expiration("9" * 255)
 
 
 values = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 300), st.text(max_size=5), st.just([]), st.just({})
 )
-keys = st.sampled_from(sorted({key for arguments, _ in REFUSALS for key in arguments}))
+keys = st.sampled_from(
+    sorted({"x-delivery-limit", *[key for arguments, _ in REFUSALS for key in arguments]})
+)
 
 
 @given(st.dictionaries(keys, values))

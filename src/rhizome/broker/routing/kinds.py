@@ -21,6 +21,8 @@ def routing_kind(kind: str, arguments: dict[str, object]) -> str:
     Raises CommandInvalid for a kind that doesn't exist, PreconditionFailed for arguments that the
     kind cannot work with.
     """
+    if kind == "":
+        raise CommandInvalid("invalid exchange type ''")
     if kind not in EXCHANGE_KINDS:
         raise CommandInvalid(f"unknown exchange type '{kind}'")
     if kind == DELAYED_KIND:
