@@ -8,6 +8,7 @@ waiting, after it has been answered with close-ok.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections import deque
@@ -235,7 +236,8 @@ class Connection(Wire):
 
     def _connection_method(self, method: m.Method) -> None:
         if isinstance(method, m.ConnectionClose):
-            self.send_method(0, m.ConnectionCloseOk())
+            with contextlib.suppress(ConnectionError):  # it may be gone already
+                self.send_method(0, m.ConnectionCloseOk())
             raise ConnectionClosed(method)
         self.events.append(method)
 

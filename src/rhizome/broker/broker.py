@@ -57,14 +57,14 @@ from rhizome.broker.replies import REPLY_QUEUE, Replies
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.stages import CLOSED, RUNNING
 from rhizome.broker.state import State
-from rhizome.broker.steering import Steering
+from rhizome.broker.steering import Steering, routing_headers
 from rhizome.broker.timers import Timers
 from rhizome.broker.turn import Turn
+from rhizome.broker.vhost import VHost
 from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
     from rhizome.broker.transactions import Transaction
-    from rhizome.broker.vhost import VHost
 
 
 @final
@@ -140,6 +140,7 @@ class Broker:
     _next_connection: i64
     _reply_queue: Queue | None
     _nobody: Identity
+    _nowhere: VHost
 
     def __init__(
         self,
@@ -183,7 +184,9 @@ class Broker:
         self._names = 0
         self._next_connection = 0
         self._reply_queue = None
+        # What a connection has before it has logged in and opened a vhost.
         self._nobody = Identity("", "", (), access_epoch)
+        self._nowhere = VHost("", self.make_queue)
         self.state = State(self.make_queue)
 
     # ---- the state ------------------------------------------------------------------------------
@@ -253,9 +256,8 @@ class Broker:
     def connect(self, name: str, peer: Peer) -> Connection:
         """A client has connected."""
         self._next_connection += 1
-        vhost: VHost = next(iter(self.state.vhosts.values()))
         connection = Connection(
-            self, self._next_connection, name, peer, Handshake(self), vhost, self._nobody
+            self, self._next_connection, name, peer, Handshake(self), self._nowhere, self._nobody
         )
         self.connections[connection.id] = connection
         return connection
@@ -273,15 +275,19 @@ class Broker:
         self.observer.login_refused(connection, reason)
 
     def connection_gone(self, connection: Connection) -> None:
-        """A connection's socket is gone: its private queues go too."""
+        """A connection's socket is gone."""
         if self.connections.pop(connection.id, None) is None:
             return
         self.stalled.pop(connection.id, None)
+        self.observer.connection_closed(connection)
+
+    def drop_private_queues(self, connection: Connection) -> None:
+        """Private queues are gone before their owner is told that its connection is."""
         for name in list(connection.private_queues):
             queue = connection.router.queues.get(name)
             if isinstance(queue, Queue) and queue.definition.exclusive_owner == connection.owner:
                 self.delete_queue(queue)
-        self.observer.connection_closed(connection)
+        connection.private_queues = {}
 
     def running_connections(self) -> list[Connection]:
         return [
@@ -384,9 +390,10 @@ class Broker:
         )
         keys = [key] if replaces_key else [key, *cc_keys(content)]
         properties = decode_properties(header_payload_of(content))
+        headers = routing_headers(properties)
         targets: dict[Queue, None] = {}
         for each in keys:
-            for target in queues_of(vhost.router, exchange, each, properties.headers):
+            for target in queues_of(vhost.router, exchange, each, headers):
                 if not is_cycle(content, target.name):
                     targets[target] = None
         if len(targets) == 0:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from librt.strings import read_i16_be, read_i32_be, read_i64_be
+from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.frames import method_frame
@@ -32,6 +32,7 @@ from rhizome.amqp.spec import (
     FRAME_HEARTBEAT,
     FRAME_METHOD,
 )
+from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.access import Identity, Peer
 from rhizome.broker.channel import Channel
 from rhizome.broker.control import bad_frame, bad_frame_end, protocol_header, slow_frame
@@ -71,19 +72,11 @@ HANDSHAKE_FRAME_MAX: Final = 16 * 1024
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 
-def u32(data: bytes, offset: i64) -> i64:
-    return i64(read_i32_be(data, offset)) & 0xFFFFFFFF
-
-
-def u16(data: bytes, offset: i64) -> i64:
-    return i64(read_i16_be(data, offset)) & 0xFFFF
-
-
 @final
 class Connection:
     """Invariant: at most one of ``tail`` and ``held`` is in use: an incomplete unit waits in
-    ``tail``
-    while the connection runs, whole reads wait in ``held`` while it is suspended."""
+    ``tail`` while the connection runs, whole reads wait in ``held`` while it is suspended.
+    """
 
     broker: Broker
     id: i64
@@ -327,7 +320,7 @@ class Connection:
             return 8 - size if size < 8 else 0
         if size < 7:
             return 7 - size
-        frame = u32(tail, 3)
+        frame = u32_at(tail, 3)
         if frame + 8 > self.frame_max or tail[0] > FRAME_HEARTBEAT:
             return 0
         end: i64 = frame + 8
@@ -335,7 +328,7 @@ class Connection:
             return end - size
         if tail[0] != FRAME_METHOD or frame < 4 or read_i32_be(tail, 7) != CODE_BASIC_PUBLISH:
             return 0
-        return self._missing_content(tail, end, u16(tail, 1), size)
+        return self._missing_content(tail, end, u16_at(tail, 1), size)
 
     def _missing_content(self, tail: bytes, at: i64, number: i64, size: i64) -> i64:
         left: i64 = -1
@@ -343,8 +336,8 @@ class Connection:
             if size < at + 7:
                 return at + 7 - size
             kind = FRAME_HEADER if left < 0 else FRAME_BODY
-            frame = u32(tail, at + 3)
-            if tail[at] != kind or u16(tail, at + 1) != number or frame + 8 > self.frame_max:
+            frame = u32_at(tail, at + 3)
+            if tail[at] != kind or u16_at(tail, at + 1) != number or frame + 8 > self.frame_max:
                 return 0
             if size < at + frame + 8:
                 return at + frame + 8 - size
@@ -392,7 +385,7 @@ class Connection:
                 self.held_bytes += end - at
                 self.at = end
                 return
-            size = u32(data, at + 3)
+            size = u32_at(data, at + 3)
             after: i64 = at + size + 8
             if after - at > self.frame_max or data[at] > FRAME_HEARTBEAT:
                 bad_frame(self, data, at, size, end)
@@ -400,7 +393,7 @@ class Connection:
                 break
             if data[after - 1] != FRAME_END:
                 bad_frame_end(self, data, at, size)
-            number = u16(data, at + 1)
+            number = u16_at(data, at + 1)
             self.current = number
             kind = data[at]
             if kind == FRAME_METHOD and size >= 4:
@@ -440,11 +433,11 @@ class Connection:
             return header_at
         if end - header_at < 7:
             return 0
-        size = u32(data, header_at + 3)
+        size = u32_at(data, header_at + 3)
         body_at: i64 = header_at + size + 8
         if (
             data[header_at] != FRAME_HEADER
-            or u16(data, header_at + 1) != channel.number
+            or u16_at(data, header_at + 1) != channel.number
             or size < 14
             or body_at - header_at > self.frame_max
         ):
@@ -456,7 +449,7 @@ class Connection:
             left < 0
             or left > self.unit_body_max
             or data[body_at - 1] != FRAME_END
-            or u16(data, header_at + 7) != BASIC
+            or u16_at(data, header_at + 7) != BASIC
         ):
             return self._publish_by_frames(channel, data, at, header_at)
         frame_bytes_max: i64 = size + 8
@@ -464,11 +457,11 @@ class Connection:
         while left > 0:
             if end - next_at < 7:
                 return 0
-            size = u32(data, next_at + 3)
+            size = u32_at(data, next_at + 3)
             after: i64 = next_at + size + 8
             if (
                 data[next_at] != FRAME_BODY
-                or u16(data, next_at + 1) != channel.number
+                or u16_at(data, next_at + 1) != channel.number
                 or size > left
                 or size == 0
                 or after - next_at > self.frame_max
@@ -537,14 +530,6 @@ class Connection:
         else:
             self.fail(error)
 
-    def entered(self, vhost: VHost) -> None:
-        """The client has opened a vhost: the connection runs."""
-        self.vhost = vhost
-        self.router = vhost.router
-        self.routes = vhost.routes
-        self.stage = RUNNING
-        self.handshake = None
-
     def fail(self, error: AmqpError) -> None:
         """Close the connection with the error's code; wait for close-ok."""
         if self.stage >= CLOSING:
@@ -565,10 +550,12 @@ class Connection:
             self.stop()
 
     def close_channels(self) -> None:
+        """Give back everything that clients have through this connection."""
         for channel in list(self.channels.values()):
             channel.release()
         self.channels = {}
         self.last_channel = None
+        self.broker.drop_private_queues(self)
 
     def stop(self) -> None:
         """Nothing more is read; the shell closes the socket once the outbox is written."""

@@ -17,11 +17,12 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.spec import FRAME_MIN_SIZE
 from rhizome.broker.access import AuthDone, Identity
 from rhizome.broker.connection import Connection
-from rhizome.broker.stages import AUTHENTICATING, CLOSED, OPENING, STARTING, TUNING
+from rhizome.broker.stages import AUTHENTICATING, CLOSED, OPENING, RUNNING, STARTING, TUNING
 from rhizome.errors import CommandInvalid, LoginRefused, NotAllowed
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
+    from rhizome.broker.vhost import VHost
 
 FRAME_MAX_UNLIMITED: Final = 1 << 31
 CHANNEL_MAX_UNLIMITED: Final = 65535
@@ -147,9 +148,18 @@ class Handshake:
                 f"access to vhost '{name}' refused for user '{connection.identity.user}'", 10, 40
             )
         self.broker.limits.check_connection(connection, name)
-        connection.entered(vhost)
+        enter(connection, vhost)
         connection.send(0, ConnectionOpenOk(self.broker.known_hosts()))
         self.broker.connection_opened(connection)
+
+
+def enter(connection: Connection, vhost: VHost) -> None:
+    """The client has opened a vhost: the connection runs."""
+    connection.vhost = vhost
+    connection.router = vhost.router
+    connection.routes = vhost.routes
+    connection.stage = RUNNING
+    connection.handshake = None
 
 
 def _negotiated(what: str, asked: int, offered: int) -> int:

@@ -45,6 +45,8 @@ class LoneCluster(Cluster):
         self.waiting = []
 
     def propose(self, command: Command, waiter: Waiter | None) -> None:
+        # A command that cannot be recorded (ValueError) must not be applied either.
+        encoded = encode(command)
         outcome = self.broker.apply(command)
         if not self._is_durable(outcome):
             if waiter is not None:
@@ -52,9 +54,9 @@ class LoneCluster(Cluster):
             return
         if isinstance(command, DeclareQueue) and outcome.queue is not None:
             # Queues that are not recorded take numbers too, so the number is part of the record.
-            command = replace(command, queue_id=outcome.queue.id)
+            encoded = encode(replace(command, queue_id=outcome.queue.id))
         self.index += 1
-        position = self.journal.state(self.index, encode(command))
+        position = self.journal.state(self.index, encoded)
         if waiter is not None:
             self.waiting.append((position, waiter, outcome))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from librt.strings import read_i16_be, read_i32_be, read_i64_be
+from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.properties import (
@@ -22,6 +22,7 @@ from rhizome.amqp.properties import (
     FLAG_REPLY_TO,
     FLAG_USER_ID,
 )
+from rhizome.amqp.wire import u16_at, u32_at
 
 if TYPE_CHECKING:
     from rhizome.broker.queue import Queue
@@ -123,7 +124,7 @@ class Message:
 
 def content_channel(content: bytes) -> i64:
     """The channel number in the frames of a content."""
-    return i64(read_i16_be(content, 1)) & 0xFFFF
+    return u16_at(content, 1)
 
 
 def largest_frame(content: bytes) -> i64:
@@ -132,7 +133,7 @@ def largest_frame(content: bytes) -> i64:
     largest: i64 = 0
     end: i64 = len(content)
     while offset < end:
-        size: i64 = (i64(read_i32_be(content, offset + 3)) & 0xFFFFFFFF) + 8
+        size: i64 = u32_at(content, offset + 3) + 8
         if size > largest:
             largest = size
         offset += size

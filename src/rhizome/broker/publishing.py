@@ -57,9 +57,14 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
     message = Message(route, content, channel.number, frame_bytes_max)
     message.arrived_ms = broker.turn.now_ms
     flags: i64 = i64(read_i16_be(content, HEADER_FLAGS_OFFSET)) & 0xFFFF
-    if (flags & ~DELIVERY_MODE_ONLY) == 0 and route.plain and channel.transaction is None:
-        if flags != 0:
-            message.persistent = content[HEADER_FLAGS_OFFSET + 2] == 2
+    mode: i64 = content[HEADER_FLAGS_OFFSET + 2] if flags == DELIVERY_MODE_ONLY else 1
+    if (
+        (flags & ~DELIVERY_MODE_ONLY) == 0
+        and (mode == 1 or mode == 2)
+        and route.plain
+        and channel.transaction is None
+    ):
+        message.persistent = mode == 2
         broker.log.append(message, route.durable_ids)
         for queue in route.queues:
             queue.push(message)

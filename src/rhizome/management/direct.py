@@ -20,7 +20,7 @@ from rhizome.broker.broker import Broker
 from rhizome.broker.channel import Channel
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.connection import Connection
-from rhizome.broker.handshake import Handshake
+from rhizome.broker.handshake import Handshake, enter
 from rhizome.broker.message import largest_frame
 from rhizome.broker.names import check_length
 from rhizome.broker.vhost import VHost
@@ -38,7 +38,7 @@ def open_channel(broker: Broker, vhost: VHost, caller: Caller) -> Channel:
     connection = Connection(
         broker, 0, "HTTP API", caller.peer, Handshake(broker), vhost, caller.identity
     )
-    connection.entered(vhost)
+    enter(connection, vhost)
     connection.frame_max = broker.limits.frame_max
     return Channel(connection, CHANNEL)
 

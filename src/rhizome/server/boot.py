@@ -163,7 +163,9 @@ def first_definitions(config: Config) -> list[Command]:
 
 
 def _user_commands(name: str, user: UserDefinition) -> list[Command]:
-    password_hash = user.password_hash or hash_password(user.password.encode())
+    password_hash = user.password_hash
+    if not password_hash and user.password:
+        password_hash = hash_password(user.password.encode())
     commands: list[Command] = [PutUser(name, password_hash, user.kind, tuple(user.tags))]
     for vhost, rule in user.permissions.items():
         commands.append(PutPermission(name, vhost, rule.configure, rule.write, rule.read))

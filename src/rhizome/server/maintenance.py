@@ -21,6 +21,8 @@ logger = logging.getLogger("rhizome.maintenance")
 
 HYSTERESIS: Final = 0.9
 """An alarm ends when use has fallen to this part of what raised it."""
+RESTING_BYTES_MIN: Final = 16 * 1024 * 1024
+"""What must have been appended since the last checkpoint to make one in a quiet moment."""
 STATM: Final = Path("/proc/self/statm")
 
 
@@ -35,12 +37,27 @@ class Maintenance:
         self.memory_max_bytes = config.memory.high_watermark.of(machine_memory_bytes())
         self.disk_free_min_bytes = 0 if config.broker.memory else config.disk.free_min_bytes
         self.disk_alarm = ""
+        self.appended_last = 0
+        self.appended_at_checkpoint = 0
 
     def run(self) -> None:
         self.check_alarms()
         self.compact()
-        if self.store.checkpoint_due():
+        if self.store.checkpoint_due() or self._is_resting():
             self.checkpoint()
+
+    def _is_resting(self) -> bool:
+        """Whether much was written since the last checkpoint and nothing lately.
+
+        Segments are only freed by checkpoints, and one is cheap while nothing else happens.
+        """
+        appended = int(self.store.journal.bytes_appended)
+        rests = appended == self.appended_last
+        self.appended_last = appended
+        if not rests or appended - self.appended_at_checkpoint < RESTING_BYTES_MIN:
+            return False
+        self.appended_at_checkpoint = appended
+        return True
 
     # ---- alarms ---------------------------------------------------------------------------------
 

@@ -110,7 +110,8 @@ def test_apply_to_chooses_by_kind_and_type(state: State) -> None:
 def test_smaller_of_argument_and_policy_counts(state: State) -> None:
     put(state, "p", {"max-length": 10, "message-ttl": 10, "expires": 10, "delivery-limit": 10})
     strict = declare(state, "strict", x_max_length=3, x_message_ttl=0)
-    loose = declare(state, "loose", x_max_length=30, x_expires=50, x_delivery_limit=20)
+    limits = {"x_max_length": 30, "x_expires": 50, "x_delivery_limit": 20}
+    loose = declare(state, "loose", x_queue_type="quorum", **limits)
     assert (strict.options.length_max, strict.options.message_ttl_ms) == (3, 0)
     assert (loose.options.length_max, loose.options.expires_ms) == (10, 10)
     assert loose.options.delivery_limit == 10
