@@ -120,8 +120,10 @@ def get(channel: Channel, method: BasicGet) -> None:
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
     broker = channel.connection.broker
-    queue.last_used_ms = broker.turn.now_ms
-    message = queue.next_message(broker.turn.now_ms)
+    now_ms = broker.turn.now_ms
+    queue.last_used_ms = now_ms
+    # Whoever pulls did not wait: a message goes to its very last instant to consumers only.
+    message = queue.next_message(now_ms + 1)
     if message is None:
         if queue.ready > 0:
             broker.wait_for_pager(channel, method)

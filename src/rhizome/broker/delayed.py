@@ -73,6 +73,10 @@ class Delayed:
         """Append the messages that ``queue`` holds for later."""
         found.extend(message for _, _, holder, message in self.held if holder is queue)
 
+    def holdings(self) -> list[tuple[Queue, Message]]:
+        """Every held message with the queue that holds it."""
+        return [(queue, message) for _, _, queue, message in self.held]
+
     def release_due(self, now_ms: int) -> None:
         """Route what is due."""
         while self.held and self.held[0][0] <= now_ms:

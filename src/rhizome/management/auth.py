@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import ipaddress
 import logging
 from typing import Final
 
@@ -20,6 +19,7 @@ from starlette.requests import Request
 from rhizome.broker.access import KIND_APPLICATION, KIND_CONSOLE, AuthDone, Identity, Peer
 from rhizome.management.context import Context
 from rhizome.management.errors import NotAuthorised
+from rhizome.management.network import is_loopback
 from rhizome.security.mechanisms import USER_BYTES_MAX, Credentials
 
 logger = logging.getLogger("rhizome.management")
@@ -116,12 +116,3 @@ def peer_of(request: Request) -> Peer:
     client = request.client
     host, port = (client.host, client.port) if client is not None else ("", 0)
     return Peer(host, port, is_loopback(host), request.url.scheme == "https")
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)

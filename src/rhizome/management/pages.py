@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from rhizome import __version__
 from rhizome.management.answers import HEADERS
-from rhizome.management.auth import MONITORING, authenticate, is_loopback
+from rhizome.management.auth import MONITORING, authenticate
 from rhizome.management.context import Context
+from rhizome.management.network import is_loopback
 
 PAGE: Final = Path(__file__).with_name("page.html")
 PAGE_HEADERS: Final = {

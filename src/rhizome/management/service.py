@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from rhizome.broker.broker import Broker
 from rhizome.journal.store import Store
 from rhizome.management.context import Context, HttpConfig, Listener, Login, Turns
+from rhizome.management.network import bind
 from rhizome.management.rates import Rates
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class HttpService:
         sockets: list[socket.socket] = []
         try:
             for address in self.context.config.listen.http:
-                sockets += bind(address.host, address.port)
+                sockets += bind(address.host, address.port, "HTTP")
         except OSError:
             for sock in sockets:
                 sock.close()
@@ -124,31 +125,3 @@ def make_server(context: Context) -> uvicorn.Server:
             h11_max_incomplete_event_size=HEADER_BYTES_MAX,
         )
     )
-
-
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Listening addresses of a host; of localhost one family may be missing on a machine."""
-    hosts: list[str | None] = ["127.0.0.1", "::1"] if host == "localhost" else [host or None]
-    sockets: list[socket.socket] = []
-    problems: list[OSError] = []
-    for each in hosts:
-        for family, kind, protocol, _, where in socket.getaddrinfo(
-            each, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            sock = socket.socket(family, kind, protocol)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                sock.bind(where)
-            except OSError as error:
-                sock.close()
-                problems.append(error)
-                continue
-            sockets.append(sock)
-            # The other family gets the port that the first was given.
-            port = sock.getsockname()[1]
-    if not sockets:
-        reason = problems[0].strerror if problems else "it has no address"
-        raise OSError(f"cannot listen for HTTP on {host or '*'}:{port}: {reason}")
-    return sockets

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import logging
 import os
 import signal
-import socket
 import ssl
 import sys
 import time
@@ -31,6 +29,7 @@ from rhizome.errors import RhizomeError
 from rhizome.journal.files import MemoryFiles
 from rhizome.journal.store import JournalStore, MemoryStore, Store, StoreOptions
 from rhizome.journal.writer import ALWAYS, NEVER, Flush
+from rhizome.management.network import bind, is_loopback
 from rhizome.security.login import LoginService
 from rhizome.security.tls import certificate_names, server_context
 from rhizome.server.boot import make_broker, make_log
@@ -90,6 +89,7 @@ class Application:
         self.gone = asyncio.Event()
         self.failure: BaseException | None = None
         self.servers: list[asyncio.Server] = []
+        self.addresses: list[str] = []
         self.store: Store
         self.broker: Broker
         self.shell: Shell | None = None
@@ -208,8 +208,11 @@ class Application:
         def protocol() -> Any:
             return ClientProtocol(shell, local, tls, peer_of)
 
-        hosts = ["127.0.0.1", "::1"] if address.host == "localhost" else address.host or None
-        sockets = bind(hosts, address.port)
+        sockets = bind(address.host, address.port, "AMQP")
+        for sock in sockets:
+            name, port = sock.getsockname()[:2]
+            host = f"[{name}]" if ":" in name else name
+            self.addresses.append(f"{'amqps' if tls else 'amqp'}://{host}:{port}")
         timeout_s = self.config.limits.handshake_timeout_ms / 1000
         server: asyncio.Server | None = None
         for sock in sockets:
@@ -235,12 +238,7 @@ class Application:
         return await self.http.start()
 
     def _ready_line(self, http: list[str]) -> str:
-        addresses = [
-            "{}://{}:{}".format("amqp", *name[:2])
-            for server in self.servers
-            for name in (sock.getsockname() for sock in server.sockets)
-        ]
-        return " ".join(["ready", self.config.broker.name, *addresses, *http])
+        return " ".join(["ready", self.config.broker.name, *self.addresses, *http])
 
     # ---- running --------------------------------------------------------------------------------
 
@@ -337,33 +335,6 @@ def flush_policy(config: Config) -> Flush:
     return Flush(config.journal.flush_interval_ms)
 
 
-def bind(hosts: str | list[str] | None, port: int) -> list[socket.socket]:
-    """Sockets bound to every address of the hosts; one family may be missing on a machine."""
-    wanted = hosts if isinstance(hosts, list) else [hosts]
-    sockets: list[socket.socket] = []
-    problems: list[OSError] = []
-    for host in wanted:
-        for family, kind, proto, _, where in socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            sock = socket.socket(family, kind, proto)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                sock.bind(where)
-            except OSError as error:
-                sock.close()
-                problems.append(error)
-                continue
-            sockets.append(sock)
-            # The other family of localhost gets the port that the first was given.
-            port = sock.getsockname()[1]
-    if not sockets:
-        raise OSError(f"cannot listen on port {port}: {problems[0].strerror or problems[0]}")
-    return sockets
-
-
 def peer_of(transport: Any, tls: bool) -> Peer:
     """Who is at the other end of a transport."""
     name = transport.get_extra_info("peername") or ("", 0)
@@ -372,15 +343,6 @@ def peer_of(transport: Any, tls: bool) -> Peer:
         certificate_names(transport.get_extra_info("peercert")) if tls else ("", "")
     )
     return Peer(host, port, is_loopback(host), tls, subject, common_name)
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host == ""
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 def wall_clock_ms() -> int:

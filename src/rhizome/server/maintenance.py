@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-import resource
-from pathlib import Path
 from typing import Final
 
 from rhizome.broker.broker import Broker
+from rhizome.broker.livemessages import resident_in, resident_index, unacked_indexes
 from rhizome.broker.log import LOCAL_GROUP, JournalLog
 from rhizome.broker.message import Message
 from rhizome.broker.queue import Queue
 from rhizome.journal import compaction
 from rhizome.journal.checkpoint import CheckpointBuilder
 from rhizome.journal.store import Store
+from rhizome.management.process import machine_memory_bytes, resident_set_bytes
 from rhizome.server.config import Config
 from rhizome.server.shell import Shell
 
@@ -23,7 +23,6 @@ HYSTERESIS: Final = 0.9
 """An alarm ends when use has fallen to this part of what raised it."""
 RESTING_BYTES_MIN: Final = 16 * 1024 * 1024
 """What must have been appended since the last checkpoint to make one in a quiet moment."""
-STATM: Final = Path("/proc/self/statm")
 
 
 class Maintenance:
@@ -100,28 +99,22 @@ class Maintenance:
         builder = self.store.begin_checkpoint()
         builder.state(self.broker.state.snapshot())
         builder.group(LOCAL_GROUP, int(self.log.epoch), int(self.log.next_index) - 1)
+        unacked = unacked_indexes(self.broker)
         for queue in durable_queues(self.broker):
-            self._add_queue(builder, queue)
+            builder.queue(queue.id, LOCAL_GROUP, int(queue.durable_bytes), dict(queue.counts))
+            for priority, lane in enumerate(queue.lanes):
+                builder.entries(priority, lane.paged)
+                builder.entries(priority, resident_index(lane))
+            for priority, index in unacked.get(queue, {}).items():
+                builder.entries(priority, index)
         return builder
-
-    def _add_queue(self, builder: CheckpointBuilder, queue: Queue) -> None:
-        builder.queue(queue.id, LOCAL_GROUP, int(queue.durable_bytes), dict(queue.counts))
-        for priority, lane in enumerate(queue.lanes):
-            builder.entries(priority, lane.paged)
-            builder.pairs(priority, _pairs(lane.resident(), queue))
-        if queue.unacked:
-            held: dict[int, list[Message]] = {}
-            for message in queue.unacked_messages():
-                held.setdefault(int(message.priority), []).append(message)
-            for priority, messages in held.items():
-                builder.pairs(priority, _pairs(messages, queue))
 
     # ---- compaction -----------------------------------------------------------------------------
 
     def compact(self) -> None:
         """Move the last messages out of segments that are mostly dead, a little at a time."""
         for journal in (self.store.journal, self.store.spill):
-            for segment in compaction.choose_victims(journal.segments()):
+            for segment in compaction.choose_victims(journal.segments(), count_max=1):
                 self._empty(journal is self.store.spill, segment)
 
     def _empty(self, spill: bool, segment: int) -> None:
@@ -131,23 +124,14 @@ class Maintenance:
                 step = compaction.plan(int(queue.id), lane.paged, segment)
                 if step is not None:
                     compaction.apply(step, self.store.fetch(step.entries), lane.paged, journal)
-                self._move_resident(queue, lane.resident(), segment, spill)
-            if queue.unacked:
-                self._move_resident(queue, queue.unacked_messages(), segment, spill)
+            for message in resident_in(queue, segment, queue.unacked > 0):
+                if spill:
+                    # In memory anyway: the copy on disk is not needed.
+                    self.store.spill.release(message.position)
+                    message.position = 0
+                elif queue.durable:
+                    self._move(queue, message)
         self.shell.begin_turn()
-
-    def _move_resident(
-        self, queue: Queue, messages: list[Message], segment: int, spill: bool
-    ) -> None:
-        for message in messages:
-            if message.position >> 32 != segment:
-                continue
-            if spill:
-                # In memory anyway: the copy on disk is not needed.
-                self.store.spill.release(message.position)
-                message.position = 0
-            elif queue.durable:
-                self._move(queue, message)
 
     def _move(self, queue: Queue, message: Message) -> None:
         """Write a message in memory again.
@@ -184,31 +168,3 @@ def all_queues(broker: Broker) -> list[Queue]:
 
 def durable_queues(broker: Broker) -> list[Queue]:
     return [queue for queue in all_queues(broker) if queue.durable]
-
-
-def _pairs(messages: list[Message], queue: Queue) -> list[tuple[int, int]]:
-    return [
-        (int(message.index), int(message.position))
-        for message in messages
-        if message.persistent and message.position
-    ]
-
-
-def machine_memory_bytes() -> int:
-    """Memory of the machine, or of its control group where that is less."""
-    import os
-
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            total = min(total, int(Path(name).read_text()))
-        except (OSError, ValueError):
-            continue
-    return total
-
-
-def resident_set_bytes() -> int:
-    try:
-        return int(STATM.read_text().split()[1]) * resource.getpagesize()
-    except (OSError, IndexError, ValueError):
-        return 0
