@@ -147,8 +147,8 @@ def test_durable_definitions_survive_and_transient_ones_do_not(
         ("durable.y", "durable.q", ""),
         ("durable.x", "durable.q", "b"),
     }
-    for name in ("transient.x", "transient.q"):
-        assert call_api(own_broker, "GET", f"{'exchange queue'.split()[name[-1] == 'q']}s", "/", name) is None
+    assert call_api(own_broker, "GET", "exchanges", "/", "transient.x") is None
+    assert call_api(own_broker, "GET", "queues", "/", "transient.q") is None
     queue = call_api(own_broker, "GET", "queues", "/", "durable.q")
     assert queue["arguments"] == {"x-max-length": 3}
     assert queue["policy"] == "slow"
@@ -343,7 +343,8 @@ def test_a_torn_tail_is_cut_off_and_nothing_before_it_is_lost(
     shutil.copytree(broker.data, pristine)
     found = extents(broker.data)
     assert len(found) == len(bodies)
-    last, _, end = found[-1]
+    last = found[-1][0]
+    end = max(int(str(row["end"])) for row in records(open_offline(broker.data)[0]))
     in_last = [number for number, extent in enumerate(found) if extent[0] == last]
     assert last >= 2, "the last segment must not be the only one"
     assert len(in_last) > 10

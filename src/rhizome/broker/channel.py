@@ -6,7 +6,7 @@ aren't hot in ``basic.py``; here is what every delivery and settlement goes thro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from librt.strings import read_i16_be, read_i64_be
 from mypy_extensions import i64
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from rhizome.broker.connection import Connection
     from rhizome.broker.queue import Queue
 
+FORGIVEN_MAX: Final = 65536
+"""So many deliveries that were taken back are remembered for a late ack."""
+
 
 @final
 class Channel:
@@ -83,7 +86,8 @@ class Channel:
     content_frame_max: i64
     reply_consumer: Consumer | None
     reply_token: str
-    timeout_marks: list[tuple[int, int]]
+    timeout_marks: dict[int, list[tuple[int, int]]]
+    forgiven: set[int]
     published: i64
 
     def __init__(self, connection: Connection, number: i64) -> None:
@@ -110,7 +114,8 @@ class Channel:
         self.content_frame_max = 0
         self.reply_consumer = None
         self.reply_token = ""
-        self.timeout_marks = []
+        self.timeout_marks = {}
+        self.forgiven = set()
         self.published = 0
 
     # ---- life -----------------------------------------------------------------------------------
@@ -318,7 +323,8 @@ class Channel:
             return
         if not multiple:
             if tag < unacked.base or tag >= unacked.end:
-                raise unknown_tag(tag, 80)
+                self._check_forgiven(tag, 80)
+                return
             self._ack_slot(tag)
         elif tag < unacked.base or tag >= unacked.end:
             self.settle(tag, multiple, ACK, 80)
@@ -336,7 +342,8 @@ class Channel:
         message = unacked.messages[slot]
         consumer = unacked.consumers[slot]
         if message is None or consumer is None:
-            raise unknown_tag(tag, 80)
+            self._check_forgiven(tag, 80)
+            return
         unacked.forget(tag)
         consumer.unacked -= 1
         consumer.queue.ack(message)
@@ -355,7 +362,8 @@ class Channel:
         unacked = self.unacked
         if not multiple:
             if not unacked.holds(tag) or self._is_pending(tag):
-                raise unknown_tag(tag, method_id)
+                self._check_forgiven(tag, method_id)
+                return []
             return [tag]
         if tag != 0 and (tag > self.delivery_tag or tag < 0):
             raise unknown_tag(tag, method_id)
@@ -363,8 +371,20 @@ class Channel:
         if self.transaction is not None:
             tags = [held for held in tags if not self._is_pending(held)]
         if tag != 0 and len(tags) == 0:
-            raise unknown_tag(tag, method_id)
+            self._check_forgiven(tag, method_id)
         return tags
+
+    def forgive(self, tag: i64) -> None:
+        """A delivery was taken back from its consumer: settling it later is no mistake."""
+        if len(self.forgiven) >= FORGIVEN_MAX:
+            self.forgiven.clear()
+        self.forgiven.add(tag)
+
+    def _check_forgiven(self, tag: i64, method_id: int) -> None:
+        """Raise for a tag that nobody holds, unless it was taken back."""
+        if tag not in self.forgiven:
+            raise unknown_tag(tag, method_id)
+        self.forgiven.discard(tag)
 
     def _is_pending(self, tag: i64) -> bool:
         return self.transaction is not None and tag in self.transaction.settled

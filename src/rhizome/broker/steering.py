@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from rhizome.amqp.frames import body_of, content_frames, frame_end, header_payload_of
+from rhizome.amqp.frames import frame, frame_end, header_payload_of
 from rhizome.amqp.properties import (
     DELIVERY_MODE_PERSISTENT,
     FLAG_DELIVERY_MODE,
     Properties,
     PropertySpans,
     decode_properties,
-    encode_header,
     scan,
 )
-from rhizome.amqp.spec import BASIC, BASIC_PUBLISH
+from rhizome.amqp.spec import BASIC, BASIC_PUBLISH, FRAME_HEADER, FRAME_HEADER_SIZE
 from rhizome.amqp.values import Timestamp, check_table, find_entry, value_at
 from rhizome.broker.arguments import parse_expiration
 from rhizome.broker.deadletters import cc_keys, strip_bcc
@@ -81,7 +81,7 @@ def steer(channel: Channel, message: Message, flags: i64) -> Steering:
     if message.route.by_headers:
         steering.headers = routing_headers(decode_properties(header_payload_of(content)))
     if spans.reply_to_end > 0:
-        _read_reply_to(channel, message, spans)
+        _read_reply_to(channel, message)
     return steering
 
 
@@ -111,7 +111,9 @@ def _check_user_id(channel: Channel, content: bytes, spans: PropertySpans) -> No
     identity = channel.connection.identity
     if user != identity.user and "impersonator" not in identity.tags:
         raise PreconditionFailed(
-            f"user_id property set to '{user}' but authenticated user was '{identity.user}'", 60, 40
+            f"user_id property set to '{user}' but authenticated user was '{identity.user}'",
+            BASIC,
+            BASIC_PUBLISH,
         )
 
 
@@ -144,18 +146,20 @@ def _delay_ms(content: bytes, start: i64, end: i64) -> i64:
     return delay
 
 
-def _read_reply_to(channel: Channel, message: Message, spans: PropertySpans) -> None:
+def _read_reply_to(channel: Channel, message: Message) -> None:
     """Replace the name of direct reply-to by the one that leads back to this channel."""
     content = message.content
-    reply_to = content[spans.reply_to_start : spans.reply_to_end]
-    if reply_to != REPLY_QUEUE.encode():
+    end = frame_end(content, 0)
+    spans = scan(content, HEADER_FLAGS_OFFSET, end - 1)
+    if content[spans.reply_to_start : spans.reply_to_end] != REPLY_QUEUE.encode():
         return
     if channel.reply_consumer is None:
-        raise PreconditionFailed("fast reply consumer does not exist", 60, 40)
-    properties = decode_properties(header_payload_of(content))
-    properties.reply_to = f"{REPLY_QUEUE}.{channel.reply_token}"
-    body = body_of(content)
-    message.content = content_frames(
-        message.channel, encode_header(len(body), properties), body, channel.connection.frame_max
-    )
+        raise PreconditionFailed("fast reply consumer does not exist", BASIC, BASIC_PUBLISH)
+    name = f"{REPLY_QUEUE}.{channel.reply_token}".encode()
+    header = BytesWriter()
+    header.write(content[FRAME_HEADER_SIZE : spans.reply_to_start - 1])
+    header.append(len(name))
+    header.write(name)
+    header.write(content[spans.reply_to_end : end - 1])
+    message.content = frame(FRAME_HEADER, message.channel, header.getvalue()) + content[end:]
     message.frame_bytes_max = largest_frame(message.content)

@@ -100,33 +100,38 @@ class Timers:
     def _check_consumers(self, channel: Channel, now_ms: int) -> None:
         """Cancel consumers that hold a delivery for longer than their timeout.
 
-        A channel notes its delivery tag now and then; what is unacked below a note that is older
-        than the timeout has been held too long. Only that consumer is cancelled, never the channel.
+        For each timeout in use a channel notes its delivery tag now and then; what is unacked below
+        a note that is older than the timeout has been held too long. Only that consumer is
+        cancelled, never the channel.
         """
         if channel.unacked.count == 0:
-            channel.timeout_marks = []
+            channel.timeout_marks = {}
             return
-        marks = channel.timeout_marks
-        shortest = self._shortest_timeout(channel)
-        if shortest <= 0:
-            return
-        if not marks or now_ms - marks[-1][0] >= max(shortest // TIMEOUT_MARKS, 1):
-            marks.append((now_ms, channel.delivery_tag))
-        while len(marks) > 1 and now_ms - marks[1][0] >= shortest:
-            marks.pop(0)
-        noted_ms, tag = marks[0]
-        lowest = channel.unacked.lowest()
-        if now_ms - noted_ms < shortest or lowest > tag:
-            return
+        old = channel.timeout_marks
+        channel.timeout_marks = {}
+        for timeout_ms in self._timeouts(channel):
+            marks = old.get(timeout_ms, [])
+            channel.timeout_marks[timeout_ms] = marks
+            if not marks or now_ms - marks[-1][0] >= max(timeout_ms // TIMEOUT_MARKS, 1):
+                marks.append((now_ms, channel.delivery_tag))
+            while len(marks) > 1 and now_ms - marks[1][0] >= timeout_ms:
+                marks.pop(0)
+            noted_ms, tag = marks[0]
+            if now_ms - noted_ms >= timeout_ms and channel.unacked.lowest() <= tag:
+                self._time_out_up_to(channel, tag, timeout_ms)
+
+    def _timeouts(self, channel: Channel) -> list[int]:
+        """The timeouts in use on a channel, and the one of consumers that were cancelled."""
+        timeouts = {self.broker.limits.consumer_timeout_ms}
+        timeouts.update([self._timeout_of(consumer) for consumer in channel.consumers.values()])
+        timeouts.update([self._timeout_of(consumer) for consumer in channel.pulls.values()])
+        return sorted([timeout_ms for timeout_ms in timeouts if timeout_ms > 0])
+
+    def _time_out_up_to(self, channel: Channel, tag: int, held_ms: int) -> None:
         for held in channel.unacked.tags_up_to(tag):
             consumer = channel.unacked.consumer(held)
-            if consumer is not None and now_ms - noted_ms >= self._timeout_of(consumer) > 0:
+            if consumer is not None and 0 < self._timeout_of(consumer) <= held_ms:
                 self._time_out(channel, consumer)
-
-    def _shortest_timeout(self, channel: Channel) -> int:
-        timeouts = [self._timeout_of(consumer) for consumer in channel.consumers.values()]
-        timeouts.extend(self._timeout_of(consumer) for consumer in channel.pulls.values())
-        return min((timeout for timeout in timeouts if timeout > 0), default=0)
 
     def _timeout_of(self, consumer: Consumer) -> int:
         own = consumer.queue.options.consumer_timeout_ms
@@ -135,10 +140,12 @@ class Timers:
     def _time_out(self, channel: Channel, consumer: Consumer) -> None:
         connection = channel.connection
         self.broker.observer.consumer_timed_out(consumer.queue.name, consumer.tag, connection.name)
-        if channel.consumers.pop(consumer.tag, None) is not None:
+        if channel.consumers.get(consumer.tag) is consumer:
+            del channel.consumers[consumer.tag]
             if connection.cancel_notify:
                 channel.send(BasicCancel(consumer.tag, True))
             self.broker.remove_consumer(consumer)
         for tag in channel.unacked.tags():
             if channel.unacked.consumer(tag) is consumer:
                 channel.settle_one(tag, REQUEUE)
+                channel.forgive(tag)

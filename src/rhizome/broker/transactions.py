@@ -49,6 +49,9 @@ def commit(channel: Channel) -> None:
     if transaction is None:
         raise PreconditionFailed("channel is not transactional", 90, 20)
     channel.transaction = Transaction()
+    for publication in transaction.publications:
+        # What was routed to a queue that is gone by now reaches it no more.
+        publication.queues = [queue for queue in publication.queues if not queue.deleted]
     channel.connection.broker.commit_transaction(channel, transaction, TxCommitOk())
 
 

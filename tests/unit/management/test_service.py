@@ -88,7 +88,7 @@ def test_an_address_that_is_taken_is_named() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen for HTTP on 127.0.0.1:{port}"):
-            bind("127.0.0.1", port)
+            bind("127.0.0.1", port, "HTTP")
 
 
 def test_a_service_that_never_started_can_be_stopped(core: Core) -> None:
