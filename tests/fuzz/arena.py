@@ -71,6 +71,18 @@ class RawClient(CoreClient):
         self.send(m.ConnectionOpen("/"), channel=0)
         assert self.connection.stage == RUNNING
 
+    def open_channels(self) -> list[int]:
+        channels = self.connection.channels
+        return [number for number, channel in channels.items() if not channel.closing]
+
+    def held_tags(self, number: int) -> list[int]:
+        channel = self.connection.channels.get(number)
+        return [] if channel is None else channel.unacked.tags()
+
+    def is_transactional(self, number: int) -> bool:
+        channel = self.connection.channels.get(number)
+        return channel is not None and channel.transaction is not None
+
     def feed(self, pieces: list[bytes]) -> None:
         """Bytes as several reads of one turn."""
         self.core.broker.turn.now_ms = self.core.now_ms
@@ -143,7 +155,8 @@ class RawClient(CoreClient):
     def check_working(self) -> None:
         """A connection that was not closed and is not amid a frame still takes commands."""
         connection = self.connection
-        if connection.stage != RUNNING or connection.tail or connection.is_waiting():
+        is_amid = len(connection.tail) > 0 or connection.is_waiting() or not self.reading
+        if connection.stage != RUNNING or is_amid:
             return
         number = 1234
         if len(connection.channels) >= connection.channel_max or number in connection.channels:

@@ -9,18 +9,20 @@ from rhizome.testing.core import PROTOCOL_HEADER
 
 from .arena import Arena, RawClient
 from .choices import Choices
-from .traffic import Traffic
+from .traffic import KINDS, QUEUES, Traffic
 
 CLIENTS_MAX = 3
 JUMPS_MS = (25, 25, 100, 700, 11_000, 40_000, 1_900_000)
 BUDGETS_BYTES = (0, 0, 0, 2000, 200_000)
+MALICE = (200, 200, 40, 12)
 
 
 def run_session(data: bytes, steps_max: int = 60) -> Arena:
     """Attack a core as `data` says; whatever must not happen raises."""
     choices = Choices(data)
     arena = Arena(choices.pick(BUDGETS_BYTES))
-    traffic = Traffic(choices)
+    traffic = Traffic(choices, choices.pick(MALICE))
+    furnish(arena, traffic)
     clients = [_intruder(arena, choices)]
     for _ in range(steps_max):
         if choices.exhausted():
@@ -31,14 +33,37 @@ def run_session(data: bytes, steps_max: int = 60) -> Arena:
     return arena
 
 
+def furnish(arena: Arena, traffic: Traffic) -> None:
+    """The queues and exchanges to begin with; what was refused is declared without frills."""
+    client = arena.core.connect()
+    for name in QUEUES:
+        declare = traffic.declare()
+        declare.queue = name
+        declare.passive = declare.exclusive = declare.no_wait = False
+        client.send(declare)
+        if not isinstance(client.take()[-1], m.QueueDeclareOk):
+            client.send(m.ChannelCloseOk())
+            client.open_channel(1)
+            client.declare(name)
+    for name in ("x0", "x1"):
+        kind = traffic.choices.pick(KINDS)
+        arguments: dict[str, object] = {"x-delayed-type": "direct"}
+        client.call(m.ExchangeDeclare(name, kind, arguments=arguments), m.ExchangeDeclareOk)
+        key = "1" if kind == "x-consistent-hash" else traffic.choices.pick(QUEUES)
+        client.call(m.QueueBind(traffic.choices.pick(QUEUES), name, key), m.QueueBindOk)
+    client.close_socket()
+
+
 def _intruder(arena: Arena, choices: Choices) -> RawClient:
     client = arena.intrude()
-    if choices.chance(8):
+    if choices.chance(16):
         _half_handshake(client, choices)
         return client
     client.shake_hands(choices.pick((0, 0, 0, 1, 60)), choices.pick((131072, 131072, 4096)))
-    for number in range(1, 1 + choices.pick((1, 1, 2, 3, 0))):
+    for number in range(1, 1 + choices.pick((2, 1, 3))):
         client.send(m.ChannelOpen(), channel=number)
+    if choices.chance(2):
+        client.send(m.BasicQos(0, choices.below(4), False), m.BasicConsume(choices.pick(QUEUES)))
     return client
 
 
@@ -67,16 +92,17 @@ def _step(arena: Arena, clients: list[RawClient], choices: Choices, traffic: Tra
         clients[at] = _intruder(arena, choices)
         return
     kind = choices.below(32)
-    if kind == 29:
+    if kind == 28 or kind == 29:
         arena.core.advance(choices.pick(JUMPS_MS))
     elif kind == 30 and len(clients) < CLIENTS_MAX:
         clients.append(_intruder(arena, choices))
     elif kind == 31:
         _socket_event(client, choices)
-    elif kind == 28 and client.closes:
+    elif kind >= 24 and client.closes:
         number, _ = client.closes.pop()
         client.send(m.ChannelCloseOk(), m.ChannelOpen(), channel=number)
     else:
+        traffic.client = client
         client.feed(cut(traffic.input(), choices))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 import subprocess
 import sys
 from base64 import b64encode
@@ -13,6 +15,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+from rhizome.amqp import methods
+from rhizome.amqp.frames import method_frame
+from rhizome.amqp.methods import Method
 from rhizome.client import Channel, Message, Properties, connect
 from rhizome.testing.processes import BrokerProcess, BrokerProcessError
 
@@ -22,6 +27,7 @@ PERSISTENT: Final = Properties(delivery_mode=2)
 TRANSIENT: Final = Properties(delivery_mode=1)
 SCENARIO_SECONDS_MAX: Final = 50.0
 COMMAND_SECONDS_MAX: Final = 30.0
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 
 
 def run(scenario: Coroutine[Any, Any, T], seconds: float = SCENARIO_SECONDS_MAX) -> T:
@@ -50,6 +56,61 @@ def refusal(broker: BrokerProcess) -> str:
         return str(error)
     broker.kill()
     raise AssertionError(f"the broker started\n{broker.printed()}")
+
+
+class RawClient:
+    """A client that is logged in, does only what it is told, and never reads unless asked to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @staticmethod
+    async def connected(broker: BrokerProcess, receive_bytes: int = 65_536) -> RawClient:
+        """Connected, without a word said."""
+        stream = socket.socket()
+        stream.setblocking(False)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        await asyncio.get_running_loop().sock_connect(stream, (broker.host, broker.port))
+        # The limit makes the stream leave in the socket what nobody has asked for.
+        return RawClient(*await asyncio.open_connection(sock=stream, limit=1024))
+
+    @staticmethod
+    async def logged_in(broker: BrokerProcess, receive_bytes: int = 65_536) -> RawClient:
+        client = await RawClient.connected(broker, receive_bytes)
+        client.write(PROTOCOL_HEADER)
+        await client.read_frame()
+        login = f"\0{broker.user}\0{broker.password}".encode()
+        client.send(0, methods.ConnectionStartOk({}, "PLAIN", login, "en_US"))
+        await client.read_frame()
+        client.send(0, methods.ConnectionTuneOk(2047, 131_072, 0), methods.ConnectionOpen("/"))
+        await client.read_frame()
+        return client
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    def send(self, channel: int, *sent: Method) -> None:
+        self.write(b"".join(method_frame(channel, method) for method in sent))
+
+    async def drain(self) -> None:
+        await self._writer.drain()
+
+    async def read_frame(self) -> bytes:
+        """The payload of the next frame."""
+        head = await self._reader.readexactly(7)
+        payload = await self._reader.readexactly(int.from_bytes(head[3:], "big") + 1)
+        return payload[:-1]
+
+    async def read_to_end(self) -> bytes:
+        """All that comes until the broker closes the connection."""
+        return await self._reader.read()
+
+    async def close(self) -> None:
+        """Close the socket without a word."""
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
 
 
 async def take(channel: Channel, queue: str, count: int) -> list[Message]:

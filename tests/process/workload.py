@@ -118,9 +118,7 @@ async def publish(broker: BrokerProcess, ledger: Ledger, publisher: int) -> None
             for _ in range(chance.randint(1, BATCH_MAX[publisher])):
                 ledger.sent[publisher] += 1
                 batch.append((publisher, ledger.sent[publisher]))
-                channel.publish_soon(
-                    body_of(*batch[-1]), exchange=EXCHANGE, properties=PERSISTENT
-                )
+                channel.publish_soon(body_of(*batch[-1]), exchange=EXCHANGE, properties=PERSISTENT)
             await channel.confirmed()
             ledger.confirmed.update(batch)
 

@@ -365,7 +365,10 @@ class Broker:
         letters = self.dead_letters
         self.dead_letters = []
         for letter in letters:
-            self._send_dead_letter(letter)
+            try:
+                self._send_dead_letter(letter)
+            except Exception as error:
+                self.observer.bug(error, f"a dead letter of queue '{letter.queue.name}'")
 
     def _send_dead_letter(self, letter: DeadLetter) -> None:
         queue = letter.queue
@@ -417,6 +420,9 @@ class Broker:
         self, channel: Channel, transaction: Transaction, answer: Method
     ) -> None:
         """Do what a transaction collected as one record; answer once that is on disk."""
+        if len(transaction.publications) == 0 and len(transaction.settled) == 0:
+            channel.send(answer)
+            return
         size: i64 = 0
         for publication in transaction.publications:
             size += len(publication.message.content) + 256
@@ -481,7 +487,7 @@ class Broker:
             queues = turn.queues
             turn.queues = []
             for queue in queues:
-                queue.dispatch(turn.now_ms)
+                self._dispatch(queue)
             if len(self.dead_letters) > 0:
                 self._send_dead_letters()
         self._write_settled()
@@ -490,6 +496,13 @@ class Broker:
             turn.channels = []
             for channel in channels:
                 channel.flush_confirms()
+
+    def _dispatch(self, queue: Queue) -> None:
+        """Dispatch a queue; one that cannot be read must not hold up the others."""
+        try:
+            queue.dispatch(self.turn.now_ms)
+        except Exception as error:
+            self.observer.bug(error, f"queue '{queue.name}' in vhost '{queue.vhost}'")
 
     def _write_settled(self) -> None:
         settled = self.turn.settled

@@ -63,6 +63,9 @@ UNIT_BODY_BYTES_MAX: Final = 128 * 1024
 again.
 """
 
+REPLIES_BYTES_MAX: Final = 8 << 20
+"""A client that asks without reading the answers is not read from while this much waits for it."""
+
 HELD_BYTES_MAX: Final = 1 << 20
 """A suspended connection takes this much more input before the shell stops reading from it."""
 
@@ -195,7 +198,7 @@ class Connection:
 
     def wants_input(self) -> bool:
         """Whether the shell should go on reading from the socket."""
-        if self.stalled or self.paused:
+        if self.stalled or self.paused or self.outbox.size() >= REPLIES_BYTES_MAX:
             return False
         return not self.suspended or self.held_bytes < HELD_BYTES_MAX
 

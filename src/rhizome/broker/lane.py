@@ -32,6 +32,8 @@ class Lane:
     returned_sorted: bool
     paged: PagedIndex
     paged_count: i64
+    fresh_index: i64
+    fresh_until_ms: i64
 
     def __init__(self) -> None:
         self.slots = [None] * RING_SLOTS_MIN
@@ -42,6 +44,9 @@ class Lane:
         self.returned_sorted = True
         self.paged = PagedIndex()
         self.paged_count = 0
+        # The head that was last seen not to have expired, and how long it will not.
+        self.fresh_index = -1
+        self.fresh_until_ms = 0
 
     def ready(self) -> i64:
         return self.tail - self.head + len(self.returned) + self.paged_count
@@ -79,6 +84,13 @@ class Lane:
         if self.head == self.tail:
             return None
         return self.slots[self.head & self.mask]
+
+    def first_index(self) -> i64:
+        """The index of the first message, in memory or on disk; -1 if there is none."""
+        message = self.peek()
+        if message is not None:
+            return message.index
+        return self.paged.first_index()
 
     def put_back(self, message: Message) -> None:
         """Requeue a message at its own place."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.state import QueueDefinition
 
+NEVER_MS: Final = 1 << 62
+
 REASON_REJECTED: Final = "rejected"
 REASON_EXPIRED: Final = "expired"
 REASON_MAXLEN: Final = "maxlen"
@@ -152,6 +154,8 @@ class Queue(Destination):
         self.options = options
         if options.message_ttl_ms >= 0:
             self.may_expire = True
+        for lane in self.lanes:
+            lane.fresh_index = -1
         was_bounded = self.bounded
         self.bounded = options.length_max >= 0 or options.bytes_max >= 0
         if self.bounded and not was_bounded and self.ready > 0:
@@ -307,32 +311,49 @@ class Queue(Destination):
         return self.lanes[0]
 
     def is_expired(self, message: Message, now_ms: i64) -> bool:
+        # Not at the very instant: with a TTL of 0 a message may still go to a consumer that waits.
+        return now_ms > self.expires_ms(message)
+
+    def expires_ms(self, message: Message) -> i64:
+        """When a message expires in this queue: the queue's time or its own, whichever is less."""
         ttl = self.options.message_ttl_ms
         expiration = message.expiration_ms
         if expiration != NO_EXPIRATION and (ttl < 0 or expiration < ttl):
             ttl = expiration
-        # Not at the very instant: with a TTL of 0 a message may still go to a consumer that waits.
-        return ttl >= 0 and now_ms > message.arrived_ms + ttl
+        return message.arrived_ms + ttl if ttl >= 0 else NEVER_MS
 
     def expire(self, now_ms: i64) -> None:
         """Discard expired messages at the head."""
         for lane in self.lanes:
-            while lane.ready() > 0:
-                message = lane.peek()
+            while lane.ready() > 0 and self._has_expired_head(lane, now_ms):
+                message = lane.pop()
                 if message is None:
-                    if lane.paged_count == 0 or not self.broker.pager.fill(self, lane):
+                    if not self.broker.pager.fill(self, lane):
                         break
-                    continue
-                if self.last_values is not None and self.last_values.is_stale(message):
-                    lane.pop()
-                    continue
-                if not self.is_expired(message, now_ms):
-                    break
-                lane.pop()
-                if self.last_values is not None:
-                    self.last_values.take(message)
-                self._discount(message)
-                self.discard(message, REASON_EXPIRED)
+                elif self.last_values is None or self.last_values.take(message):
+                    self._discount(message)
+                    self.discard(message, REASON_EXPIRED)
+
+    def _has_expired_head(self, lane: Lane, now_ms: i64) -> bool:
+        """Whether the first message of a lane must go; a head that stays is not looked at again."""
+        first = lane.first_index()
+        if first == lane.fresh_index and now_ms <= lane.fresh_until_ms:
+            return False
+        message = lane.peek()
+        if message is None:
+            position = lane.paged.find(first)
+            segment: i64 = position >> 32
+            if position == 0 or position >= self.broker.pager.readable_end(segment):
+                return False
+            message = self.broker.pager.read_one(position)
+        if self.last_values is not None and self.last_values.is_stale(message):
+            return True
+        expires_ms = self.expires_ms(message)
+        if now_ms > expires_ms:
+            return True
+        lane.fresh_index = first
+        lane.fresh_until_ms = expires_ms
+        return False
 
     def dispatch(self, now_ms: i64) -> None:
         """Hand ready messages to consumers until one of the two runs out."""

@@ -230,11 +230,17 @@ class ClientProtocol:
         if self.connection is not None:
             self.shell.begin_turn()
             self.connection.set_writable(True)
+            self.connection.touch()
 
     def flush(self) -> None:
         """Write the outbox; close or go on reading as the core wants it."""
         connection = self.connection
         if connection is None:
+            return
+        if not connection.writable and connection.stage != CLOSED:
+            # The socket is full: what the core wants to say waits in its outbox, where it counts.
+            connection.flushed()
+            self._set_reading(connection.wants_input())
             return
         chunks = connection.outbox.take()
         count: i64 = len(chunks)
@@ -252,7 +258,9 @@ class ClientProtocol:
         if connection.stage == CLOSED:
             self.transport.close()
             return
-        wants_input = connection.wants_input()
+        self._set_reading(connection.wants_input())
+
+    def _set_reading(self, wants_input: bool) -> None:
         if wants_input and not self.reading:
             self.reading = True
             self.transport.resume_reading()

@@ -180,9 +180,9 @@ class Core:
         if self.observer.bugs:
             raise self.observer.bugs.pop()
 
-    def sync(self) -> None:
-        """Let everything that was written so far be safe."""
-        self._run_synced()
+    def sync(self, batches: int | None = None) -> None:
+        """Let everything that was written so far be safe, or only the oldest `batches`."""
+        self._run_synced(batches)
         self.settle()
 
     def _is_synced_waiting(self) -> bool:
@@ -205,9 +205,9 @@ class Core:
             if isinstance(connection.port, CoreClient):
                 connection.port.flush()
 
-    def _run_synced(self) -> None:
-        synced = list(self._synced)
-        self._synced.clear()
+    def _run_synced(self, batches: int | None = None) -> None:
+        synced = self._synced[:batches]
+        del self._synced[:batches]
         for event in synced:
             event()
 

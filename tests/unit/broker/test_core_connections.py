@@ -71,7 +71,7 @@ def test_idle_connection_gets_heartbeats(core: Core) -> None:
 def test_silent_client_is_dropped_after_two_intervals(core: Core) -> None:
     client = core.connect(heartbeat=10)
     core.advance(19_000)
-    assert not client.closed
+    assert len(core.broker.connections) == 1
     core.advance(3000)
     assert client.closed
     assert core.broker.connections == {}
@@ -132,6 +132,56 @@ def test_consumer_that_acknowledges_in_time_is_left_alone(core: Core, client: Co
         (delivery,) = client.deliveries()
         core.advance(40_000)
         client.send(BasicAck(delivery.tag))
+    assert client.take() == []
+
+
+def test_longer_timeout_on_the_same_channel_counts_for_itself(
+    core: Core, client: CoreClient
+) -> None:
+    for name, timeout_ms in (("short", 60_000), ("long", 300_000)):
+        client.declare(name, x_consumer_timeout=timeout_ms)
+        client.prefetch(1)
+        client.consume(name, name)
+    client.publish("", "long", b"x")
+    for _ in range(6):
+        core.advance(40_000)
+    assert client.bodies() == [b"x"]
+    assert client.take() == []
+    core.advance(40_000)
+    core.advance(40_000)
+    assert client.expect(BasicCancel).consumer_tag == "long"
+
+
+def test_late_ack_of_a_consumer_that_timed_out_is_no_error(core: Core, client: CoreClient) -> None:
+    queue = client.declare("q", x_consumer_timeout=60_000)
+    client.consume(queue)
+    client.publish("", queue, b"x")
+    (delivery,) = client.deliveries()
+    core.advance(80_000)
+    client.expect(BasicCancel)
+    client.send(BasicAck(delivery.tag))
+    assert client.take() == []
+    client.send(BasicAck(delivery.tag))
+    assert client.expect(ChannelClose).reply_code == 406
+
+
+def test_pulled_message_is_taken_back_after_the_timeout(core: Core, client: CoreClient) -> None:
+    queue = client.declare("q", x_consumer_timeout=60_000)
+    client.publish("", queue, b"x")
+    assert client.get(queue, no_ack=False) is not None
+    core.advance(80_000)
+    assert (core.queue(queue).ready, core.queue(queue).unacked) == (1, 0)
+
+
+def test_cancelled_consumer_times_out_too(core: Core, client: CoreClient) -> None:
+    queue = client.declare("q")
+    tag = client.consume(queue)
+    client.publish("", queue, b"x")
+    assert client.bodies() == [b"x"]
+    client.call(BasicCancel(tag), BasicCancelOk)
+    core.advance(core.broker.limits.consumer_timeout_ms)
+    core.advance(core.broker.limits.consumer_timeout_ms)
+    assert (core.queue(queue).ready, core.queue(queue).unacked) == (1, 0)
     assert client.take() == []
 
 

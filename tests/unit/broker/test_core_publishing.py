@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rhizome.amqp.frames import content_frames, frame, method_frame
+from rhizome.amqp.frames import (
+    body_of,
+    content_frames,
+    frame,
+    header_payload_of,
+    method_frame,
+)
 from rhizome.amqp.methods import (
     BasicAck,
     BasicNack,
@@ -17,6 +23,8 @@ from rhizome.amqp.methods import (
     ExchangeDeclareOk,
     QueueBind,
     QueueBindOk,
+    QueueDelete,
+    QueueDeleteOk,
     TxCommit,
     TxCommitOk,
     TxRollback,
@@ -24,7 +32,14 @@ from rhizome.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
-from rhizome.amqp.properties import FLAG_DELIVERY_MODE, FLAG_HEADERS, Properties, encode_header
+from rhizome.amqp.properties import (
+    FLAG_DELIVERY_MODE,
+    FLAG_HEADERS,
+    FLAG_MESSAGE_ID,
+    FLAG_REPLY_TO,
+    Properties,
+    encode_header,
+)
 from rhizome.amqp.spec import FRAME_BODY, FRAME_HEADER
 from rhizome.testing.core import Content, Core, CoreClient, make_core
 
@@ -137,7 +152,7 @@ def test_mandatory_message_that_reaches_a_queue_does_not_return(client: CoreClie
     assert client.take() == []
 
 
-def test_confirmed_message_survives_a_crash_and_an_unsynced_ack_does_no_harm(
+def test_persistent_message_survives_a_crash_and_a_transient_one_does_not(
     core: Core, client: CoreClient
 ) -> None:
     queue = client.declare("q", durable=True)
@@ -192,6 +207,19 @@ def test_commit_is_answered_only_when_it_is_synced(core: Core, client: CoreClien
     client.expect(TxCommitOk)
 
 
+def test_commit_waits_for_the_sync_of_its_own_record(core: Core, client: CoreClient) -> None:
+    queue = client.declare("q", durable=True)
+    client.call(TxSelect(), TxSelectOk)
+    client.publish("", queue, b"x", PERSISTENT)
+    core.hold_syncs = True
+    core.connect().publish("", queue, b"somebody else's", PERSISTENT)
+    client.send(TxCommit())
+    core.sync(batches=1)
+    assert client.take() == []
+    core.sync(batches=1)
+    client.expect(TxCommitOk)
+
+
 def test_transaction_that_was_not_committed_is_gone_with_its_channel(
     core: Core, client: CoreClient
 ) -> None:
@@ -228,6 +256,22 @@ def test_rejection_in_a_transaction_waits_for_the_commit(client: CoreClient) -> 
     assert client.get(dead) is None
     client.call(TxCommit(), TxCommitOk)
     assert drained(client, dead) == [b"no"]
+
+
+def test_queue_that_is_deleted_before_the_commit_gets_nothing(
+    core: Core, client: CoreClient
+) -> None:
+    kept, gone = client.declare("kept", durable=True), client.declare("gone", durable=True)
+    client.call(TxSelect(), TxSelectOk)
+    client.publish("", kept, b"x", PERSISTENT)
+    client.publish("", gone, b"x", PERSISTENT, mandatory=True)
+    core.connect().call(QueueDelete(gone), QueueDeleteOk)
+    client.send(TxCommit())
+    returned, answer = client.take()
+    assert isinstance(returned, Content)
+    assert isinstance(answer, TxCommitOk)
+    assert drained(client, kept) == [b"x"]
+    assert core.broker.pager.resident_bytes == 0
 
 
 # --- queues that choose
@@ -298,6 +342,21 @@ def test_reply_goes_straight_to_the_channel_that_asked(core: Core, client: CoreC
     server.publish("", address, b"answer", mandatory=True)
     assert client.bodies() == [b"answer"]
     assert server.take() == []
+
+
+def test_request_keeps_everything_but_its_reply_address(core: Core, client: CoreClient) -> None:
+    requests = client.declare("requests")
+    client.consume("amq.rabbitmq.reply-to", no_ack=True)
+    table = b"\x03oneb\x01\x03twof\x3f\x80\x00\x00\x03BCCA\x00\x00\x00\x00"
+    properties = len(table).to_bytes(4, "big") + table + b"\x15amq.rabbitmq.reply-to\x02id"
+    flags = FLAG_HEADERS | FLAG_REPLY_TO | FLAG_MESSAGE_ID
+    client.send_bytes(with_flags(requests, flags, properties))
+    content = core.queue(requests).lane.resident()[0].content
+    name = f"amq.rabbitmq.reply-to.{client.connection.channels[1].reply_token}".encode()
+    left = table[: -len(b"\x03BCCA\x00\x00\x00\x00")]
+    expected = len(left).to_bytes(4, "big") + left + bytes([len(name)]) + name + b"\x02id"
+    assert header_payload_of(content)[14:] == expected
+    assert body_of(content) == b"x"
 
 
 def test_reply_for_nobody_returns(core: Core, client: CoreClient) -> None:
@@ -375,7 +434,8 @@ def test_content_is_delivered_in_frames_that_fit(core: Core, client: CoreClient)
     assert small.bodies() == [body]
 
 
-def with_flags(client: CoreClient, queue: str, flags: int, properties: bytes) -> bytes:
+def with_flags(queue: str, flags: int, properties: bytes) -> bytes:
+    """The frames of a publish with properties of the test's own making."""
     header = encode_header(1, Properties())[:12] + flags.to_bytes(2, "big") + properties
     return method_frame(1, BasicPublish("", queue)) + content_frames(1, header, b"x", 4096)
 
@@ -394,10 +454,9 @@ def with_flags(client: CoreClient, queue: str, flags: int, properties: bytes) ->
 def test_garbled_headers_never_reach_a_queue(
     core: Core, client: CoreClient, table: bytes, dead_letters: bool
 ) -> None:
-    arguments: dict[str, object] = {"x_dead_letter_exchange": ""} if dead_letters else {}
-    queue = client.declare("q", **arguments)
+    queue = client.declare("q", x_dead_letter_exchange="") if dead_letters else client.declare("q")
     properties = len(table).to_bytes(4, "big") + table
-    client.send_bytes(with_flags(client, queue, FLAG_HEADERS, properties))
+    client.send_bytes(with_flags(queue, FLAG_HEADERS, properties))
     close = client.expect(ConnectionClose, 0)
     assert (close.reply_code, close.class_id, close.method_id) == (502, 60, 40)
     assert core.queue(queue).ready == 0
@@ -407,7 +466,7 @@ def test_garbled_headers_never_reach_a_queue(
 def test_unknown_delivery_mode_is_refused(core: Core, client: CoreClient, more: int) -> None:
     queue = client.declare("q")
     table = bytes(4) if more else b""
-    client.send_bytes(with_flags(client, queue, FLAG_DELIVERY_MODE | more, table + b"\x07"))
+    client.send_bytes(with_flags(queue, FLAG_DELIVERY_MODE | more, table + b"\x07"))
     close = client.expect(ChannelClose)
     assert close.reply_text == "PRECONDITION_FAILED - invalid message: {delivery_mode_unknown,7}"
     assert (close.class_id, close.method_id) == (60, 40)
