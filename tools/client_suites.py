@@ -34,7 +34,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 CACHE: Final = ROOT / ".cache" / "client-suites"
 EXPECTED: Final = ROOT / "tests" / "interop" / "suites" / "expected.json"
 PYPI: Final = "https://pypi.org/simple"
-SUITE_SECONDS_MAX: Final = 900
+SUITE_SECONDS_MAX: Final = 1800
 TEST_SECONDS_MAX: Final = 60
 
 
@@ -459,7 +459,11 @@ SUITES: Final[tuple[Suite, ...]] = (
         "3.1.4",
         "8c4c81430b3e3f06c88474a8ed883b48a62068f14490e339d6e0fc3329f030d3",
         ("pytest<10", "requests"),
-        ("amqpstorm/tests/functional", "--ignore=amqpstorm/tests/functional/ssl"),
+        # One test dials an address of a private network; nothing here leaves the machine.
+        (
+            *("amqpstorm/tests/functional", "--ignore=amqpstorm/tests/functional/ssl"),
+            *("-k", "not test_api_with_inaccessible"),
+        ),
         amqpstorm_variables,
         set_default_port,
     ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rhizome.amqp import methods as m
-from rhizome.amqp.properties import Properties
+from rhizome.amqp.frames import frame, method_frame
+from rhizome.amqp.properties import Properties, encode_header
 from rhizome.testing.processes import wait_until
 
 from .conftest import Connect, Unique
@@ -118,6 +119,16 @@ def test_deleting_a_queue_cancels_its_consumers(channel: Channel, unique: Unique
     channel.connection.channel().call(m.QueueDelete(queue), m.QueueDeleteOk)
     cancel = channel.expect(m.BasicCancel)
     assert (cancel.consumer_tag, cancel.no_wait) == (tag, True)
+
+
+def test_delete_ok_comes_before_the_cancellation_on_the_same_channel(
+    channel: Channel, unique: Unique
+) -> None:
+    queue = channel.declare(unique("doomed"))
+    tag = channel.consume(queue)
+    # py-amqp raises on a cancellation that it meets while it waits for delete-ok.
+    channel.call(m.QueueDelete(queue), m.QueueDeleteOk)
+    assert channel.expect(m.BasicCancel).consumer_tag == tag
 
 
 def test_clients_without_the_capability_are_not_told_of_cancellation(
@@ -543,10 +554,22 @@ def test_bodies_of_any_size_come_back(connect: Connect, frame_max: int, size: in
     assert channel.get_wait(queue).body == body[:size]
 
 
-def test_a_body_may_come_in_frames_of_any_size(channel: Channel) -> None:
-    from rhizome.amqp.frames import frame, method_frame
-    from rhizome.amqp.properties import encode_header
+def test_a_frame_whose_payload_alone_is_as_large_as_frame_max_is_taken(connect: Connect) -> None:
+    """Some clients, amqpstorm for one, forget the eight bytes around it."""
+    connection = connect(frame_max=4096)
+    channel = connection.channel()
+    queue = channel.declare()
+    number = channel.number
+    connection.send(
+        method_frame(number, m.BasicPublish("", queue))
+        + frame(2, number, encode_header(5000, Properties()))
+        + frame(3, number, b"x" * 4096)
+        + frame(3, number, b"x" * 904)
+    )
+    assert channel.get_wait(queue).body == b"x" * 5000
 
+
+def test_a_body_may_come_in_frames_of_any_size(channel: Channel) -> None:
     queue = channel.declare()
     number = channel.number
     parts = [b"", b"a", b"bc", b"", b"d" * 1000, b"e"]

@@ -1,4 +1,4 @@
-"""What the tests of durability and of bounds share: brokers with settings, drains, stores offline."""
+"""What the tests of durability and of bounds share: brokers with settings, stores, raw clients."""
 
 from __future__ import annotations
 

@@ -406,11 +406,13 @@ def crash(tmp_path_factory: pytest.TempPathFactory) -> Crash:
 
 
 @pytest.fixture
-def victim(tmp_path: Path, crash: Crash) -> BrokerProcess:
+def victim(tmp_path: Path, crash: Crash) -> Iterator[BrokerProcess]:
     """A broker that is not running, with a copy of the crashed store."""
     broker = BrokerProcess(tmp_path / "victim")
     crash.copy(broker)
-    return broker
+    yield broker
+    if broker.is_running():
+        broker.kill()
 
 
 @pytest.mark.parametrize("damage", [truncate, scribble, blank])
@@ -471,6 +473,46 @@ def test_a_flipped_bit_in_the_last_segment_with_synced_records_after_it_is_refus
     start = next(extent[1] for extent in crash.extents if extent[0] == 3)
     flip(segment_files(victim)[-1], start + 5000)
     assert f"segment 3 at {start}" in refusal(victim)
+
+
+def test_a_message_that_rots_on_disk_is_reported_and_nothing_is_delivered_twice(
+    crash: Crash, victim: BrokerProcess
+) -> None:
+    """Behind a checkpoint nothing is read again before it is delivered."""
+    rotten = 40
+    segment, start, _ = crash.extents[rotten]
+    victim.start()
+    victim.stop_cleanly()
+    flip(segment_files(victim)[segment - 1], start + 5000)
+    got: list[bytes] = []
+
+    async def consume() -> None:
+        async with connect(victim.url) as connection:
+            channel = await connection.channel()
+            consumer = channel.consume("q")
+            while True:
+                got.extend(message.body for message in await consumer.batch())
+
+    async def scenario() -> None:
+        consuming = asyncio.create_task(consume())
+        async with connect(victim.url) as connection, connection.channel(confirms=True) as channel:
+            while str(start) not in victim.printed():
+                # Each makes the broker look at the queue again.
+                await channel.publish(b"more", routing_key="q", properties=PERSISTENT)
+            for _ in range(5):
+                await channel.publish(b"more", routing_key="q", properties=PERSISTENT)
+        consuming.cancel()
+        await asyncio.gather(consuming, return_exceptions=True)
+
+    victim.start()
+    run(scenario(), 20)
+    assert f"segment {segment}" in victim.printed()
+    healthy = [body for body in got if body != b"more"]
+    assert healthy[:rotten] == crash.bodies[:rotten]
+    assert len(set(healthy)) == len(healthy), "something was delivered twice"
+    assert crash.bodies[rotten] not in healthy
+    assert set(healthy) <= set(crash.bodies), "a body that nobody published"
+    victim.stop_cleanly()
 
 
 def test_a_missing_segment_is_refused(victim: BrokerProcess) -> None:
@@ -536,7 +578,7 @@ def test_delayed_messages_survive_a_kill_and_arrive_in_the_order_of_their_time(
             connect(own_broker.url) as connection,
             connection.channel(confirms=True) as channel,
         ):
-            kind = {"x-delayed-type": "direct"}
+            kind: dict[str, object] = {"x-delayed-type": "direct"}
             await channel.declare_exchange(
                 "late", "x-delayed-message", durable=True, arguments=kind
             )

@@ -222,16 +222,28 @@ class Broker:
         queue.ready_bytes = 0
         queue.pacing.judge(self.turn.now_ms)
         self.timers.unwatch(queue)
-        for consumer in queue.consumers():
-            channel = consumer.channel
-            channel.consumers.pop(consumer.tag, None)
-            if channel.connection.cancel_notify and not channel.closing:
-                channel.send(BasicCancel(consumer.tag, True))
+        queue.orphans = queue.consumers()
+        for consumer in queue.orphans:
+            consumer.channel.consumers.pop(consumer.tag, None)
         queue.levels = []
         queue.consumer_count = 0
         queue.drop_ready()
         if queue.durable:
             self.log.drop(queue.id)
+
+    def announce(self, outcome: Outcome) -> None:
+        """Tell clients what a command took from them, after whoever proposed it has its answer.
+
+        Clients that delete a queue they consume from rely on delete-ok coming first.
+        """
+        for fact in outcome.facts:
+            if isinstance(fact, QueueDeleted) and isinstance(fact.destination, Queue):
+                orphans = fact.destination.orphans
+                fact.destination.orphans = []
+                for consumer in orphans:
+                    channel = consumer.channel
+                    if channel.connection.cancel_notify and not channel.closing:
+                        channel.send(BasicCancel(consumer.tag, True))
 
     def _close_where_user(self, user: str) -> None:
         for connection in list(self.connections.values()):
@@ -247,7 +259,7 @@ class Broker:
         """Delete a queue because it is unused."""
         command = DeleteQueue(queue.vhost, queue.name, queue.definition.id)
         if queue.definition.exclusive_owner:
-            self.apply(command)
+            self.announce(self.apply(command))
         else:
             self.cluster.propose(command, None)
 

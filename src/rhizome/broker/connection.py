@@ -364,7 +364,8 @@ class Connection:
                 self._fail_channel(soft)
             except AmqpError as hard:
                 self.fail(hard)
-                return
+                if self.stage == CLOSED:
+                    return
             except Exception as bug:
                 self.broker.report_bug(bug, self.name)
                 self.fail(InternalFault("the broker made a mistake; its log has the details"))
@@ -534,7 +535,7 @@ class Connection:
             self.fail(error)
 
     def fail(self, error: AmqpError) -> None:
-        """Close the connection with the error's code; wait for close-ok."""
+        """Close the connection with the error's code and wait for close-ok."""
         if self.stage >= CLOSING:
             return
         self.close_channels()
@@ -542,8 +543,12 @@ class Connection:
         self.send(
             0, ConnectionClose(error.code, error.reply_text(), error.class_id, error.method_id)
         )
-        self.stage = CLOSING
         self.tail = b""
+        if self.stage == RUNNING:
+            self.stage = CLOSING
+        else:
+            # Nobody who isn't through the handshake is waited for.
+            self.stop()
 
     def force_close(self, reason: str) -> None:
         """Close on behalf of an operator or of a stopping broker."""

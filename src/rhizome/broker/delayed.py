@@ -83,7 +83,7 @@ class Delayed:
             _, _, queue, message = heapq.heappop(self.held)
             if not queue.deleted:
                 self._release(queue, message)
-                queue.ack(message)
+            queue.ack(message)
 
     def _release(self, queue: Queue, held: Message) -> None:
         router = self.broker.state.vhosts[queue.vhost].router

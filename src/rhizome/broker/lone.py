@@ -35,7 +35,7 @@ class LoneCluster(Cluster):
     broker: Broker
     journal: Journal
     index: int
-    waiting: list[tuple[int, Waiter, Outcome]]
+    waiting: list[tuple[int, Waiter | None, Outcome]]
 
     def __init__(self, broker: Broker, journal: Journal, index: int) -> None:
         super().__init__()
@@ -49,22 +49,25 @@ class LoneCluster(Cluster):
         encoded = encode(command)
         outcome = self.broker.apply(command)
         if not self._is_durable(outcome):
-            if waiter is not None:
-                waiter.resolved(outcome)
+            self._resolve(waiter, outcome)
             return
         if isinstance(command, DeclareQueue) and outcome.queue is not None:
             # Queues that are not recorded take numbers too, so the number is part of the record.
             encoded = encode(replace(command, queue_id=outcome.queue.id))
         self.index += 1
         position = self.journal.state(self.index, encoded)
-        if waiter is not None:
-            self.waiting.append((position, waiter, outcome))
+        self.waiting.append((position, waiter, outcome))
 
     def synced(self, position: int) -> None:
         """Everything below ``position`` is on disk."""
         while self.waiting and self.waiting[0][0] < position:
             _, waiter, outcome = self.waiting.pop(0)
+            self._resolve(waiter, outcome)
+
+    def _resolve(self, waiter: Waiter | None, outcome: Outcome) -> None:
+        if waiter is not None:
             waiter.resolved(outcome)
+        self.broker.announce(outcome)
 
     def _is_durable(self, outcome: Outcome) -> bool:
         """Whether anything changed that must be there again after a restart."""

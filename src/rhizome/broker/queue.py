@@ -109,6 +109,7 @@ class Queue(Destination):
     acked: i64
     redelivered: i64
     deleted: bool
+    orphans: list[Consumer]
 
     def __init__(self, broker: Broker, definition: QueueDefinition) -> None:
         super().__init__(definition.vhost, definition.name)
@@ -146,6 +147,7 @@ class Queue(Destination):
         self.acked = 0
         self.redelivered = 0
         self.deleted = False
+        self.orphans = []
         self._prepare_lanes(definition.options.priority_max)
         self.apply_options(definition.options)
 
@@ -198,14 +200,32 @@ class Queue(Destination):
     # ---- messages in ----------------------------------------------------------------------------
 
     def accepts(self, message: Message) -> bool:
-        """False if the queue's own limits refuse the message (overflow reject-publish)."""
+        """False if the queue's own limits refuse the message (overflow reject-publish).
+
+        Only what stays in the queue counts: consumers that wait get their share first.
+        """
         if not self.bounded or self.options.overflow == "drop-head":
             return True
+        if self._is_full(message) and self.consumer_count > 0:
+            self.dispatch(self.broker.turn.now_ms)
+            return not self._is_full(message) or (self.ready == 0 and self._is_awaited())
+        return not self._is_full(message)
+
+    def _is_full(self, message: Message) -> bool:
+        """Whether one more message would be beyond a limit."""
         options = self.options
         if options.length_max >= 0 and self.ready >= options.length_max:
-            return False
+            return True
         bytes_max = options.bytes_max
-        return bytes_max < 0 or self.body_bytes + body_bytes(message.content) <= bytes_max
+        return bytes_max >= 0 and self.body_bytes + body_bytes(message.content) > bytes_max
+
+    def _is_awaited(self) -> bool:
+        """Whether a consumer could take a message at once."""
+        for level in self.levels:
+            for consumer in level.consumers:
+                if consumer.can_take():
+                    return True
+        return False
 
     def push(self, message: Message) -> None:
         """Append a message that the log has taken."""
@@ -260,17 +280,24 @@ class Queue(Destination):
 
     def _enforce_bounds(self) -> None:
         """Drop from the head until the queue is within its bounds."""
-        options = self.options
-        if options.overflow != "drop-head":
+        if self.options.overflow != "drop-head" or not self._is_beyond():
             return
-        while self.ready > 0 and (
-            (options.length_max >= 0 and self.ready > options.length_max)
-            or (options.bytes_max >= 0 and self.body_bytes > options.bytes_max)
-        ):
+        if self.consumer_count > 0:
+            # Only what stays counts: waiting consumers get their share before anything is dropped.
+            self.dispatch(self.broker.turn.now_ms)
+        while self._is_beyond():
             message = self.next_message(-1)
             if message is None:
                 return
             self.discard(message, REASON_MAXLEN)
+
+    def _is_beyond(self) -> bool:
+        """Whether the queue holds more than its limits allow."""
+        options = self.options
+        return self.ready > 0 and (
+            (options.length_max >= 0 and self.ready > options.length_max)
+            or (options.bytes_max >= 0 and self.body_bytes > options.bytes_max)
+        )
 
     def touch(self) -> None:
         """Ask for a dispatch at the end of this turn."""

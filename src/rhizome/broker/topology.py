@@ -79,6 +79,7 @@ class Reply(Waiter):
     class_id: int
     method_id: int
     outcome: Outcome | None
+    error: AmqpError | None
     late: bool
 
     def __init__(self, channel: Channel, method: Method | None, cause: Method) -> None:
@@ -87,17 +88,20 @@ class Reply(Waiter):
         self.class_id = cause.code() >> 16
         self.method_id = cause.code() & 0xFFFF
         self.outcome = None
+        self.error = None
         self.late = False
 
     def resolved(self, outcome: Outcome) -> None:
         self.outcome = outcome
-        if not self.late:
-            return
-        connection = self.channel.connection
         try:
             self.finish()
         except AmqpError as error:
-            connection.fail_on(self.channel, error)
+            self.error = error
+        if not self.late:
+            return
+        connection = self.channel.connection
+        if self.error is not None:
+            connection.fail_on(self.channel, self.error)
         connection.resume()
 
     def finish(self) -> None:
@@ -112,14 +116,16 @@ def propose(channel: Channel, command: Command, reply: Reply, private: bool) -> 
     """Have a command committed (a private one applied), then answer."""
     broker = channel.connection.broker
     if private:
-        reply.resolved(broker.apply(command))
+        outcome = broker.apply(command)
+        reply.resolved(outcome)
+        broker.announce(outcome)
     else:
         broker.cluster.propose(command, reply)
+    if reply.error is not None:
+        raise reply.error
     if reply.outcome is None:
         reply.late = True
         channel.connection.suspend()
-    else:
-        reply.finish()
 
 
 def handle(channel: Channel, method: Method) -> None:

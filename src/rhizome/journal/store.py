@@ -170,8 +170,13 @@ class Store(ABC):
             offset = rest[0][1] & 0xFFFFFFFF
             span = (run[-1][1] & 0xFFFFFFFF) - offset
             data = self.read(rest[0][1] >> 32, offset, span + FETCH_SLACK_BYTES)
-            messages = decode_run(data, offset, run)
-            found.extend(messages or [self._fetch_long(rest[0], len(data))])
+            try:
+                messages = decode_run(data, offset, run)
+                found.extend(messages or [self._fetch_long(rest[0], len(data))])
+            except CorruptRecord as error:
+                # Offsets within what was read help nobody: say where it is on disk.
+                place = f"segment {rest[0][1] >> 32}: {error.reason}"
+                raise CorruptRecord(place, offset + error.offset) from error
         return found
 
     def _fetch_long(self, entry: tuple[int, int], length: int) -> StoredMessage:
@@ -183,10 +188,10 @@ class Store(ABC):
             message = decode_message(data, 0)
             if message is not None:
                 if message.index != index:
-                    raise CorruptRecord(f"message {message.index}, not {index},", position)
+                    raise CorruptRecord(f"record of message {message.index}, not {index},", 0)
                 return message
             if len(data) < asked:
-                raise CorruptRecord(f"segment {position >> 32} ends within a record", position)
+                raise CorruptRecord("a record that its segment is too short for", 0)
             length = asked
 
     # --- checkpoints --------------------------------------------------------------------------

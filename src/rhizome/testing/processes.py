@@ -158,15 +158,17 @@ class BrokerProcess:
             self.kill()
             raise BrokerProcessError(f"{error}\n{self.printed()}") from None
 
-    def stop(self) -> int:
-        """Ask the broker to close (SIGTERM), wait for it, and return its exit code."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask the broker to close, wait for it, and return its exit code."""
         process = self._running()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         try:
             code = process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise BrokerProcessError(f"SIGTERM did not stop the broker\n{self.printed()}") from None
+            raise BrokerProcessError(
+                f"{number.name} did not stop the broker\n{self.printed()}"
+            ) from None
         self._process = None
         return code
 

@@ -13,6 +13,7 @@ from rhizome.amqp.methods import (
     BasicGet,
     BasicGetEmpty,
     BasicNack,
+    BasicPublish,
     BasicRecoverAsync,
     ChannelClose,
     ChannelCloseOk,
@@ -222,6 +223,23 @@ def test_auto_deleted_exchange_goes_with_its_last_binding(core: Core, client: Co
     assert "e" not in core.broker.state.vhosts["/"].router.exchanges
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_delete_ok_comes_before_the_cancellation(client: CoreClient, durable: bool) -> None:
+    queue = client.declare("q", durable=durable)
+    client.consume(queue, "mine")
+    client.send(QueueDelete(queue))
+    client.expect(QueueDeleteOk)
+    assert client.expect(BasicCancel).consumer_tag == "mine"
+
+
+def test_consumer_is_told_even_if_the_delete_is_not_answered(client: CoreClient) -> None:
+    queue = client.declare("q")
+    client.consume(queue, "mine")
+    client.send(QueueDelete(queue, no_wait=True))
+    assert client.expect(BasicCancel).consumer_tag == "mine"
+    assert client.take() == []
+
+
 # --- removing what isn't there
 
 
@@ -306,6 +324,19 @@ def test_recovery_without_requeue_names_its_own_method(client: CoreClient) -> No
     client.send(BasicRecoverAsync(False))
     close = client.expect(ConnectionClose, 0)
     assert (close.reply_code, close.class_id, close.method_id) == (540, 60, 100)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("method", [BasicAck(1), BasicPublish("", "q"), QueueDeclare("q")])
+def test_method_on_a_channel_that_is_not_open_ends_the_connection(
+    client: CoreClient, method: Method
+) -> None:
+    close = method_frame(0, ConnectionClose(200, "bye", 0, 0))
+    client.send_bytes(method_frame(9, method) * 3 + close)
+    fault = client.expect(ConnectionClose, 0)
+    assert (fault.reply_code, fault.reply_text) == (504, "CHANNEL_ERROR - expected 'channel.open'")
+    assert (fault.class_id << 16 | fault.method_id) == method.code()
+    client.expect(ConnectionCloseOk, 0)
 
 
 def test_error_on_one_channel_leaves_the_others_alone(client: CoreClient) -> None:

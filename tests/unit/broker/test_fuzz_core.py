@@ -123,6 +123,21 @@ def test_a_client_that_never_says_close_ok_is_dropped() -> None:
     arena.finish()
 
 
+def test_frames_after_a_fatal_one_are_passed_over() -> None:
+    arena = Arena()
+    queue = "good"
+    client = arena.intrude()
+    client.shake_hands()
+    client.send(m.ChannelOpen())
+    after = arena.good.client.published("", queue, b"x") if arena.good is not None else b""
+    client.send_bytes(method_frame(1, m.BasicQos(5)) + after + method_frame(1, m.BasicAck(1)))
+    assert client.close is not None
+    assert client.close.reply_code == 540
+    client.send_bytes(after + method_frame(0, m.ConnectionCloseOk()))
+    assert client.closed
+    arena.finish()
+
+
 def test_a_length_of_2_gib_is_refused_before_anything_is_kept() -> None:
     arena = Arena()
     for length in (0x7FFFFFFF, 0x80000000, 0xFFFFFFFF):

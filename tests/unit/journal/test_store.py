@@ -128,8 +128,10 @@ def test_a_message_can_be_fetched_as_soon_as_it_is_submitted(place: Place) -> No
     messages = store.fetch(entries)
     assert [message.index for message in messages] == [index for index, _ in entries]
     assert messages[5].content == b"00000006" * (18000 // 8)
-    with pytest.raises(CorruptRecord):
-        store.fetch([(1, entries[0][1] + 1)])
+    wrong = entries[2][1] + 1
+    place_on_disk = f"^segment {wrong >> 32}: .* at offset {wrong & 0xFFFFFFFF}$"
+    with pytest.raises(CorruptRecord, match=place_on_disk):
+        store.fetch([*entries[:2], (3, wrong)])
 
 
 def test_a_clean_close_is_remembered(place: Place) -> None:

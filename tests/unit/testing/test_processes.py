@@ -1,0 +1,64 @@
+"""The helpers that run real broker processes."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from rhizome.testing.processes import BrokerProcess, BrokerProcessError, free_port, wait_until
+
+
+def test_waiting_returns_the_first_true_value() -> None:
+    values = iter([0, "", None, 7, 8])
+    assert wait_until(lambda: next(values), "a value") == 7
+
+
+def test_waiting_gives_up_and_says_what_it_waited_for() -> None:
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="waiting for a miracle after"):
+        wait_until(lambda: False, "a miracle", 0.05)
+    assert time.monotonic() - began >= 0.05
+
+
+def test_a_free_port_can_be_listened_on() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port()))
+        listener.listen()
+
+
+def test_a_broker_that_does_not_start_is_reported_with_what_it_said(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, arguments=["--no-such-option"])
+    with pytest.raises(BrokerProcessError, match="no-such-option"):
+        broker.start()
+    assert not broker.is_running()
+
+
+def test_nothing_can_be_stopped_before_it_was_started(tmp_path: Path) -> None:
+    with pytest.raises(BrokerProcessError, match="call start"):
+        BrokerProcess(tmp_path).stop()
+
+
+@pytest.mark.timeout(60)
+def test_a_broker_keeps_its_ports_over_restarts_and_crashes(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    with broker:
+        port, first = broker.port, broker.pid
+        with pytest.raises(BrokerProcessError, match="already running"):
+            broker.start()
+        broker.restart()
+        assert (broker.port, broker.pid != first) == (port, True)
+        broker.kill()
+        assert not broker.is_running()
+        broker.start()
+        socket.create_connection((broker.host, broker.port), 5).close()
+    assert not broker.is_running()
+
+
+@pytest.mark.timeout(60)
+def test_sigint_closes_as_cleanly_as_sigterm(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        assert broker.stop(signal.SIGINT) == 0
