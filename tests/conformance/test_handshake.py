@@ -146,6 +146,17 @@ def test_a_refused_login_is_told_to_clients_that_can_take_it(dial: Dial, user: s
     assert close.reply_text.startswith(text)
 
 
+def test_a_refused_login_leaves_the_socket_open_for_close_ok(dial: Dial) -> None:
+    """Closed at once, a client that is still sending sees a reset instead of the reason."""
+    wire, _ = started(dial)
+    wire.send_method(0, m.ConnectionStartOk(CLIENT_PROPERTIES, "PLAIN", plain("guest", "wrong")))
+    wire.expect(m.ConnectionClose)
+    with pytest.raises(TimeoutError):
+        wire.read(1, 0.5)
+    wire.send_method(0, m.ConnectionCloseOk())
+    assert wire.rest() == b""
+
+
 def test_a_refused_login_is_a_closed_socket_for_clients_without_the_capability(
     dial: Dial,
 ) -> None:
@@ -275,6 +286,16 @@ def test_close_is_answered_and_ends_open_channels(connect: Connect, connection: 
     connection.call(m.ConnectionClose(200, "bye"), m.ConnectionCloseOk)
     closed = connect().channel().fails(m.QueueDeclare(queue, passive=True))
     assert closed.code == 404
+
+
+def test_close_sent_twice_is_answered_twice(connection: Connection) -> None:
+    """Clients that close from several threads do this; the socket is theirs to close."""
+    connection.send(
+        method_frame(0, m.ConnectionClose(200, "bye"))
+        + method_frame(0, m.ConnectionClose(200, "bye"))
+    )
+    for _ in range(2):
+        connection.expect(m.ConnectionCloseOk)
 
 
 def test_frames_after_a_close_by_the_broker_are_ignored_until_close_ok(

@@ -133,7 +133,8 @@ class Model:
         self.channels: dict[int, ModelChannel] = {}
         self.letters: list[tuple[ModelQueue, Entry, str]] = []
         self.seq = 0
-        # The places of all messages that were ever in a queue, if only for an instant.
+        # The places of all messages that were ever in a queue, if only for an instant; of those
+        # that came twice, the place where they were published to.
         self.places: dict[tuple[str, bytes], int] = {}
 
     # --- messages in
@@ -147,7 +148,9 @@ class Model:
         self.seq += 1
         accepted = [queue for queue in queues if self._accepts(queue, entry)]
         for queue in accepted:
-            self.places[(queue.shape.name, entry.body)] = self.seq
+            place = (queue.shape.name, entry.body)
+            if place not in self.places or not entry.deaths:
+                self.places[place] = self.seq
             queue.ready.append(replace(entry, seq=self.seq, deaths=list(entry.deaths)))
             queue.sort()
             self._enforce(queue)
@@ -217,9 +220,7 @@ class Model:
         target = self.queues.get(queue.shape.dead_to or "")
         if target is None or _went_round(deaths, target.shape.name):
             return
-        letter = replace(
-            entry, expiration_ms=None, arrived_ms=self.now_ms, count=0, deaths=deaths
-        )
+        letter = replace(entry, expiration_ms=None, arrived_ms=self.now_ms, count=0, deaths=deaths)
         self._enqueue(letter, [target])
 
     # --- settling

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -415,29 +417,28 @@ def victim(tmp_path: Path, crash: Crash) -> Iterator[BrokerProcess]:
         broker.kill()
 
 
-@pytest.mark.parametrize("damage", [truncate, scribble, blank])
 def test_a_torn_tail_is_cut_off_and_nothing_before_it_is_lost(
-    crash: Crash, victim: BrokerProcess, damage: Callable[[Path, int, int], None]
+    crash: Crash, victim: BrokerProcess
 ) -> None:
     end = max(int(str(row["end"])) for row in records(open_offline(crash.data)[0], segments=[3]))
-    in_last = [number for number, extent in enumerate(crash.extents) if extent[0] == 3]
-    _, start, behind = crash.extents[in_last[-1]]
-    # The last byte of the last record, the inside of one, the beginning of one.
-    cuts = [
-        (in_last[-1], behind - 1),
-        (in_last[-8], crash.extents[in_last[-8]][1] + 5000),
-        (in_last[1], crash.extents[in_last[1]][1]),
+    last = len(crash.bodies) - 1
+    cuts: list[tuple[Callable[[Path, int, int], None], int, int]] = [
+        (truncate, last, crash.extents[last][2] - 1),
+        (truncate, last - 7, crash.extents[last - 7][1] + 5000),
+        (scribble, last - 2, crash.extents[last - 2][1]),
+        (scribble, last - 9, crash.extents[last - 9][1] + 21),
+        (blank, last - 1, crash.extents[last - 1][1]),
+        (blank, last - 12, crash.extents[last - 12][1] + 5000),
     ]
-    assert start < behind <= end
-    for number, at in cuts:
+    for damage, number, at in cuts:
+        assert crash.extents[number][0] == 3, "the cut must be in the last segment"
         crash.copy(victim)
         damage(segment_files(victim)[-1], at, end)
         victim.start()
-        assert run(contents(victim, "q")) == crash.bodies[:number], (number, at)
+        assert run(contents(victim, "q")) == crash.bodies[:number], (damage, number, at)
         victim.kill()
     victim.start()
-    assert run(contents(victim, "q")) == crash.bodies[: cuts[-1][0]], "the second start finds less"
-    victim.stop_cleanly()
+    assert run(contents(victim, "q")) == crash.bodies[: cuts[-1][1]], "the second start finds less"
 
 
 def flip(path: Path, at: int) -> None:
@@ -464,7 +465,6 @@ def test_a_flipped_bit_in_an_earlier_segment_is_refused_by_segment_and_offset(
         flip(path, start + place)
     victim.start()
     assert run(contents(victim, "q")) == crash.bodies, "a refusal must not change the store"
-    victim.stop_cleanly()
 
 
 def test_a_flipped_bit_in_the_last_segment_with_synced_records_after_it_is_refused(
@@ -512,7 +512,25 @@ def test_a_message_that_rots_on_disk_is_reported_and_nothing_is_delivered_twice(
     assert len(set(healthy)) == len(healthy), "something was delivered twice"
     assert crash.bodies[rotten] not in healthy
     assert set(healthy) <= set(crash.bodies), "a body that nobody published"
-    victim.stop_cleanly()
+
+
+def checkpoint_files(broker: BrokerProcess) -> list[Path]:
+    """The checkpoints, one that is being written included."""
+    return sorted((broker.data / "journal").glob("checkpoint-*"))
+
+
+def test_a_kill_while_a_checkpoint_is_written_loses_nothing(
+    small_segments: BrokerProcess,
+) -> None:
+    # As much as makes a broker use its next quiet moment for a checkpoint.
+    bodies = fill(small_segments, 300, 64 * 1024)
+    deadline = time.monotonic() + 20
+    while not checkpoint_files(small_segments):
+        assert time.monotonic() < deadline, "no checkpoint was begun"
+        time.sleep(0.0005)
+    small_segments.kill()
+    small_segments.start()
+    assert run(contents(small_segments, "q")) == bodies
 
 
 def test_a_missing_segment_is_refused(victim: BrokerProcess) -> None:
@@ -538,30 +556,32 @@ def test_a_clean_stop_marks_the_store_and_the_next_start_replays_nothing(
     assert inspected(own_broker.data)["clean"] is False
 
 
+def exit_code(broker: BrokerProcess) -> int:
+    """The exit code of a broker that is about to end by itself."""
+    wait_until(lambda: not broker.is_running(), "the broker to end", 20)
+    return broker.stop()
+
+
 def test_sigint_closes_cleanly_too(own_broker: BrokerProcess) -> None:
     fill(own_broker, 10, 100)
-    process = own_broker._running()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 0
+    os.kill(own_broker.pid, signal.SIGINT)
+    assert exit_code(own_broker) == 0
     assert inspected(own_broker.data)["clean"] is True
 
 
 def test_a_second_signal_ends_the_broker_at_once(own_broker: BrokerProcess) -> None:
     bodies = fill(own_broker, 10, 100)
 
-    async def stop_twice() -> int:
+    async def stop_twice() -> None:
         silent = await RawClient.logged_in(own_broker)
-        process = own_broker._running()
-        process.send_signal(signal.SIGTERM)
+        os.kill(own_broker.pid, signal.SIGTERM)
         wait_until(lambda: "stopping on SIGTERM" in own_broker.printed(), "the first signal's line")
-        assert process.poll() is None, "the broker must wait for its client"
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(20)
+        assert own_broker.is_running(), "the broker must wait for its client"
+        os.kill(own_broker.pid, signal.SIGTERM)
+        assert exit_code(own_broker) == 128 + signal.SIGTERM
         await silent.close()
-        return code
 
-    assert run(stop_twice()) == 128 + signal.SIGTERM
-    own_broker._process = None
+    run(stop_twice())
     assert inspected(own_broker.data)["clean"] is False
     own_broker.start()
     assert run(contents(own_broker, "q")) == bodies

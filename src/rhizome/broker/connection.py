@@ -45,7 +45,6 @@ from rhizome.errors import (
     AmqpError,
     ChannelError,
     ChannelFault,
-    CommandInvalid,
     ConnectionForced,
     InternalFault,
 )
@@ -276,17 +275,18 @@ class Connection:
     def _consume(self, data: bytes) -> None:
         self.at = 0
         if len(self.tail) > 0:
-            if not self._complete_tail(data):
+            data = self._complete_tail(data)
+            if len(data) == 0:
                 return
         self._run_guarded(data)
 
-    def _complete_tail(self, data: bytes) -> bool:
-        """Move bytes to the tail until its first unit is whole, and run it.
+    def _complete_tail(self, data: bytes) -> bytes:
+        """Move bytes to the tail until its first unit is whole, and run that.
 
-        True if ``data`` should be run from ``self.at`` on.
+        So a message that lies across two reads costs a copy of itself, not of the reads. Answers
+        what is to be run next, from ``self.at`` on; nothing if everything has to wait.
         """
         used: i64 = 0
-        size: i64 = len(data)
         tail = self.tail
         while True:
             missing = self._missing(tail)
@@ -297,24 +297,23 @@ class Connection:
             used += len(piece)
             if len(piece) < missing:
                 self.tail = tail
-                return False
+                return b""
         self.tail = b""
-        self.at = 0
         self._run_guarded(tail)
         if self.stage == CLOSED:
-            return False
-        if len(self.tail) > 0 or self.is_waiting():
-            # The unit could not be finished (the connection is waiting for something): keep order.
-            rest = data[used:]
-            if self.is_waiting():
-                if len(rest) > 0:
-                    self.held.append(rest)
-                    self.held_bytes += len(rest)
-            else:
-                self.tail += rest
-            return False
+            return b""
+        if self.is_waiting():
+            if used < len(data):
+                self.held.append(data[used:])
+                self.held_bytes += len(data) - used
+            return b""
+        if len(self.tail) > 0:
+            # Only the beginning was a unit of its own (a publish without its content, say).
+            data = self.tail + data[used:]
+            self.tail = b""
+            used = 0
         self.at = used
-        return used < size
+        return data if used < len(data) else b""
 
     def _missing(self, tail: bytes) -> i64:
         """How many bytes at least the unit at the start of ``tail`` lacks; 0 if it can be run."""
@@ -324,7 +323,7 @@ class Connection:
         if size < 7:
             return 7 - size
         frame = u32_at(tail, 3)
-        if frame + 8 > self.frame_max or tail[0] > FRAME_HEARTBEAT:
+        if frame > self.frame_max or tail[0] > FRAME_HEARTBEAT:
             return 0
         end: i64 = frame + 8
         if size < end:
@@ -340,7 +339,7 @@ class Connection:
                 return at + 7 - size
             kind = FRAME_HEADER if left < 0 else FRAME_BODY
             frame = u32_at(tail, at + 3)
-            if tail[at] != kind or u16_at(tail, at + 1) != number or frame + 8 > self.frame_max:
+            if tail[at] != kind or u16_at(tail, at + 1) != number or frame > self.frame_max:
                 return 0
             if size < at + frame + 8:
                 return at + frame + 8 - size
@@ -391,7 +390,7 @@ class Connection:
                 return
             size = u32_at(data, at + 3)
             after: i64 = at + size + 8
-            if after - at > self.frame_max or data[at] > FRAME_HEARTBEAT:
+            if size > self.frame_max or data[at] > FRAME_HEARTBEAT:
                 bad_frame(self, data, at, size, end)
             if after > end:
                 break
@@ -399,8 +398,9 @@ class Connection:
                 bad_frame_end(self, data, at, size)
             number = u16_at(data, at + 1)
             self.current = number
+            self.at = after
             kind = data[at]
-            if kind == FRAME_METHOD and size >= 4:
+            if kind == FRAME_METHOD and size >= 4 and self.stage == RUNNING:
                 code: i64 = i64(read_i32_be(data, at + 7))
                 if code == CODE_BASIC_PUBLISH:
                     channel = self._channel(number, code)
@@ -409,13 +409,11 @@ class Connection:
                         break
                     at = done
                     continue
-                if code == CODE_BASIC_ACK and size == 13 and self.stage == RUNNING:
+                if code == CODE_BASIC_ACK and size == 13:
                     channel = self._channel(number, code)
-                    self.at = after
                     channel.ack(read_i64_be(data, at + 11), data[at + 19] & 1 == 1)
                     at = after
                     continue
-            self.at = after
             slow_frame(self, kind, number, data, at, after)
             if self.stage == CLOSED:
                 return
@@ -431,8 +429,9 @@ class Connection:
         Answers the offset behind the unit; 0 if bytes are missing. A content that is interleaved
         with frames of other channels, too large or broken goes frame by frame through the channel.
         """
-        if channel.closing or self.stage != RUNNING:
-            self.at = header_at
+        if channel.content_key is not None:
+            return self._publish_by_frames(channel, data, at, header_at)
+        if channel.closing:
             slow_frame(self, FRAME_METHOD, channel.number, data, at, header_at)
             return header_at
         if end - header_at < 7:
@@ -443,7 +442,7 @@ class Connection:
             data[header_at] != FRAME_HEADER
             or u16_at(data, header_at + 1) != channel.number
             or size < 14
-            or body_at - header_at > self.frame_max
+            or size > self.frame_max
         ):
             return self._publish_by_frames(channel, data, at, header_at)
         if body_at > end:
@@ -468,7 +467,7 @@ class Connection:
                 or u16_at(data, next_at + 1) != channel.number
                 or size > left
                 or size == 0
-                or after - next_at > self.frame_max
+                or size > self.frame_max
             ):
                 return self._publish_by_frames(channel, data, at, header_at)
             if after > end:
@@ -494,17 +493,9 @@ class Connection:
             return last
         channel = self.channels.get(number)
         if channel is None:
-            class_id = code >> 16
-            method_id = code & 0xFFFF
-            if self.stage != RUNNING:
-                raise CommandInvalid(
-                    "unexpected method before connection.open", class_id, method_id
-                )
-            raise ChannelFault("expected 'channel.open'", class_id, method_id)
+            raise ChannelFault("expected 'channel.open'", code >> 16, code & 0xFFFF)
         self.last_channel = channel
         return channel
-
-    # ---- the slow paths -------------------------------------------------------------------------
 
     def forget_channel(self, channel: Channel) -> None:
         """The number may be used again."""

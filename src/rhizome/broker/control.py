@@ -139,9 +139,10 @@ def _closing_channel_method(connection: Connection, channel: Channel, method: Me
 
 def _connection_method(connection: Connection, method: Method) -> None:
     if isinstance(method, ConnectionClose):
+        # The client closes the socket when it has read our answer; a timer does if it doesn't.
         connection.close_channels()
         connection.send(0, ConnectionCloseOk())
-        connection.stop()
+        connection.stage = CLOSING
     elif connection.handshake is not None and connection.stage < RUNNING:
         connection.handshake.handle(connection, method)
     elif isinstance(method, ConnectionUpdateSecret):

@@ -17,7 +17,15 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.spec import FRAME_MIN_SIZE
 from rhizome.broker.access import AuthDone, Identity
 from rhizome.broker.connection import Connection
-from rhizome.broker.stages import AUTHENTICATING, CLOSED, OPENING, RUNNING, STARTING, TUNING
+from rhizome.broker.stages import (
+    AUTHENTICATING,
+    CLOSED,
+    CLOSING,
+    OPENING,
+    RUNNING,
+    STARTING,
+    TUNING,
+)
 from rhizome.errors import CommandInvalid, LoginRefused, NotAllowed
 
 if TYPE_CHECKING:
@@ -120,7 +128,9 @@ class Handshake:
                 "For details see the broker logfile."
             )
             connection.send(0, ConnectionClose(error.code, error.reply_text(), 0, 0))
-        connection.stop()
+            connection.stage = CLOSING
+        else:
+            connection.stop()
 
     def _tune_ok(self, connection: Connection, method: ConnectionTuneOk) -> None:
         limits = self.broker.limits

@@ -21,6 +21,7 @@ from rhizome.broker.message import (
     content_channel,
     largest_frame,
 )
+from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import SPILL_SEGMENT_FIRST, Journal
 from rhizome.journal.records import RECORD_HEADER_BYTES, StoredMessage, decode_message
@@ -154,14 +155,22 @@ class Pager:
         taken: i64 = 0
         for index, position in entries:
             at: i64 = (i64(position) & 0xFFFFFFFF) - offset
-            stored = decode_message(buffer, at) if at < len(buffer) else None
+            if at >= len(buffer):
+                break
+            try:
+                stored = decode_message(buffer, at)
+            except CorruptRecord as error:
+                if taken > 0:
+                    break
+                raise CorruptRecord(
+                    f"message {index} in segment {position >> 32} can't be read ({error.reason}),",
+                    position & 0xFFFFFFFF,
+                ) from error
             if stored is None:
                 break
             assert stored.index == index, "an index entry points at another message"
             message = self._message(stored, position)
-            cost = message.cost
-            self.resident_bytes += cost
-            queue.resident_bytes += cost
+            self.charge(queue, message)
             lane.push(message)
             taken += 1
         if taken > 0:

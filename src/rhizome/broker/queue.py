@@ -17,6 +17,7 @@ from rhizome.broker.consumer import Consumer
 from rhizome.broker.dedup import DedupWindow
 from rhizome.broker.lane import Lane
 from rhizome.broker.lastvalue import LastValues
+from rhizome.broker.level import Level
 from rhizome.broker.message import NO_EXPIRATION, SPILL_POSITION_FIRST, Message, body_bytes
 from rhizome.broker.pacing import CONGESTED_BYTES, Pacing
 from rhizome.broker.routing.destination import Destination
@@ -33,35 +34,6 @@ REASON_REJECTED: Final = "rejected"
 REASON_EXPIRED: Final = "expired"
 REASON_MAXLEN: Final = "maxlen"
 REASON_DELIVERY_LIMIT: Final = "delivery_limit"
-
-
-@final
-class Level:
-    """The consumers of one priority; ``cursor`` is whose turn it is."""
-
-    priority: i64
-    consumers: list[Consumer]
-    cursor: i64
-
-    def __init__(self, priority: i64) -> None:
-        self.priority = priority
-        self.consumers = []
-        self.cursor = 0
-
-    def next(self) -> Consumer | None:
-        count: i64 = len(self.consumers)
-        at: i64 = self.cursor
-        tried: i64 = 0
-        while tried < count:
-            if at >= count:
-                at = 0
-            consumer = self.consumers[at]
-            at += 1
-            if consumer.can_take():
-                self.cursor = at
-                return consumer
-            tried += 1
-        return None
 
 
 @final

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
 
 CONNECTIONS_EVERY_MS: Final = 500
-CLOSE_OK_TIMEOUT_MS: Final = 10_000
+CLOSE_OK_TIMEOUT_MS: Final = 3_000
 TIMEOUT_MARKS: Final = 16
 """A consumer timeout is noticed within this fraction of it."""
 

@@ -124,7 +124,8 @@ class Store(ABC):
             store_uuid, options.spill_segment_bytes_max, SPILL_SEGMENT_FIRST, scratch=True
         )
         self._checkpoint_bytes = self.recovered.checkpoint_bytes
-        self._checkpoint_end = 0
+        # What was replayed counts: else a broker that crashes often replays ever more of it.
+        self._checkpoint_end = -_replayed_bytes(self.recovered)
         self._spill_written = 0
         self._writer = self._make_writer()
         self._spill_writer = self._make_spill_writer()
@@ -200,9 +201,12 @@ class Store(ABC):
         """Whether enough was appended since the last checkpoint to make a new one."""
         if self._checkpoint is not None or self._checkpoint_writing:
             return False
-        grown = int(self.journal.bytes_appended) - self._checkpoint_end
         cost = CHECKPOINT_COST_FACTOR * self._checkpoint_bytes
-        return grown >= max(self.options.checkpoint_bytes, cost)
+        return self.uncheckpointed_bytes() >= max(self.options.checkpoint_bytes, cost)
+
+    def uncheckpointed_bytes(self) -> int:
+        """How much of the journal a crash at this instant would make the next start replay."""
+        return int(self.journal.bytes_appended) - self._checkpoint_end
 
     def begin_checkpoint(self) -> CheckpointBuilder:
         """A builder to fill before anything else is appended to the journal."""
@@ -356,6 +360,16 @@ class Store(ABC):
 
 def _nothing() -> None:
     pass
+
+
+def _replayed_bytes(recovered: Recovered) -> int:
+    """How much of the journal lies behind the checkpoint that recovery began with."""
+    segment, offset = (
+        recovered.checkpoint_position >> 32,
+        recovered.checkpoint_position & 0xFFFFFFFF,
+    )
+    sizes = (int(each.size) for each in recovered.segments if each.segment >= segment)
+    return max(0, sum(sizes) - offset)
 
 
 def _leading_run(entries: list[tuple[int, int]]) -> list[tuple[int, int]]:

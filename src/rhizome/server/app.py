@@ -36,6 +36,7 @@ from rhizome.server.boot import make_broker, make_log
 from rhizome.server.config import Config
 from rhizome.server.logs import LogObserver, configure_logging
 from rhizome.server.maintenance import Maintenance
+from rhizome.server.memory import tune_malloc
 from rhizome.server.shell import ClientProtocol, Shell
 from rhizome.server.units import Address
 
@@ -64,20 +65,6 @@ def prepare_process() -> None:
     """Settings of the allocator and the collector that suit many small, acyclic messages."""
     gc.set_threshold(GC_THRESHOLD, 50, 50)
     tune_malloc()
-
-
-def tune_malloc() -> None:
-    """Keep freed receive buffers instead of returning them to the system page by page."""
-    import ctypes
-
-    try:
-        libc = ctypes.CDLL("libc.so.6", use_errno=True)
-        m_trim_threshold, m_top_pad, m_mmap_threshold = -1, -2, -3
-        libc.mallopt(m_mmap_threshold, 32 << 20)
-        libc.mallopt(m_trim_threshold, 64 << 20)
-        libc.mallopt(m_top_pad, 4 << 20)
-    except (OSError, AttributeError):
-        logger.debug("the C library has no mallopt; memory is managed by its defaults")
 
 
 class Application:

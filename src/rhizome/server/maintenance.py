@@ -12,9 +12,11 @@ from rhizome.broker.message import Message
 from rhizome.broker.queue import Queue
 from rhizome.journal import compaction
 from rhizome.journal.checkpoint import CheckpointBuilder
+from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.store import Store
 from rhizome.management.process import machine_memory_bytes, resident_set_bytes
 from rhizome.server.config import Config
+from rhizome.server.memory import trim_malloc
 from rhizome.server.shell import Shell
 
 logger = logging.getLogger("rhizome.maintenance")
@@ -36,6 +38,7 @@ class Maintenance:
         self.memory_max_bytes = config.memory.high_watermark.of(machine_memory_bytes())
         self.disk_free_min_bytes = 0 if config.broker.memory else config.disk.free_min_bytes
         self.disk_alarm = ""
+        self.damaged: set[int] = set()
         self.appended_last = 0
         self.appended_at_checkpoint = 0
 
@@ -68,12 +71,15 @@ class Maintenance:
         limit = self.memory_max_bytes
         if self.shell.alarm.startswith("low on memory"):
             limit = int(limit * HYSTERESIS)
-        used = max(resident_set_bytes(), int(self.broker.pager.resident_bytes))
-        if used < limit:
+        used = resident_set_bytes()
+        if used >= limit:
+            # The C library keeps what was freed; it may be enough to have that back.
+            trim_malloc()
+            used = resident_set_bytes()
+        if max(used, int(self.broker.pager.resident_bytes)) < limit:
             return ""
-        return (
-            f"low on memory: {used >> 20} MiB used, publishers wait until it is {limit >> 20} MiB"
-        )
+        end = int(self.memory_max_bytes * HYSTERESIS)
+        return f"low on memory: publishers wait until less than {end >> 20} MiB are in use"
 
     def _disk_alarm(self) -> str:
         limit = self.disk_free_min_bytes
@@ -84,7 +90,8 @@ class Maintenance:
         free = self.store.free_bytes()
         if free >= limit:
             return ""
-        return f"low on disk: {free >> 20} MiB free, publishers wait until it is {limit >> 20} MiB"
+        end = int(self.disk_free_min_bytes / HYSTERESIS)
+        return f"low on disk: publishers wait until at least {end >> 20} MiB are free"
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
@@ -114,8 +121,14 @@ class Maintenance:
     def compact(self) -> None:
         """Move the last messages out of segments that are mostly dead, a little at a time."""
         for journal in (self.store.journal, self.store.spill):
-            for segment in compaction.choose_victims(journal.segments(), count_max=1):
-                self._empty(journal is self.store.spill, segment)
+            sparse = compaction.choose_victims(journal.segments(), count_max=1 + len(self.damaged))
+            for segment in [each for each in sparse if each not in self.damaged][:1]:
+                try:
+                    self._empty(journal is self.store.spill, segment)
+                except CorruptRecord as error:
+                    # Left as it is: what can still be read there is still served from there.
+                    self.damaged.add(segment)
+                    logger.error("segment %d is damaged and is not compacted: %s", segment, error)
 
     def _empty(self, spill: bool, segment: int) -> None:
         journal = self.store.spill if spill else self.store.journal

@@ -25,6 +25,13 @@ START_SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 30.0
 POLL_SECONDS: Final = 0.01
 OUTPUT_CHARS_QUOTED_MAX: Final = 4000
+# A killed test run can't stop its brokers. The guard of each waits for the end of its input,
+# which comes when the run has gone, and then kills the broker.
+_GUARD: Final = """
+import os, signal, sys
+sys.stdin.read()
+os.kill(int(sys.argv[1]), signal.SIGKILL)
+"""
 
 
 class BrokerProcessError(Exception):
@@ -83,6 +90,11 @@ class Broker(Protocol):
     def kill(self) -> None: ...
 
 
+def _start_guard(pid: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-I", "-S", "-c", _GUARD, str(pid)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+
 class BrokerProcess:
     """One `rhizome serve` on loopback.
 
@@ -110,6 +122,7 @@ class BrokerProcess:
         self._arguments = tuple(arguments)
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self._output_start = 0
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -152,6 +165,7 @@ class BrokerProcess:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
             )
+        self._guard = _start_guard(self._process.pid)
         try:
             wait_until(self._said_ready, "the broker's ready line", START_SECONDS_MAX)
         except TimeoutError as error:
@@ -169,7 +183,7 @@ class BrokerProcess:
             raise BrokerProcessError(
                 f"{number.name} did not stop the broker\n{self.printed()}"
             ) from None
-        self._process = None
+        self._forget()
         return code
 
     def kill(self) -> None:
@@ -177,7 +191,7 @@ class BrokerProcess:
         process = self._running()
         process.kill()
         process.wait(STOP_SECONDS_MAX)
-        self._process = None
+        self._forget()
 
     def restart(self) -> None:
         """Stop cleanly and start again on the same ports and data."""
@@ -217,10 +231,18 @@ class BrokerProcess:
             raise BrokerProcessError("no broker is running: call start() first")
         return self._process
 
+    def _forget(self) -> None:
+        """The process has ended; its guard must end before the number is given to another."""
+        self._process = None
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
+
     def _said_ready(self) -> bool:
         process = self._running()
         if process.poll() is not None:
-            self._process = None
+            self._forget()
             printed = self.printed()
             raise BrokerProcessError(f"the broker exited with {process.returncode}\n{printed}")
         lines = self._output_since_start().splitlines()

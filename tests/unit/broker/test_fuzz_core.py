@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +19,9 @@ from tests.fuzz.traffic import Traffic
 EXAMPLES = settings.default.max_examples if settings.default is not None else 100
 SLOW_CHECKS = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
 
+# The text of a frame error shows as much of the frame as has come.
+FRAME_ERROR_CLOSE = re.compile(rb"\x01\0\0....\0\x0a\0\x32\x01\xf5.*\xce", re.DOTALL)
+
 attacks = st.binary(min_size=1000, max_size=2500)
 
 
@@ -29,18 +34,26 @@ def test_no_attack_harms_the_core_or_its_other_clients(data: bytes) -> None:
 # --- cuts
 
 
-def record(data: bytes, inputs_max: int = 25) -> tuple[list[bytes], bytes]:
-    """Let one client do what `data` says; its inputs, turn by turn, and all that it was sent."""
+def record(data: bytes, inputs_max: int = 25) -> tuple[list[bytes], list[bytes]]:
+    """Let one client do what `data` says; its inputs and what it was sent, turn by turn."""
     choices = Choices(data)
     traffic = Traffic(choices, 60)
     arena, client = prepared(traffic)
     traffic.client = client
     inputs: list[bytes] = []
+    outputs: list[bytes] = []
     while len(inputs) < inputs_max and not choices.exhausted() and not client.closed:
         one = traffic.input()
         inputs.append(one)
-        client.feed([one])
-    return inputs, client.output
+        outputs.append(fed(client, [one]))
+    return inputs, outputs
+
+
+def fed(client: RawClient, pieces: list[bytes]) -> bytes:
+    """What a client is sent in answer to some bytes."""
+    client.output = b""
+    client.feed(pieces)
+    return FRAME_ERROR_CLOSE.sub(b"501", client.output)
 
 
 def prepared(traffic: Traffic) -> tuple[Arena, RawClient]:
@@ -53,15 +66,14 @@ def prepared(traffic: Traffic) -> tuple[Arena, RawClient]:
     return arena, client
 
 
-def replayed(data: bytes, inputs: list[bytes], cuts: Choices | None) -> bytes:
-    """The output for the same inputs, cut as `cuts` says or into single bytes."""
+def replayed(data: bytes, inputs: list[bytes], cuts: Choices | None) -> list[bytes]:
+    """The outputs for the same inputs, cut as `cuts` says or into single bytes."""
     _, client = prepared(Traffic(Choices(data), 60))
+    outputs: list[bytes] = []
     for one in inputs:
-        if cuts is None:
-            client.feed([one[at : at + 1] for at in range(len(one))])
-        else:
-            client.feed(cut(one, cuts))
-    return client.output
+        single = [one[at : at + 1] for at in range(len(one))]
+        outputs.append(fed(client, single if cuts is None else cut(one, cuts)))
+    return outputs
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=SLOW_CHECKS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rhizome.amqp import methods as m
-from rhizome.amqp.frames import body_of, header_payload_of, method_frame
+from rhizome.amqp.frames import body_of, header_payload_of
 from rhizome.amqp.properties import Properties, decode_properties
 from rhizome.broker.browsing import COUNT_MAX, Browsed, browse
 from rhizome.journal.files import MemoryFiles
@@ -521,7 +521,7 @@ class Histories(RuleBasedStateMachine):
         self.client.log = None
         for name in self.model.queues:
             self.client.send(m.QueueDelete(name), channel=PLAIN)
-        self.client.send_bytes(method_frame(0, m.ConnectionClose(200, "", 0, 0)))
+        self.client.close_socket()
         assert self.core.broker.connections == {}
         assert self.core.broker.pager.resident_bytes == 0
         assert self.core.store.journal.live_references() == {}

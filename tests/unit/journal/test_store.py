@@ -168,6 +168,28 @@ def test_a_checkpoint_frees_the_segments_that_it_does_not_need(place: Place) -> 
     assert store.recovered.records <= 2
 
 
+def test_what_crashes_left_to_replay_counts_towards_the_next_checkpoint(place: Place) -> None:
+    lives = 0
+    while True:
+        store = place.open()
+        if store.checkpoint_due():
+            break
+        enqueue(store, lives + 1, 1000)
+        place.flush(store)
+        place.close(store)
+        lives += 1
+        assert lives < 100, "no number of crashes makes a checkpoint due"
+    assert store.uncheckpointed_bytes() > lives * 1000
+    entries = list(store.recovered.queues[1].in_order().positions())
+    store.checkpoint(snapshot(store, entries))
+    assert not store.checkpoint_due()
+    place.flush(store)
+    place.close(store)
+    store = place.open()
+    assert store.uncheckpointed_bytes() < 200
+    assert indexes(store) == list(range(1, lives + 1))
+
+
 def test_spilled_bodies_are_read_back_and_gone_after_a_restart(place: Place) -> None:
     store = place.open()
     spill = PagedIndex()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -62,3 +64,33 @@ def test_a_broker_keeps_its_ports_over_restarts_and_crashes(tmp_path: Path) -> N
 def test_sigint_closes_as_cleanly_as_sigterm(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         assert broker.stop(signal.SIGINT) == 0
+
+
+KILLED_RUN = """
+import sys, threading
+from pathlib import Path
+from rhizome.testing.processes import BrokerProcess
+broker = BrokerProcess(Path(sys.argv[1]))
+broker.start()
+print(broker.pid, flush=True)
+threading.Event().wait()
+"""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it isn't only waiting to be reaped."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.timeout(60)
+def test_a_broker_ends_when_the_run_that_started_it_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED_RUN, str(tmp_path)]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert run.stdout is not None
+    pid = int(run.stdout.readline())
+    run.kill()
+    run.communicate()
+    wait_until(lambda: not is_alive(pid), "the broker to end")

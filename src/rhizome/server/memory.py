@@ -1,0 +1,32 @@
+"""Memory: settings of the C library's allocator that suit a broker."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import Final
+
+logger = logging.getLogger("rhizome.memory")
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
+_M_MMAP_THRESHOLD: Final = -3
+
+
+def tune_malloc() -> None:
+    """Keep freed receive buffers instead of returning them to the system page by page."""
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+        libc.mallopt(_M_TOP_PAD, 4 << 20)
+    except (OSError, AttributeError):
+        logger.debug("the C library has no mallopt; memory is managed by its defaults")
+
+
+def trim_malloc() -> None:
+    """Give back to the system what was freed and kept."""
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except (OSError, AttributeError):
+        logger.debug("the C library has no malloc_trim")
