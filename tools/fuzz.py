@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import importlib.util
 import os
 import random
@@ -21,7 +22,8 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 # Coverage is measured in the interpreted form; compiled modules have no lines to see.
@@ -77,12 +79,11 @@ class Coverage:
         self._count = len(self.lines)
         return grew
 
-    def _call(self, frame: object, event: str, argument: object) -> object:
-        code: CodeType = frame.f_code  # type: ignore[attr-defined]
-        return self._line if code.co_filename.startswith(self._prefix) else None
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(self._prefix) else None
 
-    def _line(self, frame: object, event: str, argument: object) -> object:
-        self.lines.add((frame.f_code, frame.f_lineno))  # type: ignore[attr-defined]
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        self.lines.add((frame.f_code, frame.f_lineno))
         return self._line
 
 
@@ -136,8 +137,7 @@ def report(corpus: Path, data: bytes) -> int:
 
 def run_atheris(arguments: argparse.Namespace) -> int:
     """Atheris ends the process itself, with another code than 0 if it found something."""
-    import atheris
-
+    atheris = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["rhizome.amqp", "rhizome.broker", "rhizome.journal"]):
         from tests.fuzz.session import run_session
 

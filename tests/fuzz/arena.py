@@ -28,8 +28,7 @@ GONE_MS: Final = 30_000
 
 
 def _leaves(base: type[errors.AmqpError]) -> dict[int, str]:
-    found = {kind.code: kind.name for kind in base.__subclasses__()}
-    return found
+    return {kind.code: kind.name for kind in base.__subclasses__()}
 
 
 CHANNEL_CODES: Final = _leaves(errors.ChannelError)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from rhizome.amqp import methods as m
 from rhizome.amqp.frames import method_frame
 from rhizome.broker.stages import CLOSING
@@ -86,9 +88,7 @@ def _step(arena: Arena, clients: list[RawClient], choices: Choices, traffic: Tra
     client = clients[at]
     if client.closed or (client.connection.stage == CLOSING and choices.chance(3)):
         if not client.closed:
-            amid_frame = len(client.connection.tail) > 0
-            client.send_bytes(method_frame(0, m.ConnectionCloseOk()))
-            assert client.closed or amid_frame
+            say_close_ok(client)
         clients[at] = _intruder(arena, choices)
         return
     kind = choices.below(32)
@@ -106,6 +106,13 @@ def _step(arena: Arena, clients: list[RawClient], choices: Choices, traffic: Tra
         client.feed(cut(traffic.input(), choices))
 
 
+def say_close_ok(client: RawClient) -> None:
+    """The end of a connection, unless it comes amid another frame."""
+    is_amid = len(client.connection.tail) > 0
+    client.send_bytes(method_frame(0, m.ConnectionCloseOk()))
+    assert client.closed or is_amid
+
+
 def _socket_event(client: RawClient, choices: Choices) -> None:
     what = choices.below(3)
     if what == 0:
@@ -120,4 +127,4 @@ def cut(data: bytes, choices: Choices) -> list[bytes]:
     """The same bytes in one to four pieces."""
     cuts = sorted({choices.below(len(data) + 1) for _ in range(choices.below(4))})
     edges = [0, *cuts, len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    return [data[a:b] for a, b in pairwise(edges) if a < b]

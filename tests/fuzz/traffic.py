@@ -4,6 +4,7 @@ in one or many frames, and every way to get one of these wrong.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from rhizome.amqp import methods as m
@@ -159,6 +160,9 @@ class Traffic:
             return self.choices.pick((1, 0, 2, 9, -1, 1 << 40))
         return self.choices.pick(held)
 
+    def one_of(self, *makers: Callable[[], m.Method]) -> m.Method:
+        return self.choices.pick(makers)()
+
     def method(self, channel: int) -> m.Method:
         if self.wrong():
             return self._odd()
@@ -175,46 +179,40 @@ class Traffic:
         c = self.choices
         if self.client is not None and self.client.held_tags(channel) and not c.chance(3):
             return self._settling(channel)
-        return c.pick(
-            (
-                lambda: m.BasicConsume(self.queue(), c.pick(TAGS), False, c.chance(3)),
-                lambda: m.BasicConsume(
-                    self.queue(), "", exclusive=c.chance(4), arguments={"x-priority": c.below(3)}
-                ),
-                lambda: m.BasicConsume(REPLY_TO, "r", no_ack=not self.wrong()),
-                lambda: m.BasicGet(self.queue(), c.chance(2)),
-                lambda: m.BasicGet(self.queue(), False),
-                lambda: m.BasicCancel(c.pick(TAGS), c.chance(4)),
-                lambda: m.BasicQos(0, c.below(4), c.chance(3)),
-            )
-        )()
+        return self.one_of(
+            lambda: m.BasicConsume(self.queue(), c.pick(TAGS), False, c.chance(3)),
+            lambda: m.BasicConsume(
+                self.queue(), "", exclusive=c.chance(4), arguments={"x-priority": c.below(3)}
+            ),
+            lambda: m.BasicConsume(REPLY_TO, "r", no_ack=not self.wrong()),
+            lambda: m.BasicGet(self.queue(), c.chance(2)),
+            lambda: m.BasicGet(self.queue(), False),
+            lambda: m.BasicCancel(c.pick(TAGS), c.chance(4)),
+            lambda: m.BasicQos(0, c.below(4), c.chance(3)),
+        )
 
     def _settling(self, channel: int) -> m.Method:
         c = self.choices
-        return c.pick(
-            (
-                lambda: m.BasicAck(self.tag(channel), c.chance(3)),
-                lambda: m.BasicNack(self.tag(channel), c.chance(3), c.chance(2)),
-                lambda: m.BasicReject(self.tag(channel), c.chance(2)),
-                lambda: m.BasicRecover(True),
-                lambda: m.BasicRecoverAsync(True),
-            )
-        )()
+        return self.one_of(
+            lambda: m.BasicAck(self.tag(channel), c.chance(3)),
+            lambda: m.BasicNack(self.tag(channel), c.chance(3), c.chance(2)),
+            lambda: m.BasicReject(self.tag(channel), c.chance(2)),
+            lambda: m.BasicRecover(True),
+            lambda: m.BasicRecoverAsync(True),
+        )
 
     def _queues(self) -> m.Method:
         c = self.choices
-        return c.pick(
-            (
-                self.declare,
-                self.declare,
-                lambda: m.QueueBind(
-                    self.queue(), self.exchange(), self.key(), False, self.table(BIND_ARGUMENTS, 2)
-                ),
-                lambda: m.QueueUnbind(self.queue(), self.exchange(), self.key(), {}),
-                lambda: m.QueuePurge(self.queue(), c.chance(6)),
-                lambda: m.QueueDelete(self.queue(), c.chance(4), c.chance(4), c.chance(6)),
-            )
-        )()
+        return self.one_of(
+            self.declare,
+            self.declare,
+            lambda: m.QueueBind(
+                self.queue(), self.exchange(), self.key(), False, self.table(BIND_ARGUMENTS, 2)
+            ),
+            lambda: m.QueueUnbind(self.queue(), self.exchange(), self.key(), {}),
+            lambda: m.QueuePurge(self.queue(), c.chance(6)),
+            lambda: m.QueueDelete(self.queue(), c.chance(4), c.chance(4), c.chance(6)),
+        )
 
     def declare(self) -> m.QueueDeclare:
         c = self.choices
@@ -243,57 +241,46 @@ class Traffic:
 
     def _exchanges(self) -> m.Method:
         c = self.choices
-        return c.pick(
-            (
-                self.declare_exchange,
-                self.declare_exchange,
-                lambda: m.ExchangeBind(
-                    self.exchange(), self.exchange(), self.key(), c.chance(6), {}
-                ),
-                lambda: m.ExchangeUnbind(
-                    self.exchange(), self.exchange(), self.key(), c.chance(6), {}
-                ),
-                lambda: m.ExchangeDelete(self.exchange(), c.chance(3), c.chance(6)),
-            )
-        )()
+        return self.one_of(
+            self.declare_exchange,
+            self.declare_exchange,
+            lambda: m.ExchangeBind(self.exchange(), self.exchange(), self.key(), c.chance(6), {}),
+            lambda: m.ExchangeUnbind(self.exchange(), self.exchange(), self.key(), c.chance(6), {}),
+            lambda: m.ExchangeDelete(self.exchange(), c.chance(3), c.chance(6)),
+        )
 
     def _modes(self, channel: int) -> m.Method:
         c = self.choices
         if self.client is not None and self.client.is_transactional(channel) and not c.chance(3):
-            return c.pick((m.TxCommit, m.TxRollback))()
-        return c.pick(
-            (
-                m.TxSelect,
-                lambda: m.ConfirmSelect(c.chance(3)),
-                lambda: m.ChannelClose(200, "bye", 0, 0),
-                lambda: m.ChannelFlow(True),
-            )
-        )()
+            return self.one_of(m.TxCommit, m.TxRollback)
+        return self.one_of(
+            m.TxSelect,
+            lambda: m.ConfirmSelect(c.chance(3)),
+            lambda: m.ChannelClose(200, "bye", 0, 0),
+            lambda: m.ChannelFlow(True),
+        )
 
     def _odd(self) -> m.Method:
-        c = self.choices
-        return c.pick(
-            (
-                m.ChannelOpen,
-                m.ChannelCloseOk,
-                m.TxCommit,
-                lambda: m.ConnectionUpdateSecret(b"s", "r"),
-                lambda: m.ChannelFlow(False),
-                lambda: m.ChannelFlowOk(True),
-                lambda: m.ConnectionClose(200, "bye", 0, 0),
-                m.ConnectionCloseOk,
-                lambda: m.ConnectionOpen("/"),
-                lambda: m.ConnectionTuneOk(0, 0, 0),
-                lambda: m.ConnectionStartOk({}, "PLAIN", b"", "en_US"),
-                lambda: m.BasicDeliver("t", 1, False, "", "q0"),
-                lambda: m.QueueDeclareOk("q0", 1, 1),
-                m.BasicGetEmpty,
-                lambda: m.ConnectionBlocked("because"),
-                lambda: m.BasicQos(5, 0, False),
-                lambda: m.BasicRecover(False),
-                lambda: m.BasicPublish("", "q0"),
-            )
-        )()
+        return self.one_of(
+            m.ChannelOpen,
+            m.ChannelCloseOk,
+            m.TxCommit,
+            lambda: m.ConnectionUpdateSecret(b"s", "r"),
+            lambda: m.ChannelFlow(False),
+            lambda: m.ChannelFlowOk(True),
+            lambda: m.ConnectionClose(200, "bye", 0, 0),
+            m.ConnectionCloseOk,
+            lambda: m.ConnectionOpen("/"),
+            lambda: m.ConnectionTuneOk(0, 0, 0),
+            lambda: m.ConnectionStartOk({}, "PLAIN", b"", "en_US"),
+            lambda: m.BasicDeliver("t", 1, False, "", "q0"),
+            lambda: m.QueueDeclareOk("q0", 1, 1),
+            m.BasicGetEmpty,
+            lambda: m.ConnectionBlocked("because"),
+            lambda: m.BasicQos(5, 0, False),
+            lambda: m.BasicRecover(False),
+            lambda: m.BasicPublish("", "q0"),
+        )
 
     def publish(self, channel: int) -> list[bytes]:
         """The frames of a publish, most often right ones."""

@@ -410,7 +410,7 @@ def crash(tmp_path_factory: pytest.TempPathFactory) -> Crash:
 @pytest.fixture
 def victim(tmp_path: Path, crash: Crash) -> Iterator[BrokerProcess]:
     """A broker that is not running, with a copy of the crashed store."""
-    broker = BrokerProcess(tmp_path / "victim")
+    broker = broker_with(tmp_path / "victim")
     crash.copy(broker)
     yield broker
     if broker.is_running():
@@ -425,10 +425,8 @@ def test_a_torn_tail_is_cut_off_and_nothing_before_it_is_lost(
     cuts: list[tuple[Callable[[Path, int, int], None], int, int]] = [
         (truncate, last, crash.extents[last][2] - 1),
         (truncate, last - 7, crash.extents[last - 7][1] + 5000),
-        (scribble, last - 2, crash.extents[last - 2][1]),
         (scribble, last - 9, crash.extents[last - 9][1] + 21),
-        (blank, last - 1, crash.extents[last - 1][1]),
-        (blank, last - 12, crash.extents[last - 12][1] + 5000),
+        (blank, last - 12, crash.extents[last - 12][1]),
     ]
     for damage, number, at in cuts:
         assert crash.extents[number][0] == 3, "the cut must be in the last segment"
@@ -623,7 +621,7 @@ def test_delayed_messages_survive_a_kill_and_arrive_in_the_order_of_their_time(
 
 
 def test_two_brokers_cannot_share_a_store(own_broker: BrokerProcess) -> None:
-    other = BrokerProcess(own_broker.directory.parent / "other")
+    other = broker_with(own_broker.directory.parent / "other")
     other.data = own_broker.data
     text = refusal(other)
     assert re.search(rf"in use by process {own_broker.pid}", text)

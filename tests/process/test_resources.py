@@ -196,7 +196,7 @@ async def take_and_ack(channel: Channel, queue: str, count: int) -> None:
 
 def memory_at_work(directory: Path) -> int:
     """What a broker of this build takes when it has served a little."""
-    with BrokerProcess(directory) as broker:
+    with broker_with(directory) as broker:
         run(fill(broker, "q", TRANSIENT, 100))
         return resident_bytes(broker.pid)
 
@@ -314,7 +314,7 @@ def test_a_full_disk_holds_confirms_back_until_there_is_space_and_loses_nothing(
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker for the tests with many clients."""
-    with BrokerProcess(tmp_path_factory.mktemp("crowded")) as broker:
+    with broker_with(tmp_path_factory.mktemp("crowded")) as broker:
         yield broker
 
 

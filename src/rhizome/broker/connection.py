@@ -328,9 +328,13 @@ class Connection:
         end: i64 = frame + 8
         if size < end:
             return end - size
+        number = u16_at(tail, 1)
         if tail[0] != FRAME_METHOD or frame < 4 or read_i32_be(tail, 7) != CODE_BASIC_PUBLISH:
             return 0
-        return self._missing_content(tail, end, u16_at(tail, 1), size)
+        channel = self.channels.get(number)
+        if channel is None or channel.content_key is not None:
+            return 0
+        return self._missing_content(tail, end, number, size)
 
     def _missing_content(self, tail: bytes, at: i64, number: i64, size: i64) -> i64:
         left: i64 = -1

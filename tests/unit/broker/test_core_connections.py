@@ -43,6 +43,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.properties import Properties
 from rhizome.broker.pacing import CONGESTED_BYTES
+from rhizome.broker.timers import CLOSE_OK_TIMEOUT_MS
 from rhizome.testing.core import Core, CoreClient, make_core
 
 PERSISTENT = Properties(delivery_mode=2)
@@ -367,6 +368,10 @@ def test_everything_on_a_failed_channel_is_ignored_until_its_close_is_answered(
 def test_polite_close_is_answered_and_ends_the_connection(core: Core, client: CoreClient) -> None:
     client.send(ConnectionClose(200, "bye", 0, 0), channel=0)
     client.expect(ConnectionCloseOk, 0)
+    assert not client.closed  # the client closes the socket when it has read close-ok
+    client.send(ConnectionClose(200, "bye again", 0, 0), channel=0)
+    client.expect(ConnectionCloseOk, 0)
+    core.advance(CLOSE_OK_TIMEOUT_MS + 1000)
     assert client.closed
     assert core.broker.connections == {}
 

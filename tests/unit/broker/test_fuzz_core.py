@@ -38,7 +38,7 @@ def record(data: bytes, inputs_max: int = 25) -> tuple[list[bytes], list[bytes]]
     """Let one client do what `data` says; its inputs and what it was sent, turn by turn."""
     choices = Choices(data)
     traffic = Traffic(choices, 60)
-    arena, client = prepared(traffic)
+    _, client = prepared(traffic)
     traffic.client = client
     inputs: list[bytes] = []
     outputs: list[bytes] = []

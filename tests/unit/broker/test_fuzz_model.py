@@ -38,14 +38,14 @@ TICK_MS = 25
 
 channels = st.sampled_from(CHANNELS)
 names = st.sampled_from(NAMES)
-ttls = st.sampled_from((None, None, 0, 40, 200))
-lengths = st.sampled_from((None, None, 0, 1, 3))
+ttls = st.sampled_from((None, None, None, None, 0, 40, 200))
+lengths = st.sampled_from((None, None, None, None, 0, 1, 3))
 overflows = st.sampled_from(("drop-head", "reject-publish", "reject-publish-dlx"))
 sends = st.tuples(
     st.sampled_from((*NAMES, *NAMES, EVERYWHERE)),
     st.booleans(),
     st.integers(0, 3),
-    st.sampled_from((None, None, None, 0, 30, 500)),
+    st.sampled_from((None, None, None, None, None, None, 0, 30, 500)),
 )
 
 
@@ -236,7 +236,14 @@ class Histories(RuleBasedStateMachine):
 
     # --- publishing
 
-    @rule(number=channels, batch=st.lists(sends, min_size=1, max_size=5))
+    @rule(number=channels, batch=st.lists(sends, min_size=2, max_size=6))
+    def publish_many(self, number: int, batch: list[tuple[str, bool, int, int | None]]) -> None:
+        self.publish(number, batch)
+
+    @rule(number=channels, name=names, persistent=st.booleans(), count=st.integers(1, 5))
+    def publish_alike(self, number: int, name: str, persistent: bool, count: int) -> None:
+        self.publish(number, [(name, persistent, 0, None)] * count)
+
     def publish(self, number: int, batch: list[tuple[str, bool, int, int | None]]) -> None:
         channel = self.model.channels[number]
         data = b""
@@ -339,10 +346,26 @@ class Histories(RuleBasedStateMachine):
                 channel.settled[held] = kind
             else:
                 self.model.settle(channel, held, kind)
-        method = m.BasicAck(tag, multiple)
+        self.send_settlement(number, tag, multiple, kind)
+
+    def send_settlement(self, number: int, tag: int, multiple: bool, kind: int) -> None:
+        ack = m.BasicAck(tag, multiple)
         nack = m.BasicNack(tag, multiple, kind == REQUEUE)
-        self.client.send(method if kind == ACK else nack, channel=number)
+        self.client.send(ack if kind == ACK else nack, channel=number)
         self.finish(0)
+
+    @rule(name=names, pulls=st.integers(1, 4), data=st.data())
+    def pull_and_give_one_back(self, name: str, pulls: int, data: st.DataObject) -> None:
+        """Whatever was pulled meanwhile, it is back at its own place."""
+        channel = self.model.channels[PLAIN]
+        before = channel.tag
+        for _ in range(pulls):
+            self.get(PLAIN, name, False)
+        pulled = [tag for tag in channel.held if tag > before]
+        if pulled:
+            tag = data.draw(st.sampled_from(pulled), "tag")
+            self.model.settle(channel, tag, REQUEUE)
+            self.send_settlement(PLAIN, tag, False, REQUEUE)
 
     @rule(number=channels)
     def recover(self, number: int) -> None:
@@ -368,8 +391,10 @@ class Histories(RuleBasedStateMachine):
         (answer,) = self.finish(1)
         assert isinstance(answer, m.TxCommitOk if is_commit else m.TxRollbackOk)
 
-    @rule()
-    def close_plain_channel(self) -> None:
+    @rule(chance=st.integers(0, 2))
+    def close_plain_channel(self, chance: int) -> None:
+        if chance:
+            return
         self.model.close(self.model.channels[PLAIN])
         self.model.channels[PLAIN] = ModelChannel(PLAIN)
         self.client.send(m.ChannelClose(200, "", 0, 0), m.ChannelOpen(), channel=PLAIN)
@@ -392,8 +417,10 @@ class Histories(RuleBasedStateMachine):
             assert answer.message_count == count
 
     @precondition(lambda self: not self.holding)
-    @rule(name=names)
-    def delete_or_declare(self, name: str) -> None:
+    @rule(name=names, chance=st.integers(0, 2))
+    def delete_or_declare(self, name: str, chance: int) -> None:
+        if chance and name in self.model.queues:
+            return
         queue = self.model.queues.pop(name, None)
         if queue is None:
             # Whether a new queue gets what was published to an old one is not laid down.
@@ -450,10 +477,11 @@ class Histories(RuleBasedStateMachine):
         self.finish(0)
 
     @precondition(lambda self: not self.holding)
-    @rule()
-    def crash(self) -> None:
+    @rule(chance=st.integers(0, 2))
+    def crash(self, chance: int) -> None:
         """Everything that a client was told is on disk."""
-        self.reboot(self.core.files, self.model.durable())
+        if chance == 0:
+            self.reboot(self.core.files, self.model.durable())
 
     @precondition(lambda self: self.holding)
     @rule()
