@@ -18,6 +18,9 @@ from rhizome.testing.processes import wait_until
 Unique = Callable[[str], str]
 SECONDS_MAX = 20
 
+# A test run that was started in the background ignores SIGINT, and so would its children.
+HEED_INTERRUPTS = ("env", "--default-signal=INT")
+
 
 class Command:
     """Runs `rhizome ...` against one broker."""
@@ -27,7 +30,7 @@ class Command:
 
     def run(self, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [sys.executable, "-m", "rhizome", *arguments],
+            [*HEED_INTERRUPTS, sys.executable, "-m", "rhizome", *arguments],
             input=given,
             capture_output=True,
             timeout=SECONDS_MAX,
@@ -85,7 +88,7 @@ def test_a_line_is_sent_before_the_next_one_comes(command: Command, queue: str) 
         blocking.Connection(command.broker.url) as connection,
         connection.channel() as channel,
         subprocess.Popen(
-            [sys.executable, "-m", "rhizome", *arguments],
+            [*HEED_INTERRUPTS, sys.executable, "-m", "rhizome", *arguments],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as process,
@@ -107,7 +110,7 @@ def test_ctrl_c_ends_publish_though_its_input_stays_open(command: Command, queue
         blocking.Connection(command.broker.url) as connection,
         connection.channel() as channel,
         subprocess.Popen(
-            [sys.executable, "-m", "rhizome", *arguments],
+            [*HEED_INTERRUPTS, sys.executable, "-m", "rhizome", *arguments],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as process,
@@ -174,8 +177,13 @@ def test_what_the_broker_refuses_is_told_in_one_line(
 
 def test_ctrl_c_ends_consume_without_a_traceback(command: Command, queue: str) -> None:
     command.amqp("publish", "--key", queue, "--body", "seen", "--confirm")
-    arguments = [sys.executable, "-m", "rhizome", "consume", queue, "--uri", command.broker.url]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    arguments = [*HEED_INTERRUPTS, sys.executable, "-m", "rhizome", "consume", queue]
+    arguments += ["--uri", command.broker.url]
+    with subprocess.Popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"seen\n"
         process.send_signal(signal.SIGINT)
@@ -305,7 +313,7 @@ def test_ctrl_c_ends_a_benchmark_early_and_leaves_no_queue(
     with (
         blocking.Connection(command.broker.url) as connection,
         subprocess.Popen(
-            [sys.executable, "-m", "rhizome", *arguments],
+            [*HEED_INTERRUPTS, sys.executable, "-m", "rhizome", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as process,

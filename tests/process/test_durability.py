@@ -562,8 +562,7 @@ def exit_code(broker: BrokerProcess) -> int:
 
 def test_sigint_closes_cleanly_too(own_broker: BrokerProcess) -> None:
     fill(own_broker, 10, 100)
-    os.kill(own_broker.pid, signal.SIGINT)
-    assert exit_code(own_broker) == 0
+    assert own_broker.stop(signal.SIGINT) == 0
     assert inspected(own_broker.data)["clean"] is True
 
 

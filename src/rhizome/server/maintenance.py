@@ -40,7 +40,6 @@ class Maintenance:
         self.disk_alarm = ""
         self.damaged: set[int] = set()
         self.appended_last = 0
-        self.appended_at_checkpoint = 0
 
     def run(self) -> None:
         self.check_alarms()
@@ -56,10 +55,7 @@ class Maintenance:
         appended = int(self.store.journal.bytes_appended)
         rests = appended == self.appended_last
         self.appended_last = appended
-        if not rests or appended - self.appended_at_checkpoint < RESTING_BYTES_MIN:
-            return False
-        self.appended_at_checkpoint = appended
-        return True
+        return rests and self.store.uncheckpointed_bytes() >= RESTING_BYTES_MIN
 
     # ---- alarms ---------------------------------------------------------------------------------
 

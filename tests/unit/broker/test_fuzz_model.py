@@ -283,6 +283,15 @@ class Histories(RuleBasedStateMachine):
         prefetch=st.integers(0, 3),
         priority=st.integers(0, 1),
     )
+    def start_consumer(
+        self, number: int, name: str, no_ack: int, prefetch: int, priority: int
+    ) -> None:
+        self.consume(number, name, no_ack, prefetch, priority)
+
+    @rule(name=names, prefetch=st.integers(1, 3))
+    def start_plain_consumer(self, name: str, prefetch: int) -> None:
+        self.consume(PLAIN, name, 1, prefetch, 0)
+
     def consume(self, number: int, name: str, no_ack: int, prefetch: int, priority: int) -> None:
         queue = self.model.queues.get(name)
         if queue is None or len(queue.consumers) > 3:
@@ -477,26 +486,29 @@ class Histories(RuleBasedStateMachine):
         self.finish(0)
 
     @precondition(lambda self: not self.holding)
-    @rule(chance=st.integers(0, 2))
+    @rule(chance=st.integers(0, 5))
     def crash(self, chance: int) -> None:
         """Everything that a client was told is on disk."""
         if chance == 0:
             self.reboot(self.core.files, self.model.durable())
 
     @precondition(lambda self: self.holding)
-    @rule()
-    def crash_without_what_was_not_synced(self) -> None:
-        assert self.kept is not None
-        self.reboot(self.kept, self.kept_model)
+    @rule(chance=st.integers(0, 2))
+    def crash_without_what_was_not_synced(self, chance: int) -> None:
+        if chance == 0:
+            assert self.kept is not None
+            self.reboot(self.kept, self.kept_model)
 
     @precondition(lambda self: self.holding)
-    @rule(data=st.data())
-    def crash_amid_a_write(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), chance=st.integers(0, 2))
+    def crash_amid_a_write(self, data: st.DataObject, chance: int) -> None:
         """A part of what was not synced is on disk: the beginning, up to any byte."""
+        if chance:
+            return
         assert self.kept is not None
-        known = {(name, e.body): e.seq for name, kept in self.kept_model.items() for e in kept}
-        safe = known.keys() - self.gone
-        known |= self.model.places
+        kept = {(name, e.body): e.seq for name, some in self.kept_model.items() for e in some}
+        safe = kept.keys() - self.gone
+        known = self.model.places | kept
         files = copied(self.core.files)
         last = max(files.contents)
         synced_bytes = len(self.kept.contents.get(last, b""))
@@ -583,7 +595,7 @@ def copied(files: MemoryFiles) -> MemoryFiles:
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=40,
+    max_examples=2 * EXAMPLES,
+    stateful_step_count=60,
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.filter_too_much),
 )
