@@ -492,6 +492,16 @@ class Histories(RuleBasedStateMachine):
         if chance == 0:
             self.reboot(self.core.files, self.model.durable())
 
+    @precondition(lambda self: not self.holding)
+    @rule(name=names, chance=st.integers(0, 1))
+    def purge_around_a_pulled_one_and_crash(self, name: str, chance: int) -> None:
+        """What a client holds is not purged."""
+        if chance == 0:
+            self.publish(PLAIN, [(name, True, 0, None)] * 2 if name in self.model.queues else [])
+            self.get(PLAIN, name, False)
+            self.purge(name)
+            self.reboot(self.core.files, self.model.durable())
+
     @precondition(lambda self: self.holding)
     @rule(chance=st.integers(0, 2))
     def crash_without_what_was_not_synced(self, chance: int) -> None:
