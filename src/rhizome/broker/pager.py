@@ -206,6 +206,19 @@ class Pager:
             self.routes[tail] = route
         return route
 
+    def can_read_first(self, lane: Lane) -> bool:
+        """Whether the first paged message of a lane was appended before this turn."""
+        position = lane.paged.find(lane.paged.first_index())
+        return 0 < position < self.readable_end(position >> 32)
+
+    def read_first(self, lane: Lane) -> Message | None:
+        """The first paged message of a lane, left where it is; None if its record is damaged."""
+        try:
+            return self.read_one(lane.paged.find(lane.paged.first_index()))
+        except CorruptRecord:
+            # Whoever fills the lane says so.
+            return None
+
     def read_one(self, position: i64) -> Message:
         """One paged message, left where it is."""
         segment: i64 = position >> 32

@@ -340,19 +340,20 @@ class Queue(Destination):
             return False
         message = lane.peek()
         if message is None:
-            position = lane.paged.find(first)
-            segment: i64 = position >> 32
-            if position == 0 or position >= self.broker.pager.readable_end(segment):
+            if not self.broker.pager.can_read_first(lane):
                 return False
-            message = self.broker.pager.read_one(position)
-        if self.last_values is not None and self.last_values.is_stale(message):
+            message = self.broker.pager.read_first(lane)
+        if message is not None and self._is_stale(message):
             return True
-        expires_ms = self.expires_ms(message)
+        expires_ms = NEVER_MS if message is None else self.expires_ms(message)
         if now_ms > expires_ms:
             return True
         lane.fresh_index = first
         lane.fresh_until_ms = expires_ms
         return False
+
+    def _is_stale(self, message: Message) -> bool:
+        return self.last_values is not None and self.last_values.is_stale(message)
 
     def dispatch(self, now_ms: i64) -> None:
         """Hand ready messages to consumers until one of the two runs out."""
