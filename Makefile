@@ -21,6 +21,7 @@ GENERATORS = $(wildcard tools/generate_*.py)
 LISTEN ?= 127.0.0.1:5672
 HTTP ?= 127.0.0.1:15672
 DATA ?= ./data
+FUZZ_SECONDS ?= 600
 
 .PHONY: help run test check unit interop soak bench build clean constraints test-deps
 
@@ -53,6 +54,8 @@ interop: test-deps ## tests with other people's clients
 soak: test-deps ## the long suites: fuzzing, kill loops, thousands of examples per property
 	HYPOTHESIS_PROFILE=soak RHIZOME_EXPECT=$$(cat build/form) \
 		$(BIN)/python -m pytest --timeout 3600 $(SUITE_DIRS)
+	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[fuzz]' || true
+	RHIZOME_PURE=1 $(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 
 bench: build ## measure against RabbitMQ; BENCH="--quick --only NAME" passes options
 	$(BIN)/python bench/run.py $(BENCH)

@@ -440,9 +440,13 @@ class Broker:
             size += len(publication.message.content) + 256
         self.log.begin(size + len(transaction.settled) * 32)
         for publication in transaction.publications:
+            # It exists from here on: its time to live counts from the commit.
+            publication.message.arrived_ms = self.turn.now_ms
             place(self, publication, channel)
         for tag, kind in transaction.settled.items():
             channel.settle_one(tag, kind)
+        while len(self.dead_letters) > 0:
+            self._send_dead_letters()
         self._write_settled()
         index = self.log.commit()
         channel.connection.suspend()

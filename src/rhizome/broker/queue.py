@@ -231,7 +231,8 @@ class Queue(Destination):
         if self.bounded:
             self.body_bytes += body_bytes(message.content)
 
-    def _discount(self, message: Message) -> None:
+    def discount(self, message: Message) -> None:
+        """A message is no longer ready."""
         self.ready -= 1
         self.ready_bytes -= len(message.content)
         if self.bounded:
@@ -241,7 +242,7 @@ class Queue(Destination):
         assert self.last_values is not None
         older = self.last_values.put(message)
         if older is not None:
-            self._discount(older)
+            self.discount(older)
             self.forget(older)
 
     def _lane_of(self, message: Message) -> Lane:
@@ -251,15 +252,21 @@ class Queue(Destination):
         return self.lanes[message.priority if message.priority < top else top]
 
     def _enforce_bounds(self) -> None:
-        """Drop from the head until the queue is within its bounds."""
-        if self.options.overflow != "drop-head" or not self._is_beyond():
-            return
-        if self.consumer_count > 0:
-            # Only what stays counts: waiting consumers get their share before anything is dropped.
-            self.dispatch(self.broker.turn.now_ms)
+        """Drop from the head until the queue is within its bounds.
+
+        Only what stays counts: consumers that wait get their share before anything is dropped.
+        """
+        if self.options.overflow == "drop-head" and self._is_beyond():
+            if self.consumer_count > 0:
+                self.dispatch(self.broker.turn.now_ms)
+            else:
+                self._drop_beyond()
+
+    def _drop_beyond(self) -> None:
         while self._is_beyond():
             message = self.next_message(-1)
             if message is None:
+                # Appended in this turn; the queue is dispatched again in the next.
                 return
             self.discard(message, REASON_MAXLEN)
 
@@ -293,7 +300,7 @@ class Queue(Destination):
                 continue
             if self.last_values is not None and not self.last_values.take(message):
                 continue
-            self._discount(message)
+            self.discount(message)
             if self.may_expire and now_ms >= 0 and self.is_expired(message, now_ms):
                 self.discard(message, REASON_EXPIRED)
                 continue
@@ -321,40 +328,6 @@ class Queue(Destination):
             ttl = expiration
         return message.arrived_ms + ttl if ttl >= 0 else NEVER_MS
 
-    def expire(self, now_ms: i64) -> None:
-        """Discard expired messages at the head."""
-        for lane in self.lanes:
-            while lane.ready() > 0 and self._has_expired_head(lane, now_ms):
-                message = lane.pop()
-                if message is None:
-                    if not self.broker.pager.fill(self, lane):
-                        break
-                elif self.last_values is None or self.last_values.take(message):
-                    self._discount(message)
-                    self.discard(message, REASON_EXPIRED)
-
-    def _has_expired_head(self, lane: Lane, now_ms: i64) -> bool:
-        """Whether the first message of a lane must go; a head that stays is not looked at again."""
-        first = lane.first_index()
-        if first == lane.fresh_index and now_ms <= lane.fresh_until_ms:
-            return False
-        message = lane.peek()
-        if message is None:
-            if not self.broker.pager.can_read_first(lane):
-                return False
-            message = self.broker.pager.read_first(lane)
-        if message is not None and self._is_stale(message):
-            return True
-        expires_ms = NEVER_MS if message is None else self.expires_ms(message)
-        if now_ms > expires_ms:
-            return True
-        lane.fresh_index = first
-        lane.fresh_until_ms = expires_ms
-        return False
-
-    def _is_stale(self, message: Message) -> bool:
-        return self.last_values is not None and self.last_values.is_stale(message)
-
     def dispatch(self, now_ms: i64) -> None:
         """Hand ready messages to consumers until one of the two runs out."""
         self.marked = False
@@ -370,6 +343,8 @@ class Queue(Destination):
                 self._deliver(consumer, message)
                 delivered += 1
             self.delivered += delivered
+        if self.bounded and self.options.overflow == "drop-head":
+            self._drop_beyond()
         if self.pacing.congested or self.ready_bytes > CONGESTED_BYTES:
             self.pacing.judge(now_ms)
 
@@ -440,7 +415,7 @@ class Queue(Destination):
 
     def discard(self, message: Message, reason: str) -> None:
         """A message leaves unconsumed: dead-letter it if the queue says where, then forget it."""
-        if self.options.dead_letter_exchange is not None:
+        if self.options.dead_letter_exchange is not None and not self.deleted:
             self.broker.dead_letter(self, message, reason)
         self.forget(message)
 

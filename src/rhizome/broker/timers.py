@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from rhizome.amqp.methods import BasicCancel
 from rhizome.broker.connection import HEARTBEAT_FRAME, Connection
 from rhizome.broker.consumer import Consumer
+from rhizome.broker.expiry import expire
 from rhizome.broker.queue import Queue
 from rhizome.broker.stages import CLOSED, CLOSING, RUNNING
 from rhizome.broker.unacked import REQUEUE
@@ -54,7 +55,7 @@ class Timers:
 
     def _check_queue(self, queue: Queue, now_ms: int) -> None:
         if queue.may_expire and queue.ready > 0:
-            queue.expire(now_ms)
+            expire(queue, now_ms)
         expires_ms = queue.options.expires_ms
         if expires_ms < 0:
             return

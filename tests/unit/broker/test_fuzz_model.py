@@ -363,9 +363,14 @@ class Histories(RuleBasedStateMachine):
         self.client.send(ack if kind == ACK else nack, channel=number)
         self.finish(0)
 
-    @rule(name=names, pulls=st.integers(1, 4), data=st.data())
-    def pull_and_give_one_back(self, name: str, pulls: int, data: st.DataObject) -> None:
-        """Whatever was pulled meanwhile, it is back at its own place."""
+    @rule(
+        name=names,
+        pulls=st.integers(1, 4),
+        kind=st.sampled_from((REQUEUE, REJECT)),
+        data=st.data(),
+    )
+    def pull_and_give_one_back(self, name: str, pulls: int, kind: int, data: st.DataObject) -> None:
+        """Whatever was pulled meanwhile, it is back at its own place, or goes where it is dead."""
         channel = self.model.channels[PLAIN]
         before = channel.tag
         for _ in range(pulls):
@@ -373,8 +378,8 @@ class Histories(RuleBasedStateMachine):
         pulled = [tag for tag in channel.held if tag > before]
         if pulled:
             tag = data.draw(st.sampled_from(pulled), "tag")
-            self.model.settle(channel, tag, REQUEUE)
-            self.send_settlement(PLAIN, tag, False, REQUEUE)
+            self.model.settle(channel, tag, kind)
+            self.send_settlement(PLAIN, tag, False, kind)
 
     @rule(number=channels)
     def recover(self, number: int) -> None:
@@ -387,16 +392,21 @@ class Histories(RuleBasedStateMachine):
         (answer,) = self.finish(1)
         assert isinstance(answer, m.BasicRecoverOk)
 
-    @precondition(lambda self: not self.holding)
     @rule(is_commit=st.integers(0, 2))
     def end_transaction(self, is_commit: int) -> None:
         channel = self.model.channels[TRANSACTIONAL]
+        is_empty = not channel.publishes and not channel.settled
         if is_commit:
             self.model.commit(channel)
         else:
             channel.publishes, channel.settled = [], {}
         method = m.TxCommit() if is_commit else m.TxRollback()
         self.client.send(method, channel=TRANSACTIONAL)
+        if self.holding and is_commit:
+            told = [event for _, event in self.client.log or [] if isinstance(event, m.TxCommitOk)]
+            assert is_empty or not told, "committed before it was safe"
+            self.holding = self.core.hold_syncs = False
+            self.core.sync()
         (answer,) = self.finish(1)
         assert isinstance(answer, m.TxCommitOk if is_commit else m.TxRollbackOk)
 
@@ -516,7 +526,10 @@ class Histories(RuleBasedStateMachine):
         if chance:
             return
         assert self.kept is not None
-        kept = {(name, e.body): e.seq for name, some in self.kept_model.items() for e in some}
+        # One message can be in a queue twice, as published and as a dead letter: the former counts.
+        entries = [(name, e) for name, some in self.kept_model.items() for e in some]
+        entries.sort(key=lambda pair: not pair[1].deaths)
+        kept = {(name, entry.body): entry.seq for name, entry in entries}
         safe = kept.keys() - self.gone
         known = self.model.places | kept
         files = copied(self.core.files)

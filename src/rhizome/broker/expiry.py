@@ -1,0 +1,56 @@
+"""Expiry: messages whose time is over leave from the head of their queue.
+
+As in RabbitMQ a message that expires behind one that doesn't waits until it is the first. A head
+that stays is remembered by its lane, so that a tick over many queues costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from rhizome.broker.lane import Lane
+from rhizome.broker.message import Message
+from rhizome.broker.queue import NEVER_MS, REASON_EXPIRED
+
+if TYPE_CHECKING:
+    from rhizome.broker.queue import Queue
+
+
+def expire(queue: Queue, now_ms: i64) -> None:
+    """Discard the expired messages at the head of each lane."""
+    for lane in queue.lanes:
+        while lane.ready() > 0 and _has_expired_head(queue, lane, now_ms):
+            message = lane.pop()
+            if message is None:
+                if not queue.broker.pager.fill(queue, lane):
+                    break
+            elif queue.last_values is None or queue.last_values.take(message):
+                queue.discount(message)
+                queue.discard(message, REASON_EXPIRED)
+
+
+def _has_expired_head(queue: Queue, lane: Lane, now_ms: i64) -> bool:
+    """Whether the first message of a lane must go."""
+    first = lane.first_index()
+    if first == lane.fresh_index and now_ms <= lane.fresh_until_ms:
+        return False
+    message = lane.peek()
+    if message is None:
+        if not queue.broker.pager.can_read_first(lane):
+            return False
+        message = queue.broker.pager.read_first(lane)
+    if message is not None and _is_stale(queue, message):
+        return True
+    # One that cannot be read is left to whoever dispatches the queue.
+    expires_ms = NEVER_MS if message is None else queue.expires_ms(message)
+    if now_ms > expires_ms:
+        return True
+    lane.fresh_index = first
+    lane.fresh_until_ms = expires_ms
+    return False
+
+
+def _is_stale(queue: Queue, message: Message) -> bool:
+    return queue.last_values is not None and queue.last_values.is_stale(message)
