@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
-from rhizome.amqp.frames import body_of, content_frames, header_payload_of
+from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.methods import BasicCancel, BasicGet, Method
-from rhizome.amqp.properties import decode_properties, encode_header
+from rhizome.amqp.properties import decode_properties
 from rhizome.broker import basic
 from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.arguments import QueueArguments
@@ -34,7 +34,7 @@ from rhizome.broker.channel import Channel
 from rhizome.broker.commands import Command, DeleteQueue
 from rhizome.broker.connection import Connection
 from rhizome.broker.consumer import Consumer
-from rhizome.broker.deadletters import cc_keys, dead_letter, is_cycle
+from rhizome.broker.deadletters import cc_keys, dead_letter, is_cycle, with_header
 from rhizome.broker.definitions import QueueDefinition
 from rhizome.broker.delayed import Delayed
 from rhizome.broker.handshake import Handshake
@@ -462,17 +462,8 @@ class Broker:
         """The message as a quorum queue delivers it again, with its x-delivery-count."""
         if queue.options.queue_type != "quorum":
             return message
-        properties = decode_properties(header_payload_of(message.content))
-        headers = dict(properties.headers or {})
-        headers["x-delivery-count"] = queue.counts.get(message.index, 0)
-        properties.headers = headers
-        body = body_of(message.content)
-        content = content_frames(
-            message.channel,
-            encode_header(len(body), properties),
-            body,
-            max(message.frame_bytes_max, 4096),
-        )
+        count = queue.counts.get(message.index, 0)
+        content = with_header(message.content, b"x-delivery-count", count)
         shown = Message(message.route, content, message.channel, largest_frame(content))
         shown.index = message.index
         shown.position = message.position
