@@ -46,6 +46,7 @@ WRITE_BYTES_PENDING_MAX: Final = 128 * 1024
 SOCKET_BUFFER_BYTES_HIGH: Final = 1024 * 1024
 COMMAND_INVALID: Final = CommandInvalid.code
 CLOSE_TIMEOUT_S: Final = 5.0
+SOCKET_CLOSE_TIMEOUT_S: Final = 1.0
 TICK_S_DEFAULT: Final = 1.0
 
 BlockedCallback = Callable[[str | None], None]
@@ -151,6 +152,7 @@ class Connection:
         self._channels: dict[int, Channel] = {}
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._closed = asyncio.Event()
+        self._gone = asyncio.Event()
         self._error: Exception | None = None
         self._gate = asyncio.Event()
         self._gate.set()
@@ -219,6 +221,7 @@ class Connection:
                 await self._closed.wait()
         except TimeoutError:
             self._handle(self._core.connection_lost("no close-ok came"))
+        await self._socket_gone()
 
     def statistics(self) -> ConnectionStatistics:
         """What the connection has done so far."""
@@ -250,6 +253,8 @@ class Connection:
                 await self._opened
         except BaseException as error:
             self._abort()
+            if isinstance(error, Exception):
+                await self._socket_gone()
             if isinstance(error, TimeoutError):
                 waited_ms = self.address.connect_timeout_ms
                 raise TimeoutError(f"no answer within {waited_ms} ms") from None
@@ -345,7 +350,18 @@ class Connection:
         if self._overfull:
             self._update_reading()
 
+    async def _socket_gone(self) -> None:
+        """Wait until the transport has let go of its socket, lest the loop end before it does."""
+        if self._transport is None:
+            return
+        try:
+            async with asyncio.timeout(SOCKET_CLOSE_TIMEOUT_S):
+                await self._gone.wait()
+        except TimeoutError:
+            self._transport.abort()
+
     def _socket_lost(self, error: Exception | None) -> None:
+        self._gone.set()
         why = f"the socket failed: {error}" if error else "the broker closed the socket"
         self._handle(self._core.connection_lost(f"{why} ({self.address.label})"))
 
