@@ -7,7 +7,7 @@ are unpacked under .cache/client-suites. A suite whose tools are missing is left
 
 What fails on RabbitMQ 3.10 itself is in tests/interop/suites/expected.json; `--record` writes that
 file and is meant for a run against RabbitMQ. Any other failure makes the exit code 1, and so does a
-suite that passed fewer tests than there.
+suite that was left out or passed fewer tests than there.
 """
 
 from __future__ import annotations
