@@ -174,7 +174,7 @@ class Pager:
             lane.push(message)
             taken += 1
         if taken > 0:
-            lane.paged.take(taken)
+            lane.paged.drop(taken)
             lane.paged_count -= taken
         return taken
 

@@ -259,15 +259,21 @@ class PagedIndex:
 
     def take(self, count: i64) -> list[tuple[int, int]]:
         """Remove and return up to `count` leading entries (index, position)."""
-        found: list[tuple[int, int]] = []
-        while self._head < len(self._chunks) and len(found) < count:
+        found = self.peek(count)
+        self.drop(len(found))
+        return found
+
+    def drop(self, count: i64) -> None:
+        """Remove up to `count` leading entries."""
+        left = count
+        while self._head < len(self._chunks) and left > 0:
             chunk = self._chunks[self._head]
             slot: i64 = chunk.start
-            taken: i64 = -len(found)
-            while slot < len(chunk.offsets) and len(found) < count:
-                self._collect(found, chunk, slot)
+            taken: i64 = 0
+            while slot < len(chunk.offsets) and taken < left:
+                if chunk.offsets[slot] != 0:
+                    taken += 1
                 slot += 1
-            taken += len(found)
             while slot < len(chunk.offsets) and chunk.offsets[slot] == 0:
                 slot += 1
             if self.sized:
@@ -275,9 +281,9 @@ class PagedIndex:
             chunk.start = slot
             chunk.live -= taken
             self.count -= taken
+            left -= taken
             if chunk.live == 0:
                 self._drop_head()
-        return found
 
     def move_first(self, target: PagedIndex) -> None:
         """Move the entry with the lowest index to the end of another index."""

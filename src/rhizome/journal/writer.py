@@ -31,7 +31,9 @@ from rhizome.journal.journal import Chunk
 
 Thread: TypeAlias = threading.Thread
 FULL_DISK_RETRY_MS: Final = 500
-BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024
+BACKLOG_BYTES_MAX: Final = 64 * 1024 * 1024
+SCRATCH_BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Spilled bodies that wait to be written are in memory, where they were not to be."""
 FULL_DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 SYNC_BUCKETS_MS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1000.0)
 
@@ -112,7 +114,7 @@ class JournalWriter:
     ) -> None:
         self.statistics = WriterStatistics()
         self.backlog_bytes = 0
-        self.backlog_bytes_max = BACKLOG_BYTES_MAX
+        self.backlog_bytes_max = SCRATCH_BACKLOG_BYTES_MAX if scratch else BACKLOG_BYTES_MAX
         self._files = files
         self._segment_bytes_max = segment_bytes_max
         self._flush = flush
