@@ -68,8 +68,12 @@ def make_broker(
     epoch: AccessEpoch,
     observer: Observer,
     now_ms: int,
+    seed: bytes = b"",
 ) -> Broker:
-    """The core, with the state and the messages that the store holds."""
+    """The core, with the state and the messages that the store holds.
+
+    ``seed`` makes the names that it gives; only a test that wants them again passes one.
+    """
     pager = Pager(
         StoreReader(store), store.journal, store.spill, config.memory.resident_budget_bytes
     )
@@ -81,7 +85,7 @@ def make_broker(
         epoch,
         make_limits(config),
         observer,
-        os.urandom(SEED_BYTES),
+        seed or os.urandom(SEED_BYTES),
         now_ms,
     )
     _restore_state(broker, store.recovered)

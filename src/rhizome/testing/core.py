@@ -64,6 +64,7 @@ from rhizome.server.config import Config
 from rhizome.server.sections import MemorySection
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+SEED: Final = bytes(range(32))
 START_MS: Final = 1_700_000_000_000
 TICK_MS: Final = 25
 TICKS_MAX: Final = 64
@@ -138,7 +139,14 @@ class Core:
         self.store = MemoryStore(files, STORE_UUID, self, self._synced.append)
         self.log = make_log(self.store)
         self.broker: Broker = make_broker(
-            config, self.store, self.log, OpenAuthenticator(), AccessEpoch(), self.observer, now_ms
+            config,
+            self.store,
+            self.log,
+            OpenAuthenticator(),
+            AccessEpoch(),
+            self.observer,
+            now_ms,
+            SEED,
         )
         self.settle()
 
