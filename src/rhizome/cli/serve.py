@@ -30,6 +30,24 @@ def serve(
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep nothing on disk: a restart loses all.")
     ] = False,
+    cluster_key_file: Annotated[
+        Path | None,
+        typer.Option("--cluster-key-file", metavar="FILE", help="File with the cluster key."),
+    ] = None,
+    primary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--primary",
+            metavar="NAME=HOST:PORT",
+            help="A primary of the cluster, this broker too; once for each.",
+        ),
+    ] = None,
+    role: Annotated[
+        str | None, typer.Option("--role", help="primary, secondary or witness.")
+    ] = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", help="Name of what fails together with this broker.")
+    ] = None,
     log_level: Annotated[
         str | None, typer.Option("--log-level", help="debug, info, warning or error.")
     ] = None,
@@ -49,6 +67,10 @@ def serve(
         "listen.http": http,
         "broker.data": None if data is None else str(data),
         "broker.memory": True if memory else None,
+        "cluster.key_file": None if cluster_key_file is None else str(cluster_key_file),
+        "cluster.primaries": primary or None,
+        "cluster.role": role,
+        "cluster.machine": machine,
         "log.level": log_level,
     }
     try:

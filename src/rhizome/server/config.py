@@ -22,6 +22,7 @@ from rhizome.security import tls
 from rhizome.security.login import LoginSettings
 from rhizome.security.throttle import ThrottleSettings
 from rhizome.server import sections
+from rhizome.server.cluster_section import ClusterSection, cluster_contradictions
 from rhizome.server.config_text import render_toml
 from rhizome.server.settings import (
     ConfigError,
@@ -53,7 +54,7 @@ class Config:
     journal: sections.JournalSection = field(default_factory=sections.JournalSection)
     security: sections.SecuritySection = field(default_factory=sections.SecuritySection)
     consumers: sections.ConsumersSection = field(default_factory=sections.ConsumersSection)
-    cluster: sections.ClusterSection = field(default_factory=sections.ClusterSection)
+    cluster: ClusterSection = field(default_factory=ClusterSection)
     log: sections.LogSection = field(default_factory=sections.LogSection)
     vhosts: Mapping[str, sections.VhostDefinition] = named(
         sections.VhostDefinition, 'Vhosts of a new store. Default: "/".', sections.default_vhosts
@@ -102,7 +103,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "journal": sections.JournalSection,
     "security": sections.SecuritySection,
     "consumers": sections.ConsumersSection,
-    "cluster": sections.ClusterSection,
+    "cluster": ClusterSection,
     "log": sections.LogSection,
 }
 
@@ -216,6 +217,12 @@ def _contradictions(config: Config, source: str) -> list[Problem]:
         )
     if not (config.listen.amqp or config.listen.tls):
         found.append(Problem(source, "listen", "has no AMQP listener; set listen.amqp"))
+    if config.cluster.tls and not (config.tls.certificate and config.tls.ca):
+        found.append(Problem(source, "cluster.tls", "needs tls.certificate and tls.ca"))
+    for key, fault in cluster_contradictions(
+        config.cluster, config.broker.name, config.broker.memory
+    ):
+        found.append(Problem(source, f"cluster.{key}", fault))
     for name, user in config.users.items():
         found.extend(_user_contradictions(config, source, f"users.{name}", user))
     for name, policy in config.policies.items():

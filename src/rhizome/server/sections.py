@@ -172,14 +172,6 @@ class ConsumersSection:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSection:
-    """The cluster that this broker belongs to."""
-
-    name: str = text("", "Name of the cluster, told to clients; empty: the broker's name.")
-    key: str = text("", "Secret that all brokers of the cluster share.", is_secret=True)
-
-
-@dataclass(frozen=True, slots=True)
 class LogSection:
     """What is logged, and where."""
 

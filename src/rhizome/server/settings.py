@@ -101,6 +101,18 @@ def number(default: int, doc: str, minimum: int, maximum: int) -> Any:
     return field(default=default, metadata={"setting": setting})
 
 
+def decimal(default: float, doc: str, minimum: float, maximum: float) -> Any:
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SettingError(f"{toml(value)} is no number; write one such as {default}")
+        if not minimum <= value <= maximum:
+            raise SettingError(f"{value} is not from {minimum} to {maximum}")
+        return float(value)
+
+    setting = Setting(doc, f"number, {minimum} to {maximum}", parse, str, _decimal_from_text)
+    return field(default=default, metadata={"setting": setting})
+
+
 def flag(default: bool, doc: str) -> Any:
     setting = Setting(doc, "true or false", _boolean, toml, _boolean_from_text)
     return field(default=default, metadata={"setting": setting})
@@ -146,16 +158,16 @@ def portion(default: str, doc: str) -> Any:
 
 def addresses(default: tuple[str, ...], doc: str) -> Any:
     def parse(value: object) -> tuple[Address, ...]:
-        return tuple(parse_address(entry) for entry in _strings(value))
+        return tuple(parse_address(entry) for entry in strings(value))
 
-    setting = Setting(doc, "list of addresses", parse, _toml_list, _list_from_text)
+    setting = Setting(doc, "list of addresses", parse, toml_list, text_list)
     return field(
         default=tuple(parse_address(entry) for entry in default), metadata={"setting": setting}
     )
 
 
 def texts(default: tuple[str, ...], doc: str) -> Any:
-    setting = Setting(doc, "list of strings", _strings, _toml_list, _list_from_text)
+    setting = Setting(doc, "list of strings", strings, toml_list, text_list)
     return field(default=default, metadata={"setting": setting})
 
 
@@ -355,13 +367,20 @@ def _number_from_text(value: str) -> object:
     return int(stripped) if stripped.isascii() and stripped.isdigit() else value
 
 
-def _strings(value: object) -> tuple[str, ...]:
+def _decimal_from_text(value: str) -> object:
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def strings(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(entry, str) for entry in value):
         raise SettingError(f'{toml(value)} is no list of strings; write ["one", "two"]')
     return tuple(value)
 
 
-def _list_from_text(value: str) -> object:
+def text_list(value: str) -> object:
     return [entry.strip() for entry in value.split(",") if entry.strip()]
 
 
@@ -384,14 +403,15 @@ def toml(value: object) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
     if isinstance(value, list | tuple):
-        return _toml_list(value)
+        return toml_list(value)
     if isinstance(value, dict):
         return _toml_table(value)
     return str(value)
 
 
-def _toml_list(values: Sequence[object]) -> str:
-    return "[" + ", ".join(toml(_plain(value)) for value in values) + "]"
+def toml_list(values: Sequence[object]) -> str:
+    """A list of strings, or of what is written as a string."""
+    return "[" + ", ".join(_toml_entry(value) for value in values) + "]"
 
 
 def _toml_table(values: Mapping[str, object]) -> str:
@@ -399,5 +419,7 @@ def _toml_table(values: Mapping[str, object]) -> str:
     return "{ " + pairs + " }" if pairs else "{}"
 
 
-def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Address) else value
+def _toml_entry(value: object) -> str:
+    # Addresses and their like are written as strings.
+    known = isinstance(value, bool | int | float | str | list | tuple | dict)
+    return toml(value if known else str(value))

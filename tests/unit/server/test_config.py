@@ -286,11 +286,12 @@ def test_description_reads_back_as_the_same_configuration(tmp_path: Path) -> Non
 
 
 def test_description_hides_secrets(tmp_path: Path) -> None:
-    toml = '[cluster]\nkey = "hush-hush"\n[users.app]\npassword = "s3cret"'
+    cluster = '[cluster]\nkey = "hush-hush-hush-hush"\ndemand_key = true\n'
+    toml = f'{cluster}[users.app]\npassword = "s3cret"'
     shown = load(tmp_path, toml).describe()
     assert "hush-hush" not in shown
     assert "s3cret" not in shown
-    assert "# Secret that all brokers of the cluster share." in shown
+    assert "# Secret that all brokers of the cluster share" in shown
 
 
 def test_example_file_is_the_default_configuration(tmp_path: Path) -> None:
