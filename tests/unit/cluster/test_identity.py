@@ -32,7 +32,7 @@ HELLO = Hello(
     versions=(1, 3),
     features=("relay",),
 )
-GOLDEN = "000001a1046e616d65530000000262310475756964530000002030303030303030303030303030303030303030303030"
+GOLDEN = Path(__file__).parent / "golden" / "hello.hex"
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
 uuids = st.text("0123456789abcdef", min_size=32, max_size=32)
 
