@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rhizome.management import (
     bindings,
+    cluster,
     definitions,
     exchanges,
     health,
@@ -35,6 +36,7 @@ from rhizome.management.errors import ApiError, MethodNotAllowed, ObjectNotFound
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *overview.ENDPOINTS,
     *status.ENDPOINTS,
+    *cluster.ENDPOINTS,
     *sessions.ENDPOINTS,
     *exchanges.ENDPOINTS,
     *queues.ENDPOINTS,

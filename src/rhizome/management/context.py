@@ -14,6 +14,7 @@ from rhizome.broker.access import AuthDone, Peer
 from rhizome.broker.broker import Broker
 from rhizome.broker.queue import Queue
 from rhizome.journal.store import Store
+from rhizome.management.clusterview import ClusterControl, ClusterView
 from rhizome.management.process import machine_memory_bytes
 from rhizome.management.rates import Rates
 from rhizome.security.mechanisms import Credentials
@@ -100,7 +101,7 @@ class Listener:
 
 @dataclass(slots=True)
 class Context:
-    """The broker that this API speaks for."""
+    """The broker that this API speaks for. A lone one has neither view nor control of a cluster."""
 
     config: HttpConfig
     broker: Broker
@@ -111,6 +112,8 @@ class Context:
     started_ms: int
     http_listeners: list[Listener] = field(default_factory=list)
     machine: str = field(default_factory=socket.gethostname)
+    view: ClusterView | None = None
+    control: ClusterControl | None = None
 
     @property
     def name(self) -> str:
@@ -130,6 +133,9 @@ class Context:
         found = [Listener("amqp", each.host, each.port) for each in listen.amqp]
         found += [Listener("amqp/ssl", each.host, each.port) for each in listen.tls]
         return found + self.http_listeners
+
+    def addresses(self) -> list[str]:
+        return [listener.url for listener in self.listeners()]
 
     def queues(self) -> list[Queue]:
         """All queues that run here, those of single connections included."""

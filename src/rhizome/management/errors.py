@@ -67,6 +67,13 @@ class MethodNotAllowed(ApiError):
     error: ClassVar[str] = "Method Not Allowed"
 
 
+class Conflict(ApiError):
+    """What is asked for doesn't go with how things are now."""
+
+    status: ClassVar[int] = 409
+    error: ClassVar[str] = "conflict"
+
+
 class TooLarge(ApiError):
     """The request's body is longer than its kind may be."""
 

@@ -38,7 +38,7 @@ async def check_alarms(call: Call) -> Response:
 
 
 async def check_nothing_more(call: Call) -> Response:
-    """Whatever answers this has passed it: vhosts are up or gone, a lone broker is its quorum."""
+    """Whatever answers this has passed it: vhosts are up or gone."""
     return answer(OK)
 
 
@@ -84,7 +84,6 @@ ENDPOINTS: Final = (
     Endpoint("GET", _CHECKS + "/local-alarms", MONITORING, check_alarms),
     Endpoint("GET", _CHECKS + "/virtual-hosts", MONITORING, check_nothing_more),
     Endpoint("GET", _CHECKS + "/ready", MANAGEMENT, check_nothing_more),
-    Endpoint("GET", _CHECKS + "/node-is-quorum-critical", MONITORING, check_nothing_more),
     Endpoint("GET", _CHECKS + "/node-is-mirror-sync-critical", MONITORING, check_nothing_more),
     Endpoint("GET", _CHECKS + "/port-listener/{port}", MONITORING, check_port),
     Endpoint("GET", _CHECKS + "/protocol-listener/{protocol}", MONITORING, check_protocol),

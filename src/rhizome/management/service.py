@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from rhizome.broker.broker import Broker
 from rhizome.journal.store import Store
+from rhizome.management.clusterview import ClusterControl, ClusterView
 from rhizome.management.context import Context, HttpConfig, Listener, Login, Turns
 from rhizome.management.network import bind
 from rhizome.management.rates import Rates
@@ -35,11 +36,26 @@ class HttpService:
     """Serves the API of one broker from `start` until `stop`."""
 
     def __init__(
-        self, config: HttpConfig, broker: Broker, shell: Turns, login: Login, store: Store
+        self,
+        config: HttpConfig,
+        broker: Broker,
+        shell: Turns,
+        login: Login,
+        store: Store,
+        view: ClusterView | None = None,
+        control: ClusterControl | None = None,
     ) -> None:
-        rates = Rates(broker)
+        """``view`` and ``control`` are those of a cluster; a lone broker has none."""
         self.context = Context(
-            config, broker, shell, login, store, rates, started_ms=int(broker.turn.now_ms)
+            config,
+            broker,
+            shell,
+            login,
+            store,
+            Rates(broker),
+            started_ms=int(broker.turn.now_ms),
+            view=view,
+            control=control,
         )
         self._server: uvicorn.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []

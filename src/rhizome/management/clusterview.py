@@ -1,0 +1,155 @@
+"""What the HTTP API asks of a cluster: a picture of it, and the changes that a person may order.
+
+A clustered broker implements `ClusterView` and `ClusterControl`; a lone one has its own in
+`rhizome.management.cluster`. Nothing here knows how a cluster works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Final, Protocol
+
+from rhizome.management.errors import Conflict
+
+PRIMARY: Final = "primary"
+SECONDARY: Final = "secondary"
+WITNESS: Final = "witness"
+
+# Status of a broker, as operators see it.
+STARTING: Final = "starting"
+JOINING: Final = "joining"
+CATCHING_UP: Final = "catching-up"
+READY: Final = "ready"
+RECOVERING: Final = "recovering"
+ACTIVE: Final = "active"
+DRAINING: Final = "draining"
+ISOLATED: Final = "isolated"
+STOPPED: Final = "stopped"
+
+FORCE_ROOT: Final = "force-root"
+ADD_PRIMARY: Final = "add-primary"
+REMOVE_PRIMARY: Final = "remove-primary"
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Primaries, witnesses included: how many the membership defines, how many of them are there,
+    and how many it takes now: half of them under a sitting root, more than half to elect one (R1).
+    """
+
+    defined: int
+    active: int
+    needed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """The cluster as one broker knows it. ``notes``: what an operator should know now, in
+    sentences: what it waits for, why it is isolated, which voters share a machine."""
+
+    uuid: str
+    name: str
+    term: int
+    root: str | None
+    quorum: Quorum
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """One broker. ``seniority``: the index of its registration, 0 before it has one. ``linked``:
+    whether the broker that was asked is this one or has a link to it."""
+
+    name: str
+    role: str
+    status: str
+    seniority: int
+    machine: str
+    addresses: tuple[str, ...]
+    connections: int
+    linked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """One group. ``home`` is None while nobody may be it."""
+
+    id: int
+    home: str | None
+    epoch: int
+    failover: tuple[str, ...]
+    in_sync: tuple[str, ...]
+    queues: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverInfo:
+    """Who takes over from a broker, and where it is."""
+
+    broker: str
+    addresses: tuple[str, ...]
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDocument:
+    """Everything that `rhizome status` shows of a cluster, as the broker ``seen_by`` sees it.
+
+    Invariant: brokers are in order of seniority, those without any last.
+    """
+
+    seen_by: str
+    cluster: ClusterInfo
+    brokers: tuple[BrokerInfo, ...]
+    groups: tuple[GroupInfo, ...]
+    failover_map: Mapping[str, tuple[FailoverInfo, ...]] = field(default_factory=dict)
+
+    def row(self) -> dict[str, object]:
+        return asdict(self)
+
+
+class ClusterView(Protocol):
+    """Shows the cluster. Answers from memory, at once, also while there is no root."""
+
+    async def cluster_document(self) -> ClusterDocument: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a person asks for: one of the kinds above, and the broker that it is about."""
+
+    kind: str
+    broker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a change would do. ``refusal``: why it can't be done, empty if it can.
+
+    ``basis`` names what the preview was made from (such as term and membership); a change is made
+    only on the basis that was shown.
+    """
+
+    steps: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    refusal: str = ""
+    basis: str = ""
+
+
+class ChangeRefused(Conflict):
+    """A change that can't be made now; the text says why, and what to do."""
+
+
+class ClusterControl(Protocol):
+    """Makes changes that people order.
+
+    A preview changes nothing. `execute` raises `ChangeRefused` if the change can't be made, or if
+    ``basis`` is no longer that of its preview; it returns when the change is committed, with a
+    sentence that says what is now so.
+    """
+
+    def preview(self, change: Change) -> Preview: ...
+
+    async def execute(self, change: Change, basis: str) -> str: ...
