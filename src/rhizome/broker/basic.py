@@ -45,6 +45,9 @@ def qos(channel: Channel, method: BasicQos) -> None:
         channel.prefetch = method.prefetch_count
         channel.prefetch_global = 0
     channel.wake_consumers()
+    for consumer in channel.consumers.values():
+        if consumer.queue.away is not None:
+            consumer.queue.away.prefetch(channel)
     channel.send(BasicQosOk())
 
 
@@ -62,8 +65,8 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
     options = check_consume_arguments(queue.vhost, name, method.arguments, queue.options.queue_type)
-    if queue.exclusive or (method.exclusive and _is_shared(queue)):
-        raise AccessRefused(f"{queue_resource(queue.vhost, name)} in exclusive use")
+    if queue.away is None:
+        check_free(queue, method.exclusive)
     consumer = Consumer(
         tag,
         channel,
@@ -75,9 +78,18 @@ def consume(channel: Channel, method: BasicConsume) -> None:
         method.arguments,
     )
     channel.consumers[tag] = consumer
+    if queue.away is not None:
+        queue.away.consume(consumer, method.no_wait)
+        return
     if not method.no_wait:
         channel.send(BasicConsumeOk(tag))
     queue.add_consumer(consumer)
+
+
+def check_free(queue: Queue, exclusive: bool) -> None:
+    """Raise AccessRefused if a consumer has the queue alone, or wants it alone and can't."""
+    if queue.exclusive or (exclusive and _is_shared(queue)):
+        raise AccessRefused(f"{queue_resource(queue.vhost, queue.name)} in exclusive use")
 
 
 def _is_shared(queue: Queue) -> bool:
@@ -119,11 +131,11 @@ def get(channel: Channel, method: BasicGet) -> None:
     name = queue_name(channel, method.queue)
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
+    if queue.away is not None:
+        queue.away.get(channel, queue, method)
+        return
     broker = channel.connection.broker
-    now_ms = broker.turn.now_ms
-    queue.last_used_ms = now_ms
-    # Whoever pulls did not wait: a message goes to its very last instant to consumers only.
-    message = queue.next_message(now_ms + 1)
+    message = pull(queue)
     if message is None:
         if queue.ready > 0:
             broker.wait_for_pager(channel, method)
@@ -133,28 +145,46 @@ def get(channel: Channel, method: BasicGet) -> None:
     _send_pulled(channel, queue, message, method.no_ack)
 
 
+def pull(queue: Queue) -> Message | None:
+    """Take the first message for somebody who asked for one.
+
+    Whoever pulls did not wait: a message goes to its very last instant to consumers only.
+    """
+    now_ms = queue.broker.turn.now_ms
+    queue.last_used_ms = now_ms
+    return queue.next_message(now_ms + 1)
+
+
 def _send_pulled(channel: Channel, queue: Queue, message: Message, no_ack: bool) -> None:
     redelivered = message.index in queue.counts
     if redelivered:
         queue.redelivered += 1
         message = channel.connection.broker.with_delivery_count(queue, message)
     queue.delivered += 1
-    if no_ack:
-        channel.delivery_tag += 1
-        tag = channel.delivery_tag
-    else:
-        tag = channel.hold(message, _pull_consumer(channel, queue))
+    if not no_ack:
         queue.unacked += 1
-    route = message.route
-    answer = BasicGetOk(tag, redelivered, route.exchange, route.key, queue.ready)
-    channel.connection.outbox.put(method_frame(channel.number, answer))
-    put_content(channel, message)
-    channel.connection.touch()
+    show_pulled(channel, queue, message, no_ack, redelivered, queue.ready)
     if no_ack:
         queue.forget(message)
 
 
-def _pull_consumer(channel: Channel, queue: Queue) -> Consumer:
+def show_pulled(
+    channel: Channel, queue: Queue, message: Message, no_ack: bool, redelivered: bool, left: int
+) -> None:
+    """Answer basic.get with a message, and hold it until it is settled."""
+    if no_ack:
+        channel.delivery_tag += 1
+        tag = channel.delivery_tag
+    else:
+        tag = channel.hold(message, pull_consumer(channel, queue))
+    route = message.route
+    answer = BasicGetOk(tag, redelivered, route.exchange, route.key, left)
+    channel.connection.outbox.put(method_frame(channel.number, answer))
+    put_content(channel, message)
+    channel.connection.touch()
+
+
+def pull_consumer(channel: Channel, queue: Queue) -> Consumer:
     """What holds the messages that a channel pulls from a queue."""
     consumer = channel.pulls.get(queue.name)
     if consumer is None or consumer.queue is not queue:

@@ -24,25 +24,27 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
-from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.methods import BasicCancel, BasicGet, Method
-from rhizome.amqp.properties import decode_properties
 from rhizome.broker import basic
 from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.arguments import QueueArguments
 from rhizome.broker.channel import Channel
 from rhizome.broker.commands import Command, DeleteQueue
+from rhizome.broker.confirms import are_safe
 from rhizome.broker.connection import Connection
 from rhizome.broker.consumer import Consumer
-from rhizome.broker.deadletters import cc_keys, dead_letter, is_cycle, with_header
+from rhizome.broker.deadletters import with_header
 from rhizome.broker.definitions import QueueDefinition
 from rhizome.broker.delayed import Delayed
 from rhizome.broker.handshake import Handshake
+from rhizome.broker.letters import DeadLetter, send_letter
 from rhizome.broker.limits import Limits
 from rhizome.broker.message import Message, Route, largest_frame
 from rhizome.broker.observer import Observer
 from rhizome.broker.outcome import (
     AccessChanged,
+    BindingAdded,
+    BindingRemoved,
     Fact,
     Outcome,
     QueueChanged,
@@ -50,14 +52,14 @@ from rhizome.broker.outcome import (
     VhostDeleted,
 )
 from rhizome.broker.pager import Pager
-from rhizome.broker.port import Cluster, GroupLog
-from rhizome.broker.publishing import Publication, enqueue, place, queues_of
+from rhizome.broker.port import Cluster, Forward, GroupLog
+from rhizome.broker.publishing import Publication, place
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE, Replies
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.stages import CLOSED, RUNNING
 from rhizome.broker.state import State
-from rhizome.broker.steering import Steering, routing_headers
+from rhizome.broker.steering import Steering
 from rhizome.broker.timers import Timers
 from rhizome.broker.turn import Turn
 from rhizome.broker.vhost import VHost
@@ -82,31 +84,26 @@ class Settings:
 
 
 @final
-class DeadLetter:
-    """A message on its way from the queue that it died in."""
-
-    queue: Queue
-    message: Message
-    reason: str
-
-    def __init__(self, queue: Queue, message: Message, reason: str) -> None:
-        self.queue = queue
-        self.message = message
-        self.reason = reason
-
-
-@final
 class PendingCommit:
-    """A transaction that is answered once its record is on disk."""
+    """A transaction that is answered once its record is on disk, and what it sent to other brokers
+    is safe there.
+    """
 
     index: i64
+    elsewhere: dict[Forward, int]
     channel: Channel
     answer: Method
 
-    def __init__(self, index: i64, channel: Channel, answer: Method) -> None:
+    def __init__(
+        self, index: i64, elsewhere: dict[Forward, int], channel: Channel, answer: Method
+    ) -> None:
         self.index = index
+        self.elsewhere = elsewhere
         self.channel = channel
         self.answer = answer
+
+    def is_safe(self, committed_disk: i64) -> bool:
+        return self.index <= committed_disk and are_safe(self.elsewhere)
 
 
 @final
@@ -126,6 +123,7 @@ class Broker:
     delayed: Delayed
     timers: Timers
     connections: dict[int, Connection]
+    carriers: dict[int, Connection]
     unconfirmed: list[Channel]
     commits: list[PendingCommit]
     dead_letters: list[DeadLetter]
@@ -171,6 +169,7 @@ class Broker:
         self.timers = Timers(self)
         self.delayed = Delayed(self)
         self.connections = {}
+        self.carriers = {}
         self.unconfirmed = []
         self.commits = []
         self.dead_letters = []
@@ -192,7 +191,10 @@ class Broker:
     # ---- the state ------------------------------------------------------------------------------
 
     def make_queue(self, definition: QueueDefinition) -> Destination:
-        return Queue(self, definition)
+        queue = Queue(self, definition)
+        if not definition.is_private():
+            queue.away = self.cluster.away(queue)
+        return queue
 
     def apply(self, command: Command) -> Outcome:
         """Apply a committed command and react to what it changed."""
@@ -210,6 +212,12 @@ class Broker:
                 fact.destination.apply_options(fact.definition.options)
                 # Routes remember whether their queues take everything.
                 self.state.vhosts[fact.definition.vhost].router.epoch += 1
+        elif isinstance(fact, BindingAdded):
+            if _is_private(fact.binding.destination):
+                self.cluster.private_bound(fact.vhost, fact.binding)
+        elif isinstance(fact, BindingRemoved):
+            if _is_private(fact.binding.destination):
+                self.cluster.private_unbound(fact.vhost, fact.binding)
         elif isinstance(fact, AccessChanged):
             self.access_epoch.advance()
             if fact.deleted:
@@ -288,6 +296,7 @@ class Broker:
 
     def connection_gone(self, connection: Connection) -> None:
         """A connection's socket is gone."""
+        self.carriers.pop(connection.id, None)
         if self.connections.pop(connection.id, None) is None:
             return
         self.stalled.pop(connection.id, None)
@@ -300,6 +309,31 @@ class Broker:
             if isinstance(queue, Queue) and queue.definition.exclusive_owner == connection.owner:
                 self.delete_queue(queue)
         connection.private_queues = {}
+
+    def carry(self, name: str) -> Connection:
+        """A connection that holds the channels of another broker's applications.
+
+        It never speaks AMQP itself: a link feeds its channels and takes what they deliver.
+        """
+        self._next_connection += 1
+        connection = Connection(
+            self,
+            self._next_connection,
+            name,
+            Peer("", 0, loopback=False),
+            Handshake(self),
+            self._nowhere,
+            self._nobody,
+        )
+        connection.handshake = None
+        connection.stage = RUNNING
+        self.carriers[connection.id] = connection
+        return connection
+
+    def holders(self) -> list[Connection]:
+        """Every connection whose channels may hold unacked messages of queues that are active
+        here."""
+        return [*self.connections.values(), *self.carriers.values()]
 
     def running_connections(self) -> list[Connection]:
         return [
@@ -316,7 +350,8 @@ class Broker:
         """A name that nobody else has and nobody can guess."""
         self._names += 1
         digest = hashlib.sha256(self._seed + str(self._names).encode()).digest()[:16]
-        return prefix + base64.urlsafe_b64encode(digest).decode().rstrip("=")
+        name = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+        return prefix + name + self.cluster.name_suffix()
 
     def reply_queue(self, vhost: str) -> Queue:
         """The queue that reply consumers are said to consume; it never holds anything."""
@@ -334,7 +369,9 @@ class Broker:
         if queue.deleted:
             return
         queue.remove_consumer(consumer)
-        if queue.definition.auto_delete and queue.consumer_count == 0 and queue.had_consumer:
+        if consumer.proxy is not None:
+            consumer.proxy.detach(consumer)
+        elif queue.definition.auto_delete and queue.consumer_count == 0 and queue.had_consumer:
             self.delete_queue(queue)
 
     # ---- blocking publishers --------------------------------------------------------------------
@@ -378,48 +415,9 @@ class Broker:
         self.dead_letters = []
         for letter in letters:
             try:
-                self._send_dead_letter(letter)
+                send_letter(self, letter)
             except Exception as error:
                 self.observer.bug(error, f"a dead letter of queue '{letter.queue.name}'")
-
-    def _send_dead_letter(self, letter: DeadLetter) -> None:
-        queue = letter.queue
-        old = letter.message
-        options = queue.options
-        vhost = self.state.vhosts.get(queue.vhost)
-        if vhost is None or options.dead_letter_exchange is None:
-            return
-        exchange = vhost.router.exchanges.get(options.dead_letter_exchange)
-        if exchange is None:
-            return
-        replaces_key = options.dead_letter_key is not None
-        key = options.dead_letter_key if options.dead_letter_key is not None else old.route.key
-        content = dead_letter(
-            old.content,
-            old.route.exchange,
-            [old.route.key],
-            queue.name,
-            letter.reason,
-            self.turn.now_ms // 1000,
-            replaces_key,
-        )
-        keys = [key] if replaces_key else [key, *cc_keys(content)]
-        properties = decode_properties(header_payload_of(content))
-        headers = routing_headers(properties)
-        targets: dict[Queue, None] = {}
-        for each in keys:
-            for target in queues_of(vhost.router, exchange, each, headers):
-                if not is_cycle(content, target.name):
-                    targets[target] = None
-        if len(targets) == 0:
-            return
-        message = Message(
-            self.route_to(exchange.name, key), content, old.channel, largest_frame(content)
-        )
-        message.arrived_ms = self.turn.now_ms
-        message.persistent = properties.delivery_mode == 2
-        message.priority = properties.priority or 0
-        enqueue(self, message, list(targets), properties.message_id or "")
 
     def route_to(self, exchange: str, key: str) -> Route:
         """A route for a message that the broker itself publishes."""
@@ -438,11 +436,14 @@ class Broker:
         size: i64 = 0
         for publication in transaction.publications:
             size += len(publication.message.content) + 256
+        elsewhere: dict[Forward, int] = {}
         self.log.begin(size + len(transaction.settled) * 32)
         for publication in transaction.publications:
             # It exists from here on: its time to live counts from the commit.
             publication.message.arrived_ms = self.turn.now_ms
             place(self, publication, channel)
+            for target in publication.targets:
+                elsewhere[target.forward] = target.forward.sent
         for tag, kind in transaction.settled.items():
             channel.settle_one(tag, kind)
         while len(self.dead_letters) > 0:
@@ -450,11 +451,11 @@ class Broker:
         self._write_settled()
         index = self.log.commit()
         channel.connection.suspend()
-        self.commits.append(PendingCommit(index, channel, answer))
+        self.commits.append(PendingCommit(index, elsewhere, channel, answer))
 
     def publish_internally(self, message: Message, queues: list[Queue]) -> None:
         """Publish on behalf of the broker itself."""
-        place(self, Publication(message, queues, False, Steering()), None)
+        place(self, Publication(message, queues, [], False, Steering()), None)
 
     # ---- what a delivery shows ------------------------------------------------------------------
 
@@ -532,8 +533,8 @@ class Broker:
 
     def _answer_commits(self) -> None:
         safe = self.log.committed_disk
-        done = [commit for commit in self.commits if commit.index <= safe]
-        self.commits = [commit for commit in self.commits if commit.index > safe]
+        done = [commit for commit in self.commits if commit.is_safe(safe)]
+        self.commits = [commit for commit in self.commits if not commit.is_safe(safe)]
         for commit in done:
             channel = commit.channel
             if channel.connection.stage != CLOSED:
@@ -549,5 +550,8 @@ class Broker:
         for channel, method in pulls:
             if channel.connection.stage == RUNNING and not channel.closing:
                 basic.get(channel, method)
-                if len(self.pulls) == 0 or self.pulls[-1][0] is not channel:
-                    channel.connection.resume()
+            channel.connection.resume()
+
+
+def _is_private(destination: Destination) -> bool:
+    return isinstance(destination, Queue) and destination.definition.is_private()

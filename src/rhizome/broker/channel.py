@@ -164,6 +164,8 @@ class Channel:
 
     def wake_consumers(self) -> None:
         for consumer in self.consumers.values():
+            if consumer.proxy is not None:
+                consumer.proxy.drained(consumer)
             queue = consumer.queue
             if queue.ready > 0 and not queue.marked:
                 queue.touch()
@@ -346,7 +348,7 @@ class Channel:
             return
         unacked.forget(tag)
         consumer.unacked -= 1
-        consumer.queue.ack(message)
+        consumer.ack(message)
 
     def settle(self, tag: i64, multiple: bool, kind: int, method_id: int) -> None:
         """Ack, reject or requeue one delivery or all up to ``tag``."""
@@ -398,11 +400,11 @@ class Channel:
         self.unacked.forget(tag)
         consumer.unacked -= 1
         if kind == ACK:
-            consumer.queue.ack(message)
+            consumer.ack(message)
         elif kind == REJECT:
-            consumer.queue.reject(message)
+            consumer.reject(message)
         else:
-            consumer.queue.requeue(message)
+            consumer.requeue(message)
 
     def _wake_if_global(self) -> None:
         if self.prefetch_global > 0:

@@ -89,7 +89,7 @@ class Connection:
     marked: bool
     writable: bool
     full: bool
-    suspended: bool
+    suspensions: i64
     stalled: bool
     paused: bool
     drained_ms: i64
@@ -143,7 +143,7 @@ class Connection:
         self.marked = False
         self.writable = True
         self.full = False
-        self.suspended = False
+        self.suspensions = 0
         self.stalled = False
         self.paused = False
         self.drained_ms = 0
@@ -199,11 +199,11 @@ class Connection:
         """Whether the shell should go on reading from the socket."""
         if self.stalled or self.paused or self.outbox.size() >= REPLIES_BYTES_MAX:
             return False
-        return not self.suspended or self.held_bytes < HELD_BYTES_MAX
+        return self.suspensions == 0 or self.held_bytes < HELD_BYTES_MAX
 
     def is_waiting(self) -> bool:
         """Whether input has to wait: for an answer, for an alarm to end, for consumers."""
-        return self.suspended or self.stalled or self.paused
+        return self.suspensions > 0 or self.stalled or self.paused
 
     def touch(self) -> None:
         """Ask for a flush of the outbox at the end of this turn."""
@@ -230,12 +230,12 @@ class Connection:
             channel.wake_consumers()
 
     def suspend(self) -> None:
-        """Stop after the current frame until ``resume``: something is waited for."""
-        self.suspended = True
+        """Stop after the current frame until each ``suspend`` has had its ``resume``."""
+        self.suspensions += 1
 
     def resume(self) -> None:
-        """What ``suspend`` was for has come."""
-        self.suspended = False
+        """What a ``suspend`` was for has come."""
+        self.suspensions -= 1
         self._go_on()
 
     def pause(self) -> None:

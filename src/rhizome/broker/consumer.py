@@ -12,6 +12,8 @@ from rhizome.amqp.spec import BASIC, BASIC_DELIVER, FRAME_END, FRAME_METHOD
 from rhizome.amqp.wire import put_shortstr, put_u16, put_u32
 from rhizome.broker.message import Message, Route
 from rhizome.broker.outbox import COPY_BYTES_MAX
+from rhizome.broker.port import Carrier, Proxy
+from rhizome.broker.unacked import ACK, REJECT, REQUEUE
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
@@ -24,7 +26,8 @@ class Consumer:
 
     ``head`` and ``foot`` are the parts of basic.deliver before and after (delivery tag,
     redelivered) for the route of the last delivery; they are encoded again only when the route
-    changes.
+    changes. ``proxy`` is set if the queue is active on another broker, ``carrier`` (with
+    ``number``) if the application is connected to another one.
     """
 
     tag: str
@@ -41,6 +44,10 @@ class Consumer:
     route: Route | None
     head: bytes
     foot: bytes
+    proxy: Proxy | None
+    carrier: Carrier | None
+    number: i64
+    credit: i64
 
     def __init__(
         self,
@@ -67,9 +74,15 @@ class Consumer:
         self.route = None
         self.head = b""
         self.foot = b""
+        self.proxy = None
+        self.carrier = None
+        self.number = 0
+        self.credit = 0
 
     def can_take(self) -> bool:
         """Whether a delivery fits in the consumer's prefetch, the channel's and the outbox."""
+        if self.carrier is not None and not self.carrier.can_take(self):
+            return False
         return self.channel.connection.can_write() and not self.is_sated()
 
     def is_sated(self) -> bool:
@@ -83,6 +96,9 @@ class Consumer:
 
     def deliver(self, message: Message, redelivered: bool) -> None:
         """Write basic.deliver and the content into the outbox of the consumer's connection."""
+        if self.carrier is not None:
+            self.carrier.deliver(self, message, redelivered)
+            return
         channel = self.channel
         connection = channel.connection
         tag = channel.delivery_tag + 1
@@ -109,6 +125,25 @@ class Consumer:
             self.unacked += 1
         if not connection.marked:
             connection.touch()
+
+    def ack(self, message: Message) -> None:
+        """Settle a delivery where its queue is active."""
+        if self.proxy is None:
+            self.queue.ack(message)
+        else:
+            self.proxy.settle(self, message, ACK)
+
+    def reject(self, message: Message) -> None:
+        if self.proxy is None:
+            self.queue.reject(message)
+        else:
+            self.proxy.settle(self, message, REJECT)
+
+    def requeue(self, message: Message) -> None:
+        if self.proxy is None:
+            self.queue.requeue(message)
+        else:
+            self.proxy.settle(self, message, REQUEUE)
 
     def _encode_for(self, route: Route) -> None:
         tag = BytesWriter()

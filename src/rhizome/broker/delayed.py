@@ -15,7 +15,7 @@ from rhizome.amqp.properties import decode_properties
 from rhizome.broker.commands import DeclareQueue
 from rhizome.broker.deadletters import cc_keys, strip_bcc
 from rhizome.broker.message import Message, largest_frame
-from rhizome.broker.publishing import enqueue, queues_of
+from rhizome.broker.publishing import enqueue, reach_of, send_on
 from rhizome.broker.queue import Queue
 from rhizome.broker.steering import routing_headers
 
@@ -92,17 +92,16 @@ class Delayed:
             return
         properties = decode_properties(header_payload_of(held.content))
         headers = routing_headers(properties)
-        queues: dict[Queue, None] = {}
-        for key in [held.route.key, *cc_keys(held.content)]:
-            for found in queues_of(router, exchange, key, headers):
-                queues[found] = None
+        keys = [held.route.key, *cc_keys(held.content)]
+        reach = reach_of(router, self.broker.cluster, exchange, keys, headers)
         content = strip_bcc(held.content)
         message = Message(held.route, content, held.channel, largest_frame(content))
         message.arrived_ms = self.broker.turn.now_ms
         message.expiration_ms = held.expiration_ms
         message.priority = held.priority
         message.persistent = properties.delivery_mode == 2
-        enqueue(self.broker, message, list(queues), properties.message_id or "")
+        send_on(message, reach.targets, None)
+        enqueue(self.broker, message, reach.queues, properties.message_id or "")
 
 
 def _delay_of(message: Message) -> int:

@@ -30,7 +30,7 @@ def resident_index(lane: Lane) -> PagedIndex:
 def unacked_indexes(broker: Broker) -> dict[Queue, dict[int, PagedIndex]]:
     """The unacked persistent messages of all durable queues, by priority."""
     found: dict[Queue, dict[int, PagedIndex]] = {}
-    for connection in broker.connections.values():
+    for connection in broker.holders():
         for channel in connection.channels.values():
             unacked = channel.unacked
             if unacked.count == 0:

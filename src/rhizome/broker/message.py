@@ -26,6 +26,7 @@ from rhizome.amqp.wire import u16_at, u32_at
 
 if TYPE_CHECKING:
     from rhizome.broker.queue import Queue
+    from rhizome.broker.targets import Target
 
 NO_EXPIRATION: Final = -1
 
@@ -49,8 +50,9 @@ MESSAGE_OVERHEAD_BYTES: Final = 176
 class Route:
     """Where one (exchange, routing key) leads, and how a delivery names it.
 
-    Invariant: ``queues`` is what the router answered at topology epoch ``epoch``; a route of an
-    older epoch is never used to publish, but messages go on referring to it for ``tail``.
+    Invariant: ``queues`` (active here) and ``targets`` (on other brokers) are what the router
+    answered at topology epoch ``epoch``; a route of an older epoch is never used to publish, but
+    messages go on referring to it for ``tail``.
     """
 
     exchange: str
@@ -58,6 +60,7 @@ class Route:
     tail: bytes
     epoch: i64
     queues: list[Queue]
+    targets: list[Target]
     durable_ids: list[int]
     plain: bool
     mandatory: bool
@@ -71,6 +74,7 @@ class Route:
         self.tail = tail
         self.epoch = -1
         self.queues = []
+        self.targets = []
         self.durable_ids = []
         self.plain = False
         self.mandatory = False

@@ -1,6 +1,6 @@
 """The port: all that the broker core knows of whatever surrounds it, alone or in a cluster.
 
-Two interfaces, both owned by the broker:
+Interfaces, all owned by the broker:
 
 - ``GroupLog``: where the broker records its decisions about messages (enqueued, dequeued, requeued,
   purged), in batches per turn. The log says how far its records are safe: ``committed_memory`` and
@@ -8,6 +8,10 @@ Two interfaces, both owned by the broker:
   below the one that its reliability level asks for.
 - ``Cluster``: where the broker proposes changes of the cluster state (declare, bind, delete, ...).
   A proposal is answered through a ``Waiter`` when it is committed, applied and safe.
+- ``Forward``: the way to another broker for what is published here and belongs there.
+- ``Away``: where a shared queue is active, if that is not here; ``Proxy`` is what one consumer of
+  such a queue has there.
+- ``Carrier``: the way back, for deliveries to consumers that are on another broker.
 
 A lone broker runs on ``lone.py``, which commits at once; there is no "if clustered" in the core.
 Nothing here knows sockets, files, clocks or threads.
@@ -22,8 +26,15 @@ from mypy_extensions import i64, mypyc_attr
 from rhizome.broker.message import Message
 
 if TYPE_CHECKING:
+    from rhizome.amqp.methods import BasicGet, QueueDelete
+    from rhizome.broker.channel import Channel
     from rhizome.broker.commands import Command
+    from rhizome.broker.connection import Connection
+    from rhizome.broker.consumer import Consumer
+    from rhizome.broker.queue import Queue
+    from rhizome.broker.routing.destination import Binding
     from rhizome.broker.state import Outcome
+    from rhizome.broker.targets import Target
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -78,9 +89,125 @@ class Waiter:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class Forward:
+    """The way to another broker for publishes.
+
+    Invariant: each message that is sent gets the number after the one before; ``confirmed`` never
+    falls and never passes ``sent``. What was sent is kept until it is confirmed.
+    """
+
+    broker_name: str
+    sent: i64
+    confirmed: i64
+    congested: bool
+
+    def __init__(self, broker_name: str) -> None:
+        self.broker_name = broker_name
+        self.sent = 0
+        self.confirmed = 0
+        self.congested = False
+
+    def send(self, message: Message, target: Target, channel: Channel | None, tag: i64) -> i64:
+        """Send a message to what ``target`` names there; answers its number.
+
+        A refusal is told to ``channel`` as a nack of ``tag``, unless that is 0.
+        """
+        raise NotImplementedError
+
+    def pause(self, connection: Connection) -> None:
+        """Let a publisher wait until there is room on this way."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Proxy:
+    """What a consumer of a queue that is active elsewhere has at that queue's home."""
+
+    def settle(self, consumer: Consumer, message: Message, kind: i64) -> None:
+        """Ack, reject or requeue (``unacked.py``) a message that was delivered here."""
+        raise NotImplementedError
+
+    def detach(self, consumer: Consumer) -> None:
+        """The consumer is gone; what it holds unacked it may still settle."""
+        raise NotImplementedError
+
+    def drained(self, consumer: Consumer) -> None:
+        """The consumer's connection can take more."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Away:
+    """The home of a shared queue, on another broker.
+
+    Each method answers the channel itself, at once or later; until then the channel's connection is
+    suspended. If the home can't be reached the channel is closed with 404.
+    """
+
+    def forward(self) -> Forward:
+        raise NotImplementedError
+
+    def consume(self, consumer: Consumer, no_wait: bool) -> None:
+        """Have a consumer attached there, then answer consume-ok."""
+        raise NotImplementedError
+
+    def get(self, channel: Channel, queue: Queue, method: BasicGet) -> None:
+        raise NotImplementedError
+
+    def declared(self, channel: Channel, queue: Queue) -> None:
+        """Answer declare-ok with the counts that the home knows."""
+        raise NotImplementedError
+
+    def purge(self, channel: Channel, queue: Queue, no_wait: bool) -> None:
+        raise NotImplementedError
+
+    def delete(self, channel: Channel, queue: Queue, method: QueueDelete) -> None:
+        """Have the home look whether the queue may go, then propose that."""
+        raise NotImplementedError
+
+    def prefetch(self, channel: Channel) -> None:
+        """The channel's prefetch for all its consumers has changed."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Carrier:
+    """Takes deliveries to consumers that are on another broker."""
+
+    def can_take(self, consumer: Consumer) -> bool:
+        raise NotImplementedError
+
+    def deliver(self, consumer: Consumer, message: Message, redelivered: bool) -> None:
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Cluster:
-    """Where changes of the cluster state are put in order."""
+    """Where changes of the cluster state are put in order, and who knows the other brokers."""
 
     def propose(self, command: Command, waiter: Waiter | None) -> None:
         """Have a command committed and applied; then tell the waiter, now or later."""
         raise NotImplementedError
+
+    def away(self, queue: Queue) -> Away | None:
+        """Where a shared queue is active; None if that is here."""
+        return None
+
+    def private_bound(self, vhost: str, binding: Binding) -> None:
+        """A private queue of this broker is bound: others must send what matches."""
+
+    def private_unbound(self, vhost: str, binding: Binding) -> None:
+        """A binding of a private queue of this broker is gone."""
+
+    def private_applied(self, outcome: Outcome, waiter: Waiter) -> None:
+        """Tell the waiter once everybody who must know of ``outcome`` does: now, or later."""
+        waiter.resolved(outcome)
+
+    def forward_of(self, name: str) -> Forward | None:
+        """The way to the broker that gave a private queue or a reply token its name, if it is
+        another."""
+        return None
+
+    def name_suffix(self) -> str:
+        """What names of private queues end with, so that others know whose they are."""
+        return ""

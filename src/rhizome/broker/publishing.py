@@ -7,6 +7,7 @@ queue. Everything else goes through ``_publish_steered``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import read_i16_be
@@ -21,10 +22,13 @@ from rhizome.broker.message import (
     Message,
     Route,
 )
+from rhizome.broker.port import Cluster
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_PREFIX
+from rhizome.broker.routing.destination import Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.steering import Steering, steer
+from rhizome.broker.targets import Reach, Target
 from rhizome.errors import (
     AccessRefused,
     NotFound,
@@ -77,6 +81,8 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
                 confirms.need_index = message.index
             if not channel.marked:
                 channel.touch()
+        if len(route.targets) > 0:
+            send_on(message, route.targets, channel)
     else:
         _publish_steered(channel, route, message, flags)
     if broker.blocking or not connection.publishing:
@@ -98,7 +104,7 @@ def _resolve(channel: Channel, key: bytes) -> Route:
     if exchange is None:
         raise NotFound(f"no exchange '{route.exchange}' in vhost '{router.vhost}'", 60, 40)
     if route.epoch != router.epoch:
-        refresh(route, exchange, router)
+        refresh(route, exchange, router, broker.cluster)
     if route.immediate:
         raise NotImplementedFault("immediate=true", 60, 40)
     _check_permission(channel, exchange, route)
@@ -133,33 +139,55 @@ def _decode_route(key: bytes) -> Route:
     return route
 
 
-def refresh(route: Route, exchange: Exchange, router: Router) -> None:
+def refresh(route: Route, exchange: Exchange, router: Router, cluster: Cluster) -> None:
     """Look the route up again after the topology has changed."""
     route.by_headers = router.needs_headers(exchange)
     route.delayed = exchange.delayed
-    route.queues = []
+    reach = Reach()
     is_reply = route.exchange == "" and route.key.startswith(REPLY_PREFIX)
     if not route.by_headers:
-        route.queues = queues_of(router, exchange, route.key, None)
+        reach = reach_of(router, cluster, exchange, [route.key], None)
+    route.queues = reach.queues
+    route.targets = reach.targets
     route.durable_ids = durable_ids(route.queues)
     route.plain = (
         not route.by_headers
         and not route.delayed
         and not is_reply
-        and not (route.mandatory and len(route.queues) == 0)
+        and not (route.mandatory and reach.is_empty())
         and _all_take_everything(route.queues)
     )
     route.epoch = router.epoch
 
 
-def queues_of(
-    router: Router, exchange: Exchange, key: str, headers: dict[str, object] | None
-) -> list[Queue]:
-    found: list[Queue] = []
-    for destination in router.route(exchange, key, headers):
-        assert isinstance(destination, Queue)
-        found.append(destination)
-    return found
+def reach_of(
+    router: Router,
+    cluster: Cluster,
+    exchange: Exchange,
+    keys: list[str],
+    headers: dict[str, object] | None,
+    may_take: Callable[[Destination], bool] | None = None,
+) -> Reach:
+    """Where a message with these keys goes, each place once, if ``may_take`` lets it."""
+    reach = Reach()
+    if len(keys) == 1:
+        for destination in router.route(exchange, keys[0], headers):
+            if may_take is None or may_take(destination):
+                reach.add(destination)
+    else:
+        found: dict[Destination, None] = {}
+        for key in keys:
+            for destination in router.route(exchange, key, headers):
+                found[destination] = None
+        for destination in found:
+            if may_take is None or may_take(destination):
+                reach.add(destination)
+    if exchange.name == "":
+        for key in keys:
+            forward = cluster.forward_of(key)
+            if forward is not None:
+                reach.add_named(forward, router.vhost)
+    return reach
 
 
 def durable_ids(queues: list[Queue]) -> list[int]:
@@ -204,23 +232,25 @@ def _check_permission(channel: Channel, exchange: Exchange, route: Route) -> Non
 
 def _publish_steered(channel: Channel, route: Route, message: Message, flags: i64) -> None:
     steering = steer(channel, message, flags)
-    queues = route.queues
+    publication = Publication(message, route.queues, route.targets, route.mandatory, steering)
     if route.by_headers or len(steering.keys) > 0:
-        queues = _queues_for(channel, route, steering)
-    publication = Publication(message, queues, route.mandatory, steering)
+        reach = _reach_for(channel, route, steering)
+        publication.queues = reach.queues
+        publication.targets = reach.targets
     if channel.transaction is not None:
         channel.transaction.publish(publication)
         return
-    accepted = place(channel.connection.broker, publication, channel)
     confirms = channel.confirms
+    if confirms is not None:
+        confirms.published += 1
+        channel.touch()
+    accepted = place(channel.connection.broker, publication, channel)
     if confirms is None:
         return
-    confirms.published += 1
     if not accepted:
         channel.nack(confirms.published)
     elif message.position != 0:
         confirms.need_index = message.index
-    channel.touch()
 
 
 class Publication:
@@ -228,27 +258,32 @@ class Publication:
 
     message: Message
     queues: list[Queue]
+    targets: list[Target]
     mandatory: bool
     steering: Steering
 
     def __init__(
-        self, message: Message, queues: list[Queue], mandatory: bool, steering: Steering
+        self,
+        message: Message,
+        queues: list[Queue],
+        targets: list[Target],
+        mandatory: bool,
+        steering: Steering,
     ) -> None:
         self.message = message
         self.queues = queues
+        self.targets = targets
         self.mandatory = mandatory
         self.steering = steering
 
 
-def _queues_for(channel: Channel, route: Route, steering: Steering) -> list[Queue]:
+def _reach_for(channel: Channel, route: Route, steering: Steering) -> Reach:
     """Route by headers, and by every key in CC and BCC."""
-    router = channel.connection.router
+    connection = channel.connection
+    router = connection.router
     exchange = router.exchanges[route.exchange]
-    found: dict[Queue, None] = {}
-    for key in [route.key, *steering.keys]:
-        for queue in queues_of(router, exchange, key, steering.headers):
-            found[queue] = None
-    return list(found)
+    keys = [route.key, *steering.keys]
+    return reach_of(router, connection.broker.cluster, exchange, keys, steering.headers)
 
 
 def place(broker: Broker, publication: Publication, channel: Channel | None) -> bool:
@@ -257,17 +292,33 @@ def place(broker: Broker, publication: Publication, channel: Channel | None) -> 
     steering = publication.steering
     route = message.route
     if route.exchange == "" and route.key.startswith(REPLY_PREFIX):
-        if not broker.replies.deliver(message) and publication.mandatory and channel is not None:
+        if len(publication.targets) > 0:
+            send_on(message, publication.targets, channel)
+        elif not broker.replies.deliver(message) and publication.mandatory and channel is not None:
             send_return(channel, message)
         return True
     if route.delayed and steering.delay_ms > 0 and channel is not None:
         broker.delayed.hold(channel.connection.router.vhost, message, steering.delay_ms)
         return True
-    if len(publication.queues) == 0:
+    if len(publication.queues) == 0 and len(publication.targets) == 0:
         if publication.mandatory and channel is not None:
             send_return(channel, message)
         return True
+    send_on(message, publication.targets, channel)
     return enqueue(broker, message, publication.queues, steering.message_id)
+
+
+def send_on(message: Message, targets: list[Target], channel: Channel | None) -> None:
+    """Send a message to the other brokers that have a use for it."""
+    confirms = None if channel is None else channel.confirms
+    tag: i64 = 0 if confirms is None else confirms.published
+    for target in targets:
+        forward = target.forward
+        number = forward.send(message, target, channel, tag)
+        if confirms is not None:
+            confirms.wait_for(forward, number)
+        if forward.congested and channel is not None:
+            forward.pause(channel.connection)
 
 
 def enqueue(broker: Broker, message: Message, queues: list[Queue], message_id: str) -> bool:

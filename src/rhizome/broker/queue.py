@@ -20,6 +20,7 @@ from rhizome.broker.lastvalue import LastValues
 from rhizome.broker.level import Level
 from rhizome.broker.message import NO_EXPIRATION, SPILL_POSITION_FIRST, Message, body_bytes
 from rhizome.broker.pacing import CONGESTED_BYTES, Pacing
+from rhizome.broker.port import Away
 from rhizome.broker.routing.destination import Destination
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.scan import merged
@@ -38,7 +39,8 @@ REASON_DELIVERY_LIMIT: Final = "delivery_limit"
 
 @final
 class Queue(Destination):
-    """One local, active queue.
+    """One queue. Where it is shared and active on another broker, ``away`` leads there, and nothing
+    is ever ready here.
 
     Invariant: ``ready`` is the sum of the lanes' ready messages less those superseded; ``unacked``
     counts deliveries not yet settled; ``ready_bytes`` adds up the contents of the ready ones,
@@ -82,6 +84,7 @@ class Queue(Destination):
     redelivered: i64
     deleted: bool
     orphans: list[Consumer]
+    away: Away | None
 
     def __init__(self, broker: Broker, definition: QueueDefinition) -> None:
         super().__init__(definition.vhost, definition.name)
@@ -120,6 +123,7 @@ class Queue(Destination):
         self.redelivered = 0
         self.deleted = False
         self.orphans = []
+        self.away = None
         self._prepare_lanes(definition.options.priority_max)
         self.apply_options(definition.options)
 
@@ -404,6 +408,16 @@ class Queue(Destination):
         if self.ready > 0 and not self.marked:
             self.touch()
 
+    def take_back(self, message: Message) -> None:
+        """Put a message back that was on its way to a consumer who never saw it."""
+        self.unacked -= 1
+        if self.deleted:
+            self.forget(message)
+            return
+        self._put_back(message)
+        if not self.marked:
+            self.touch()
+
     def _put_back(self, message: Message) -> None:
         if self.last_values is not None and not self.last_values.put_back(message):
             self.forget(message)
@@ -488,7 +502,7 @@ class Queue(Destination):
     def unacked_messages(self) -> list[Message]:
         """What consumers and pulls of this queue hold."""
         found: list[Message] = []
-        for connection in self.broker.connections.values():
+        for connection in self.broker.holders():
             for channel in connection.channels.values():
                 channel.collect_unacked(self, found)
         self.broker.delayed.collect(self, found)

@@ -117,7 +117,7 @@ def propose(channel: Channel, command: Command, reply: Reply, private: bool) -> 
     broker = channel.connection.broker
     if private:
         outcome = broker.apply(command)
-        reply.resolved(outcome)
+        broker.cluster.private_applied(outcome, reply)
         broker.announce(outcome)
     else:
         broker.cluster.propose(command, reply)
@@ -291,13 +291,20 @@ class QueueDeclared(Reply):
         if queue.definition.exclusive_owner:
             self.channel.connection.private_queues[self.name] = None
         if not self.no_wait and not self.channel.closing:
-            self.channel.send(QueueDeclareOk(self.name, queue.ready, queue.consumer_count))
+            _answer_declare(self.channel, queue)
 
 
 def _declared(channel: Channel, queue: Queue, method: QueueDeclare) -> None:
     channel.last_queue = queue.name
     queue.last_used_ms = channel.connection.broker.turn.now_ms
     if not method.no_wait:
+        _answer_declare(channel, queue)
+
+
+def _answer_declare(channel: Channel, queue: Queue) -> None:
+    if queue.away is not None:
+        queue.away.declared(channel, queue)
+    else:
         channel.send(QueueDeclareOk(queue.name, queue.ready, queue.consumer_count))
 
 
@@ -375,6 +382,9 @@ def queue_purge(channel: Channel, method: QueuePurge) -> None:
     name = queue_name(channel, method.queue)
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
+    if queue.away is not None:
+        queue.away.purge(channel, queue, method.no_wait)
+        return
     count = queue.purge()
     if not method.no_wait:
         channel.send(QueuePurgeOk(count))
@@ -389,11 +399,24 @@ def queue_delete(channel: Channel, method: QueueDelete) -> None:
             channel.send(QueueDeleteOk(0))
         return
     queue = find_queue(channel, name)
-    where = queue_resource(router.vhost, name)
-    if method.if_unused and queue.consumer_count > 0:
+    if queue.away is not None:
+        queue.away.delete(channel, queue, method)
+        return
+    check_deletable(queue, method.if_unused, method.if_empty)
+    delete_counted(channel, queue, queue.ready, method)
+
+
+def check_deletable(queue: Queue, if_unused: bool, if_empty: bool) -> None:
+    """Raise PreconditionFailed if the queue is not as unused or empty as it should be."""
+    where = queue_resource(queue.vhost, queue.name)
+    if if_unused and queue.consumer_count > 0:
         raise PreconditionFailed(f"{where} in use")
-    if method.if_empty and queue.ready > 0:
+    if if_empty and queue.ready > 0:
         raise PreconditionFailed(f"{where} not empty")
-    answer = None if method.no_wait else QueueDeleteOk(queue.ready)
-    command = DeleteQueue(router.vhost, name, queue.definition.id)
+
+
+def delete_counted(channel: Channel, queue: Queue, count: int, method: QueueDelete) -> None:
+    """Have a queue deleted that holds so many messages."""
+    answer = None if method.no_wait else QueueDeleteOk(count)
+    command = DeleteQueue(queue.vhost, queue.name, queue.definition.id)
     propose(channel, command, Reply(channel, answer, method), queue.definition.is_private())

@@ -1,0 +1,94 @@
+"""Targets: what another broker gets of a message that was published here.
+
+One copy per broker, whatever the number of queues and bindings that match there (O33).
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from rhizome.broker.port import Forward
+from rhizome.broker.queue import Queue
+from rhizome.broker.routing.destination import Destination
+
+META_PREFIX: Final = "\x00@"
+"""No queue has a name that begins like this: bindings are told apart by it."""
+
+
+@final
+class MetaExchange(Destination):
+    """The eponymous exchange on another broker, as meta-bindings see it.
+
+    A binding to it says that the broker has private queues there that are interested.
+    """
+
+    forward: Forward
+    exchange: str
+
+    def __init__(self, vhost: str, exchange: str, forward: Forward) -> None:
+        super().__init__(vhost, META_PREFIX + forward.broker_name)
+        self.exchange = exchange
+        self.forward = forward
+
+
+@final
+class Target:
+    """What one broker gets of the messages on a route: the shared queues that it is home of, and
+    the exchanges whose private bindings it has to look at.
+
+    ``number`` is the one that the way there has given it; 0 until it is used.
+    """
+
+    forward: Forward
+    vhost: str
+    queue_ids: list[int]
+    exchanges: list[str]
+    number: i64
+
+    def __init__(self, forward: Forward, vhost: str) -> None:
+        self.forward = forward
+        self.vhost = vhost
+        self.queue_ids = []
+        self.exchanges = []
+        self.number = 0
+
+
+@final
+class Reach:
+    """Where a message goes: queues that are active here, and targets on other brokers."""
+
+    queues: list[Queue]
+    targets: list[Target]
+
+    def __init__(self) -> None:
+        self.queues = []
+        self.targets = []
+
+    def is_empty(self) -> bool:
+        return len(self.queues) == 0 and len(self.targets) == 0
+
+    def add(self, destination: Destination) -> None:
+        """Add a destination that is not there yet."""
+        if isinstance(destination, Queue):
+            away = destination.away
+            if away is None:
+                self.queues.append(destination)
+            else:
+                self._target(away.forward(), destination.vhost).queue_ids.append(destination.id)
+        elif isinstance(destination, MetaExchange):
+            target = self._target(destination.forward, destination.vhost)
+            target.exchanges.append(destination.exchange)
+
+    def add_named(self, forward: Forward, vhost: str) -> None:
+        """Add the broker that a server-given name leads to."""
+        self._target(forward, vhost).exchanges.append("")
+
+    def _target(self, forward: Forward, vhost: str) -> Target:
+        for target in self.targets:
+            if target.forward is forward:
+                return target
+        target = Target(forward, vhost)
+        self.targets.append(target)
+        return target
