@@ -78,7 +78,8 @@ class DeclareQueue(Command):
 
     ``exclusive_owner`` names the connection that owns a private queue ("" for a shared one), and
     ``user`` who declares it, for limits per user.
-    ``queue_id`` is 0 except in snapshots, which keep the number that the state gave.
+    ``queue_id`` and ``group`` are 0, so that the state chooses, except in snapshots, which keep
+    what it chose.
     """
 
     vhost: str
@@ -89,6 +90,7 @@ class DeclareQueue(Command):
     arguments: dict[str, object] = field(default_factory=dict)
     user: str = ""
     queue_id: int = 0
+    group: int = 0
 
 
 @dataclass(frozen=True)

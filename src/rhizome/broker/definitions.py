@@ -15,7 +15,8 @@ class QueueDefinition:
     ``id`` is unique in the cluster and never given twice, so that what was recorded for a queue is
     never taken for a later one of the same name. ``declared`` is ``arguments`` parsed, ``options``
     the same merged with the policies in force (``policy_definition``); whoever runs the queue reads
-    only that, again after each `QueueChanged`.
+    only that, again after each `QueueChanged`. ``group`` is where it was placed when declared
+    (0 for a private queue, which lives where its owner's connection is).
     """
 
     id: int
@@ -31,6 +32,7 @@ class QueueDefinition:
     policy: str = ""
     operator_policy: str = ""
     policy_definition: dict[str, object] = field(default_factory=dict)
+    group: int = 0
 
     def is_private(self) -> bool:
         """Whether it belongs to one connection, and so to one broker, and is never replicated."""

@@ -53,7 +53,8 @@ class LoneCluster(Cluster):
             return
         if isinstance(command, DeclareQueue) and outcome.queue is not None:
             # Queues that are not recorded take numbers too, so the number is part of the record.
-            encoded = encode(replace(command, queue_id=outcome.queue.id))
+            queue = outcome.queue
+            encoded = encode(replace(command, queue_id=queue.id, group=queue.group))
         self.index += 1
         position = self.journal.state(self.index, encoded)
         self.waiting.append((position, waiter, outcome))

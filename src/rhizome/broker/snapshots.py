@@ -152,6 +152,7 @@ def _queues(vhost: VHost, transient: bool) -> Iterator[Command]:
                 queue.arguments,
                 queue.user,
                 queue.id,
+                queue.group,
             )
 
 

@@ -53,7 +53,7 @@ from rhizome.broker.outcome import (
 from rhizome.broker.policies import Effective
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.routing.exchange import Exchange
-from rhizome.broker.vhost import QueueFactory, VHost
+from rhizome.broker.vhost import Placement, QueueFactory, VHost
 from rhizome.errors import AmqpError, NotFound, PreconditionFailed
 
 __all__ = [
@@ -67,12 +67,18 @@ __all__ = [
 ]
 
 PRIVATE_QUEUE_IDS: Final = 1 << 31
+LONE_GROUP: Final = 1
 LIMITS: Final = ("max-connections", "max-channels", "max-queues")
 
 
 def plain_destination(definition: QueueDefinition) -> Destination:
     """The destination of a queue that nobody runs here."""
     return Destination(definition.vhost, definition.name)
+
+
+def lone_placement(definition: QueueDefinition) -> int:
+    """The only group of a broker without a cluster, whatever is asked for."""
+    return LONE_GROUP
 
 
 def _count(vhost: VHost, private: bool, user: str) -> int:
@@ -88,7 +94,9 @@ class State:
     """Everything that a cluster agrees on. Changed by ``apply`` and by nothing else.
 
     ``make_queue`` makes what the bindings of a new queue point at; it is called while a command is
-    being applied, and what it makes appears in ``VHost.destinations`` and in the facts.
+    being applied, and what it makes appears in ``VHost.destinations`` and in the facts. ``place``
+    chooses the group of a new shared queue; like everything here it must depend on what was applied
+    before, and on nothing else.
     """
 
     vhosts: dict[str, VHost]
@@ -98,6 +106,7 @@ class State:
     topic_permissions: dict[tuple[str, str, str], TopicPermission]
     parameters: dict[tuple[str, str, str], object]
     next_queue_id: int
+    place: Placement
     _next_private_id: int
     _make_queue: QueueFactory
 
@@ -109,6 +118,7 @@ class State:
         self.topic_permissions = self.accounts.topic_permissions
         self.parameters = {}
         self.next_queue_id = 1
+        self.place = lone_placement
         self._next_private_id = PRIVATE_QUEUE_IDS
         self._make_queue = make_queue
 
@@ -270,7 +280,7 @@ class State:
             queue_id = self._next_private_id
         else:
             queue_id = self.next_queue_id
-        definition = vhost.declare_queue(command, queue_id, facts)
+        definition = vhost.declare_queue(command, queue_id, self.place, facts)
         if definition.is_private():
             self._next_private_id = max(self._next_private_id, queue_id + 1)
         else:

@@ -73,6 +73,8 @@ PREDECLARED_EXCHANGES: Final[dict[str, tuple[str, bool]]] = {
 }
 
 QueueFactory = Callable[[QueueDefinition], Destination]
+# The group of a new shared queue; raises PreconditionFailed if it can't be where it asks to be.
+Placement = Callable[[QueueDefinition], int]
 
 
 class VHost:
@@ -203,7 +205,7 @@ class VHost:
     # --- queues
 
     def declare_queue(
-        self, command: DeclareQueue, queue_id: int, facts: list[Fact]
+        self, command: DeclareQueue, queue_id: int, place: Placement, facts: list[Fact]
     ) -> QueueDefinition:
         """Create a queue under ``queue_id``; there is none of that name."""
         assert command.name not in self.queues, command.name
@@ -230,6 +232,8 @@ class VHost:
             command.user,
         )
         self._refresh_options(definition)
+        if not private:
+            definition.group = command.group or place(definition)
         destination = self._make_queue(definition)
         self.queues[command.name] = definition
         self.router.add_queue(destination)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,13 +37,16 @@ from rhizome.broker.commands import (
 )
 
 GOLDEN = Path(__file__).parent / "golden" / "commands.txt"
+GOLDEN_0_1 = Path(__file__).parent / "golden" / "commands-0.1.txt"
 
 EXAMPLES: list[Command] = [
     PutVhost("/", "the default", ("main", "old")),
     DeleteVhost("dev"),
     DeclareExchange("/", "orders", "topic", True, False, True, {"alternate-exchange": "lost"}),
     DeleteExchange("/", "orders", True),
-    DeclareQueue("/", "work", True, False, "", {"x-max-length": 10, "deep": {"a": [1]}}, "eve", 7),
+    DeclareQueue(
+        "/", "work", True, False, "", {"x-max-length": 10, "deep": {"a": [1]}}, "eve", 7, 3
+    ),
     DeleteQueue("/", "work", 7),
     Bind("/", "orders", "work", "queue", "a.*", {"x-match": "all", "void": None}),
     Unbind("/", "orders", "billing", "exchange", "", {}),
@@ -61,8 +65,8 @@ EXAMPLES: list[Command] = [
 ]
 
 
-def golden_bytes() -> list[bytes]:
-    lines = GOLDEN.read_text().splitlines()
+def golden_bytes(path: Path = GOLDEN) -> list[bytes]:
+    lines = path.read_text().splitlines()
     return [bytes.fromhex(line) for line in lines if not line.startswith("#")]
 
 
@@ -74,6 +78,15 @@ def test_encoding_is_the_one_on_disk_everywhere() -> None:
     """A change here makes existing state logs unreadable: add a version instead."""
     assert [encode(example) for example in EXAMPLES] == golden_bytes()
     assert [decode(data) for data in golden_bytes()] == EXAMPLES
+
+
+def test_commands_of_release_0_1_are_still_understood() -> None:
+    """It knew no groups."""
+    without = [
+        replace(example, group=0) if isinstance(example, DeclareQueue) else example
+        for example in EXAMPLES
+    ]
+    assert [decode(data) for data in golden_bytes(GOLDEN_0_1)] == without
 
 
 def test_defaults_survive() -> None:

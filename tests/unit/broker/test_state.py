@@ -42,7 +42,7 @@ from rhizome.broker.outcome import (
     VhostDeleted,
 )
 from rhizome.broker.routing import Destination
-from rhizome.broker.state import PRIVATE_QUEUE_IDS, State
+from rhizome.broker.state import LONE_GROUP, PRIVATE_QUEUE_IDS, State, lone_placement
 from rhizome.errors import (
     AccessRefused,
     AmqpError,
@@ -77,6 +77,13 @@ def refused(state: State, command: Command, error: type[AmqpError], text: str) -
     assert not outcome.changed
     assert outcome.facts == []
     assert state.snapshot(transient=True) == before
+
+
+def place_by_length(definition: QueueDefinition) -> int:
+    """A placement that shows in the name."""
+    if len(definition.name) > 9:
+        raise PreconditionFailed(f"no group {len(definition.name)}")
+    return len(definition.name)
 
 
 def exchanges(state: State) -> list[str]:
@@ -308,6 +315,33 @@ def test_queue_is_declared_once(state: State) -> None:
     again = done(state, command)
     assert again.queue is outcome.queue
     assert not again.changed
+
+
+def test_shared_queue_belongs_to_the_group_where_it_was_placed(state: State) -> None:
+    here = done(state, DeclareQueue("/", "here")).queue
+    assert here is not None
+    assert here.group == LONE_GROUP
+    state.place = place_by_length
+    placed = done(state, DeclareQueue("/", "four")).queue
+    assert placed is not None
+    assert placed.group == 4
+    restored = State.restore(state.snapshot(transient=True))
+    assert {q.name: q.group for q in restored.vhosts["/"].queues.values()} == {"here": 1, "four": 4}
+    state.place = lone_placement
+    assert done(state, DeclareQueue("/", "four")).queue is placed
+    assert placed.group == 4
+
+
+def test_private_queue_belongs_to_no_group(state: State) -> None:
+    state.place = place_by_length
+    mine = done(state, DeclareQueue("/", "mine", exclusive_owner="1")).queue
+    assert mine is not None
+    assert mine.group == 0
+
+
+def test_queue_that_cannot_be_placed_is_refused(state: State) -> None:
+    state.place = place_by_length
+    refused(state, DeclareQueue("/", "long" * 4), PreconditionFailed, "no group 16")
 
 
 def test_queue_declared_in_another_way_is_refused(state: State) -> None:

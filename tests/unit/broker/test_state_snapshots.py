@@ -37,6 +37,7 @@ from rhizome.broker.snapshots import commands_of
 from rhizome.broker.state import State
 
 GOLDEN = Path(__file__).parent / "golden" / "snapshot.txt"
+GOLDEN_0_1 = Path(__file__).parent / "golden" / "snapshot-0.1.txt"
 
 VHOSTS = st.sampled_from(["/", "dev"])
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -216,6 +217,12 @@ def test_snapshot_format_is_the_one_on_disk_everywhere() -> None:
     work = restored.vhosts["/"].queues["work"]
     assert (work.id, work.user, int(work.options.length_max)) == (2, "eve", 5)
     assert restored.next_queue_id == 3
+
+
+def test_snapshot_of_release_0_1_is_still_understood() -> None:
+    """It knew no groups: a lone broker places its queues again, where they were."""
+    data = bytes.fromhex("".join(GOLDEN_0_1.read_text().split()))
+    assert State.restore(data).snapshot() == example().snapshot()
 
 
 def test_lowered_limits_do_not_hinder_a_restore() -> None:
