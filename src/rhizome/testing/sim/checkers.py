@@ -1,0 +1,282 @@
+"""What must hold: named checkers that watch a simulation and speak up at once.
+
+A checker registers a handler for each kind of observation that it cares for, and raises `Violation`
+the moment it sees one that must not be. `Watch` hands observations to them and keeps the trace.
+Checkers that need to know how things are elsewhere ask `watch.brokers`, the programs that run now:
+a simulation may look everywhere at once, as no broker can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from rhizome.testing.sim.observations import (
+    Accepted,
+    Applied,
+    BecameRoot,
+    Committed,
+    Healed,
+    Observation,
+    Serves,
+    Settled,
+    Voted,
+    trace_line,
+)
+from rhizome.testing.sim.world import SECOND, World, shown_time
+
+CATCH_UP_US: Final = 5 * SECOND
+"""What was committed so long before the end must have reached everybody by then."""
+
+VOTER_ROLES: Final = ("primary", "witness")
+
+
+class Violation(Exception):
+    """Something that must not be was seen; the checker's name says what."""
+
+    def __init__(self, checker: str, text: str) -> None:
+        super().__init__(f"{checker}: {text}")
+        self.checker = checker
+        self.text = text
+
+
+class BrokerView(Protocol):
+    """What a checker may ask of a running broker."""
+
+    def applied_index(self) -> int: ...
+    def has_lease(self) -> bool:
+        """Whether it holds a lease by its own clock, so may serve applications."""
+
+    def serves_as_root(self) -> bool:
+        """Whether it would act as root now, by its own clock."""
+
+    def explain(self) -> str:
+        """Role, term, root and what it waits for, in one line."""
+
+
+class Checker:
+    """One thing that must hold."""
+
+    def __init__(self) -> None:
+        self.watch: Watch
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        """Which observations go where."""
+        return {}
+
+    def final(self) -> None:
+        """The simulation ends: what should have happened by now?"""
+
+    def fail(self, text: str) -> None:
+        raise Violation(type(self).__name__, text)
+
+
+class Watch:
+    """Hands every observation to the checkers that asked for its kind."""
+
+    def __init__(self, world: World, checkers: Sequence[Checker]) -> None:
+        self.world = world
+        self.brokers: dict[str, BrokerView] = {}
+        self.counts: dict[str, int] = {}
+        self.checkers = list(checkers)
+        self._handlers: dict[type, list[Callable[[Any], None]]] = {}
+        for checker in checkers:
+            checker.watch = self
+            for kind, handler in checker.handlers().items():
+                self._handlers.setdefault(kind, []).append(handler)
+
+    def see(self, observation: Observation) -> None:
+        self.world.note(trace_line(observation))
+        kind = type(observation)
+        self.counts[kind.__name__] = self.counts.get(kind.__name__, 0) + 1
+        for handler in self._handlers.get(kind, ()):
+            handler(observation)
+
+    def final(self) -> None:
+        for checker in self.checkers:
+            checker.final()
+
+
+class OneRootPerTerm(Checker):
+    """R1, R3: a term has one root at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._roots: dict[int, str] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {BecameRoot: self._became_root}
+
+    def _became_root(self, seen: BecameRoot) -> None:
+        other = self._roots.setdefault(seen.term, seen.broker)
+        if other != seen.broker:
+            self.fail(f"both {other} and {seen.broker} became root of term {seen.term}")
+
+
+class OneVotePerTerm(Checker):
+    """R3, R7: a name gives one vote per term, whatever became of its memory and disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._votes: dict[tuple[str, int], str] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Voted: self._voted}
+
+    def _voted(self, seen: Voted) -> None:
+        other = self._votes.setdefault((seen.broker, seen.term), seen.candidate)
+        if other != seen.candidate:
+            self.fail(
+                f"{seen.broker} voted for {other} and for {seen.candidate} in term {seen.term}"
+            )
+
+
+class SecondariesNeverVote(Checker):
+    """R5: who is no primary has no vote."""
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Voted: self._voted}
+
+    def _voted(self, seen: Voted) -> None:
+        if seen.role not in VOTER_ROLES:
+            self.fail(f"{seen.broker}, a {seen.role}, voted for {seen.candidate}")
+
+
+class _Known(NamedTuple):
+    """An entry that somebody knew to be committed."""
+
+    term: int
+    digest: str
+    broker: str
+    seen_in: int
+
+
+class CommittedStateNeverLost(Checker):
+    """R1 to R4: what one broker knows to be committed stays so for everybody, and every root of a
+    later term has it. What applications were told to be committed is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[int, _Known] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            Committed: self._committed,
+            BecameRoot: self._became_root,
+            Accepted: self._accepted,
+        }
+
+    def _committed(self, seen: Committed) -> None:
+        known = self._known.get(seen.entry)
+        if known is None:
+            self._known[seen.entry] = _Known(seen.term, seen.digest, seen.broker, seen.seen_in)
+        elif (known.term, known.digest) != (seen.term, seen.digest):
+            self.fail(
+                f"at {seen.entry} {known.broker} has committed {known.digest} of term "
+                f"{known.term}, {seen.broker} {seen.digest} of term {seen.term}"
+            )
+
+    def _became_root(self, seen: BecameRoot) -> None:
+        entries = {index: (term, digest) for index, term, digest in seen.entries}
+        first = seen.entries[0][0] if seen.entries else 1
+        for index, known in self._known.items():
+            if index < first or known.seen_in >= seen.term:
+                continue
+            if entries.get(index) != (known.term, known.digest):
+                self.fail(
+                    f"{seen.broker} became root of term {seen.term} with "
+                    f"{entries.get(index, 'nothing')} at {index}, where {known.broker} has "
+                    f"committed {known.digest} of term {known.term}"
+                )
+
+    def _accepted(self, seen: Accepted) -> None:
+        known = self._known.get(seen.entry)
+        if known is None or known.digest != seen.digest:
+            self.fail(f"{seen.broker} told an application that {seen.entry} is committed: {known}")
+
+
+class StateAgreesOnAllBrokers(Checker):
+    """After the same entry every broker's state is the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._states: dict[int, tuple[str, str]] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Applied: self._applied}
+
+    def _applied(self, seen: Applied) -> None:
+        broker, state = self._states.setdefault(seen.entry, (seen.broker, seen.state))
+        if state != seen.state:
+            self.fail(
+                f"after entry {seen.entry} the state of {broker} is {state}, "
+                f"that of {seen.broker} {seen.state}"
+            )
+
+
+class OneRootServes(Checker):
+    """R9: whoever acts as root under a lease is the only one to do so, whatever the clocks say."""
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Serves: self._serves}
+
+    def _serves(self, seen: Serves) -> None:
+        for name, broker in self.watch.brokers.items():
+            if name != seen.broker and broker.serves_as_root():
+                self.fail(
+                    f"{seen.broker} begins to serve as root of term {seen.term} while {name} "
+                    f"still does: {broker.explain()}"
+                )
+
+
+class SettledMeansApplied(Checker):
+    """R10: when an entry counts as settled, every broker with a live lease has applied it."""
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Settled: self._settled}
+
+    def _settled(self, seen: Settled) -> None:
+        for name, broker in self.watch.brokers.items():
+            if broker.has_lease() and broker.applied_index() < seen.entry:
+                self.fail(
+                    f"{seen.broker} says that {seen.entry} is settled, but {name} holds a lease "
+                    f"and has applied {broker.applied_index()}: {broker.explain()}"
+                )
+
+
+class NothingStuck(Checker):
+    """Once the faults are over, changes are committed again and reach every broker."""
+
+    def __init__(self, expected: Sequence[str]) -> None:
+        super().__init__()
+        self._expected = list(expected)
+        self._healed_us = -1
+        self._accepted: list[tuple[int, int]] = []
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Healed: self._healed, Accepted: self._note}
+
+    def _healed(self, _: Healed) -> None:
+        self._healed_us = self.watch.world.now_us
+
+    def _note(self, seen: Accepted) -> None:
+        if self._healed_us >= 0:
+            self._accepted.append((self.watch.world.now_us, seen.entry))
+
+    def final(self) -> None:
+        if self._healed_us < 0:
+            return
+        due_us = self.watch.world.now_us - CATCH_UP_US
+        due = [index for when_us, index in self._accepted if when_us <= due_us]
+        if not due:
+            self._stuck("no change was committed since then")
+        for name in self._expected:
+            broker = self.watch.brokers.get(name)
+            if broker is None or broker.applied_index() < max(due):
+                self._stuck(f"{name} has not applied entry {max(due)}")
+
+    def _stuck(self, text: str) -> None:
+        brokers = self.watch.brokers.items()
+        states = "".join(f"\n    {name}: {broker.explain()}" for name, broker in brokers)
+        self.fail(f"the faults were over at {shown_time(self._healed_us)}; {text}{states}")

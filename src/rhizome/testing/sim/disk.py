@@ -1,0 +1,243 @@
+"""The disk of a simulated host: files whose writes count only once they are synced.
+
+What a program writes is seen by whoever reads next, a restarted program included: the operating
+system has it. It is durable only when a sync that began afterwards has ended.
+
+- A killed program loses nothing that it has written; its outstanding syncs end without anybody
+  being told.
+- A power cut keeps what was synced. Of the writes after that a beginning survives, the one at the
+  cut perhaps in part (a torn write: cut short, or with sectors of zeros in it), and now and then a
+  later one although an earlier is lost, as disks order writes as they like between two syncs.
+- A bit that flips at rest is flipped for good.
+- A stalled disk takes writes and ends no sync until the stall is over.
+
+Files give raw bytes: whoever keeps records in them must find the damage by itself.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from typing import Final, final
+
+from rhizome.testing.sim.world import MS, World
+
+SECTOR_BYTES: Final = 512
+SYNC_US_MIN: Final = 200
+SYNC_US_SPREAD: Final = 2 * MS
+SLOW_SYNC_CHANCE: Final = 0.01
+SLOW_SYNC_US_MAX: Final = 100 * MS
+TORN_CHANCE: Final = 0.5
+HOLE_CHANCE: Final = 0.3
+LATER_WRITE_SURVIVES_CHANCE: Final = 0.1
+
+Done = Callable[[], None]
+Deliver = Callable[[Done], None]
+"""Runs a callable in the program that waits for it, as an input like any other."""
+
+
+@final
+class SimFile:
+    """One file: what the system shows, what the disk has, and the writes in between.
+
+    Invariant: `content` is `durable` with all of `_writes` done to it, in order.
+    """
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.durable = bytearray()
+        self._writes: list[tuple[int, bytes | None]] = []
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write at an offset; a gap before it becomes zeros."""
+        _write(self.content, offset, data)
+        self._writes.append((offset, data))
+
+    def append(self, data: bytes) -> None:
+        self.write(len(self.content), data)
+
+    def cut(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        del self.content[size:]
+        self._writes.append((size, None))
+
+    def unsynced(self) -> int:
+        """How many writes a sync that begins now would make durable."""
+        return len(self._writes)
+
+    def made_durable(self, count: int) -> None:
+        """The oldest `count` writes are on the disk."""
+        for offset, data in self._writes[:count]:
+            _apply(self.durable, offset, data)
+        del self._writes[:count]
+
+    def power_cut(self, chance: random.Random) -> None:
+        """Keep what was synced, and as much of the rest as chance leaves."""
+        writes, self._writes = self._writes, []
+        kept = int(chance.random() * (len(writes) + 1))
+        for offset, data in writes[:kept]:
+            _apply(self.durable, offset, data)
+        if kept < len(writes) and chance.random() < TORN_CHANCE:
+            offset, data = writes[kept]
+            if data:
+                _write(self.durable, offset, _torn(data, chance))
+        for offset, data in writes[kept + 1 :]:
+            if data is not None and chance.random() < LATER_WRITE_SURVIVES_CHANCE:
+                _write(self.durable, offset, data)
+        self.content = bytearray(self.durable)
+
+    def flip(self, bit: int) -> None:
+        """Flip one bit of what is on the disk."""
+        if bit // 8 < len(self.durable):
+            self.durable[bit // 8] ^= 1 << (bit % 8)
+        if bit // 8 < len(self.content):
+            self.content[bit // 8] ^= 1 << (bit % 8)
+
+
+@final
+class SimDisk:
+    """The files of one host, and the queue of syncs that the disk works off one by one."""
+
+    def __init__(self, world: World, host: str) -> None:
+        self.world = world
+        self.host = host
+        self.files: dict[str, SimFile] = {}
+        self.syncs = 0
+        self._chance = world.chance(f"disk/{host}")
+        self._free_us = 0
+        self._stalled_until_us = 0
+        self._run = 0
+        self._replacing: list[tuple[str, bytes]] = []
+
+    # --- what programs do
+
+    def open(self, name: str) -> SimFile:
+        """The file of that name, made if it isn't there."""
+        return self.files.setdefault(name, SimFile())
+
+    def names(self) -> list[str]:
+        return sorted(self.files)
+
+    def sync(self, names: list[str], deliver: Deliver, done: Done) -> None:
+        """Make what was written to the files durable, then run `done` by `deliver`."""
+        files = [self.open(name) for name in names]
+        sizes = " ".join(str(len(file.content)) for file in files)
+        self.world.note(f"{self.host} syncs {' '.join(names)} {sizes}")
+        counts = [(file, file.unsynced()) for file in files]
+        self._queue(self._synced, self._run, counts, deliver, done)
+
+    def sync_now(self, name: str) -> None:
+        """Sync a file before going on, as a store does when it is opened: what a killed program
+        wrote is there to be read and may still be lost.
+        """
+        file = self.open(name)
+        file.made_durable(file.unsynced())
+
+    def replace(self, name: str, data: bytes, deliver: Deliver, done: Done) -> None:
+        """Give a file new content as a whole: after a crash it has the old or the new."""
+        self.world.note(f"{self.host} replaces {name} {len(data)} {zlib.crc32(data):08x}")
+        self._replacing.append((name, data))
+        self._queue(self._replaced, self._run, deliver, done)
+
+    def _queue(self, action: Callable[..., None], *arguments: object) -> None:
+        delay_us = SYNC_US_MIN + int(self._chance.random() * SYNC_US_SPREAD)
+        if self._chance.random() < SLOW_SYNC_CHANCE:
+            delay_us += int(self._chance.random() * SLOW_SYNC_US_MAX)
+        self._free_us = max(self._free_us, self.world.now_us) + delay_us
+        self.world.at(self._free_us, self._unless_stalled, action, *arguments)
+
+    def _unless_stalled(self, action: Callable[..., None], *arguments: object) -> None:
+        if self.world.now_us < self._stalled_until_us:
+            # Events of one instant keep their order, so syncs do.
+            self.world.at(self._stalled_until_us, self._unless_stalled, action, *arguments)
+        else:
+            action(*arguments)
+
+    def _synced(
+        self, run: int, counts: list[tuple[SimFile, int]], deliver: Deliver, done: Done
+    ) -> None:
+        if run != self._run:
+            return
+        self.syncs += 1
+        for file, count in counts:
+            file.made_durable(min(count, file.unsynced()))
+        deliver(done)
+
+    def _replaced(self, run: int, deliver: Deliver, done: Done) -> None:
+        if run != self._run:
+            return
+        self.syncs += 1
+        self._replace_oldest()
+        deliver(done)
+
+    def _replace_oldest(self) -> None:
+        name, data = self._replacing.pop(0)
+        file = SimFile()
+        file.append(data)
+        file.made_durable(1)
+        self.files[name] = file
+
+    # --- what happens to it
+
+    def stall(self, until_us: int) -> None:
+        """End no sync before `until_us`."""
+        self._stalled_until_us = max(self._stalled_until_us, until_us)
+
+    def unstall(self) -> None:
+        self._stalled_until_us = 0
+
+    def killed(self) -> None:
+        """The program is gone: nobody waits for its syncs any more."""
+        self._run += 1
+        if self._replacing and self._chance.random() < 0.5:
+            self._replace_oldest()
+        self._replacing.clear()
+
+    def power_cut(self) -> None:
+        """Lose what was not synced."""
+        self.killed()
+        self._free_us = 0
+        for name in self.names():
+            self.files[name].power_cut(self._chance)
+
+    def flip_bit(self) -> str:
+        """Flip one bit somewhere; returns where, or nothing if the disk is empty."""
+        names = [name for name in self.names() if self.files[name].durable]
+        if not names:
+            return ""
+        name = names[int(self._chance.random() * len(names))]
+        bit = int(self._chance.random() * len(self.files[name].durable) * 8)
+        self.files[name].flip(bit)
+        return f"{name}:{bit // 8}.{bit % 8}"
+
+    def wipe(self) -> None:
+        """A new, empty disk in place of this one."""
+        self.killed()
+        self._free_us = 0
+        self.files.clear()
+
+
+def _apply(content: bytearray, offset: int, data: bytes | None) -> None:
+    if data is None:
+        del content[offset:]
+    else:
+        _write(content, offset, data)
+
+
+def _write(content: bytearray, offset: int, data: bytes) -> None:
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+def _torn(data: bytes, chance: random.Random) -> bytes:
+    """A part of a write: its beginning, or all of it with sectors of zeros."""
+    if chance.random() >= HOLE_CHANCE:
+        return data[: int(chance.random() * len(data))]
+    torn = bytearray(data)
+    for start in range(0, len(data), SECTOR_BYTES):
+        if chance.random() < 0.5:
+            end = min(start + SECTOR_BYTES, len(data))
+            torn[start:end] = bytes(end - start)
+    return bytes(torn)

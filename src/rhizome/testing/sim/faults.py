@@ -1,0 +1,282 @@
+"""What goes wrong, and when: drawn from the seed, overlapping, and over in time.
+
+Each seed has a mood of its own: which kinds of fault it knows, how often they come and how long
+they last. So one seed is all power cuts, another all partitions, a third a little of everything.
+Faults of all kinds overlap. At the end of the stormy part every fault is undone, every host is
+started and every clock is true again: from then on nothing may be stuck.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rhizome.testing.sim.network import Network, Way
+from rhizome.testing.sim.process import CLOCK_PARTS, Process
+from rhizome.testing.sim.world import MS, SECOND, World
+
+CLOCK_DRIFT_PPM_MAX: Final = 20_000
+"""Two clocks differ by 2 x 2 % at most, less than the drift that leases allow for (5 %)."""
+KIND_CHANCE: Final = 0.5
+GAP_US_MIN: Final = 1 * SECOND
+GAP_US_MAX: Final = 20 * SECOND
+STORM_BREAKS_MAX: Final = 8
+
+Undo = Callable[[], None]
+Fault = Callable[[random.Random], None]
+
+
+@dataclass
+class FaultPlan:
+    """When faults happen, and which: `kinds` restricts them, all are allowed if it is empty."""
+
+    start_us: int
+    end_us: int
+    kinds: Sequence[str] = ()
+    may_lose_disk: Callable[[str], bool] = lambda name: False
+    """Whether this host's store may be damaged or wiped now without more being lost than the
+    cluster promises to survive."""
+    extra: dict[str, Fault] = field(default_factory=dict)
+    """Faults of the scenario's own, such as changes of membership."""
+
+
+class Faults:
+    """Injects the faults of a plan, and undoes them."""
+
+    def __init__(
+        self, world: World, network: Network, processes: Sequence[Process], plan: FaultPlan
+    ) -> None:
+        self.counts: dict[str, int] = {}
+        self._world = world
+        self._network = network
+        self._processes = list(processes)
+        self._names = [process.name for process in processes]
+        self._plan = plan
+        self._chance = world.chance("faults")
+        self._undone = 0
+        self._undo: dict[int, Undo] = {}
+        every = self._table()
+        self._kinds = self._mood(every)
+        self._gap_us = _log_uniform(self._chance, GAP_US_MIN, GAP_US_MAX)
+        self._length_us_max = _log_uniform(self._chance, SECOND, 40 * SECOND)
+
+    def _table(self) -> dict[str, Fault]:
+        return {
+            "partition": self.partition,
+            "isolate": self.isolate,
+            "one-way": self.one_way,
+            "disconnect": self.disconnect,
+            "storm": self.storm,
+            "slow": self.slow,
+            "kill": self.kill,
+            "power-cut": self.power_cut,
+            "blackout": self.blackout,
+            "pause": self.pause,
+            "stall": self.stall,
+            "drift": self.drift,
+            "flip": self.flip,
+            "wipe": self.wipe,
+            **self._plan.extra,
+        }
+
+    def _mood(self, every: dict[str, Fault]) -> list[tuple[str, Fault]]:
+        allowed = [
+            (k, f) for k, f in every.items() if not self._plan.kinds or k in self._plan.kinds
+        ]
+        chosen = [pair for pair in allowed if self._chance.random() < KIND_CHANCE]
+        return chosen or allowed
+
+    def schedule(self) -> None:
+        """Let the stormy part begin at its time."""
+        self._world.at(self._plan.start_us, self._next)
+
+    def _next(self) -> None:
+        if self._world.now_us >= self._plan.end_us:
+            self.heal()
+            return
+        kind, fault = self._kinds[int(self._chance.random() * len(self._kinds))]
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self._world.note(f"fault {kind}")
+        fault(self._chance)
+        gap_us = 1 + int(-math.log(1 - self._chance.random()) * self._gap_us)
+        self._world.at(min(self._world.now_us + gap_us, self._plan.end_us), self._next)
+
+    def heal(self) -> None:
+        """Undo everything, and start what is down."""
+        self._world.note("all faults end")
+        for undo in list(self._undo.values()):
+            undo()
+        self._undo.clear()
+        for process in self._processes:
+            process.resume()
+            process.disk.unstall()
+            self._set_rate(process, CLOCK_PARTS)
+            if not process.is_running():
+                process.start()
+
+    # --- helpers
+
+    def _some(self) -> Process:
+        return self._processes[int(self._chance.random() * len(self._processes))]
+
+    def _length_us(self) -> int:
+        return _log_uniform(self._chance, 50 * MS, self._length_us_max)
+
+    def _for_a_while(self, undo: Undo) -> None:
+        """Undo a fault after a while, or when all faults end."""
+        self._undone += 1
+        number = self._undone
+        self._undo[number] = undo
+        self._world.after(self._length_us(), self._end, number)
+
+    def _end(self, number: int) -> None:
+        undo = self._undo.pop(number, None)
+        if undo is not None:
+            undo()
+
+    def _block(self, ways: list[Way]) -> None:
+        self._world.note("blocked " + " ".join(f"{a}>{b}" for a, b in ways))
+        for way in ways:
+            self._network.block(way)
+
+        def unblock() -> None:
+            self._world.note("unblocked " + " ".join(f"{a}>{b}" for a, b in ways))
+            for way in ways:
+                self._network.unblock(way)
+
+        self._for_a_while(unblock)
+
+    # --- the network
+
+    def partition(self, chance: random.Random) -> None:
+        """Two sides that cannot talk, with perhaps one host that both can talk to."""
+        names = chance.sample(self._names, len(self._names))
+        cut = 1 + int(chance.random() * (len(names) - 1)) if len(names) > 1 else 1
+        bridge = 1 if chance.random() < 0.2 and len(names) > 2 else 0
+        left, right = names[:cut], names[cut + bridge :]
+        self._block([way for a in left for b in right for way in ((a, b), (b, a))])
+
+    def isolate(self, chance: random.Random) -> None:
+        """One host cut off, in both directions or in one."""
+        name = self._some().name
+        others = [other for other in self._names if other != name]
+        out = [(name, other) for other in others]
+        back = [(other, name) for other in others]
+        choice = chance.random()
+        self._block(out + back if choice < 0.4 else out if choice < 0.7 else back)
+
+    def one_way(self, chance: random.Random) -> None:
+        """Some ways blocked, each in one direction."""
+        ways = [(a, b) for a in self._names for b in self._names if a != b]
+        share = chance.random() * 0.5
+        self._block([way for way in ways if chance.random() < share])
+
+    def disconnect(self, chance: random.Random) -> None:
+        """A connection breaks."""
+        connections = list(self._network.connections.values())
+        if connections:
+            self._network.reset(connections[int(chance.random() * len(connections))])
+
+    def storm(self, chance: random.Random) -> None:
+        """All connections break, again and again."""
+        when_us = 0
+        for _ in range(1 + int(chance.random() * STORM_BREAKS_MAX)):
+            self._world.after(when_us, self._break_all)
+            when_us += _log_uniform(chance, 10 * MS, 2 * SECOND)
+
+    def _break_all(self) -> None:
+        for connection in list(self._network.connections.values()):
+            self._network.reset(connection)
+
+    def slow(self, chance: random.Random) -> None:
+        """Delays grow on some ways."""
+        extra_us = _log_uniform(chance, 5 * MS, 2 * SECOND)
+        share = chance.random()
+        ways = [(a, b) for a in self._names for b in self._names if a != b]
+        ways = [way for way in ways if chance.random() < share]
+        for way in ways:
+            self._network.slow(way, extra_us)
+
+        def unslow() -> None:
+            for way in ways:
+                self._network.unslow(way, extra_us)
+
+        self._for_a_while(unslow)
+
+    # --- hosts
+
+    def kill(self, chance: random.Random) -> None:
+        """A program is killed and started again after a while."""
+        process = self._some()
+        process.kill()
+        self._restart_later(process)
+
+    def power_cut(self, chance: random.Random) -> None:
+        """A machine loses power for a while."""
+        process = self._some()
+        process.power_cut()
+        self._restart_later(process)
+
+    def blackout(self, chance: random.Random) -> None:
+        """All machines lose power at once; they come back one by one."""
+        for process in self._processes:
+            process.power_cut()
+            self._restart_later(process)
+
+    def _restart_later(self, process: Process) -> None:
+        def restart() -> None:
+            if not process.is_running():
+                process.start()
+
+        self._for_a_while(restart)
+
+    def pause(self, chance: random.Random) -> None:
+        """A program stands still for a while, and does not know it."""
+        process = self._some()
+        process.pause()
+        self._for_a_while(process.resume)
+
+    def drift(self, chance: random.Random) -> None:
+        """A clock runs too fast or too slow."""
+        process = self._some()
+        self._set_rate(process, CLOCK_PARTS + int((chance.random() * 2 - 1) * CLOCK_DRIFT_PPM_MAX))
+        self._for_a_while(lambda: self._set_rate(process, CLOCK_PARTS))
+
+    def _set_rate(self, process: Process, parts_per_million: int) -> None:
+        process.clock.set_rate(parts_per_million)
+        process.clock_changed()
+
+    # --- disks
+
+    def stall(self, chance: random.Random) -> None:
+        """A disk ends no sync for a while."""
+        process = self._some()
+        self._world.note(f"{process.name} disk stalls")
+        process.disk.stall(self._world.now_us + self._length_us())
+
+    def flip(self, chance: random.Random) -> None:
+        """A bit has flipped while a program was down."""
+        process = self._some()
+        if not self._plan.may_lose_disk(process.name):
+            return
+        process.kill()
+        self._world.note(f"{process.name} flipped {process.disk.flip_bit()}")
+        self._restart_later(process)
+
+    def wipe(self, chance: random.Random) -> None:
+        """A program comes back with an empty disk."""
+        process = self._some()
+        if not self._plan.may_lose_disk(process.name):
+            return
+        process.kill()
+        process.disk.wipe()
+        self._world.note(f"{process.name} wiped")
+        self._restart_later(process)
+
+
+def _log_uniform(chance: random.Random, low: int, high: int) -> int:
+    """Between the two, each order of magnitude as likely as the others."""
+    return int(low * (high / low) ** chance.random())

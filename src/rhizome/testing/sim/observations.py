@@ -1,0 +1,92 @@
+"""What programs tell the checkers: facts, as they happen.
+
+An observation is a named tuple; `entry` is the index of an entry of the cluster's log. Its trace
+line is its kind and its plain fields, so it never shows an address of memory. Scenarios add kinds
+of their own: the `Watch` knows none of them by name.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Entry = tuple[int, int, str]
+"""Index, term and digest of an entry of the log."""
+
+
+class Started(NamedTuple):
+    """A broker has started; `uuid` is the identity in its store."""
+
+    broker: str
+    uuid: str
+    role: str
+
+
+class Voted(NamedTuple):
+    """A broker's vote is on its way; `broker` itself counts as a voter for itself."""
+
+    broker: str
+    uuid: str
+    role: str
+    term: int
+    candidate: str
+
+
+class BecameRoot(NamedTuple):
+    """A broker has been elected; `entries` is its log as far as it still has it."""
+
+    broker: str
+    term: int
+    entries: list[Entry]
+
+
+class Committed(NamedTuple):
+    """A broker whose term is `seen_in` knows an entry to be committed."""
+
+    broker: str
+    entry: int
+    term: int
+    digest: str
+    seen_in: int
+
+
+class Applied(NamedTuple):
+    """A broker's state after an entry."""
+
+    broker: str
+    entry: int
+    state: str
+
+
+class Accepted(NamedTuple):
+    """An application was told that its change is committed."""
+
+    broker: str
+    entry: int
+    digest: str
+
+
+class Settled(NamedTuple):
+    """A broker says: every broker with a live lease has applied the entry (R10)."""
+
+    broker: str
+    entry: int
+
+
+class Serves(NamedTuple):
+    """A broker begins to act as root under a lease (R9)."""
+
+    broker: str
+    term: int
+
+
+class Healed(NamedTuple):
+    """All faults are over, and every broker runs."""
+
+
+Observation = tuple[object, ...]
+
+
+def trace_line(observation: Observation) -> str:
+    """The observation as a line of the trace."""
+    shown = [str(field) for field in observation if isinstance(field, (str, int))]
+    return " ".join(["*", type(observation).__name__, *shown])

@@ -1,0 +1,339 @@
+"""Programs on hosts: what they see of the world, and what the world does to them.
+
+A program is driven as the server's shell drives a broker: it wakes up shortly after something has
+come, is handed all that has come by then, gets `tick` if its deadline is over, and `turn` once at
+the end. It reads its own clock, which drifts.
+
+A program that is killed loses its memory and its connections; with the power goes what its disk had
+not synced, and nobody is told. A paused one goes on where it was, later.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from rhizome.testing.sim.disk import Done, SimDisk, SimFile
+from rhizome.testing.sim.network import Connection, Network
+from rhizome.testing.sim.world import World
+
+WAKE_US_MIN: Final = 20
+WAKE_US_SPREAD: Final = 180
+LOCAL_START_MS_MAX: Final = 1_000_000
+CLOCK_PARTS: Final = 1_000_000
+
+
+class Program:
+    """What runs on a host. Every method but `turn` is an input; `turn` acts on all of them.
+
+    Invariant: a program does nothing outside of these methods, and knows of the world only what
+    its host tells it.
+    """
+
+    def started(self) -> None:
+        """The program begins; its disk may hold what an earlier one left."""
+
+    def accepted(self, connection: Connection) -> None:
+        """Somebody dialled this host."""
+
+    def connected(self, connection: Connection) -> None:
+        """A connection that this program dialled is open."""
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        """Bytes have come."""
+
+    def writable(self, connection: Connection) -> None:
+        """What was sent has left; more is welcome."""
+
+    def disconnected(self, connection: Connection, reason: str) -> None:
+        """A connection is over, or could not be opened."""
+
+    def tick(self, now_ms: int) -> None:
+        """The deadline that the program gave is over."""
+
+    def turn(self) -> None:
+        """All that had come was handed over."""
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due, by this host's clock."""
+        return None
+
+
+@final
+class Clock:
+    """A host's clock: it starts anywhere, and its pace may change.
+
+    Invariant: it never goes back.
+    """
+
+    def __init__(self, world: World, start_ms: int) -> None:
+        self._world = world
+        self._base_us = world.now_us
+        self._local_us = start_ms * 1_000
+        self._rate = CLOCK_PARTS
+
+    def set_rate(self, parts_per_million: int) -> None:
+        """Run faster or slower from now on; 1,000,000 is true."""
+        self._local_us = self.now_us()
+        self._base_us = self._world.now_us
+        self._rate = parts_per_million
+
+    def now_us(self) -> int:
+        passed_us = self._world.now_us - self._base_us
+        return self._local_us + passed_us * self._rate // CLOCK_PARTS
+
+    def now_ms(self) -> int:
+        return self.now_us() // 1_000
+
+    def world_us(self, local_ms: int) -> int:
+        """The world's time at which this clock shows `local_ms`, at its present pace."""
+        wait_us = max(0, local_ms * 1_000 - self._local_us)
+        return self._base_us + (wait_us * CLOCK_PARTS + self._rate - 1) // self._rate
+
+
+@final
+class Host:
+    """What a program can do: one object per run, of no effect once that run is over."""
+
+    def __init__(self, process: Process, run: int) -> None:
+        self.name = process.name
+        self.run = run
+        self._process = process
+
+    def is_over(self) -> bool:
+        """Whether the program that this was made for is gone."""
+        return self._process.run != self.run
+
+    def now_ms(self) -> int:
+        return self._process.clock.now_ms()
+
+    def chance(self, purpose: str) -> random.Random:
+        """Chance of this host and run only."""
+        return self._process.world.chance(f"program/{self.name}/{self.run}/{purpose}")
+
+    def dial(self, name: str) -> Connection:
+        """Begin a connection to another host."""
+        return self._process.dial(name)
+
+    def open(self, name: str) -> SimFile:
+        """A file on this host's disk."""
+        return self._process.disk.open(name)
+
+    def sync_now(self, name: str) -> None:
+        self._process.disk.sync_now(name)
+
+    def sync(self, names: list[str], done: Done) -> None:
+        """Make files durable; `done` is called as an input of the program."""
+        self._process.disk.sync(names, self.soon, done)
+
+    def replace(self, name: str, data: bytes, done: Done) -> None:
+        """Give a file new content as a whole."""
+        self._process.disk.replace(name, data, self.soon, done)
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Call something at the next wake-up, as an input."""
+        if not self.is_over():
+            self._process.put(action)
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
+        self._process.world.note(f"{self.name} {text}")
+
+
+class Process:
+    """A host and the program on it.
+
+    Invariant: inputs reach the program of the run for which they came, in the order in which they
+    came; `run` counts the starts, and is raised at each end as well, so no two runs share a number.
+    """
+
+    def __init__(
+        self, world: World, network: Network, name: str, factory: Callable[[Host], Program]
+    ) -> None:
+        self.world = world
+        self.network = network
+        self.name = name
+        self.disk = SimDisk(world, name)
+        self.factory = factory
+        self.program: Program | None = None
+        self.run = 0
+        self.starts = 0
+        self.paused = False
+        self._chance = world.chance(f"process/{name}")
+        self.clock = self._new_clock()
+        self._powered = True
+        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._wake_us = -1
+        self._connections: dict[tuple[int, bool], Connection] = {}
+        network.join(self)
+
+    def is_running(self) -> bool:
+        return self.program is not None
+
+    def _new_clock(self) -> Clock:
+        return Clock(self.world, int(self._chance.random() * LOCAL_START_MS_MAX))
+
+    # --- life
+
+    def start(self) -> None:
+        """Switch on what is off and start the program."""
+        assert self.program is None, f"{self.name} runs already"
+        if not self._powered:
+            self._powered = True
+            self.clock = self._new_clock()
+            self.network.powered_on(self.name)
+        self.run += 1
+        self.starts += 1
+        self.world.note(f"{self.name} starts")
+        program = self.factory(Host(self, self.run))
+        self.program = program
+        self.put(program.started)
+
+    def kill(self) -> None:
+        """End the program at once, as kill -9 does: the system closes its connections."""
+        if self.program is None:
+            return
+        self.world.note(f"{self.name} is killed")
+        for connection in self._end_run():
+            if self._chance.random() < 0.5:
+                self.network.close(connection)
+            else:
+                self.network.abort(connection)
+        self.disk.killed()
+
+    def power_cut(self) -> None:
+        """Lose the machine: memory, connections, and what the disk had not synced."""
+        self.world.note(f"{self.name} loses power")
+        for connection in self._end_run():
+            self.network.vanish(connection)
+        self._powered = False
+        self.disk.power_cut()
+
+    def pause(self) -> None:
+        if self.program is None:
+            return
+        self.world.note(f"{self.name} is paused")
+        self.paused = True
+
+    def resume(self) -> None:
+        if not self.paused:
+            return
+        self.world.note(f"{self.name} goes on")
+        self.paused = False
+        self._wake_us = -1
+        self._wake_after(WAKE_US_MIN)
+
+    def _end_run(self) -> list[Connection]:
+        connections = list(self._connections.values())
+        self._connections.clear()
+        self._inbox.clear()
+        self._wake_us = -1
+        self.program = None
+        self.paused = False
+        self.run += 1
+        return connections
+
+    # --- inputs
+
+    def put(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Something has come for the program: it wakes up shortly."""
+        self._inbox.append((action, arguments))
+        if len(self._inbox) == 1:
+            self._wake_after(WAKE_US_MIN + int(self._chance.random() * WAKE_US_SPREAD))
+
+    def _wake_after(self, delay_us: int) -> None:
+        when_us = self.world.now_us + delay_us
+        if not self.paused and (self._wake_us < 0 or when_us < self._wake_us):
+            self._wake_us = when_us
+            self.world.at(when_us, self._wake, self.run, when_us)
+
+    def _wake(self, run: int, when_us: int) -> None:
+        """One wake-up. Others that were planned for later are void."""
+        if run != self.run or when_us != self._wake_us or self.paused:
+            return
+        program = self.program
+        assert program is not None
+        inputs, self._inbox = self._inbox, []
+        for action, arguments in inputs:
+            action(*arguments)
+        deadline_ms = program.next_deadline_ms()
+        now_ms = self.clock.now_ms()
+        if deadline_ms is not None and deadline_ms <= now_ms:
+            program.tick(now_ms)
+        program.turn()
+        self._wake_us = -1
+        self._plan()
+
+    def _plan(self) -> None:
+        """Wake up for the program's deadline, at the latest."""
+        if self.program is None or self.paused:
+            return
+        if self._inbox:
+            self._wake_after(WAKE_US_MIN)
+            return
+        deadline_ms = self.program.next_deadline_ms()
+        if deadline_ms is not None:
+            due_us = self.clock.world_us(deadline_ms)
+            self._wake_after(max(WAKE_US_MIN, due_us - self.world.now_us))
+
+    def clock_changed(self) -> None:
+        """The pace of the clock has changed: the next deadline comes at another time."""
+        if self._wake_us >= 0:
+            self._wake_us = -1
+            self._plan()
+
+    # --- the network's side
+
+    def is_powered(self) -> bool:
+        return self._powered
+
+    def is_listening(self) -> bool:
+        return self.program is not None
+
+    def dial(self, name: str) -> Connection:
+        connection = self.network.dial(self.name, name)
+        self._connections[connection.number, True] = connection
+        return connection
+
+    def accept(self, connection: Connection) -> None:
+        assert self.program is not None
+        self._connections[connection.number, False] = connection
+        self._tell(connection, self.program.accepted)
+
+    def tell_connected(self, connection: Connection) -> None:
+        assert self.program is not None
+        self._tell(connection, self.program.connected)
+
+    def tell_received(self, connection: Connection, data: bytes) -> None:
+        self._tell(connection, self._read, data)
+
+    def tell_writable(self, connection: Connection) -> None:
+        assert self.program is not None
+        self._tell(connection, self.program.writable)
+
+    def tell_disconnected(self, connection: Connection, reason: str) -> None:
+        self._tell(connection, self._disconnected, reason)
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.pop((connection.number, connection.dialled), None)
+
+    def _tell(self, connection: Connection, action: Callable[..., None], *arguments: Any) -> None:
+        self.put(self._unless_closed, connection, action, *arguments)
+
+    def _unless_closed(
+        self, connection: Connection, action: Callable[..., None], *arguments: Any
+    ) -> None:
+        """A program hears nothing of a connection that it has closed itself."""
+        if (connection.number, connection.dialled) in self._connections:
+            action(connection, *arguments)
+
+    def _read(self, connection: Connection, data: bytes) -> None:
+        assert self.program is not None
+        self.network.was_read(connection, len(data))
+        self.program.received(connection, data)
+
+    def _disconnected(self, connection: Connection, reason: str) -> None:
+        assert self.program is not None
+        self.forget(connection)
+        self.program.disconnected(connection, reason)

@@ -1,0 +1,137 @@
+"""Running simulations: a scenario, a seed, and what came out of it.
+
+A scenario says which programs run on which hosts and which checkers watch. `run_seed` lets a
+world run for the time asked for: first the storm, then, with all faults over, the calm in which
+everything must come right again. Everything about a run follows from scenario, seed and options.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TextIO
+
+from rhizome.testing.sim.checkers import Checker, Violation, Watch
+from rhizome.testing.sim.faults import FaultPlan, Faults
+from rhizome.testing.sim.network import Network
+from rhizome.testing.sim.observations import Healed
+from rhizome.testing.sim.process import Process
+from rhizome.testing.sim.world import MINUTE, SECOND, World
+
+STORM_SHARE: Final = 0.7
+CALM_US_MIN: Final = 40 * SECOND
+"""Time for programs to come back, elect a root and catch up after the faults."""
+STORM_START_US: Final = 5 * SECOND
+TAIL_LINES: Final = 40
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What to simulate. A seed draws from the ranges."""
+
+    brokers: Range = (3, 3)
+    secondaries: Range = (0, 0)
+    minutes: float = 5.0
+    faults: Sequence[str] = ()
+    broken: Sequence[str] = ()
+    """Rules to break on purpose, by name: tests show with it that checkers see it."""
+
+
+class Simulation:
+    """A world, what is in it, and who watches."""
+
+    def __init__(self, world: World, checkers: Sequence[Checker]) -> None:
+        self.world = world
+        self.network = Network(world)
+        self.processes: list[Process] = []
+        self.watch = Watch(world, checkers)
+        self.plan = FaultPlan(0, 0)
+
+
+class Scenario(Protocol):
+    """Which programs run and which checkers watch."""
+
+    name: str
+
+    def build(self, world: World, options: RunOptions) -> Simulation:
+        """Make the hosts, without starting them."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of one seed."""
+
+    scenario: str
+    seed: int
+    checker: str
+    """The checker that saw a violation; empty if none did."""
+    text: str
+    tail: list[str]
+    events: int
+    virtual_us: int
+    wall_s: float
+    digest: str
+    faults: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return not self.checker
+
+
+def run_seed(
+    scenario: Scenario, seed: int, options: RunOptions, sink: TextIO | None = None
+) -> Outcome:
+    """Simulate one seed. Violations and crashes of programs are part of the outcome."""
+    begun_s = time.perf_counter()
+    world = World(seed, sink)
+    end_us = int(options.minutes * MINUTE)
+    simulation = scenario.build(world, options)
+    plan = simulation.plan
+    plan.kinds = options.faults
+    plan.start_us = min(STORM_START_US, end_us)
+    plan.end_us = max(plan.start_us, min(int(end_us * STORM_SHARE), end_us - CALM_US_MIN))
+    faults = Faults(world, simulation.network, simulation.processes, plan)
+    checker, text = _run(simulation, faults, end_us)
+    digest = world.trace.digest()
+    return Outcome(
+        scenario=scenario.name,
+        seed=seed,
+        checker=checker,
+        text=text,
+        tail=world.trace.tail(TAIL_LINES) if checker else [],
+        events=world.events,
+        virtual_us=world.now_us,
+        wall_s=time.perf_counter() - begun_s,
+        digest=digest,
+        faults=dict(sorted(faults.counts.items())),
+        counts=dict(sorted(simulation.watch.counts.items())),
+    )
+
+
+def _run(simulation: Simulation, faults: Faults, end_us: int) -> tuple[str, str]:
+    """Run to the end or to the first violation; returns its checker and text."""
+    world, watch = simulation.world, simulation.watch
+    try:
+        for process in simulation.processes:
+            process.start()
+        faults.schedule()
+        world.run_until(simulation.plan.end_us)
+        watch.see(Healed())
+        world.run_until(end_us)
+        watch.final()
+    except Violation as violation:
+        return violation.checker, violation.text
+    except Exception:
+        # A program that fails is as bad as a rule that is broken.
+        return "ProgramFailed", traceback.format_exc()
+    return "", ""
+
+
+def drawn(world: World, name: str, limits: Range) -> int:
+    """A number between two limits, from the seed."""
+    return world.chance(name).randint(*limits)

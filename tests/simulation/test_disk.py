@@ -1,0 +1,141 @@
+"""The simulator's disk keeps what was synced, and of the rest what chance leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from rhizome.testing.sim.disk import SimDisk
+from rhizome.testing.sim.world import MS, SECOND, World
+
+
+def run_now(action) -> None:
+    action()
+
+
+def synced(disk: SimDisk, name: str) -> list[int]:
+    """Ask for a sync; the list gets the time at which it ends."""
+    ends: list[int] = []
+    disk.sync([name], run_now, lambda: ends.append(disk.world.now_us))
+    return ends
+
+
+def test_what_was_synced_survives_a_power_cut() -> None:
+    world = World(1)
+    disk = SimDisk(world, "b1")
+    disk.open("log").append(b"safe")
+    ends = synced(disk, "log")
+    world.run_until(SECOND)
+    assert ends
+    disk.open("log").append(b" and not")
+    disk.power_cut()
+    assert disk.open("log").content.startswith(b"safe")
+
+
+def test_a_sync_covers_only_what_was_written_before_it() -> None:
+    cut = set()
+    for seed in range(40):
+        world = World(seed)
+        disk = SimDisk(world, "b1")
+        disk.open("log").append(b"A" * 10)
+        synced(disk, "log")
+        disk.open("log").append(b"B" * 10)
+        world.run_until(SECOND)
+        disk.power_cut()
+        assert disk.open("log").content[:10] == b"A" * 10
+        cut.add(len(disk.open("log").content))
+    assert len(cut) > 2
+
+
+def test_unsynced_writes_are_lost_torn_or_kept() -> None:
+    whole = [b"a" * 700, b"b" * 700, b"c" * 700]
+    found = set()
+    for seed in range(300):
+        disk = SimDisk(World(seed), "b1")
+        for data in whole:
+            disk.open("log").append(data)
+        disk.power_cut()
+        found.add(bytes(disk.open("log").content))
+    assert b"" in found
+    assert b"".join(whole) in found
+    assert b"".join(whole[:1]) in found
+    assert any(content[700:1400].strip(b"b") and content[1400:] for content in found), "reordered"
+    assert any(len(content) % 700 > 0 for content in found), "torn"
+
+
+def test_a_killed_program_leaves_what_it_wrote_and_hears_of_no_sync() -> None:
+    world = World(1)
+    disk = SimDisk(world, "b1")
+    disk.open("log").append(b"written")
+    ends = synced(disk, "log")
+    disk.killed()
+    world.run_until(SECOND)
+    assert ends == []
+    assert disk.open("log").content == b"written"
+    assert disk.open("log").durable == b""
+
+
+def test_a_stalled_disk_ends_syncs_in_order_after_the_stall() -> None:
+    world = World(1)
+    disk = SimDisk(world, "b1")
+    disk.stall(5 * SECOND)
+    order: list[int] = []
+    for number in range(3):
+        disk.open("log").append(b"x")
+        disk.sync(["log"], run_now, lambda number=number: order.append(number))
+    world.run_until(5 * SECOND - 1)
+    assert order == []
+    world.run_until(5 * SECOND + 50 * MS)
+    assert order == [0, 1, 2]
+
+
+def test_a_replaced_file_has_its_old_or_its_new_content() -> None:
+    found = set()
+    for seed in range(20):
+        world = World(seed)
+        disk = SimDisk(world, "b1")
+        disk.replace("mark", b"old", run_now, lambda: None)
+        world.run_until(SECOND)
+        disk.replace("mark", b"new", run_now, lambda: None)
+        disk.power_cut()
+        found.add(bytes(disk.open("mark").content))
+    assert found == {b"old", b"new"}
+
+
+def test_a_flipped_bit_stays_flipped() -> None:
+    world = World(1)
+    disk = SimDisk(world, "b1")
+    disk.open("log").append(bytes(100))
+    synced(disk, "log")
+    world.run_until(SECOND)
+    assert disk.flip_bit()
+    assert sum(bin(byte).count("1") for byte in disk.open("log").content) == 1
+    disk.power_cut()
+    assert sum(bin(byte).count("1") for byte in disk.open("log").content) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_content_is_the_durable_part_with_all_writes_done(seed: int) -> None:
+    world = World(seed)
+    disk = SimDisk(world, "b1")
+    chance = world.chance("test")
+    file = disk.open("log")
+    model = bytearray()
+    for _ in range(100):
+        choice = chance.random()
+        if choice < 0.6:
+            offset = chance.randrange(len(model) + 5)
+            data = bytes([chance.randrange(256)]) * chance.randrange(1, 20)
+            file.write(offset, data)
+            model.extend(bytes(max(0, offset - len(model))))
+            model[offset : offset + len(data)] = data
+        elif choice < 0.8:
+            size = chance.randrange(len(model) + 1)
+            file.cut(size)
+            del model[size:]
+        else:
+            synced(disk, "log")
+            world.run_until(world.now_us + chance.randrange(5 * MS))
+        assert file.content == model
+    synced(disk, "log")
+    world.run_until(world.now_us + 10 * SECOND)
+    assert file.durable == model

@@ -1,0 +1,110 @@
+"""Programs wake up for what has come and for their deadlines, by clocks that drift."""
+
+from __future__ import annotations
+
+import itertools
+
+from rhizome.testing.sim.network import Network
+from rhizome.testing.sim.process import CLOCK_PARTS, Host, Process, Program
+from rhizome.testing.sim.world import SECOND, World
+
+
+class Ticker(Program):
+    """Wants to be woken every 100 ms of its own clock."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.ticks: list[int] = []
+        self.turns = 0
+        self.due_ms = host.now_ms()
+        self.inputs: list[int] = []
+
+    def tick(self, now_ms: int) -> None:
+        self.ticks.append(now_ms)
+        self.due_ms = now_ms + 100
+
+    def turn(self) -> None:
+        self.turns += 1
+
+    def next_deadline_ms(self) -> int:
+        return self.due_ms
+
+
+def make() -> tuple[World, Process]:
+    world = World(1)
+    process = Process(world, Network(world), "b1", Ticker)
+    process.start()
+    return world, process
+
+
+def ticker(process: Process) -> Ticker:
+    assert isinstance(process.program, Ticker)
+    return process.program
+
+
+def test_a_program_is_woken_for_its_deadline() -> None:
+    world, process = make()
+    world.run_until(10 * SECOND)
+    ticks = ticker(process).ticks
+    assert 98 <= len(ticks) <= 101
+    assert all(0 <= later - earlier - 100 <= 2 for earlier, later in itertools.pairwise(ticks))
+
+
+def test_what_comes_together_is_handed_over_in_one_turn() -> None:
+    world, process = make()
+    world.run_until(SECOND)
+    program = ticker(process)
+    turns = program.turns
+    for number in range(5):
+        program.host.soon(lambda number=number: program.inputs.append(number))
+    world.run_until(world.now_us + 1_000)
+    assert program.inputs == [0, 1, 2, 3, 4]
+    assert program.turns <= turns + 2
+
+
+def test_a_paused_program_does_nothing_and_goes_on_later() -> None:
+    world, process = make()
+    world.run_until(SECOND)
+    process.pause()
+    ticks = len(ticker(process).ticks)
+    ticker(process).host.soon(lambda: ticker(process).inputs.append(1))
+    world.run_until(6 * SECOND)
+    assert len(ticker(process).ticks) == ticks
+    process.resume()
+    world.run_until(6 * SECOND + 1_000)
+    assert len(ticker(process).ticks) == ticks + 1
+    assert ticker(process).inputs == [1]
+    later, last = ticker(process).ticks[-2:]
+    assert last - later > 4_000
+
+
+def test_a_clock_that_runs_fast_brings_deadlines_sooner() -> None:
+    world, process = make()
+    process.clock.set_rate(CLOCK_PARTS * 2)
+    process.clock_changed()
+    world.run_until(10 * SECOND)
+    assert 190 <= len(ticker(process).ticks) <= 202
+
+
+def test_a_clock_never_goes_back() -> None:
+    world, process = make()
+    shown = [process.clock.now_us()]
+    for number in range(50):
+        process.clock.set_rate(CLOCK_PARTS + (-1) ** number * 20_000)
+        world.run_until(world.now_us + 12_345)
+        shown.append(process.clock.now_us())
+    assert shown == sorted(shown)
+
+
+def test_what_came_for_a_killed_program_never_reaches_its_successor() -> None:
+    world, process = make()
+    world.run_until(SECOND)
+    old = ticker(process)
+    old.host.soon(lambda: old.inputs.append(1))
+    process.kill()
+    process.start()
+    old.host.soon(lambda: old.inputs.append(2))
+    world.run_until(2 * SECOND)
+    assert old.inputs == []
+    assert ticker(process) is not old
+    assert old.host.is_over()
