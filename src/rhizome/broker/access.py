@@ -23,10 +23,15 @@ Answers are cached per identity. Invariant: no cached answer outlives the `Acces
 it was given, and no cache holds more than `ANSWERS_MAX` entries, whatever names a client invents.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
+
+if TYPE_CHECKING:
+    from rhizome.broker.connection import Connection
 
 KIND_APPLICATION: Final = "application"
 KIND_CONSOLE: Final = "console"
@@ -108,6 +113,14 @@ class Identity:
 
     def decide_topic_rules(self, vhost: str) -> bool:
         """Whether any topic rule exists for this user in `vhost`; not cached."""
+        return False
+
+    def adopt(self, connection: Connection) -> bool:
+        """Whether this identity has taken the connection away from the broker, at its open.
+
+        Another broker's does: what follows open-ok is a link, and no application's business. It
+        raises what the connection is to be closed with if it can't be one.
+        """
         return False
 
     def may_enter(self, vhost: str) -> bool:
@@ -256,6 +269,19 @@ class AuthDone:
         ignores the call.
         """
 
+    def challenge(self, challenge: bytes, answer: ChallengeAnswer) -> None:
+        """The mechanism asks back; `answer` is told what the client replies, unless it is gone."""
+        self.authenticated(None, "a mechanism that asks back can't be used here")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ChallengeAnswer:
+    """A step of a mechanism: goes on once the client has answered."""
+
+    @abstractmethod
+    def answered(self, response: bytes) -> None:
+        """Called at most once; ends in a call of the login's `AuthDone`, as `begin` does."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Authenticator:
@@ -270,7 +296,8 @@ class Authenticator:
 
     @abstractmethod
     def begin(self, mechanism: str, response: bytes, peer: Peer, done: AuthDone) -> None:
-        """Start a login with the client's answer to connection.start; ends in `done`.
+        """Start a login with the client's answer to connection.start; ends in `done`, perhaps
+        after challenges.
 
         Never raises for anything a client sent: an unknown mechanism or a response that does not
         parse is a refused login.

@@ -8,6 +8,8 @@ from rhizome.amqp.methods import (
     ConnectionClose,
     ConnectionOpen,
     ConnectionOpenOk,
+    ConnectionSecure,
+    ConnectionSecureOk,
     ConnectionStart,
     ConnectionStartOk,
     ConnectionTune,
@@ -15,7 +17,7 @@ from rhizome.amqp.methods import (
     Method,
 )
 from rhizome.amqp.spec import FRAME_MIN_SIZE
-from rhizome.broker.access import AuthDone, Identity
+from rhizome.broker.access import AuthDone, ChallengeAnswer, Identity
 from rhizome.broker.connection import Connection
 from rhizome.broker.stages import (
     AUTHENTICATING,
@@ -57,10 +59,12 @@ class Handshake:
 
     broker: Broker
     mechanism: str
+    login: Login | None
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.mechanism = ""
+        self.login = None
 
     def start(self, connection: Connection) -> None:
         """The protocol header was right: introduce ourselves."""
@@ -84,6 +88,8 @@ class Handshake:
         """A method on channel 0 before the connection runs."""
         if isinstance(method, ConnectionStartOk) and connection.stage == STARTING:
             self._start_ok(connection, method)
+        elif isinstance(method, ConnectionSecureOk) and connection.stage == AUTHENTICATING:
+            self._secure_ok(connection, method)
         elif isinstance(method, ConnectionTuneOk) and connection.stage == TUNING:
             self._tune_ok(connection, method)
         elif isinstance(method, ConnectionOpen) and connection.stage == OPENING:
@@ -103,10 +109,18 @@ class Handshake:
         self.mechanism = method.mechanism
         connection.stage = AUTHENTICATING
         login = Login(self, connection)
+        self.login = login
         self.broker.authenticator.begin(method.mechanism, method.response, connection.peer, login)
-        if connection.stage == AUTHENTICATING:
-            login.late = True
-            connection.suspend()
+        login.wait()
+
+    def _secure_ok(self, connection: Connection, method: ConnectionSecureOk) -> None:
+        login = self.login
+        assert login is not None
+        answer = login.answer
+        assert answer is not None, "input waits while the client isn't asked anything"
+        login.answer = None
+        answer.answered(method.response)
+        login.wait()
 
     def authenticated(self, connection: Connection, identity: Identity) -> None:
         limits = self.broker.limits
@@ -149,6 +163,8 @@ class Handshake:
         connection.stage = OPENING
 
     def _open(self, connection: Connection, method: ConnectionOpen) -> None:
+        if connection.identity.adopt(connection):
+            return
         name = method.virtual_host
         vhost = self.broker.state.vhosts.get(name)
         if vhost is None:
@@ -172,6 +188,13 @@ def enter(connection: Connection, vhost: VHost) -> None:
     connection.handshake = None
 
 
+def hand_over(connection: Connection) -> None:
+    """Somebody else goes on with the socket; the connection has said all that it had to say."""
+    connection.stop()
+    connection.handshake = None
+    connection.broker.connections.pop(connection.id, None)
+
+
 def _negotiated(what: str, asked: int, offered: int) -> int:
     """The value both sides keep to: a client may lower ours, not raise it; 0 means no limit."""
     if offered > 0 and (asked == 0 or asked > offered):
@@ -190,12 +213,28 @@ class Login(AuthDone):
 
     handshake: Handshake
     connection: Connection
+    answer: ChallengeAnswer | None
     late: bool
 
     def __init__(self, handshake: Handshake, connection: Connection) -> None:
         self.handshake = handshake
         self.connection = connection
+        self.answer = None
         self.late = False
+
+    def wait(self) -> None:
+        """Take nothing from the client until there is an answer, unless it is asked for one."""
+        if self.connection.stage == AUTHENTICATING and self.answer is None:
+            self.late = True
+            self.connection.suspend()
+
+    def challenge(self, challenge: bytes, answer: ChallengeAnswer) -> None:
+        connection = self.connection
+        if connection.stage == CLOSED:
+            return
+        self.answer = answer
+        connection.send(0, ConnectionSecure(challenge))
+        self._go_on()
 
     def authenticated(self, identity: Identity | None, reason: str) -> None:
         connection = self.connection
@@ -205,5 +244,9 @@ class Login(AuthDone):
             self.handshake.refused(connection, reason)
         else:
             self.handshake.authenticated(connection, identity)
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self.late:
-            connection.resume()
+            self.late = False
+            self.connection.resume()
