@@ -1,0 +1,117 @@
+"""Accepting: links come in on the broker's own listeners, as connections that log in differently.
+
+``LinkAuthenticator`` stands before the authenticator of applications and takes those that choose
+RHIZOME-CLUSTER. What it answers is an identity of kind ``cluster``, which no user can have, which
+may enter no vhost, and which takes its connection away from the broker when that is opened.
+"""
+
+from __future__ import annotations
+
+from rhizome.amqp.methods import ConnectionOpenOk
+from rhizome.broker.access import (
+    KIND_CLUSTER,
+    AccessEpoch,
+    AuthDone,
+    Authenticator,
+    ChallengeAnswer,
+    Identity,
+    Peer,
+)
+from rhizome.broker.connection import Connection
+from rhizome.broker.handshake import hand_over
+from rhizome.cluster.identity import Hello
+from rhizome.cluster.link.links import Links
+from rhizome.cluster.link.proof import MECHANISM, Acceptor, ProofError
+
+
+class LinkAuthenticator(Authenticator):
+    """Takes brokers itself and leaves everybody else to ``others``."""
+
+    def __init__(self, links: Links, others: Authenticator) -> None:
+        super().__init__()
+        self._links = links
+        self._others = others
+
+    def mechanisms(self, tls: bool) -> str:
+        offered = self._others.mechanisms(tls)
+        if self._links.settings.needs_certificate and not tls:
+            return offered
+        return f"{offered} {MECHANISM}"
+
+    def begin(self, mechanism: str, response: bytes, peer: Peer, done: AuthDone) -> None:
+        if mechanism != MECHANISM:
+            self._others.begin(mechanism, response, peer, done)
+            return
+        if self._links.settings.needs_certificate and not peer.certificate_subject:
+            done.authenticated(
+                None, f"a link from {peer.address} without a certificate that could be verified"
+            )
+            return
+        _Introduction(self._links, peer, done).begin(response)
+
+
+class _Introduction(ChallengeAnswer):
+    """Waits for the dialler's proof."""
+
+    def __init__(self, links: Links, peer: Peer, done: AuthDone) -> None:
+        super().__init__()
+        self._links = links
+        self._peer = peer
+        self._done = done
+        self._told = links.me
+        self._acceptor = Acceptor(links.key, links.me, links.chance)
+
+    def begin(self, response: bytes) -> None:
+        try:
+            introduction = self._acceptor.introduce(response)
+        except ProofError as error:
+            self._refuse(error)
+        else:
+            self._done.challenge(introduction, self)
+
+    def answered(self, response: bytes) -> None:
+        try:
+            hello = self._acceptor.verify(response)
+        except ProofError as error:
+            self._refuse(error)
+            return
+        identity = LinkIdentity(self._links, hello, self._told, self._peer)
+        self._done.challenge(self._acceptor.prove(), _LastWord(self._done, identity))
+
+    def _refuse(self, error: ProofError) -> None:
+        self._done.authenticated(None, f"{error} (from {self._peer.address}:{self._peer.port})")
+
+
+class _LastWord(ChallengeAnswer):
+    """Waits until the dialler has seen our proof; it closes the connection if that is wrong."""
+
+    def __init__(self, done: AuthDone, identity: LinkIdentity) -> None:
+        super().__init__()
+        self._done = done
+        self._identity = identity
+
+    def answered(self, response: bytes) -> None:
+        self._done.authenticated(self._identity, "")
+
+
+class LinkIdentity(Identity):
+    """Another broker that has proved itself. It has no permissions: its link needs none."""
+
+    def __init__(self, links: Links, hello: Hello, told: Hello, peer: Peer) -> None:
+        super().__init__(hello.name, KIND_CLUSTER, (), AccessEpoch())
+        self._links = links
+        self._hello = hello
+        self._told = told
+        self._address = f"{peer.address}:{peer.port}"
+
+    def adopt(self, connection: Connection) -> bool:
+        link = self._links.admit(self._hello, self._told, self._address)
+        connection.send(0, ConnectionOpenOk(""))
+        for chunk in connection.outbox.take():
+            link.urgent.put(chunk)
+        port = connection.port
+        hand_over(connection)
+        self._links.adopter.adopted(link, port)
+        self._links.admitted(link)
+        link.touch()
+        return True

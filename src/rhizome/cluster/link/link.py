@@ -1,0 +1,410 @@
+"""Link: one end of the connection between two brokers.
+
+Stages, in order; only ``OPEN`` links are told to the handler:
+
+    DIALLING   an address is being connected to
+    OPENING    the handshake is under way
+    OPEN       frames go both ways
+    CLOSED     nothing more is read; the driver closes the connection once the output is written
+
+DIALLING to OPENING: ``connected``. OPENING to OPEN: the peer opened the connection, or it answered
+with open-ok. Any to CLOSED: ``close``, ``lost``, a fault in what the peer sent, silence.
+
+Two lanes lead out. Urgent frames (elections, leases, heartbeats) overtake bulk ones (messages) that
+wait for the socket, so a lease is not lost because of a backlog; within a lane order is kept.
+Nothing on a link may rely on the order between lanes.
+
+A link is never paused: what is behind a frame that has to wait may be what it waits for. Whoever
+handles a frame that can't be handled yet keeps it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64, mypyc_attr
+
+from rhizome.amqp.frames import method_frame
+from rhizome.amqp.methods import ConnectionClose, decode_method
+from rhizome.amqp.spec import FRAME_HEARTBEAT
+from rhizome.broker.outbox import Outbox
+from rhizome.cluster.link.frames import (
+    HEARTBEAT_FRAME,
+    FrameSink,
+    LinkReader,
+    put_frame,
+    put_frame_of,
+)
+from rhizome.errors import AmqpError, CommandInvalid, ConnectionForced, InternalFault
+
+if TYPE_CHECKING:
+    from rhizome.cluster.identity import Hello
+
+DIALLING: Final = 0
+OPENING: Final = 1
+OPEN: Final = 2
+CLOSED: Final = 3
+
+METHOD_HELLO: Final = 1
+"""The sender's hello has changed: another address, admitted to a cluster."""
+
+METHODS_OWN: Final = 16
+"""Methods below this number are the link's own; the handler's begin here."""
+
+KINDS_COUNTED: Final = 256
+"""Frames are counted by method below this number; the last count is for all others."""
+
+HANDSHAKE_FRAME_MAX: Final = 64 * 1024
+BATCH_BYTES: Final = 128 * 1024
+"""Bulk frames are written in pieces of about this size, between which urgent ones go out."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LinkHandler:
+    """Whoever uses the links: hears of them, and takes their frames.
+
+    Called in the middle of a wake-up, never from ``Link.send``. It may send on any open link.
+    """
+
+    def link_up(self, link: Link) -> None:
+        """A link is open. There was none with this peer, or ``link_down`` came first."""
+        raise NotImplementedError
+
+    def link_down(self, link: Link, reason: str) -> None:
+        """A link that was up is gone; what was sent on it may or may not have arrived."""
+        raise NotImplementedError
+
+    def frame(self, link: Link, method: i64, data: bytes, start: i64, end: i64) -> None:
+        """A frame came; its payload is data[start:end], to be copied if it is kept."""
+        raise NotImplementedError
+
+    def link_congested(self, link: Link) -> None:
+        """``link.congested`` has changed: hold back, or let go, who publishes to this peer."""
+
+    def peer_changed(self, link: Link) -> None:
+        """``link.peer`` is a new hello of the same incarnation."""
+
+    def refusal(self, hello: Hello) -> str:
+        """Why a broker may not link with this one, if the links themselves see no reason."""
+        return ""
+
+    def link_problem(self, name: str, address: str, reason: str) -> None:
+        """A link could not be made; called once per reason, not once per attempt."""
+
+    def bug(self, error: BaseException, where: str) -> None:
+        """A mistake of our own while a frame was handled; its link is closed."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LinkOwner:
+    """Where a link belongs: ``Links``."""
+
+    now_ms: i64
+    handler: LinkHandler
+    touched: list[Link]
+
+    def __init__(self, handler: LinkHandler, now_ms: i64) -> None:
+        self.now_ms = now_ms
+        self.handler = handler
+        self.touched = []
+
+    def closed(self, link: Link, reason: str) -> None:
+        """A link is CLOSED. Called once."""
+        raise NotImplementedError
+
+    def hello_came(self, link: Link, payload: bytes) -> None:
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Opener:
+    """The dialling side's handshake."""
+
+    def begin(self, link: Link) -> None:
+        raise NotImplementedError
+
+    def step(self, link: Link, payload: bytes) -> None:
+        """The payload of a method frame came."""
+        raise NotImplementedError
+
+
+@final
+class Link(FrameSink):
+    """Invariant: ``peer`` and ``version`` are those of the handshake once the stage is OPEN; the
+    link is in ``owner.touched`` if and only if ``marked``.
+    """
+
+    owner: LinkOwner
+    number: i64
+    name: str
+    address: str
+    dialled: bool
+    peer: Hello
+    told: Hello
+    version: i64
+    stage: i64
+    reason: str
+    asked: bool
+    opener: Opener | None
+    reader: LinkReader
+    urgent: Outbox
+    outbox: Outbox
+    batches: list[list[bytes]]
+    batch_at: i64
+    batch_bytes: i64
+    marked: bool
+    writable: bool
+    congested: bool
+    congested_bytes: i64
+    backlog_bytes_max: i64
+    begun_ms: i64
+    opened_ms: i64
+    last_received_ms: i64
+    last_sent_ms: i64
+    sent_frames: i64
+    sent_bytes: i64
+    received_frames: i64
+    received_bytes: i64
+    sent_kinds: list[int]
+    received_kinds: list[int]
+    port: object
+
+    def __init__(
+        self,
+        owner: LinkOwner,
+        number: i64,
+        name: str,
+        address: str,
+        dialled: bool,
+        peer: Hello,
+        told: Hello,
+        congested_bytes: i64,
+        backlog_bytes_max: i64,
+    ) -> None:
+        """``name``: of the broker that is expected at ``address``; ``peer`` counts once
+        the link is OPEN; ``told`` is what the peer was told about this broker.
+
+        Above ``congested_bytes`` of backlog the link is congested, until it is half of that; above
+        ``backlog_bytes_max`` it is closed, because its peer takes nothing.
+        """
+        self.owner = owner
+        self.number = number
+        self.name = name
+        self.address = address
+        self.dialled = dialled
+        self.peer = peer
+        self.told = told
+        self.version = 0
+        self.stage = DIALLING
+        self.reason = ""
+        self.asked = False
+        self.opener = None
+        self.reader = LinkReader(self, HANDSHAKE_FRAME_MAX)
+        self.urgent = Outbox()
+        self.outbox = Outbox()
+        self.batches = []
+        self.batch_at = 0
+        self.batch_bytes = 0
+        self.marked = False
+        self.writable = True
+        self.congested = False
+        self.congested_bytes = congested_bytes
+        self.backlog_bytes_max = backlog_bytes_max
+        self.begun_ms = owner.now_ms
+        self.opened_ms = 0
+        self.last_received_ms = owner.now_ms
+        self.last_sent_ms = owner.now_ms
+        self.sent_frames = 0
+        self.sent_bytes = 0
+        self.received_frames = 0
+        self.received_bytes = 0
+        self.sent_kinds = [0] * KINDS_COUNTED
+        self.received_kinds = [0] * KINDS_COUNTED
+        self.port = None
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    def send(self, method: i64, payload: bytes) -> None:
+        """Send a bulk frame; on a link that isn't open it is lost, as if the link had broken."""
+        if self.stage == OPEN:
+            put_frame(self.outbox, method, payload)
+            self._sent(method)
+
+    def send_of(self, method: i64, fields: bytes, content: bytes) -> None:
+        """Send a bulk frame of fields and a content, which isn't copied if it is large."""
+        if self.stage == OPEN:
+            put_frame_of(self.outbox, method, fields, content)
+            self._sent(method)
+
+    def send_urgent(self, method: i64, payload: bytes) -> None:
+        """Send a frame that overtakes bulk frames."""
+        if self.stage == OPEN:
+            put_frame(self.urgent, method, payload)
+            self._count(method)
+            self.touch()
+
+    def _sent(self, method: i64) -> None:
+        self._count(method)
+        if self.outbox.size() >= BATCH_BYTES:
+            self._seal()
+        self.touch()
+
+    def _count(self, method: i64) -> None:
+        self.sent_frames += 1
+        self.sent_kinds[method if method < KINDS_COUNTED else KINDS_COUNTED - 1] += 1
+
+    def _seal(self) -> None:
+        """Make a batch of whole frames: urgent frames go between batches, never into one."""
+        self.batch_bytes += self.outbox.size()
+        self.batches.append(self.outbox.take())
+
+    def touch(self) -> None:
+        """Ask for a flush at the end of this wake-up."""
+        if not self.marked:
+            self.marked = True
+            self.owner.touched.append(self)
+
+    def backlog(self) -> i64:
+        """Bytes that wait for the socket."""
+        return self.urgent.size() + self.batch_bytes + self.outbox.size()
+
+    def is_full(self) -> bool:
+        """Whether nothing should be added now, though the handler has not been told yet."""
+        return self.congested or self.backlog() > self.congested_bytes
+
+    # ---- what the driver uses -------------------------------------------------------------------
+
+    def connected(self) -> None:
+        """The address is connected to: begin the handshake."""
+        if self.stage == DIALLING:
+            self.stage = OPENING
+            self.last_received_ms = self.owner.now_ms
+            if self.opener is not None:
+                self.opener.begin(self)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the connection."""
+        if self.stage == CLOSED:
+            return
+        self.received_bytes += len(data)
+        self.last_received_ms = self.owner.now_ms
+        # One name per clause: a variable of compiled code has one type.
+        try:
+            self.reader.receive(data)
+        except AmqpError as fault:
+            self.fail(fault)
+        except Exception as bug:
+            self.owner.handler.bug(bug, f"link with {self.name}")
+            self.fail(InternalFault("the broker made a mistake; its log has the details"))
+
+    def next_output(self) -> list[bytes]:
+        """What is to be written next, in chunks; empty if there is nothing. Whole frames."""
+        size: i64 = self.urgent.size()
+        if size > 0:
+            chunks = self.urgent.take()
+        elif self.batch_at < len(self.batches):
+            chunks = self.batches[self.batch_at]
+            self.batch_at += 1
+            for chunk in chunks:
+                size += len(chunk)
+            self.batch_bytes -= size
+            if self.batch_at == len(self.batches):
+                self.batches = []
+                self.batch_at = 0
+        else:
+            size = self.outbox.size()
+            chunks = self.outbox.take()
+        if size > 0:
+            self.sent_bytes += size
+            self.last_sent_ms = self.owner.now_ms
+        return chunks
+
+    def flushed(self) -> None:
+        """The driver has written what the socket takes now."""
+        self.marked = False
+        if self.stage != OPEN:
+            return
+        backlog = self.backlog()
+        if backlog > self.backlog_bytes_max:
+            self.close(f"{backlog} bytes wait for {self.name}, which takes nothing")
+        elif self.congested:
+            if backlog <= self.congested_bytes // 2:
+                self.congested = False
+                self.owner.handler.link_congested(self)
+        elif backlog > self.congested_bytes:
+            self.congested = True
+            self.owner.handler.link_congested(self)
+
+    def set_writable(self, writable: bool) -> None:
+        """The driver's write buffer has passed its high or low mark."""
+        self.writable = writable
+        if writable:
+            self.touch()
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone, or could not be made."""
+        self._leave(reason)
+
+    # ---- frames ---------------------------------------------------------------------------------
+
+    def frame(self, method: i64, data: bytes, start: i64, end: i64) -> None:
+        if self.stage != OPEN:
+            raise CommandInvalid(f"frame {method} of a link before it is open")
+        self.received_frames += 1
+        self.received_kinds[method if method < KINDS_COUNTED else KINDS_COUNTED - 1] += 1
+        if method >= METHODS_OWN:
+            self.owner.handler.frame(self, method, data, start, end)
+        elif method == METHOD_HELLO:
+            self.owner.hello_came(self, data[start:end])
+
+    def other_frame(self, kind: i64, data: bytes, start: i64, end: i64) -> None:
+        if kind == FRAME_HEARTBEAT:
+            return
+        payload = data[start:end]
+        if self.opener is not None:
+            self.opener.step(self, payload)
+            return
+        method = decode_method(payload)
+        if not isinstance(method, ConnectionClose):
+            raise CommandInvalid(f"{method.name()} on a link")
+        self._leave(f"closed by {self.name}: {method.reply_text}")
+
+    # ---- opening, time, closing -----------------------------------------------------------------
+
+    def opened(self, peer: Hello, version: i64, frame_max: i64) -> None:
+        """The handshake is over. Whoever calls this tells the handler."""
+        self.peer = peer
+        self.name = peer.name
+        self.version = version
+        self.stage = OPEN
+        self.opener = None
+        self.opened_ms = self.owner.now_ms
+        self.reader.frame_max = frame_max
+
+    def heartbeat(self) -> None:
+        self.urgent.put(HEARTBEAT_FRAME)
+        self.last_sent_ms = self.owner.now_ms
+        self.touch()
+
+    def close(self, reason: str) -> None:
+        """End the link and tell the peer why."""
+        self.fail(ConnectionForced(reason))
+
+    def fail(self, error: AmqpError) -> None:
+        if self.stage == OPENING or self.stage == OPEN:
+            self.urgent.put(method_frame(0, ConnectionClose(error.code, error.reply_text(), 0, 0)))
+        self._leave(error.text)
+
+    def _leave(self, reason: str) -> None:
+        if self.stage == CLOSED:
+            return
+        self.stage = CLOSED
+        self.reason = reason
+        self.opener = None
+        self.reader.stop()
+        self.outbox = Outbox()
+        self.batches = []
+        self.batch_at = 0
+        self.batch_bytes = 0
+        self.touch()
+        self.owner.closed(self, reason)
