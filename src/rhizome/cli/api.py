@@ -82,8 +82,9 @@ def path(*parts: str) -> str:
 class Api:
     """One broker's HTTP API. Every call raises CliError in words that say what to do."""
 
-    def __init__(self, where: Endpoint) -> None:
+    def __init__(self, where: Endpoint, timeout_s: float = TIMEOUT_S) -> None:
         self._where = where
+        self._timeout_s = timeout_s
 
     def get(self, target: str, query: Mapping[str, str | int] | None = None) -> Any:
         """The JSON document at `target`."""
@@ -108,6 +109,13 @@ class Api:
     def put(self, target: str, document: Row) -> None:
         """Create or change what `target` names."""
         self._request("PUT", target, document)
+
+    def post(self, target: str, document: Row) -> Row:
+        """Have `target` do something; the JSON object that it answers."""
+        answer = self._request("POST", target, document)
+        if not isinstance(answer, dict):
+            raise CliError(f"{self._where.label}{target} gave no object; is --http the right port?")
+        return answer
 
     def delete(
         self,
@@ -157,8 +165,8 @@ class Api:
         host, port = self._where.host, self._where.port
         if self._where.tls:
             context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
-        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
+        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
 
     def _headers(self) -> dict[str, str]:
         login = f"{self._where.user}:{self._where.password}".encode()

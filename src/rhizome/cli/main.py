@@ -18,7 +18,10 @@ from rhizome.cli.errors import describe_failure, is_expected, one_line, print_fa
 # Command: module whose `app` it is, in the order in which --help shows them.
 COMMANDS: Final = {
     "serve": "rhizome.cli.serve",
+    "up": "rhizome.cli.up",
     "status": "rhizome.cli.status",
+    "broker": "rhizome.cli.broker",
+    "cluster": "rhizome.cli.cluster",
     "queue": "rhizome.cli.queue",
     "exchange": "rhizome.cli.exchange",
     "connection": "rhizome.cli.connection",

@@ -129,22 +129,6 @@ def test_every_read_command_prints_text_and_json(
     assert json.loads(as_json.stdout) == answer
 
 
-def test_status_shows_lists_of_objects_as_tables(rhizome: Rhizome, api: Any) -> None:
-    brokers = [{"name": "b1", "status": "active"}, {"name": "b2", "status": "ready"}]
-    document = {"cluster": {"root": "b1"}, "brokers": brokers, "alarms": []}
-    api.answer("GET /api/rhizome/status", document)
-    result = rhizome("status", "--http", api.address)
-    assert result.stdout.splitlines() == [
-        "cluster.root  b1",
-        "alarms        -",
-        "",
-        "brokers",
-        "name  status",
-        "b1    active",
-        "b2    ready",
-    ]
-
-
 def test_browse_shows_payloads_and_their_encoding(rhizome: Rhizome, api: Any) -> None:
     messages = [
         {"index": 4, "routing_key": "k", "payload": "two\nlines", "size": 9},

@@ -1,0 +1,85 @@
+"""`rhizome broker`: the brokers of a cluster, and a broker that must begin anew."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rhizome.cli.api import Api, endpoint, path
+from rhizome.cli.cluster import YesOption, confirmed
+from rhizome.cli.clustertext import print_brokers
+from rhizome.cli.errors import CliError
+from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
+from rhizome.cli.output import print_json
+
+app = typer.Typer(no_args_is_help=True, help="List the brokers of a cluster; let one begin anew.")
+
+
+@app.command("list")
+def list_brokers(
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List the brokers, the most senior first, as one of them sees them."""
+    document = Api(endpoint(http, user, password)).row(path("rhizome", "cluster"))
+    if as_json:
+        print_json(document.get("brokers"))
+    else:
+        print_brokers(document)
+
+
+@app.command("rejoin")
+def rejoin(
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help="The stopped broker's store.")
+    ],
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Keep the old store beside it; required.")
+    ] = False,
+    yes: YesOption = False,
+) -> None:
+    """Let a stopped broker join its cluster with an empty store.
+
+    For a store that the cluster refuses: of another cluster UUID after `cluster force-root`, or
+    damaged. The old store is moved aside whole, for salvage, and never merged.
+    """
+    if not set_aside:
+        raise CliError(
+            "give --set-aside: the broker begins with an empty store, the old one is kept"
+        )
+    directory = data.resolve()
+    aside = directory.with_name(f"{directory.name}.set-aside-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    _check_store(directory, aside)
+    print(f"{directory} will be moved to {aside}, with every message in it.")
+    print("The broker is a new one when it starts: it asks to be admitted, and votes only then.")
+    if not yes and not confirmed():
+        raise CliError("nothing was changed")
+    _move(directory, aside)
+    print("moved; start the broker, then `rhizome cluster add-primary` admits it as a primary")
+
+
+def _check_store(directory: Path, aside: Path) -> None:
+    if not (directory / "store.json").is_file():
+        raise CliError(f"{directory} is no broker's store; give --data as the broker has it")
+    if aside.exists():
+        raise CliError(f"{aside} exists; wait a second and try again")
+
+
+def _move(directory: Path, aside: Path) -> None:
+    """Under the store's lock, so that no running broker loses its files."""
+    from rhizome.journal.errors import StoreInUse
+    from rhizome.journal.files import DirectoryLock
+
+    try:
+        lock = DirectoryLock(directory)
+    except StoreInUse:
+        raise CliError(f"a broker runs on {directory}; stop it first") from None
+    try:
+        directory.rename(aside)
+    finally:
+        lock.release()

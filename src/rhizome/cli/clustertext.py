@@ -1,0 +1,103 @@
+"""A cluster in words and tables, from the document that a broker gives of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from rhizome.cli.api import Row
+from rhizome.cli.output import print_fields, print_table
+
+BROKER_COLUMNS: Final = (
+    "broker",
+    "role",
+    "status",
+    "seniority",
+    "machine",
+    "connections",
+    "linked",
+    "addresses",
+)
+GROUP_COLUMNS: Final = ("group", "home", "epoch", "failover", "in sync", "queues", "messages")
+
+
+def print_cluster(document: Row) -> None:
+    """Everything about a cluster that a person wants to see at once."""
+    print_fields(cluster_fields(document))
+    print()
+    print_brokers(document)
+    groups = _rows(document, "groups")
+    print()
+    print_table(GROUP_COLUMNS, [_group(each) for each in groups], "no groups")
+    failover = document.get("failover_map")
+    if isinstance(failover, dict) and failover:
+        print()
+        rows = [(name, _names(each.get("broker") for each in failover[name])) for name in failover]
+        print_table(("if it fails", "these take over, in order"), rows, "")
+
+
+def print_brokers(document: Row) -> None:
+    root = _table(document, "cluster").get("root")
+    rows = [_broker(each, root) for each in _rows(document, "brokers")]
+    print_table(BROKER_COLUMNS, rows, "no brokers")
+
+
+def cluster_fields(document: Row) -> list[tuple[str, object]]:
+    cluster = _table(document, "cluster")
+    root = cluster.get("root")
+    fields: list[tuple[str, object]] = [
+        ("cluster", f"{cluster.get('name') or '-'} ({cluster.get('uuid') or 'no identity yet'})"),
+        ("root", f"{root}, term {cluster.get('term')}" if root else "none"),
+        ("quorum", quorum_text(_table(cluster, "quorum"))),
+    ]
+    if document.get("seen_by"):
+        fields.append(("as seen by", document["seen_by"]))
+    notes = cluster.get("notes")
+    fields += [("note", note) for note in notes or ()]
+    return fields
+
+
+def quorum_text(quorum: Row) -> str:
+    defined, active, needed = (quorum.get(key, 0) for key in ("defined", "active", "needed"))
+    text = f"{active} of {defined} primaries active, {needed} needed"
+    return text if active >= needed else f"{text}: NO QUORUM, changes are refused"
+
+
+def _broker(row: Row, root: object) -> list[object]:
+    role = row.get("role")
+    return [
+        row.get("name"),
+        f"{role} (root)" if row.get("name") == root else role,
+        row.get("status"),
+        row.get("seniority") or None,
+        row.get("machine"),
+        row.get("connections"),
+        row.get("linked"),
+        _names(row.get("addresses") or ()),
+    ]
+
+
+def _group(row: Row) -> list[object]:
+    return [
+        row.get("id"),
+        row.get("home"),
+        row.get("epoch"),
+        _names(row.get("failover") or ()),
+        _names(row.get("in_sync") or ()),
+        row.get("queues"),
+        row.get("messages"),
+    ]
+
+
+def _names(names: Iterable[Any]) -> str:
+    return " ".join(map(str, names)) or "-"
+
+
+def _rows(document: Row, key: str) -> list[Row]:
+    found = document.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _table(document: Row, key: str) -> Row:
+    found = document.get(key)
+    return found if isinstance(found, dict) else {}
