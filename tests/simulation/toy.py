@@ -56,7 +56,7 @@ class Register(Program):
     def started(self) -> None:
         self.watch.brokers[self.host.name] = self
         self.watch.see(Started(self.host.name, "", "primary"))
-        file = self.host.open("register")
+        file = self.host.disk.open("register")
         for line in bytes(file.content).decode("ascii", "replace").splitlines():
             if line.count(" ") == 1 and line.split()[0].isdigit():
                 term, digest = line.split()
@@ -133,7 +133,7 @@ class Register(Program):
 
     def _take(self, term: int, digest: str) -> None:
         self.log.append((term, digest))
-        file = self.host.open("register")
+        file = self.host.disk.open("register")
         file.append(f"{term} {digest}\n".encode())
         self.host.sync(["register"], lambda: None)
         self.state = hashlib.sha256((self.state + digest).encode()).hexdigest()[:8]

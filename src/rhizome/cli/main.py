@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "browse": "rhizome.cli.browse",
     "bench": "rhizome.cli.bench",
     "journal": "rhizome.cli.journal",
+    "sim": "rhizome.cli.sim",
     "config": "rhizome.cli.config",
 }
 

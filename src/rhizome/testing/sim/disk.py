@@ -5,9 +5,9 @@ system has it. It is durable only when a sync that began afterwards has ended.
 
 - A killed program loses nothing that it has written; its outstanding syncs end without anybody
   being told.
-- A power cut keeps what was synced. Of the writes after that a beginning survives, the one at the
-  cut perhaps in part (a torn write: cut short, or with sectors of zeros in it), and now and then a
-  later one although an earlier is lost, as disks order writes as they like between two syncs.
+- A power cut keeps what was synced. Of the writes after that a beginning survives, and perhaps some
+  sectors of later ones, in any order: disks write sectors whole, and between two syncs as they
+  like. So a write may be torn anywhere between two sectors, or have a hole in it.
 - A bit that flips at rest is flipped for good.
 - A stalled disk takes writes and ends no sync until the stall is over.
 
@@ -29,8 +29,6 @@ SYNC_US_SPREAD: Final = 2 * MS
 SLOW_SYNC_CHANCE: Final = 0.01
 SLOW_SYNC_US_MAX: Final = 100 * MS
 TORN_CHANCE: Final = 0.5
-HOLE_CHANCE: Final = 0.3
-LATER_WRITE_SURVIVES_CHANCE: Final = 0.1
 
 Done = Callable[[], None]
 Deliver = Callable[[Done], None]
@@ -41,13 +39,15 @@ Deliver = Callable[[Done], None]
 class SimFile:
     """One file: what the system shows, what the disk has, and the writes in between.
 
-    Invariant: `content` is `durable` with all of `_writes` done to it, in order.
+    Invariant: `content` is `durable` with all of `_writes` done to it, in order; `_synced` counts
+    the writes before those.
     """
 
     def __init__(self) -> None:
         self.content = bytearray()
         self.durable = bytearray()
         self._writes: list[tuple[int, bytes | None]] = []
+        self._synced = 0
 
     def write(self, offset: int, data: bytes) -> None:
         """Write at an offset; a gap before it becomes zeros."""
@@ -62,29 +62,27 @@ class SimFile:
         del self.content[size:]
         self._writes.append((size, None))
 
-    def unsynced(self) -> int:
-        """How many writes a sync that begins now would make durable."""
-        return len(self._writes)
+    def written(self) -> int:
+        """How many writes there were: a sync that begins now covers so many."""
+        return self._synced + len(self._writes)
 
-    def made_durable(self, count: int) -> None:
-        """The oldest `count` writes are on the disk."""
+    def made_durable(self, written: int) -> None:
+        """All writes up to this one are on the disk."""
+        count = max(0, written - self._synced)
         for offset, data in self._writes[:count]:
             _apply(self.durable, offset, data)
         del self._writes[:count]
+        self._synced += count
 
     def power_cut(self, chance: random.Random) -> None:
         """Keep what was synced, and as much of the rest as chance leaves."""
         writes, self._writes = self._writes, []
+        self._synced += len(writes)
         kept = int(chance.random() * (len(writes) + 1))
         for offset, data in writes[:kept]:
             _apply(self.durable, offset, data)
-        if kept < len(writes) and chance.random() < TORN_CHANCE:
-            offset, data = writes[kept]
-            if data:
-                _write(self.durable, offset, _torn(data, chance))
-        for offset, data in writes[kept + 1 :]:
-            if data is not None and chance.random() < LATER_WRITE_SURVIVES_CHANCE:
-                _write(self.durable, offset, data)
+        if all(data is not None for _, data in writes[kept:]):
+            _write_sectors(self.durable, [(at, data) for at, data in writes[kept:] if data], chance)
         self.content = bytearray(self.durable)
 
     def flip(self, bit: int) -> None:
@@ -124,15 +122,15 @@ class SimDisk:
         files = [self.open(name) for name in names]
         sizes = " ".join(str(len(file.content)) for file in files)
         self.world.note(f"{self.host} syncs {' '.join(names)} {sizes}")
-        counts = [(file, file.unsynced()) for file in files]
-        self._queue(self._synced, self._run, counts, deliver, done)
+        covered = [(file, file.written()) for file in files]
+        self._queue(self._synced, self._run, covered, deliver, done)
 
     def sync_now(self, name: str) -> None:
         """Sync a file before going on, as a store does when it is opened: what a killed program
         wrote is there to be read and may still be lost.
         """
         file = self.open(name)
-        file.made_durable(file.unsynced())
+        file.made_durable(file.written())
 
     def replace(self, name: str, data: bytes, deliver: Deliver, done: Done) -> None:
         """Give a file new content as a whole: after a crash it has the old or the new."""
@@ -155,13 +153,13 @@ class SimDisk:
             action(*arguments)
 
     def _synced(
-        self, run: int, counts: list[tuple[SimFile, int]], deliver: Deliver, done: Done
+        self, run: int, covered: list[tuple[SimFile, int]], deliver: Deliver, done: Done
     ) -> None:
         if run != self._run:
             return
         self.syncs += 1
-        for file, count in counts:
-            file.made_durable(min(count, file.unsynced()))
+        for file, written in covered:
+            file.made_durable(written)
         deliver(done)
 
     def _replaced(self, run: int, deliver: Deliver, done: Done) -> None:
@@ -231,13 +229,14 @@ def _write(content: bytearray, offset: int, data: bytes) -> None:
     content[offset : offset + len(data)] = data
 
 
-def _torn(data: bytes, chance: random.Random) -> bytes:
-    """A part of a write: its beginning, or all of it with sectors of zeros."""
-    if chance.random() >= HOLE_CHANCE:
-        return data[: int(chance.random() * len(data))]
-    torn = bytearray(data)
-    for start in range(0, len(data), SECTOR_BYTES):
-        if chance.random() < 0.5:
-            end = min(start + SECTOR_BYTES, len(data))
-            torn[start:end] = bytes(end - start)
-    return bytes(torn)
+def _write_sectors(
+    content: bytearray, writes: list[tuple[int, bytes]], chance: random.Random
+) -> None:
+    """Do some of the writes in part: each sector is as it was after one of them, or before all."""
+    share = chance.random() ** 2 if chance.random() < TORN_CHANCE else 0.0
+    after = bytearray(content)
+    for offset, data in writes:
+        _write(after, offset, data)
+        for start in range(offset - offset % SECTOR_BYTES, offset + len(data), SECTOR_BYTES):
+            if chance.random() < share:
+                _write(content, start, bytes(after[start : start + SECTOR_BYTES]))

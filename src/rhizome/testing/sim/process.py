@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from rhizome.testing.sim.disk import Done, SimDisk, SimFile
+from rhizome.testing.sim.disk import Done, SimDisk
 from rhizome.testing.sim.network import Connection, Network
 from rhizome.testing.sim.world import World
 
@@ -99,6 +99,7 @@ class Host:
     def __init__(self, process: Process, run: int) -> None:
         self.name = process.name
         self.run = run
+        self.disk = process.disk
         self._process = process
 
     def is_over(self) -> bool:
@@ -116,20 +117,13 @@ class Host:
         """Begin a connection to another host."""
         return self._process.dial(name)
 
-    def open(self, name: str) -> SimFile:
-        """A file on this host's disk."""
-        return self._process.disk.open(name)
-
-    def sync_now(self, name: str) -> None:
-        self._process.disk.sync_now(name)
-
     def sync(self, names: list[str], done: Done) -> None:
         """Make files durable; `done` is called as an input of the program."""
-        self._process.disk.sync(names, self.soon, done)
+        self.disk.sync(names, self.soon, done)
 
     def replace(self, name: str, data: bytes, done: Done) -> None:
         """Give a file new content as a whole."""
-        self._process.disk.replace(name, data, self.soon, done)
+        self.disk.replace(name, data, self.soon, done)
 
     def soon(self, action: Callable[[], None]) -> None:
         """Call something at the next wake-up, as an input."""

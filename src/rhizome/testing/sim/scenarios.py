@@ -1,0 +1,48 @@
+"""The scenarios by name, and running many seeds of one."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Final, TextIO, cast
+
+from rhizome.testing.sim.run import Outcome, RunOptions, Scenario, run_seed
+
+SCENARIOS: Final = {
+    "consensus": "rhizome.testing.sim.consensus_program:ConsensusScenario",
+}
+
+
+class UnknownScenario(ValueError):
+    """No scenario has this name; the text lists those that there are."""
+
+
+def scenario(name: str) -> Scenario:
+    """The scenario of that name. Each is loaded when it is asked for."""
+    if name not in SCENARIOS:
+        raise UnknownScenario(f"no scenario '{name}'; there are: {', '.join(SCENARIOS)}")
+    module, _, attribute = SCENARIOS[name].partition(":")
+    return cast(Scenario, getattr(import_module(module), attribute)())
+
+
+def run_named(name: str, seed: int, options: RunOptions, sink: TextIO | None = None) -> Outcome:
+    return run_seed(scenario(name), seed, options, sink)
+
+
+def run_seeds(
+    name: str, seeds: Sequence[int], options: RunOptions, jobs: int = 1
+) -> Iterator[Outcome]:
+    """Run seeds one after the other, or in several processes; outcomes come as they are ready."""
+    scenario(name)
+    if jobs <= 1 or len(seeds) <= 1:
+        for seed in seeds:
+            yield run_named(name, seed, options)
+        return
+    work = [(name, seed, options) for seed in seeds]
+    with multiprocessing.get_context("spawn").Pool(min(jobs, len(seeds))) as pool:
+        yield from pool.imap_unordered(_run_one, work)
+
+
+def _run_one(work: tuple[str, int, RunOptions]) -> Outcome:
+    return run_named(*work)

@@ -1,0 +1,69 @@
+"""The journal on a simulated disk: what it reported as durable is there after a power cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from rhizome.journal.store import StoreOptions
+from rhizome.testing.sim.files import SimStore
+from rhizome.testing.sim.network import Network
+from rhizome.testing.sim.process import Host, Process, Program
+from rhizome.testing.sim.world import MS, SECOND, World
+
+STORE_UUID = bytes(range(16))
+SMALL = StoreOptions(segment_bytes_max=4096)
+
+
+class Recorder(Program):
+    """Appends commands to a journal, and finds those of earlier runs."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.store = SimStore(host, STORE_UUID, self, SMALL)
+        self.found = [command for _, command in self.store.recovered.commands]
+        self.written: dict[int, int] = {}
+        self.safe = 0
+        self.count = 0
+
+    def append(self, command: bytes) -> None:
+        self.store.journal.state(1 + len(self.found) + self.count, command)
+        self.count += 1
+        self.written[self.store.submit()] = self.count
+
+    def durable(self, token: int) -> None:
+        self.safe = max(self.safe, self.written.get(token, 0))
+
+    def alarm(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def failed(self, error: BaseException) -> None:
+        raise error
+
+
+def recorder(process: Process) -> Recorder:
+    assert isinstance(process.program, Recorder)
+    return process.program
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("end", ["power_cut", "kill"])
+def test_what_was_durable_is_found_again_in_order(seed: int, end: str) -> None:
+    world = World(seed)
+    chance = world.chance("test")
+    process = Process(world, Network(world), "b1", Recorder)
+    process.start()
+    known: list[bytes] = []
+    for round_ in range(6):
+        program = recorder(process)
+        assert program.found[: len(known)] == known
+        known = list(program.found)
+        for number in range(chance.randrange(60)):
+            command = f"{round_} {number} ".encode() * chance.randrange(1, 30)
+            program.append(command)
+            known.append(command)
+            world.run_until(world.now_us + chance.randrange(2 * MS))
+        kept = len(known) - program.count + (program.safe if end == "power_cut" else program.count)
+        getattr(process, end)()
+        known = known[:kept]
+        world.run_until(world.now_us + SECOND)
+        process.start()
