@@ -29,7 +29,7 @@ from rhizome.broker import basic
 from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.arguments import QueueArguments
 from rhizome.broker.channel import Channel
-from rhizome.broker.commands import Command, DeleteQueue
+from rhizome.broker.commands import Command, DeleteExchange, DeleteQueue
 from rhizome.broker.confirms import are_safe
 from rhizome.broker.connection import Connection
 from rhizome.broker.consumer import Consumer
@@ -45,6 +45,7 @@ from rhizome.broker.outcome import (
     AccessChanged,
     BindingAdded,
     BindingRemoved,
+    ExchangeUnused,
     Fact,
     Outcome,
     QueueChanged,
@@ -218,6 +219,9 @@ class Broker:
         elif isinstance(fact, BindingRemoved):
             if _is_private(fact.binding.destination):
                 self.cluster.private_unbound(fact.vhost, fact.binding)
+        elif isinstance(fact, ExchangeUnused):
+            unused = fact.exchange
+            self.cluster.propose(DeleteExchange(unused.vhost, unused.name, True, unused.id), None)
         elif isinstance(fact, AccessChanged):
             self.access_epoch.advance()
             if fact.deleted:

@@ -19,8 +19,11 @@ from rhizome.errors import AmqpError, RhizomeError
 
 COMMAND_VERSION: Final = 1
 
+# Kinds of destinations. Shared and private queues are two of them: what a bind finds must not
+# depend on the private queues of the broker that applies it.
 QUEUE: Final = "queue"
 EXCHANGE: Final = "exchange"
+PRIVATE: Final = "private"
 SCOPE_VHOST: Final = "vhost"
 SCOPE_USER: Final = "user"
 
@@ -52,7 +55,10 @@ class DeleteVhost(Command):
 
 @dataclass(frozen=True)
 class DeclareExchange(Command):
-    """Declare an exchange, or check that the one that exists is the same."""
+    """Declare an exchange, or check that the one that exists is the same.
+
+    ``exchange_id`` is 0, so that the state chooses, except in snapshots.
+    """
 
     vhost: str
     name: str
@@ -61,15 +67,22 @@ class DeclareExchange(Command):
     auto_delete: bool = False
     internal: bool = False
     arguments: dict[str, object] = field(default_factory=dict)
+    exchange_id: int = 0
 
 
 @dataclass(frozen=True)
 class DeleteExchange(Command):
-    """Delete an exchange, if it is there; with ``if_unused`` only one without bindings."""
+    """Delete an exchange, if it is there; with ``if_unused`` only one without shared bindings.
+
+    Whoever proposes it with ``if_unused`` has looked at the other bindings, of private queues here
+    and on other brokers. Other than 0, ``exchange_id`` names the very exchange that is meant, so
+    that an auto-delete that comes late can't hit a new exchange of the same name.
+    """
 
     vhost: str
     name: str
     if_unused: bool = False
+    exchange_id: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +112,7 @@ class DeleteQueue(Command):
 
     Other than 0, ``queue_id`` names the very queue that is meant: whoever decided that it is
     unused, empty or expired decided about that one, not about a later queue of the same name.
+    A private queue is deleted by its number only.
     """
 
     vhost: str
@@ -108,7 +122,9 @@ class DeleteQueue(Command):
 
 @dataclass(frozen=True)
 class Bind(Command):
-    """Bind a queue or an exchange (``destination_kind``) to the exchange ``source``."""
+    """Bind a shared queue, an exchange or a private queue (``destination_kind``) to the exchange
+    ``source``. What concerns a private queue is applied by its own broker, and proposed to nobody.
+    """
 
     vhost: str
     source: str

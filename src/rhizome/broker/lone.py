@@ -4,15 +4,17 @@ them.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rhizome.broker.commands import Command, DeclareQueue, encode
+from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue, encode
 from rhizome.broker.outcome import (
     BindingAdded,
     BindingRemoved,
     ExchangeCreated,
     ExchangeDeleted,
+    ExchangeUnused,
     Fact,
     Outcome,
     QueueCreated,
@@ -36,6 +38,8 @@ class LoneCluster(Cluster):
     journal: Journal
     index: int
     waiting: list[tuple[int, Waiter | None, Outcome]]
+    _ahead: deque[tuple[Command, bytes, Waiter | None]]
+    _busy: bool
 
     def __init__(self, broker: Broker, journal: Journal, index: int) -> None:
         super().__init__()
@@ -43,18 +47,37 @@ class LoneCluster(Cluster):
         self.journal = journal
         self.index = index
         self.waiting = []
+        self._ahead = deque()
+        self._busy = False
 
     def propose(self, command: Command, waiter: Waiter | None) -> None:
+        """Apply a command, and then whatever was proposed in consequence.
+
+        One after the other, so that the journal has them in the order in which they were applied.
+        """
         # A command that cannot be recorded (ValueError) must not be applied either.
-        encoded = encode(command)
+        self._ahead.append((command, encode(command), waiter))
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._ahead:
+                self._apply(*self._ahead.popleft())
+        finally:
+            self._busy = False
+
+    def _apply(self, command: Command, encoded: bytes, waiter: Waiter | None) -> None:
         outcome = self.broker.apply(command)
         if not self._is_durable(outcome):
             self._resolve(waiter, outcome)
             return
         if isinstance(command, DeclareQueue) and outcome.queue is not None:
-            # Queues that are not recorded take numbers too, so the number is part of the record.
+            # What is not recorded takes numbers too, so the number is part of the record.
             queue = outcome.queue
             encoded = encode(replace(command, queue_id=queue.id, group=queue.group))
+        elif isinstance(command, DeclareExchange):
+            exchange = self.broker.state.vhosts[command.vhost].router.exchanges[command.name]
+            encoded = encode(replace(command, exchange_id=exchange.id))
         self.index += 1
         position = self.journal.state(self.index, encoded)
         self.waiting.append((position, waiter, outcome))
@@ -83,6 +106,8 @@ class LoneCluster(Cluster):
             return fact.definition.durable and not fact.definition.is_private()
         if isinstance(fact, (ExchangeCreated, ExchangeDeleted)):
             return fact.exchange.durable
+        if isinstance(fact, ExchangeUnused):
+            return False
         if isinstance(fact, (BindingAdded, BindingRemoved)):
             return self._is_durable_binding(fact.vhost, fact.binding)
         return True

@@ -56,10 +56,18 @@ class ExchangeCreated(Fact):
 
 @dataclass(frozen=True)
 class ExchangeDeleted(Fact):
-    """On demand, or by itself (``automatic``) with its last binding."""
+    exchange: Exchange
+
+
+@dataclass(frozen=True)
+class ExchangeUnused(Fact):
+    """An auto-delete exchange has lost the last binding that this broker knows of.
+
+    It is not deleted here and now, since other brokers have other private bindings: it is for this
+    broker to propose a DeleteExchange with ``if_unused`` and the exchange's number.
+    """
 
     exchange: Exchange
-    automatic: bool
 
 
 @dataclass(frozen=True)
@@ -71,8 +79,11 @@ class ExchangeChanged(Fact):
 
 @dataclass(frozen=True)
 class BindingAdded(Fact):
+    """``shared``: to an exchange or a shared queue, so that every broker has it."""
+
     vhost: str
     binding: Binding
+    shared: bool
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,7 @@ class BindingRemoved(Fact):
 
     vhost: str
     binding: Binding
+    shared: bool
 
 
 @dataclass(frozen=True)

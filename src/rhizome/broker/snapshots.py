@@ -4,7 +4,8 @@ A snapshot is the list of the commands that make the state, so that what restore
 it. The order is such that each command finds what it needs, and that no command finds a limit that
 was lowered after what it makes had been made.
 
-    table   {"v": 1, "next_queue_id": first number not given to a shared queue, "count": commands}
+    table   {"v": 1, "next_queue_id": first number not given to a shared queue, "count": commands,
+             "next_exchange_id": first number not given to an exchange}
     count times: u32 length, command
 """
 
@@ -51,6 +52,7 @@ _LENGTH_BYTES: Final = 4
 class Snapshot:
     commands: list[Command]
     next_queue_id: int
+    next_exchange_id: int
 
 
 def damaged(what: str) -> DamagedCommandError:
@@ -64,6 +66,7 @@ def write(state: State, transient: bool) -> bytes:
         "v": SNAPSHOT_VERSION,
         "next_queue_id": state.next_queue_id,
         "count": len(parts),
+        "next_exchange_id": state.next_exchange_id,
     }
     framed = [encode_table(header)]
     for part in parts:
@@ -81,7 +84,10 @@ def read(data: bytes) -> Snapshot:
     version, count, next_id = header.get("v"), header.get("count"), header.get("next_queue_id")
     if version != SNAPSHOT_VERSION:
         raise damaged(f"it has version {version!r} and this broker knows {SNAPSHOT_VERSION}")
+    next_exchange_id = header.get("next_exchange_id", 1)  # release 0.1 knew none
     if not isinstance(count, int) or not isinstance(next_id, int):
+        raise damaged("its header lacks a number")
+    if not isinstance(next_exchange_id, int):
         raise damaged("its header lacks a number")
     at = int(offset)
     commands: list[Command] = []
@@ -93,7 +99,7 @@ def read(data: bytes) -> Snapshot:
         commands.append(decode(data[start:at]))
     if at != len(data):
         raise damaged(f"{len(data) - at} bytes follow its end")
-    return Snapshot(commands, next_id)
+    return Snapshot(commands, next_id, next_exchange_id)
 
 
 def commands_of(state: State, transient: bool) -> Iterator[Command]:
@@ -137,6 +143,7 @@ def _exchanges(vhost: VHost, transient: bool) -> Iterator[Command]:
                 exchange.auto_delete,
                 exchange.internal,
                 exchange.arguments,
+                exchange.id,
             )
 
 
@@ -175,10 +182,11 @@ def _bindings(vhost: VHost, transient: bool) -> Iterator[Command]:
 
 def _is_kept(vhost: VHost, destination: Destination, transient: bool) -> bool:
     """Whether a snapshot has this exchange or queue."""
+    if not vhost.is_shared(destination):
+        return False
     if isinstance(destination, Exchange):
         return destination.durable or transient
-    definition = vhost.queues[destination.name]
-    return not definition.is_private() and (definition.durable or transient)
+    return vhost.queues[destination.name].durable or transient
 
 
 def _accounts(state: State) -> Iterator[Command]:

@@ -5,7 +5,8 @@ chance and no input here; tables are walked in the order in which they were fill
 
 Private queues (those with an exclusive owner) live in the same vhosts, so that routing and policies
 treat all queues alike, but they are this broker's own affair: they are numbered apart, from
-``PRIVATE_QUEUE_IDS`` on, and no snapshot knows them.
+``PRIVATE_QUEUE_IDS`` on, no snapshot knows them, and no command about shared objects fares
+differently because of them.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class State:
     topic_permissions: dict[tuple[str, str, str], TopicPermission]
     parameters: dict[tuple[str, str, str], object]
     next_queue_id: int
+    next_exchange_id: int
     place: Placement
     _next_private_id: int
     _make_queue: QueueFactory
@@ -118,6 +120,7 @@ class State:
         self.topic_permissions = self.accounts.topic_permissions
         self.parameters = {}
         self.next_queue_id = 1
+        self.next_exchange_id = 1
         self.place = lone_placement
         self._next_private_id = PRIVATE_QUEUE_IDS
         self._make_queue = make_queue
@@ -181,9 +184,9 @@ class State:
         elif isinstance(command, Unbind):
             self.vhost(command.vhost).unbind(command, facts)
         elif isinstance(command, DeclareExchange):
-            self.vhost(command.vhost).declare_exchange(command, facts)
+            self._declare_exchange(command, facts)
         elif isinstance(command, DeleteExchange):
-            self.vhost(command.vhost).delete_exchange(command.name, command.if_unused, facts)
+            self.vhost(command.vhost).delete_exchange(command, facts)
         else:
             return False
         return True
@@ -223,8 +226,7 @@ class State:
         elif isinstance(command, PutLimit):
             self._put_limit(command, facts)
         elif isinstance(command, DeleteLimit):
-            if self._limits(command.scope, command.name).pop(command.limit, None) is not None:
-                facts.append(LimitChanged(command.scope, command.name))
+            self._delete_limit(command, facts)
         elif isinstance(command, PutParameter):
             self._put_parameter(command, facts)
         elif isinstance(command, DeleteParameter):
@@ -265,12 +267,18 @@ class State:
             facts.append(ParameterChanged(*key))
         facts.append(VhostDeleted(name))
 
-    # --- queues
+    # --- exchanges and queues
+
+    def _declare_exchange(self, command: DeclareExchange, facts: list[Fact]) -> None:
+        exchange_id = command.exchange_id or self.next_exchange_id
+        exchange = self.vhost(command.vhost).declare_exchange(command, exchange_id, facts)
+        self.next_exchange_id = max(self.next_exchange_id, exchange.id + 1)
 
     def _declare_queue(self, command: DeclareQueue, facts: list[Fact]) -> QueueDefinition:
         vhost = self.vhost(command.vhost)
         existing = vhost.queues.get(command.name)
-        if existing is not None:
+        displaces = existing is not None and existing.is_private() and not command.exclusive_owner
+        if existing is not None and not displaces:
             vhost.check_declared_alike(existing, command)
             return existing
         self._check_queue_limits(vhost, command)
@@ -328,6 +336,15 @@ class State:
             limits[command.limit] = command.value
             facts.append(LimitChanged(command.scope, command.name))
 
+    def _delete_limit(self, command: DeleteLimit, facts: list[Fact]) -> None:
+        limits = self._limits(command.scope, command.name)
+        if limits.pop(command.limit, None) is None:
+            return
+        if command.scope == SCOPE_USER and not limits:
+            # An empty table would keep the user's place in the order, and no snapshot knows of it.
+            del self.accounts.limits[command.name]
+        facts.append(LimitChanged(command.scope, command.name))
+
     def _put_parameter(self, command: PutParameter, facts: list[Fact]) -> None:
         if command.vhost:
             self.vhost(command.vhost)
@@ -352,4 +369,5 @@ class State:
             if error is not None:
                 raise snapshots.damaged(f"{command} is refused: {error.text}")
         state.next_queue_id = max(state.next_queue_id, snapshot.next_queue_id)
+        state.next_exchange_id = max(state.next_exchange_id, snapshot.next_exchange_id)
         return state

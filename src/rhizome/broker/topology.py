@@ -33,6 +33,7 @@ from rhizome.amqp.methods import (
 from rhizome.broker.arguments import check_server_named, queue_locked
 from rhizome.broker.commands import (
     EXCHANGE,
+    PRIVATE,
     QUEUE,
     Bind,
     Command,
@@ -60,7 +61,7 @@ from rhizome.broker.names import (
 from rhizome.broker.port import Waiter
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_PREFIX, REPLY_QUEUE
-from rhizome.broker.words import queue_resource
+from rhizome.broker.words import exchange_resource, queue_resource
 from rhizome.errors import AccessRefused, AmqpError, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -187,6 +188,9 @@ def exchange_delete(channel: Channel, method: ExchangeDelete) -> None:
     router = channel.connection.router
     check_deletable_exchange(router.vhost, method.exchange)
     check_configure(channel, EXCHANGE, method.exchange)
+    exchange = router.exchanges.get(method.exchange)
+    if method.if_unused and exchange is not None and not exchange.is_unused():
+        raise PreconditionFailed(f"{exchange_resource(router.vhost, method.exchange)} in use")
     command = DeleteExchange(router.vhost, method.exchange, method.if_unused)
     answer = None if method.no_wait else ExchangeDeleteOk()
     propose(channel, command, Reply(channel, answer, method), False)
@@ -332,9 +336,10 @@ def queue_bind(channel: Channel, method: QueueBind) -> None:
     key = method.routing_key
     if key == "" and method.queue == "":
         key = queue.name
-    command = Bind(queue.vhost, method.exchange, queue.name, QUEUE, key, method.arguments)
-    answer = None if method.no_wait else QueueBindOk()
     private = queue.definition.is_private()
+    kind = PRIVATE if private else QUEUE
+    command = Bind(queue.vhost, method.exchange, queue.name, kind, key, method.arguments)
+    answer = None if method.no_wait else QueueBindOk()
     propose(channel, command, Reply(channel, answer, method), private)
 
 
@@ -352,8 +357,9 @@ def queue_unbind(channel: Channel, method: QueueUnbind) -> None:
     if queue is not None and source is not None:
         if source.find(queue, method.routing_key, method.arguments) is not None:
             private = find_queue(channel, name).definition.is_private()
+    kind = PRIVATE if private else QUEUE
     command = Unbind(
-        router.vhost, method.exchange, name, QUEUE, method.routing_key, method.arguments
+        router.vhost, method.exchange, name, kind, method.routing_key, method.arguments
     )
     propose(channel, command, Reply(channel, QueueUnbindOk(), method), private)
 

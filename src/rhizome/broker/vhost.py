@@ -2,20 +2,26 @@
 
 Every method that changes something first checks everything that can be refused, so that an error
 leaves the vhost as it was, and then appends to ``facts`` what came about.
+
+Shared objects are the same on every broker of a cluster, private queues and what is bound to them
+on none. So what becomes of a command about shared objects depends on shared objects only: a private
+queue gives way to a shared one of its name, a shared bind doesn't see it, and an exchange that is
+bound to private queues alone counts as unused.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from rhizome.broker.arguments import check_exchange_arguments, check_queue_arguments
 from rhizome.broker.commands import (
-    QUEUE,
+    EXCHANGE,
+    PRIVATE,
     Bind,
     DeclareExchange,
     DeclareQueue,
+    DeleteExchange,
     DeletePolicy,
     PutPolicy,
     Unbind,
@@ -42,6 +48,7 @@ from rhizome.broker.outcome import (
     ExchangeChanged,
     ExchangeCreated,
     ExchangeDeleted,
+    ExchangeUnused,
     Fact,
     QueueChanged,
     QueueCreated,
@@ -55,7 +62,7 @@ from rhizome.broker.policies import (
     policy_for_exchange,
     policy_for_queue,
 )
-from rhizome.broker.routing.destination import Destination
+from rhizome.broker.routing.destination import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.routing.kinds import make_exchange, routing_kind
 from rhizome.broker.routing.router import Router
@@ -82,7 +89,8 @@ class VHost:
 
     Invariant: ``queues`` and ``destinations`` have the same names in the same order, and
     ``destinations`` is the router's own table of queues. ``routes`` is a cache that belongs to the
-    publishing side; nothing here reads it.
+    publishing side; nothing here reads it. ``_bereft`` has every auto-delete exchange that has lost
+    its last binding, and perhaps some that have found another one since.
     """
 
     name: str
@@ -95,6 +103,7 @@ class VHost:
     operator_policies: dict[str, Policy]
     limits: dict[str, int]
     routes: dict[bytes, Route]
+    _bereft: dict[Exchange, None]
     _make_queue: QueueFactory
 
     def __init__(self, name: str, make_queue: QueueFactory) -> None:
@@ -108,6 +117,7 @@ class VHost:
         self.operator_policies = {}
         self.limits = {}
         self.routes = {}
+        self._bereft = {}
         self._make_queue = make_queue
         for exchange, (kind, internal) in PREDECLARED_EXCHANGES.items():
             self.router.add_exchange(make_exchange(name, exchange, kind, True, False, internal))
@@ -142,9 +152,30 @@ class VHost:
             policy_for_exchange(self.operator_policies.values(), exchange),
         )
 
+    def is_shared(self, destination: Destination) -> bool:
+        """Whether every broker of a cluster has this destination of a binding."""
+        if isinstance(destination, Exchange):
+            return True
+        definition = self.queues.get(destination.name)
+        if definition is None or self.destinations[destination.name] is not destination:
+            return False  # whatever else may be bound stands for something on another broker
+        return not definition.is_private()
+
+    def unused_exchanges(self) -> list[Exchange]:
+        """The auto-delete exchanges that should be gone: `ExchangeUnused` was reported of each."""
+        unused = [exchange for exchange in self._bereft if self._is_here_and_unused(exchange)]
+        self._bereft = dict.fromkeys(unused)
+        return unused
+
+    def _is_here_and_unused(self, exchange: Exchange) -> bool:
+        return self.router.exchanges.get(exchange.name) is exchange and exchange.is_unused()
+
     # --- exchanges
 
-    def declare_exchange(self, command: DeclareExchange, facts: list[Fact]) -> None:
+    def declare_exchange(
+        self, command: DeclareExchange, exchange_id: int, facts: list[Fact]
+    ) -> Exchange:
+        """Create an exchange under ``exchange_id``, or find one that is declared alike."""
         check_not_default_exchange(command.name)
         check_length("exchange name", command.name)
         routing_kind(command.kind, command.arguments)
@@ -154,7 +185,7 @@ class VHost:
             check_exchange_equivalent(
                 self.name, command.name, _exchange_traits(existing), _exchange_traits(command)
             )
-            return
+            return existing
         exchange = make_exchange(
             self.name,
             command.name,
@@ -164,51 +195,45 @@ class VHost:
             command.internal,
             command.arguments,
         )
+        exchange.id = exchange_id
         self.router.add_exchange(exchange)
         self._refresh_alternate(exchange)
         facts.append(ExchangeCreated(exchange))
+        return exchange
 
-    def delete_exchange(self, name: str, if_unused: bool, facts: list[Fact]) -> None:
-        check_deletable_exchange(self.name, name)
-        exchange = self.router.exchanges.get(name)
-        if exchange is None:
+    def delete_exchange(self, command: DeleteExchange, facts: list[Fact]) -> None:
+        check_deletable_exchange(self.name, command.name)
+        exchange = self.router.exchanges.get(command.name)
+        if exchange is None or command.exchange_id not in (0, exchange.id):
             return
-        if if_unused and not exchange.is_unused():
-            raise PreconditionFailed(f"{exchange_resource(self.name, name)} in use")
-        self._remove_unused(self._remove_exchange(exchange, False, facts), facts)
+        outgoing = exchange.bindings()
+        if command.if_unused and any(self.is_shared(each.destination) for each in outgoing):
+            raise PreconditionFailed(f"{exchange_resource(self.name, command.name)} in use")
+        incoming = [each for each in exchange.incoming if each.source != exchange.name]
+        self._removed(outgoing + incoming, facts)
+        facts.append(ExchangeDeleted(exchange))
+        self.note_unused(self.router.remove_exchange(exchange), facts)
 
-    def _remove_exchange(
-        self, exchange: Exchange, automatic: bool, facts: list[Fact]
-    ) -> list[Exchange]:
-        """Remove an exchange with its bindings; returns the exchanges that lost one to it."""
-        for binding in exchange.bindings():
-            facts.append(BindingRemoved(self.name, binding))
-        for binding in exchange.incoming:
-            if binding.source != exchange.name:
-                facts.append(BindingRemoved(self.name, binding))
-        facts.append(ExchangeDeleted(exchange, automatic))
-        return self.router.remove_exchange(exchange)
+    def _removed(self, bindings: Iterable[Binding], facts: list[Fact]) -> None:
+        """Report bindings that are about to go with one of their ends."""
+        for binding in bindings:
+            facts.append(BindingRemoved(self.name, binding, self.is_shared(binding.destination)))
 
-    def _remove_unused(self, bereft: list[Exchange], facts: list[Fact]) -> None:
-        """Delete the exchanges, of those that have just lost a binding, that wanted that.
-
-        Each of them may leave others without a binding. No recursion: chains of auto-delete
-        exchanges are as long as clients make them.
-        """
-        ahead = deque(bereft)
-        while ahead:
-            exchange = ahead.popleft()
-            present = self.router.exchanges.get(exchange.name) is exchange
-            if present and exchange.auto_delete and exchange.is_unused():
-                ahead.extend(self._remove_exchange(exchange, True, facts))
+    def note_unused(self, bereft: Iterable[Exchange], facts: list[Fact]) -> None:
+        """Report those, of exchanges that have just lost a binding, that want to go with it."""
+        for exchange in bereft:
+            if exchange.auto_delete and self._is_here_and_unused(exchange):
+                self._bereft[exchange] = None
+                facts.append(ExchangeUnused(exchange))
 
     # --- queues
 
     def declare_queue(
         self, command: DeclareQueue, queue_id: int, place: Placement, facts: list[Fact]
     ) -> QueueDefinition:
-        """Create a queue under ``queue_id``; there is none of that name."""
-        assert command.name not in self.queues, command.name
+        """Create a queue under ``queue_id``; there is none of that name but perhaps a private one
+        that must give way.
+        """
         check_length("queue name", command.name)
         private = command.exclusive_owner != ""
         declared = check_queue_arguments(
@@ -234,6 +259,9 @@ class VHost:
         self._refresh_options(definition)
         if not private:
             definition.group = command.group or place(definition)
+        displaced = self.queues.get(command.name)
+        if displaced is not None:
+            self.delete_queue(displaced.name, displaced.id, facts)
         destination = self._make_queue(definition)
         self.queues[command.name] = definition
         self.router.add_queue(destination)
@@ -252,13 +280,14 @@ class VHost:
         definition = self.queues.get(name)
         if definition is None or queue_id not in (0, definition.id):
             return
+        if queue_id == 0 and definition.is_private():
+            return
         destination = self.destinations[name]
-        for binding in destination.incoming:
-            facts.append(BindingRemoved(self.name, binding))
+        self._removed(destination.incoming, facts)
         del self.queues[name]
         sources = self.router.remove_queue(destination)
         facts.append(QueueDeleted(definition, destination))
-        self._remove_unused(sources, facts)
+        self.note_unused(sources, facts)
 
     # --- bindings
 
@@ -267,13 +296,13 @@ class VHost:
         if source is None:
             raise no_exchange(self.name, command.source)
         if destination is None:
-            missing = no_queue if command.destination_kind == QUEUE else no_exchange
+            missing = no_exchange if command.destination_kind == EXCHANGE else no_queue
             raise missing(self.name, command.destination)
         check_length("binding key", command.key)
         if self.router.bind(source, destination, command.key, command.arguments):
             binding = source.find(destination, command.key, command.arguments)
             assert binding is not None
-            facts.append(BindingAdded(self.name, binding))
+            facts.append(BindingAdded(self.name, binding, self.is_shared(destination)))
 
     def unbind(self, command: Unbind, facts: list[Fact]) -> None:
         """Remove a binding; as in RabbitMQ it is no error if it or one of its ends is missing."""
@@ -283,17 +312,20 @@ class VHost:
         binding = source.find(destination, command.key, command.arguments)
         if binding is None:
             return
+        self._removed([binding], facts)
         self.router.unbind(source, destination, command.key, command.arguments)
-        facts.append(BindingRemoved(self.name, binding))
-        self._remove_unused([source], facts)
+        self.note_unused([source], facts)
 
     def _ends(self, command: Bind | Unbind) -> tuple[Exchange | None, Destination | None]:
         check_not_default_exchange(command.source)
         source = self.router.exchanges.get(command.source)
-        if command.destination_kind == QUEUE:
-            return source, self.destinations.get(command.destination)
-        check_not_default_exchange(command.destination)
-        return source, self.router.exchanges.get(command.destination)
+        if command.destination_kind == EXCHANGE:
+            check_not_default_exchange(command.destination)
+            return source, self.router.exchanges.get(command.destination)
+        definition = self.queues.get(command.destination)
+        if definition is None or definition.is_private() != (command.destination_kind == PRIVATE):
+            return source, None
+        return source, self.destinations[command.destination]
 
     # --- policies
 

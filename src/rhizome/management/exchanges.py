@@ -15,6 +15,8 @@ from rhizome.broker.names import (
 )
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.vhost import VHost
+from rhizome.broker.words import exchange_resource
+from rhizome.errors import PreconditionFailed
 from rhizome.management.answers import answer, created, done, listed
 from rhizome.management.auth import MANAGEMENT
 from rhizome.management.call import Call
@@ -84,6 +86,8 @@ async def delete_exchange(call: Call) -> Response:
     check_deletable_exchange(vhost.name, exchange.name)
     channel = open_channel(call.context.broker, vhost, call.caller)
     check_configure(channel, EXCHANGE, exchange.name)
+    if call.flag("if-unused") and not exchange.is_unused():
+        raise PreconditionFailed(f"{exchange_resource(vhost.name, exchange.name)} in use")
     command = DeleteExchange(vhost.name, exchange.name, call.flag("if-unused"))
     await propose(call.context, command)
     return done()

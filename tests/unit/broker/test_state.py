@@ -33,6 +33,7 @@ from rhizome.broker.outcome import (
     BindingRemoved,
     ExchangeCreated,
     ExchangeDeleted,
+    ExchangeUnused,
     LimitChanged,
     Outcome,
     ParameterChanged,
@@ -77,6 +78,20 @@ def refused(state: State, command: Command, error: type[AmqpError], text: str) -
     assert not outcome.changed
     assert outcome.facts == []
     assert state.snapshot(transient=True) == before
+
+
+def collected(state: State, outcome: Outcome) -> list[str]:
+    """Delete the exchanges that become unused, as a broker does; their names in order."""
+    gone: list[str] = []
+    facts = list(outcome.facts)
+    while facts:
+        fact = facts.pop(0)
+        if isinstance(fact, ExchangeUnused):
+            unused = fact.exchange
+            facts += done(state, DeleteExchange("/", unused.name, True, unused.id)).facts
+        elif isinstance(fact, ExchangeDeleted):
+            gone.append(fact.exchange.name)
+    return gone
 
 
 def place_by_length(definition: QueueDefinition) -> int:
@@ -259,11 +274,11 @@ def test_auto_delete_exchange_goes_with_its_last_binding(state: State) -> None:
     )
     assert "x" in exchanges(state)
     outcome = done(state, Unbind("/", "x", "q", key="2"))
-    assert "x" not in exchanges(state)
-    removed, deleted = outcome.facts
+    removed, unused = outcome.facts
     assert isinstance(removed, BindingRemoved)
-    assert isinstance(deleted, ExchangeDeleted)
-    assert deleted.automatic
+    assert isinstance(unused, ExchangeUnused)
+    assert collected(state, outcome) == ["x"]
+    assert "x" not in exchanges(state)
 
 
 def test_auto_delete_exchange_that_was_never_bound_stays(state: State) -> None:
@@ -284,8 +299,7 @@ def test_deleting_a_queue_takes_a_whole_chain_of_auto_delete_exchanges(state: St
     done(state, *[Bind("/", f"x{i + 1}", f"x{i}", "exchange") for i in range(length - 1)])
     done(state, Bind("/", "x0", "q"))
     outcome = done(state, DeleteQueue("/", "q"))
-    gone = [fact.exchange.name for fact in outcome.facts if isinstance(fact, ExchangeDeleted)]
-    assert gone == [f"x{i}" for i in range(length)]
+    assert collected(state, outcome) == [f"x{i}" for i in range(length)]
 
 
 def test_exchange_that_loses_several_bindings_in_one_cascade_is_deleted_once(state: State) -> None:
@@ -298,8 +312,47 @@ def test_exchange_that_loses_several_bindings_in_one_cascade_is_deleted_once(sta
         Bind("/", "top", "q"),
     )
     outcome = done(state, DeleteQueue("/", "q"))
-    gone = [fact.exchange.name for fact in outcome.facts if isinstance(fact, ExchangeDeleted)]
-    assert gone == ["a", "top"]
+    assert collected(state, outcome) == ["a", "top"]
+
+
+def test_late_auto_delete_does_not_hit_a_new_exchange_of_the_name(state: State) -> None:
+    """Every broker of a cluster may propose it; all but the first come late."""
+    declare = DeclareExchange("/", "x", "direct", auto_delete=True)
+    done(state, declare, DeclareQueue("/", "q"), Bind("/", "x", "q"))
+    (_, unused) = done(state, Unbind("/", "x", "q")).facts
+    assert isinstance(unused, ExchangeUnused)
+    delete = DeleteExchange("/", "x", True, unused.exchange.id)
+    done(state, delete, declare)
+    assert not done(state, delete).changed
+    assert "x" in exchanges(state)
+
+
+def test_exchange_numbers_are_never_given_twice(state: State) -> None:
+    done(
+        state, DeclareExchange("/", "x", "direct"), DeclareExchange("/", "amq.topic", "topic", True)
+    )
+    assert state.vhosts["/"].router.exchanges["x"].id == 1
+    done(state, DeleteExchange("/", "x"))
+    restored = State.restore(state.snapshot(transient=True))
+    done(restored, DeclareExchange("/", "x", "direct"))
+    assert restored.vhosts["/"].router.exchanges["x"].id == 2
+
+
+def test_unused_exchanges_are_remembered_until_they_are_gone_or_bound_again(state: State) -> None:
+    vhost = state.vhosts["/"]
+    done(
+        state,
+        DeclareQueue("/", "q"),
+        *[DeclareExchange("/", name, "fanout", auto_delete=True) for name in ("a", "b", "new")],
+        Bind("/", "a", "q"),
+        Bind("/", "b", "q"),
+        DeleteQueue("/", "q"),
+    )
+    assert [exchange.name for exchange in vhost.unused_exchanges()] == ["a", "b"]
+    done(state, DeleteExchange("/", "a"), DeclareQueue("/", "q"), Bind("/", "b", "q"))
+    assert vhost.unused_exchanges() == []
+    done(state, Unbind("/", "b", "q"))
+    assert [exchange.name for exchange in vhost.unused_exchanges()] == ["b"]
 
 
 # --- queues
@@ -365,7 +418,6 @@ def test_private_queue_is_locked_for_others(state: State) -> None:
     done(state, DeclareQueue("/", "mine", exclusive_owner="1"))
     for command in (
         DeclareQueue("/", "mine", exclusive_owner="2"),
-        DeclareQueue("/", "mine"),
         DeclareQueue("/", "ours", exclusive_owner="1"),
     ):
         refused(state, command, ResourceLocked, locked.format(command.name))

@@ -24,12 +24,14 @@ def arguments_key(arguments: dict[str, object]) -> bytes:
 class Exchange(Destination):
     """A named exchange with its bindings.
 
+    ``id`` tells it from earlier and later ones of its name (0 for those that are always there).
     ``alternate`` names where messages go that match nothing ("" for nowhere), policies included.
     ``delayed`` says that messages wait here for their x-delay before they are routed.
     ``reads_headers`` says that ``match`` looks at headers or properties, not only at the key.
     Invariant: ``links`` counts the bindings to each destination that is an exchange.
     """
 
+    id: int
     kind: str
     durable: bool
     auto_delete: bool
@@ -52,6 +54,7 @@ class Exchange(Destination):
         arguments: dict[str, object] | None = None,
     ) -> None:
         super().__init__(vhost, name, True)
+        self.id = 0
         self.kind = kind
         self.durable = durable
         self.auto_delete = auto_delete
@@ -142,7 +145,7 @@ class Exchange(Destination):
         return list(self._bindings.values())
 
     def is_unused(self) -> bool:
-        """Whether nothing is bound to this exchange (if-unused of exchange.delete)."""
+        """Whether nothing of any kind is bound to this exchange (if-unused of exchange.delete)."""
         return not self._bindings
 
 
