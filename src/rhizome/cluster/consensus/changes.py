@@ -1,0 +1,103 @@
+"""Changes of the membership, by the root (R4, R7, R13).
+
+One at a time, and only after an entry of the root's own term is committed. A new voter has caught
+up as a learner before: it is linked, and holds all that is committed. The root never removes
+itself.
+
+Two changes the root makes by itself. A primary that was absent at the founding is bound to its UUID
+when it comes. A primary that comes back with another UUID, because its store was empty or damaged,
+is admitted in two steps: its old identity is removed, then the new one is bound.
+"""
+
+from __future__ import annotations
+
+from rhizome.cluster.consensus.entries import MEMBERSHIP, payload
+from rhizome.cluster.consensus.membership import Membership, Voter, one_vote_per_machine
+from rhizome.cluster.consensus.office import Office
+from rhizome.errors import RhizomeError
+
+
+class ChangeRefused(RhizomeError):
+    """The membership can't be changed like this, or not now; the text says why and what to do."""
+
+
+def add_voter(office: Office, name: str) -> int:
+    """Admit a linked primary that has caught up; the index of the entry."""
+    desk = office.desk
+    membership = _changeable(office)
+    hello = desk.hello_of(name)
+    if membership.get(name) is not None:
+        raise ChangeRefused(f"{name} is a primary of this cluster already")
+    if hello is None or not desk.is_up(name):
+        raise ChangeRefused(f"{name} isn't linked to the root {desk.me.name}: start it first")
+    if not hello.votes():
+        raise ChangeRefused(f"{name} is a secondary: give it the role primary or witness first")
+    if not office.progress[name].is_current():
+        raise ChangeRefused(f"{name} hasn't caught up with the cluster state yet: try again")
+    return _propose(office, membership.with_voter(Voter(name, hello.uuid, hello.machine)))
+
+
+def remove_voter(office: Office, name: str) -> int:
+    """Remove a primary, there or not; the index of the entry."""
+    membership = _changeable(office)
+    if name == office.desk.me.name:
+        raise ChangeRefused(f"{name} is the root: have it hand over its office first")
+    if membership.get(name) is None:
+        raise ChangeRefused(f"{name} is no primary of this cluster")
+    return _propose(office, membership.without(name))
+
+
+def tend(office: Office) -> None:
+    """Bind and admit those who have come, if nothing stands against it."""
+    if _obstacle(office):
+        return
+    membership = office.desk.electorate.newest
+    for voter in membership.voters:
+        if voter.name == office.desk.me.name:
+            continue
+        changed = _arrived(office, voter)
+        if changed is not None:
+            _propose(office, membership.with_voter(changed))
+            return
+
+
+def _arrived(office: Office, voter: Voter) -> Voter | None:
+    """What a voter becomes, now that the broker of its name is here; None if nothing changes."""
+    desk = office.desk
+    peer = desk.peers.get(voter.name)
+    if peer is None or not peer.up or not peer.hello.votes():
+        return None
+    if peer.hello.uuid == voter.uuid or not office.progress[voter.name].is_current():
+        return None
+    if voter.uuid:
+        return Voter(voter.name)
+    return Voter(voter.name, peer.hello.uuid, peer.hello.machine)
+
+
+def _obstacle(office: Office) -> str:
+    """Why the membership can't be changed now; empty if it can."""
+    desk = office.desk
+    if not office.is_ready and desk.rules.membership_after_own_term:
+        return "the root has only just been elected: try again"
+    if desk.ledger.log.memberships[-1][0] > desk.ledger.commit:
+        return "another change of the membership is under way: try again when it is committed"
+    if office.heir:
+        return f"the root is handing over to {office.heir}: ask that one"
+    return ""
+
+
+def _changeable(office: Office) -> Membership:
+    obstacle = _obstacle(office)
+    if obstacle:
+        raise ChangeRefused(obstacle)
+    return office.desk.electorate.newest
+
+
+def _propose(office: Office, membership: Membership) -> int:
+    """Of one machine's brokers the root's own vote stays, then that of the first listed (R13)."""
+    desk = office.desk
+    first = [v for v in membership.voters if v.name == desk.me.name]
+    others = [v for v in membership.voters if v.name != desk.me.name]
+    votes = {v.name: v for v in one_vote_per_machine(first + others, desk.rules)}
+    voters = tuple(votes[name] for name in membership.names())
+    return office.append(MEMBERSHIP, payload(Membership(voters))).index

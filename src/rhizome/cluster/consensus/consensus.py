@@ -1,0 +1,290 @@
+"""Consensus: one broker's part in electing a root and keeping the cluster state's log."""
+
+from __future__ import annotations
+
+from rhizome.cluster.consensus import changes
+from rhizome.cluster.consensus.desk import Chance, Desk, FailoverPolicy
+from rhizome.cluster.consensus.entries import APPLICATION, FOUNDING, Founding, Registration, payload
+from rhizome.cluster.consensus.machine import Machine
+from rhizome.cluster.consensus.membership import Membership, Voter
+from rhizome.cluster.consensus.messages import NO_STAMP, Farewell, Message
+from rhizome.cluster.consensus.office import Office
+from rhizome.cluster.consensus.ready import Ready, Status
+from rhizome.cluster.consensus.registry import Registry, encode_snapshot
+from rhizome.cluster.consensus.rules import ALL_RULES, Rules
+from rhizome.cluster.consensus.settings import ConsensusSettings
+from rhizome.cluster.consensus.status import describe
+from rhizome.cluster.identity import Hello
+from rhizome.cluster.storage import Image, Snapshot
+from rhizome.errors import RhizomeError
+
+
+class NotRoot(RhizomeError):
+    """Only the root can do this; the text names it."""
+
+
+def no_failover(registration: Registration, registry: Registry) -> tuple[str, ...]:
+    return ()
+
+
+class Consensus:
+    """See the package's docstring for how to drive it, and ``Machine`` for how it works."""
+
+    def __init__(
+        self,
+        me: Hello,
+        image: Image,
+        settings: ConsensusSettings,
+        chance: Chance,
+        now_ms: int,
+        bootstrap: tuple[str, ...] | None = None,
+        *,
+        failover_policy: FailoverPolicy = no_failover,
+        starting: bool = False,
+        rules: Rules = ALL_RULES,
+    ) -> None:
+        assert me.uuid == image.uuid, "a broker's UUID is that of its store (R7)"
+        self.desk = Desk(me, image, settings, chance, now_ms, bootstrap, rules)
+        self.desk.starting = starting
+        self.machine = Machine(self.desk, image, failover_policy)
+        self.machine.begin(now_ms)
+        self.machine.end()
+
+    # What is true now.
+
+    @property
+    def is_root(self) -> bool:
+        return self.machine.office is not None
+
+    @property
+    def root(self) -> str:
+        """The root's name; empty while none is known."""
+        return self.machine.root
+
+    @property
+    def term(self) -> int:
+        return self.desk.term
+
+    @property
+    def cluster_uuid(self) -> str:
+        return self.desk.registry.cluster_uuid
+
+    @property
+    def registry(self) -> Registry:
+        return self.desk.registry
+
+    @property
+    def commit_index(self) -> int:
+        return self.desk.ledger.commit
+
+    @property
+    def settled_index(self) -> int:
+        """What every broker with a live lease has applied (R10)."""
+        return self.machine.settled_index
+
+    @property
+    def retired(self) -> bool:
+        """Whether this incarnation may never have a lease again."""
+        return self.machine.retired
+
+    @property
+    def applied_index(self) -> int:
+        return self.desk.applied
+
+    def holds_lease(self, now_ms: int) -> bool:
+        """Whether this broker may deliver, confirm and admit publishes at this time (R9)."""
+        return now_ms < self.lease_until_ms()
+
+    def lease_until_ms(self) -> int:
+        return self.machine.lease_until_ms()
+
+    def status(self) -> Status:
+        return describe(self.machine)
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether the log has grown enough to be replaced by the application's state."""
+        ledger, settings = self.desk.ledger, self.desk.settings
+        if self.desk.applied != ledger.commit or self.machine.pending.committed:
+            return False
+        snapshot_index = ledger.snapshot.index if ledger.snapshot else 0
+        grown = self.desk.applied - max(snapshot_index, ledger.log.start.index)
+        if grown < settings.log_entries_max and ledger.log.bytes < settings.log_bytes_max:
+            return False
+        return grown > 0
+
+    # Inputs.
+
+    def peer_up(self, hello: Hello, now_ms: int) -> None:
+        """A link to a broker is there, on a fresh connection; PeerRefused if it isn't welcome."""
+        self.machine.begin(now_ms)
+        self.machine.peer_up(hello)
+        self.machine.end()
+
+    def peer_down(self, name: str, now_ms: int) -> None:
+        self.machine.begin(now_ms)
+        if self.desk.is_up(name):
+            self.machine.peer_down(name)
+        self.machine.end()
+
+    def step(self, sender: str, message: Message, now_ms: int) -> None:
+        """A message from a linked broker; one from a broker that isn't linked is dropped."""
+        self.machine.begin(now_ms)
+        if self.desk.is_up(sender):
+            self.machine.handle(sender, message)
+        self.machine.end()
+
+    def tick(self, now_ms: int) -> None:
+        self.machine.begin(now_ms)
+        if self.machine.office is not None:
+            self.machine.office.tick()
+        elif self.machine.candidacy is not None:
+            self.machine.candidacy.tick()
+        self.machine.end()
+
+    def written(self, token: int, now_ms: int) -> None:
+        """The store has synced the batch of this token and all before it."""
+        self.machine.begin(now_ms)
+        self.desk.written(token)
+        if self.machine.candidacy is not None:
+            self.machine.candidacy.written(token)
+        if self.machine.office is not None:
+            self.machine.office.lease.renew()
+        self.machine.end()
+
+    def applied(self, index: int, now_ms: int) -> None:
+        """The application has applied everything up to ``index``; the root hears it now (R10)."""
+        self.machine.begin(now_ms)
+        assert index <= self.desk.ledger.commit or self.desk.rules != ALL_RULES
+        if index > self.desk.applied:
+            self.desk.applied = index
+            if self.machine.office is None and self.machine.root:
+                self.machine.report(NO_STAMP)
+        self.machine.end()
+
+    def started(self, now_ms: int) -> None:
+        """This broker has recovered and may take part in elections (R5)."""
+        self.machine.begin(now_ms)
+        self.desk.starting = False
+        self.machine.end()
+
+    def prefer(self, preference: int) -> None:
+        """For how many groups of a lost root this broker is in sync (R5)."""
+        self.desk.preference = preference
+
+    def snapshot_taken(self, data: bytes) -> None:
+        """The application's state after everything that it has applied (R8)."""
+        desk = self.desk
+        index = desk.ledger.commit
+        assert desk.applied == index, "a snapshot holds all that is committed"
+        body = encode_snapshot(desk.registry, data)
+        snapshot = Snapshot(index, desk.ledger.log.term_at(index), body)
+        desk.ledger.keep_snapshot(snapshot, desk.settings.log_entries_kept)
+
+    # What people and the application ask for.
+
+    def propose(self, data: bytes, now_ms: int, reserve: bool = False) -> int | None:
+        """Append a command; its index, or None if this broker isn't root or has no room.
+
+        ``reserve``: one of those that must not be refused for lack of room (R11).
+        """
+        self.machine.begin(now_ms)
+        office = self.machine.office
+        if office is None or office.heir or not office.has_room(reserve):
+            return None
+        index = office.append(APPLICATION, data).index
+        self.machine.end()
+        return index
+
+    def add_primary(self, name: str, now_ms: int) -> int:
+        """Raises ChangeRefused or NotRoot. The index of the entry that admits it."""
+        self.machine.begin(now_ms)
+        index = changes.add_voter(self._office(), name)
+        self.machine.end()
+        return index
+
+    def remove_primary(self, name: str, now_ms: int) -> int:
+        """Raises ChangeRefused or NotRoot. The index of the entry that removes it."""
+        self.machine.begin(now_ms)
+        index = changes.remove_voter(self._office(), name)
+        self.machine.end()
+        return index
+
+    def transfer_root(self, name: str, now_ms: int) -> None:
+        """Hand the office to another primary once its log is complete; given up after a while.
+
+        Raises ChangeRefused or NotRoot.
+        """
+        self.machine.begin(now_ms)
+        office = self._office()
+        if name not in self.desk.linked_voters():
+            raise changes.ChangeRefused(f"{name} isn't a linked primary that votes")
+        office.begin_hand_over(name)
+        self.machine.end()
+
+    def force_root(self, now_ms: int) -> None:
+        """Leave the cluster that has no quorum, as the only primary of a new one (R12).
+
+        Whatever this broker's log holds is committed. Every link must be closed: see ClusterNamed.
+        """
+        self.machine.begin(now_ms)
+        desk = self.desk
+        if not desk.registry.cluster_uuid:
+            raise changes.ChangeRefused("this broker belongs to no cluster yet: nothing to leave")
+        if not desk.me.votes():
+            raise changes.ChangeRefused("a secondary can't be root")
+        self.machine.resign("forced to begin a new cluster")
+        for name in desk.up_names():
+            self.machine.peer_down(name)
+        desk.peers.clear()
+        self.machine.held.give_up()
+        desk.ledger.enter_term(desk.term + 1, desk.me.uuid)
+        alone = Membership((Voter(desk.me.name, desk.me.uuid, desk.me.machine),))
+        uuid = f"{desk.chance.getrandbits(128):032x}"
+        desk.ledger.append(FOUNDING, payload(Founding(uuid, desk.registry.cluster_uuid, alone)))
+        self.machine.take_office()
+        self.machine.end()
+
+    def leave(self, now_ms: int) -> None:
+        """Give up the lease before stopping, so that nobody waits for it."""
+        self.machine.begin(now_ms)
+        if self.machine.office is not None:
+            self.machine.resign("leaving")
+        self.machine.held.give_up()
+        self.machine.retired = True
+        if self.desk.is_up(self.machine.root):
+            self.desk.send(self.machine.root, Farewell(self.desk.term))
+        self.machine.end()
+
+    # Outputs.
+
+    def ready(self) -> Ready:
+        """What the driver must do now; see Ready."""
+        if self.machine.office is not None:
+            changes.tend(self.machine.office)
+            self.machine.office.flush()
+            self.machine.settled_index = self.machine.office.given.settled
+            if self.machine.office.handed_over:
+                patience_ms = self.desk.settings.election_patience_ms
+                self.machine.quiet_until_ms = self.desk.now_ms + 2 * patience_ms
+                self.machine.resign("handed over")
+                self.machine.notice_lease()
+        ready = self.machine.pending
+        self.machine.pending = Ready()
+        taken = self.desk.ledger.take(self.desk.now_ms)
+        if taken is not None:
+            ready.token, ready.batch = taken
+        ready.messages = self.desk.take_messages()
+        ready.events = self.desk.events
+        self.desk.events = []
+        return ready
+
+    def next_deadline_ms(self) -> int:
+        """When ``tick`` must be called at the latest; NEVER_MS if nothing is due."""
+        return self.machine.deadline_ms()
+
+    def _office(self) -> Office:
+        if self.machine.office is None:
+            where = f"ask {self.root}" if self.root else "there is none now"
+            raise NotRoot(f"{self.desk.me.name} isn't the root: {where}")
+        return self.machine.office

@@ -1,0 +1,196 @@
+"""What every role of a broker works with: its ledger, registry, peers, clock and outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from rhizome.cluster.consensus.codec import decode
+from rhizome.cluster.consensus.entries import FOUNDING, Founding, Registration
+from rhizome.cluster.consensus.events import Event
+from rhizome.cluster.consensus.ledger import Ledger
+from rhizome.cluster.consensus.membership import Electorate, Membership, Voter
+from rhizome.cluster.consensus.messages import Message
+from rhizome.cluster.consensus.registry import Registry, decode_snapshot
+from rhizome.cluster.consensus.rules import Rules
+from rhizome.cluster.consensus.settings import ConsensusSettings
+from rhizome.cluster.identity import Hello
+from rhizome.cluster.storage import Image
+
+FailoverPolicy: TypeAlias = Callable[[Registration, Registry], tuple[str, ...]]
+"""Chooses the failover list that a broker is registered with (J3)."""
+
+SENIORITY_NONE = 1 << 62
+"""Of a broker that isn't registered: behind all that are."""
+
+
+class Chance(Protocol):
+    """Where chance comes from: a ``random.Random``, seeded by whoever drives the core."""
+
+    def randrange(self, stop: int, /) -> int: ...
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+@dataclass(slots=True)
+class Peer:
+    """A broker that has linked at least once; ``up`` while it is linked."""
+
+    hello: Hello
+    up: bool
+
+
+class Desk:
+    def __init__(
+        self,
+        me: Hello,
+        image: Image,
+        settings: ConsensusSettings,
+        chance: Chance,
+        now_ms: int,
+        bootstrap: tuple[str, ...] | None,
+        rules: Rules,
+    ) -> None:
+        self.me = me
+        self.settings = settings
+        self.rules = rules
+        self.chance = chance
+        self.now_ms = now_ms
+        self.started_ms = now_ms
+        self.starting = False
+        self.preference = 0
+        self.applied = 0
+        self.peers: dict[str, Peer] = {}
+        self.events: list[Event] = []
+        self.registry, self.ledger = _restored(image, bootstrap, rules)
+        self._outbox: list[tuple[str, Message]] = []
+        self._held: list[tuple[int, str, Message]] = []
+
+    @property
+    def term(self) -> int:
+        return self.ledger.term
+
+    @property
+    def electorate(self) -> Electorate:
+        return self.ledger.electorate()
+
+    def is_up(self, name: str) -> bool:
+        peer = self.peers.get(name)
+        return peer is not None and peer.up
+
+    def up_names(self) -> list[str]:
+        return [name for name, peer in self.peers.items() if peer.up]
+
+    def hello_of(self, name: str) -> Hello | None:
+        if name == self.me.name:
+            return self.me
+        peer = self.peers.get(name)
+        return None if peer is None else peer.hello
+
+    def counts(self, membership: Membership, voter: Voter) -> bool:
+        """Whether the broker that bears a voter's name is the one meant: the same UUID (R7).
+
+        Before the founding any empty store with the same list of primaries is.
+        """
+        hello = self.hello_of(voter.name)
+        if hello is None or (not hello.votes() and self.rules.secondaries_never_vote):
+            return False
+        if membership.founding:
+            return hello.primaries_hash == self.me.primaries_hash and hello.cluster_uuid in (
+                "",
+                self.founding_uuid(),
+            )
+        if not self.rules.wiped_store_is_new:
+            return True
+        return voter.uuid == hello.uuid
+
+    def i_vote(self) -> bool:
+        """Whether this broker is a voter of the newest membership that it knows."""
+        newest = self.electorate.newest
+        voter = newest.get(self.me.name)
+        return voter is not None and voter.votes and self.counts(newest, voter)
+
+    def founding_uuid(self) -> str:
+        """The cluster UUID in the log's first entry, committed or not; empty if there is none."""
+        if self.registry.cluster_uuid:
+            return self.registry.cluster_uuid
+        log = self.ledger.log
+        if log.start.index or not len(log) or log.entry(1).kind != FOUNDING:
+            return ""
+        return decode(Founding, log.entry(1).payload).cluster_uuid
+
+    def linked_voters(self) -> list[str]:
+        """The other voters that this broker can ask: linked, and the ones that are meant."""
+        electorate = self.electorate
+        return [
+            name
+            for name in electorate.names()
+            if name != self.me.name and self.is_up(name) and self._counts_somewhere(name)
+        ]
+
+    def _counts_somewhere(self, name: str) -> bool:
+        for membership in self.electorate.memberships:
+            voter = membership.get(name)
+            if voter is not None and voter.votes and self.counts(membership, voter):
+                return True
+        return False
+
+    def seniority(self) -> int:
+        """Of this incarnation (R6)."""
+        found = self.registry.get(self.me.name)
+        if found is None or found.registration.incarnation != self.me.incarnation:
+            return SENIORITY_NONE
+        return found.seniority
+
+    def send(self, name: str, message: Message) -> None:
+        """Send when the term that the message carries is durable (R3): almost always at once."""
+        if self.ledger.durable_term < self.ledger.term and self.rules.vote_durable:
+            self.send_durable(name, message)
+        elif self.is_up(name):
+            self._outbox.append((name, message))
+
+    def send_durable(self, name: str, message: Message) -> None:
+        """Send when everything that was decided up to now is durable (R2, R3)."""
+        token = self.ledger.token_to_wait_for()
+        if token:
+            self._held.append((token, name, message))
+        elif self.is_up(name):
+            self._outbox.append((name, message))
+
+    def written(self, token: int) -> None:
+        self.ledger.written(token)
+        waiting = self._held
+        self._held = []
+        for needed, name, message in waiting:
+            if needed > token:
+                self._held.append((needed, name, message))
+            elif message.term == self.term and self.is_up(name):
+                self._outbox.append((name, message))
+
+    def forget_messages_to(self, name: str) -> None:
+        """The link is down; what waits for it must not go out on the next one."""
+        self._held = [held for held in self._held if held[1] != name]
+        self._outbox = [sent for sent in self._outbox if sent[0] != name]
+
+    def take_messages(self) -> list[tuple[str, Message]]:
+        messages = self._outbox
+        self._outbox = []
+        return messages
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def _restored(
+    image: Image, bootstrap: tuple[str, ...] | None, rules: Rules
+) -> tuple[Registry, Ledger]:
+    """The registry at the snapshot and the ledger, as they were before the restart."""
+    if image.snapshot is not None:
+        registry = decode_snapshot(image.snapshot.data).registry
+        # The log may begin before the snapshot's end. All of that is committed, so no quorum is
+        # ever taken again in a membership older than the snapshot's.
+        base_index = min(registry.membership_index, image.log_start.index)
+        return registry, Ledger(image, registry.membership, base_index, rules)
+    listed = Membership(tuple(Voter(name) for name in bootstrap or ()), founding=True)
+    return Registry(), Ledger(image, listed, 0, rules)

@@ -1,0 +1,308 @@
+"""Elections (R3, R5): standing for office, and judging those who do.
+
+A ``Candidacy`` goes through two phases:
+
+    asking  -> voting    all primaries that it sees say yes, and they are E; or, once its patience
+                         is over, E say yes whatever the others' reason
+    voting  -> (root)    E votes, its own durable
+    voting  -> asking    no E votes within the patience; after a random pause
+    any     -> (gone)    a root is heard, or a higher term
+
+``Judge`` answers for the other side. In the pre-vote a broker says no while it keeps to a root's
+lease, to a log that is behind, while it is starting, and to whom it outranks; the latter two only
+as long as the candidate is patient. In the vote proper the first candidate with a complete log gets
+it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rhizome.cluster.consensus.desk import Desk
+from rhizome.cluster.consensus.messages import PreVote, PreVoteAnswer, Vote, VoteAnswer
+from rhizome.cluster.consensus.settings import NEVER_MS
+
+YES: Final = ""
+SECONDARY_NEVER_VOTES: Final = "a secondary never votes"
+STARTING: Final = "starting"
+ROOT_LIVES: Final = "the root lives"
+OLD_TERM: Final = "the term is old"
+LOG_BEHIND: Final = "the log is behind mine"
+OUTRANKED: Final = "I rank better"
+VOTED_ALREADY: Final = "voted already in this term"
+
+ROUNDS_PER_PATIENCE: Final = 4
+"""How often a candidate repeats its question within its patience."""
+
+
+def rank(
+    last_term: int, last_index: int, preference: int, seniority: int, name: str
+) -> tuple[int, int, int, int, str]:
+    """What candidates are compared by; the lowest is the best (R5)."""
+    return (-last_term, -last_index, -preference, seniority, name)
+
+
+class Candidacy:
+    """Standing for office. ``won`` once it is over and successful."""
+
+    def __init__(self, desk: Desk, consent: int = 0) -> None:
+        self.desk = desk
+        self.consent = consent
+        self.voting = False
+        self.won = False
+        self.round = 0
+        self.answers: dict[str, PreVoteAnswer] = {}
+        self.votes: dict[str, bool] = {}
+        self.own_vote_token = 0
+        patience_ms = desk.settings.election_patience_ms
+        self.patience_over_ms = desk.now_ms + patience_ms + desk.chance.randrange(patience_ms)
+        self.next_ms = desk.now_ms
+        if consent or not desk.rules.pre_vote:
+            self._campaign()
+        else:
+            self._ask()
+
+    def deadline_ms(self) -> int:
+        if not self.voting and not self._may_be_elected():
+            return NEVER_MS
+        return self.next_ms
+
+    def tick(self) -> None:
+        if self.desk.now_ms < self.next_ms:
+            return
+        if self.voting:
+            self._give_up()
+        elif self._may_be_elected():
+            self._ask()
+
+    def peer_changed(self, name: str) -> None:
+        """A link came up or went down: what the peer said before counts no more."""
+        self.answers.pop(name, None)
+        self.votes.pop(name, None)
+        if not self.voting:
+            self._ask()
+
+    def pre_vote_answered(self, sender: str, answer: PreVoteAnswer) -> None:
+        if not self.voting:
+            self.answers[sender] = answer
+            self._decide()
+
+    def vote_answered(self, sender: str, answer: VoteAnswer) -> None:
+        if self.voting and answer.term == self.desk.term and answer.yes:
+            self.votes[sender] = True
+            self._count()
+
+    def written(self, token: int) -> None:
+        """The own vote counts when it is durable (R3)."""
+        if self.voting and token >= self.own_vote_token:
+            self.votes[self.desk.me.name] = True
+            self._count()
+
+    def waits_for(self) -> str:
+        if self.voting:
+            return f"votes of {', '.join(self._missing(self.votes)) or 'nobody'}"
+        if not self._may_be_elected():
+            return "links to more primaries: these are too few to elect a root"
+        said_no = [f"{n}: {a.reason}" for n, a in self.answers.items() if not a.yes]
+        if said_no:
+            return "pre-votes; no from " + ", ".join(said_no)
+        return f"pre-votes of {', '.join(self._missing(self.answers)) or 'nobody'}"
+
+    def _missing(self, heard: dict[str, bool] | dict[str, PreVoteAnswer]) -> list[str]:
+        return [name for name in self.desk.linked_voters() if name not in heard]
+
+    def _may_be_elected(self) -> bool:
+        """Whether the primaries that this one sees are enough, if all say yes."""
+        yes = dict.fromkeys([self.desk.me.name, *self.desk.linked_voters()], True)
+        return self._elects(yes)
+
+    def _elects(self, yes: dict[str, bool]) -> bool:
+        desk = self.desk
+        if desk.electorate.newest.founding and not desk.rules.founding_quorum:
+            return True
+        return desk.electorate.elected(yes, desk.counts, desk.rules)
+
+    @property
+    def _impatient(self) -> bool:
+        return self.desk.now_ms >= self.patience_over_ms
+
+    @property
+    def _awaits_starting(self) -> bool:
+        desk = self.desk
+        return desk.now_ms < desk.started_ms + desk.settings.startup_patience_ms
+
+    def _ask(self) -> None:
+        desk = self.desk
+        self.round += 1
+        question = PreVote(
+            term=desk.term,
+            round=self.round,
+            last_term=desk.ledger.log.last_term,
+            last_index=desk.ledger.log.last_index,
+            preference=desk.preference,
+            seniority=desk.seniority(),
+            impatient=self._impatient,
+            awaits_starting=self._awaits_starting,
+        )
+        for name in desk.linked_voters():
+            desk.send(name, question)
+        step_ms = max(1, desk.settings.election_patience_ms // ROUNDS_PER_PATIENCE)
+        self.next_ms = desk.now_ms + step_ms
+        if self._impatient:
+            self.next_ms += desk.chance.randrange(desk.settings.election_patience_ms)
+        self._decide()
+
+    def _decide(self) -> None:
+        """Campaign, if the answers allow it."""
+        desk = self.desk
+        linked = desk.linked_voters()
+        yes = {desk.me.name: True}
+        for name in linked:
+            if name in self.answers and self.answers[name].yes:
+                yes[name] = True
+        if not self._elects(yes) or self._blocked_by_starters():
+            return
+        if self._impatient or all(name in yes for name in linked):
+            self._campaign()
+
+    def _blocked_by_starters(self) -> bool:
+        """Whether somebody who is starting, or is listed and hasn't come yet, is waited for."""
+        desk = self.desk
+        if not self._awaits_starting:
+            return False
+        if any(answer.reason == STARTING for answer in self.answers.values()):
+            return True
+        newest = desk.electorate.newest
+        if not newest.founding:
+            return False
+        return any(n != desk.me.name and not desk.is_up(n) for n in newest.names())
+
+    def _campaign(self) -> None:
+        desk = self.desk
+        self.voting = True
+        self.votes = {}
+        desk.ledger.enter_term(desk.term + 1, desk.me.uuid)
+        question = Vote(
+            term=desk.term,
+            last_term=desk.ledger.log.last_term,
+            last_index=desk.ledger.log.last_index,
+            consent=self.consent,
+        )
+        self.consent = 0
+        for name in desk.linked_voters():
+            desk.send(name, question)
+        patience_ms = desk.settings.election_patience_ms
+        self.next_ms = desk.now_ms + patience_ms + desk.chance.randrange(patience_ms)
+        self.own_vote_token = desk.ledger.token_to_wait_for()
+        if not desk.rules.vote_durable:
+            self.written(self.own_vote_token)
+
+    def _count(self) -> None:
+        self.won = self.won or self._elects(self.votes)
+
+    def _give_up(self) -> None:
+        """Nobody won this term, as far as this broker knows. Ask again."""
+        desk = self.desk
+        self.voting = False
+        self.answers = {}
+        patience_ms = desk.settings.election_patience_ms
+        self.patience_over_ms = desk.now_ms + patience_ms + desk.chance.randrange(patience_ms)
+        self.next_ms = desk.now_ms
+        self._ask()
+
+
+class Judge:
+    """Answers candidates. Keeps to the leases of roots that it has answered (R9).
+
+    Invariant: until ``honours_ms`` no vote and no pre-vote of this broker helps to replace a root.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.honours_ms = 0
+        self.in_office = False
+        if desk.term > 0:
+            # What this broker promised before it restarted, it has forgotten.
+            self.honour(desk.settings.root_lease_ms)
+
+    def honour(self, root_lease_ms: int) -> None:
+        until_ms = self.desk.now_ms + self.desk.settings.honoured_ms(root_lease_ms)
+        self.honours_ms = max(self.honours_ms, until_ms)
+
+    def is_bound(self) -> bool:
+        """Whether a root that was heard may still hold its lease."""
+        return self.desk.now_ms < self.honours_ms
+
+    def honours(self) -> bool:
+        return self.is_bound() and self.desk.rules.lease_honoured
+
+    def answer_pre_vote(self, sender: str, question: PreVote, i_stand: bool) -> None:
+        """``i_stand``: this broker could be elected itself, so ranks matter."""
+        reason = self._against(sender, question, i_stand)
+        answer = PreVoteAnswer(self.desk.term, question.round, reason == YES, reason)
+        self.desk.send(sender, answer)
+
+    def _against(self, sender: str, question: PreVote, i_stand: bool) -> str:
+        desk = self.desk
+        log = desk.ledger.log
+        if not desk.me.votes() and desk.rules.secondaries_never_vote:
+            return SECONDARY_NEVER_VOTES
+        if self.honours() or self.in_office:
+            return ROOT_LIVES
+        if question.term < desk.term:
+            return OLD_TERM
+        if self._is_behind(question.last_term, question.last_index):
+            return LOG_BEHIND
+        if desk.starting and question.awaits_starting:
+            return STARTING
+        if question.impatient or not i_stand:
+            return YES
+        mine = rank(log.last_term, log.last_index, desk.preference, desk.seniority(), desk.me.name)
+        theirs = rank(
+            question.last_term,
+            question.last_index,
+            question.preference,
+            question.seniority,
+            sender,
+        )
+        return OUTRANKED if mine < theirs else YES
+
+    def refuses_term(self, sender: str, question: Vote) -> bool:
+        """Whether a vote is refused before its term is even looked at: a secondary's, or one that
+        would break a root's lease. The root's own consent lifts its lease."""
+        desk = self.desk
+        reason = YES
+        if not desk.me.votes() and desk.rules.secondaries_never_vote:
+            reason = SECONDARY_NEVER_VOTES
+        elif self.honours() and not (question.consent and question.consent == desk.term):
+            reason = ROOT_LIVES
+        elif question.term < desk.term:
+            reason = OLD_TERM
+        if reason:
+            desk.send(sender, VoteAnswer(desk.term, False, reason))
+        return reason != YES
+
+    def answer_vote(self, sender: str, question: Vote) -> bool:
+        """Answer in the question's term, which is this broker's by now; True for a yes."""
+        desk = self.desk
+        candidate = desk.peers[sender].hello.uuid
+        reason = YES
+        if desk.ledger.vote not in ("", candidate):
+            reason = VOTED_ALREADY
+        elif self._is_behind(question.last_term, question.last_index):
+            reason = LOG_BEHIND
+        else:
+            if desk.ledger.vote != candidate:
+                desk.ledger.enter_term(desk.term, candidate)
+        answer = VoteAnswer(desk.term, reason == YES, reason)
+        if desk.rules.vote_durable:
+            desk.send_durable(sender, answer)
+        else:
+            desk.send(sender, answer)
+        return reason == YES
+
+    def _is_behind(self, last_term: int, last_index: int) -> bool:
+        log = self.desk.ledger.log
+        if not self.desk.rules.log_completeness_in_votes:
+            return False
+        return (last_term, last_index) < (log.last_term, log.last_index)

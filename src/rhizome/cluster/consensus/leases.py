@@ -1,0 +1,198 @@
+"""Leases (R9), from both sides.
+
+A lease counts on its holder's clock from the sending of the request that was answered; whoever
+answered keeps to it for longer, on its own clock, from the answer. So however late the answer comes
+and however the clocks drift within ``max_drift``, the holder stops first.
+
+    RootLease      the root's own: C primaries have answered heartbeats that were sent not longer
+                   ago than the lease, and so has the root's disk
+    GivenLeases    at the root: what it granted to the other brokers, or a root before it may have
+    HeldLease      at any other broker: what it was granted
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rhizome.cluster.consensus.codec import decode
+from rhizome.cluster.consensus.desk import Desk
+from rhizome.cluster.consensus.entries import EMPTY, Tenure
+from rhizome.cluster.consensus.events import BrokerLeaseLive, BrokerLeaseOver
+from rhizome.cluster.consensus.messages import NO_STAMP
+from rhizome.cluster.consensus.settings import NEVER_MS
+
+
+class RootLease:
+    """Invariant: until ``until_ms`` no other root can be elected."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.until_ms = 0
+        self.resigns_ms = desk.now_ms + desk.settings.root_lease_ms
+        """When the office ends without further answers; the first lease must be won by then."""
+        self._answered: dict[str, int] = {}
+
+    def is_held(self) -> bool:
+        return self.desk.now_ms < self.until_ms
+
+    def is_lost(self) -> bool:
+        return self.desk.now_ms >= self.resigns_ms
+
+    def answered(self, name: str, stamp_ms: int) -> None:
+        """A peer has answered the heartbeat of that time."""
+        if stamp_ms != NO_STAMP:
+            counted_ms = stamp_ms if self.desk.rules.lease_from_sending else self.desk.now_ms
+            self._answered[name] = max(counted_ms, self._answered.get(name, 0))
+            self.renew()
+
+    def forget(self, name: str) -> None:
+        """A broker linked under a new identity or incarnation: it has promised nothing."""
+        self._answered.pop(name, None)
+
+    def renew(self) -> None:
+        desk = self.desk
+        stamps = {**self._answered, desk.me.name: desk.now_ms}
+        since_ms = desk.electorate.reached(stamps, desk.counts, desk.rules)
+        if desk.rules.disk_in_root_lease:
+            since_ms = min(since_ms, desk.ledger.disk_ms)
+        if since_ms >= 0:
+            self.until_ms = max(self.until_ms, since_ms + desk.settings.root_lease_ms)
+            self.resigns_ms = max(self.resigns_ms, self.until_ms)
+
+
+@dataclass(slots=True)
+class Given:
+    """One broker's lease. ``applied`` is -1 until the broker has said how far it is."""
+
+    incarnation: str
+    until_ms: int
+    applied: int
+    renews: bool
+    lagging_since_ms: int = NEVER_MS
+
+
+class GivenLeases:
+    """At the root. Invariant: a broker that may hold a lease, from this root or one before it, is
+    in ``leases`` with ``until_ms`` after the lease's end on the broker's own clock."""
+
+    def __init__(self, desk: Desk, floor: int) -> None:
+        self.desk = desk
+        self.floor = floor
+        """The root's first entry: whatever was settled before is at or below it."""
+        self.leases: dict[str, Given] = {}
+        self.settled = 0
+        self._presume_leases_of_earlier_roots()
+
+    def _presume_leases_of_earlier_roots(self) -> None:
+        """The root before had its office for a lease, which is over, and no other. Everybody else
+        may hold a lease that was granted the moment before."""
+        desk = self.desk
+        tenure = last_tenure(desk)
+        until_ms = desk.now_ms + desk.settings.honoured_ms(desk.settings.home_lease_ms)
+        for broker in desk.registry.brokers:
+            name, incarnation = broker.registration.name, broker.registration.incarnation
+            if name == desk.me.name:
+                continue
+            was_root = tenure == (name, incarnation)
+            if was_root or not desk.rules.takeover_delay:
+                desk.emit(BrokerLeaseOver(name, incarnation))
+            else:
+                self.leases[name] = Given(incarnation, until_ms, -1, renews=False)
+
+    def asked(self, name: str, asked_ms: int, applied: int, root_lease_held: bool) -> bool:
+        """A registered broker asks for its lease; whether it is granted."""
+        desk = self.desk
+        incarnation = desk.peers[name].hello.incarnation
+        lease = self.leases.get(name)
+        if lease is not None and lease.incarnation == incarnation:
+            self._note_applied(lease, applied)
+        if asked_ms == NO_STAMP or not root_lease_held:
+            return False
+        if not desk.registry.is_registered(name, incarnation):
+            return False
+        if lease is None or not lease.renews:
+            return self._grant_first(name, incarnation, applied)
+        if desk.now_ms - lease.lagging_since_ms > desk.settings.home_lease_ms:
+            return False
+        lease.until_ms = self._honoured_until_ms()
+        return True
+
+    def _grant_first(self, name: str, incarnation: str, applied: int) -> bool:
+        """To one without a lease of this root: it must know all that has been settled (R10)."""
+        desk = self.desk
+        if applied < max(self.floor, self.settled) and desk.rules.current_before_lease:
+            return False
+        self.leases[name] = Given(incarnation, self._honoured_until_ms(), applied, renews=True)
+        desk.emit(BrokerLeaseLive(name, incarnation))
+        return True
+
+    def _honoured_until_ms(self) -> int:
+        settings = self.desk.settings
+        return self.desk.now_ms + settings.honoured_ms(settings.home_lease_ms)
+
+    def _note_applied(self, lease: Given, applied: int) -> None:
+        """A broker that hangs while others wait for it loses its lease in the end."""
+        if applied > lease.applied or applied >= self.desk.ledger.commit:
+            lease.lagging_since_ms = NEVER_MS
+        lease.applied = max(lease.applied, applied)
+        if lease.applied < self.desk.ledger.commit and lease.lagging_since_ms == NEVER_MS:
+            lease.lagging_since_ms = self.desk.now_ms
+
+    def end(self, name: str, incarnation: str) -> None:
+        """It gave the lease up, or was replaced by a new incarnation: dead either way."""
+        lease = self.leases.get(name)
+        if lease is not None and lease.incarnation == incarnation:
+            del self.leases[name]
+            self.desk.emit(BrokerLeaseOver(name, incarnation))
+
+    def expire(self) -> None:
+        for name, lease in list(self.leases.items()):
+            if self.desk.now_ms >= lease.until_ms:
+                self.end(name, lease.incarnation)
+
+    def settle(self) -> None:
+        """Raise ``settled`` to what every broker with a live lease has applied (R10)."""
+        desk = self.desk
+        settled = min(desk.applied, desk.ledger.commit)
+        if not desk.rules.settled_before_ok:
+            settled = desk.ledger.commit
+        else:
+            for lease in self.leases.values():
+                settled = min(settled, lease.applied)
+        self.settled = max(self.settled, settled)
+
+    def deadline_ms(self) -> int:
+        return min((lease.until_ms for lease in self.leases.values()), default=NEVER_MS)
+
+
+def last_tenure(desk: Desk) -> tuple[str, str]:
+    """Name and incarnation of the root before this one, as the log has it.
+
+    A root grants leases only when its first entry is committed, so every root that may have is in
+    the log of every later one. A broker that becomes root gives up the lease it held before.
+    """
+    log = desk.ledger.log
+    for index in range(log.last_index, max(log.start.index, desk.ledger.commit), -1):
+        entry = log.entry(index)
+        if entry.kind == EMPTY and entry.term < desk.term:
+            tenure = decode(Tenure, entry.payload)
+            return tenure.root, tenure.incarnation
+    return desk.registry.tenure.root, desk.registry.tenure.incarnation
+
+
+class HeldLease:
+    """At a broker that isn't root. The lease outlives its root: homes go on through elections."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.until_ms = 0
+
+    def granted(self, asked_ms: int, lease_ms: int) -> None:
+        counted_ms = asked_ms if self.desk.rules.lease_from_sending else self.desk.now_ms
+        self.until_ms = max(self.until_ms, counted_ms + lease_ms)
+
+    def give_up(self) -> None:
+        self.until_ms = 0
+
+    def is_held(self) -> bool:
+        return self.desk.now_ms < self.until_ms

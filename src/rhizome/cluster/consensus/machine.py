@@ -1,0 +1,355 @@
+"""The machine inside ``Consensus``: roles, and what changes them.
+
+    searching  -> following   a root of this term or a later one is heard
+    following  -> searching   the root was silent for longer than its lease is honoured
+    searching  -> candidate   it votes, has started, and keeps to no root's lease (R5, R9)
+    candidate  -> root        E votes (R1)
+    candidate  -> following   a root is heard
+    root       -> searching   a higher term, the lease lost, or the office handed over
+
+Secondaries and brokers outside the membership only ever search and follow.
+"""
+
+from __future__ import annotations
+
+from rhizome.cluster.consensus.desk import Desk, FailoverPolicy, Peer
+from rhizome.cluster.consensus.election import Candidacy, Judge
+from rhizome.cluster.consensus.entries import FOUNDING, MEMBERSHIP
+from rhizome.cluster.consensus.events import (
+    BecameRoot,
+    ClusterNamed,
+    IncarnationRetired,
+    LeaseGained,
+    LeaseLost,
+    PeerRefused,
+    Resigned,
+    RootKnown,
+    RootLost,
+)
+from rhizome.cluster.consensus.following import Following
+from rhizome.cluster.consensus.leases import HeldLease
+from rhizome.cluster.consensus.messages import (
+    NO_STAMP,
+    Append,
+    AppendAnswer,
+    Farewell,
+    HandOver,
+    Heartbeat,
+    Message,
+    PreVote,
+    PreVoteAnswer,
+    Register,
+    Report,
+    SnapshotAnswer,
+    SnapshotChunk,
+    Vote,
+    VoteAnswer,
+)
+from rhizome.cluster.consensus.office import Office
+from rhizome.cluster.consensus.ready import Installation, Ready
+from rhizome.cluster.consensus.registry import decode_snapshot
+from rhizome.cluster.consensus.settings import NEVER_MS
+from rhizome.cluster.identity import Hello
+from rhizome.cluster.storage import Image
+
+
+class Machine:
+    """Invariant: at most one of ``office`` and ``candidacy`` is there, and with an office ``root``
+    is this broker."""
+
+    def __init__(self, desk: Desk, image: Image, failover_policy: FailoverPolicy) -> None:
+        self.desk = desk
+        self.judge = Judge(desk)
+        self.held = HeldLease(desk)
+        self.following = Following(desk)
+        self.failover_policy = failover_policy
+        self.office: Office | None = None
+        self.candidacy: Candidacy | None = None
+        self.root = ""
+        self.settled_index = 0
+        self.retired = False
+        self.pending = Ready()
+        self.quiet_until_ms = 0
+        """No candidacy before: somebody else was voted for, or handed the office."""
+        self._registered = False
+        self._had_lease = False
+        self._named = image.cluster_uuid
+        if image.snapshot is not None:
+            body = decode_snapshot(image.snapshot.data)
+            self.pending.snapshot = Installation(image.snapshot.index, body.application)
+        first = 1 if image.snapshot is None else image.snapshot.index + 1
+        self._deliver(first, image.commit)
+
+    def lease_until_ms(self) -> int:
+        """The end of this broker's lease, on its own clock (R9)."""
+        if self.office is None:
+            return self.held.until_ms
+        return self.office.lease.until_ms if self.office.is_ready else 0
+
+    def deadline_ms(self) -> int:
+        deadline = self.lease_until_ms() if self._had_lease else NEVER_MS
+        if self.office is not None:
+            return min(deadline, self.office.deadline_ms())
+        if self.root:
+            return min(deadline, self.judge.honours_ms)
+        if self.candidacy is not None:
+            return min(deadline, self.candidacy.deadline_ms())
+        if self.stands():
+            return min(deadline, max(self.judge.honours_ms, self.quiet_until_ms))
+        return deadline
+
+    # Between inputs.
+
+    def begin(self, now_ms: int) -> None:
+        """First of all, end what time has ended: nothing is done on a lease that is over."""
+        self.desk.now_ms = max(self.desk.now_ms, now_ms)
+        if self.office is not None:
+            if self.office.lease.is_lost():
+                self.resign("too few primaries, or its own disk, answered within its lease")
+        elif self.root and not self.judge.is_bound():
+            self.desk.emit(RootLost(self.root))
+            self.root = ""
+
+    def end(self) -> None:
+        if self.candidacy is not None and self.candidacy.won:
+            self.take_office()
+        self._commit()
+        self._look_around()
+        self.notice_lease()
+
+    def _commit(self) -> None:
+        while self.office is not None:
+            index = self.office.commit_point()
+            if index == self.desk.ledger.commit:
+                return
+            self._advance_commit(index)
+
+    def _advance_commit(self, index: int) -> None:
+        ledger = self.desk.ledger
+        if index <= ledger.commit:
+            return
+        first = ledger.commit + 1
+        kinds = {entry.kind for entry in ledger.log.between(first, index)}
+        ledger.advance_commit(index, remember=bool(kinds & {FOUNDING, MEMBERSHIP}))
+        self._deliver(first, index)
+
+    def _deliver(self, first: int, last: int) -> None:
+        """Hand committed entries to the registry and to the application."""
+        desk = self.desk
+        entries = desk.ledger.log.between(first, last)
+        for entry in entries:
+            desk.registry = desk.registry.applied(entry)
+        self.pending.committed.extend(entries)
+        self._notice_registry()
+        if self.office is not None:
+            self.office.committed(entries)
+
+    def _notice_registry(self) -> None:
+        desk = self.desk
+        registry = desk.registry
+        if registry.cluster_uuid != self._named:
+            self._named = registry.cluster_uuid
+            desk.ledger.name_cluster(registry.cluster_uuid)
+            desk.emit(ClusterNamed(registry.cluster_uuid, registry.parent_uuid))
+        if registry.is_registered(desk.me.name, desk.me.incarnation):
+            self._registered = True
+        elif self._registered and not self.retired:
+            self.retired = True
+            self.held.give_up()
+            desk.emit(IncarnationRetired(desk.me.incarnation))
+
+    def notice_lease(self) -> None:
+        has_lease = self.desk.now_ms < self.lease_until_ms()
+        if has_lease != self._had_lease:
+            self._had_lease = has_lease
+            self.desk.emit(LeaseGained() if has_lease else LeaseLost())
+
+    # Elections.
+
+    def stands(self) -> bool:
+        """Whether this broker may be elected at all."""
+        desk = self.desk
+        return desk.i_vote() and not desk.starting and not self.retired and not self._is_joining()
+
+    def _is_joining(self) -> bool:
+        """Whether this broker has no cluster and sees one: then it joins that, and founds none."""
+        desk = self.desk
+        if desk.registry.cluster_uuid:
+            return False
+        own = ("", desk.founding_uuid())
+        return any(peer.up and peer.hello.cluster_uuid not in own for peer in desk.peers.values())
+
+    def _look_around(self) -> None:
+        """Stand for election, if there is no root and nothing against it; or stop doing so."""
+        if self.office is not None or self.root:
+            return
+        if not self.stands():
+            self.candidacy = None
+        elif self.candidacy is None and not self.judge.honours():
+            if self.desk.now_ms >= self.quiet_until_ms:
+                self.candidacy = Candidacy(self.desk)
+        if self.candidacy is not None and self.candidacy.won:
+            self.take_office()
+            self._commit()
+
+    def take_office(self) -> None:
+        """The lease held until now came from an earlier root, and later ones won't wait for it."""
+        self.candidacy = None
+        self.held.give_up()
+        self.root = self.desk.me.name
+        self.desk.emit(BecameRoot(self.desk.term))
+        self.office = Office(self.desk, self.failover_policy)
+        self.judge.in_office = True
+
+    def resign(self, reason: str) -> None:
+        if self.office is not None:
+            self.desk.emit(Resigned(self.office.term, reason))
+            self.office = None
+            self.root = ""
+            self.judge.in_office = False
+
+    def _adopt(self, term: int) -> None:
+        """A higher term deposes (R2)."""
+        self.resign(f"term {term} has begun")
+        self.candidacy = None
+        self.root = ""
+        self.desk.ledger.enter_term(term)
+
+    # Messages.
+
+    def handle(self, sender: str, message: Message) -> None:
+        if isinstance(message, PreVote):
+            self.judge.answer_pre_vote(sender, message, self.stands())
+        elif isinstance(message, Vote):
+            self._handle_vote(sender, message)
+        elif isinstance(message, (Heartbeat, Append, SnapshotChunk)):
+            self._handle_root(sender, message)
+        elif message.term > self.desk.term:
+            self._adopt(message.term)
+        elif isinstance(message, PreVoteAnswer):
+            if self.candidacy is not None:
+                self.candidacy.pre_vote_answered(sender, message)
+        elif message.term == self.desk.term:
+            self._handle_of_this_term(sender, message)
+
+    def _handle_of_this_term(self, sender: str, message: Message) -> None:
+        office = self.office
+        if isinstance(message, VoteAnswer):
+            if self.candidacy is not None:
+                self.candidacy.vote_answered(sender, message)
+        elif isinstance(message, HandOver):
+            if sender == self.root and self.stands():
+                self.root = ""
+                self.candidacy = Candidacy(self.desk, consent=message.term)
+        elif office is None:
+            return
+        elif isinstance(message, Report):
+            office.reported(sender, message)
+        elif isinstance(message, AppendAnswer):
+            office.append_answered(sender, message)
+        elif isinstance(message, SnapshotAnswer):
+            office.snapshot_answered(sender, message)
+        elif isinstance(message, Register):
+            office.register(self.desk.peers[sender].hello)
+        elif isinstance(message, Farewell):
+            office.left(sender)
+
+    def _handle_vote(self, sender: str, message: Vote) -> None:
+        if self.judge.refuses_term(sender, message):
+            return
+        if message.term > self.desk.term:
+            self._adopt(message.term)
+        if self.judge.answer_vote(sender, message):
+            self.candidacy = None
+            patience_ms = self.desk.settings.election_patience_ms
+            jitter_ms = self.desk.chance.randrange(patience_ms)
+            self.quiet_until_ms = self.desk.now_ms + patience_ms + jitter_ms
+
+    def _handle_root(self, sender: str, message: Heartbeat | Append | SnapshotChunk) -> None:
+        """From a broker that is root in its term, or was."""
+        if message.term < self.desk.term:
+            self.desk.send(sender, Report(self.desk.term, NO_STAMP, NO_STAMP, 0))
+            return
+        if message.term > self.desk.term:
+            self._adopt(message.term)
+        if self.office is not None:
+            return
+        self.candidacy = None
+        if self.root != sender:
+            self.root = sender
+            self.desk.emit(RootKnown(sender, message.term))
+        if isinstance(message, Heartbeat):
+            self._handle_heartbeat(message)
+        elif isinstance(message, Append):
+            self.judge.honour(self.desk.settings.root_lease_ms)
+            self._advance_commit(self.following.append(sender, message))
+        else:
+            self.judge.honour(self.desk.settings.root_lease_ms)
+            self._handle_chunk(sender, message)
+
+    def _handle_heartbeat(self, message: Heartbeat) -> None:
+        self.judge.honour(message.root_lease_ms)
+        self._advance_commit(message.commit)
+        self.settled_index = max(self.settled_index, message.settled)
+        if message.granted_ms != NO_STAMP and not self.retired:
+            self.held.granted(message.granted_ms, message.home_lease_ms)
+        if message.stamp_ms != NO_STAMP:
+            self.report(message.stamp_ms)
+
+    def report(self, stamp_ms: int) -> None:
+        """Answer the root, ask for the lease, or to be registered first."""
+        desk = self.desk
+        registered = desk.registry.is_registered(desk.me.name, desk.me.incarnation)
+        asks = registered and not self.retired
+        asked_ms = desk.now_ms if asks else NO_STAMP
+        desk.send(self.root, Report(desk.term, stamp_ms, asked_ms, desk.applied))
+        if not registered and not self.retired and stamp_ms != NO_STAMP:
+            desk.send(self.root, Register(desk.term))
+
+    def _handle_chunk(self, sender: str, message: SnapshotChunk) -> None:
+        installed = self.following.chunk(sender, message)
+        if installed is None:
+            return
+        snapshot, body = installed
+        self.desk.registry = body.registry
+        self.pending.snapshot = Installation(snapshot.index, body.application)
+        self.pending.committed.clear()
+        self._notice_registry()
+
+    # Links.
+
+    def peer_up(self, hello: Hello) -> None:
+        """On a fresh connection. A store of another cluster is refused, with both named (R7)."""
+        desk, name = self.desk, hello.name
+        if desk.is_up(name):
+            self.peer_down(name)
+        ours = desk.registry.cluster_uuid
+        if ours and hello.cluster_uuid and ours != hello.cluster_uuid:
+            reason = (
+                f"{name} belongs to the cluster {hello.cluster_uuid} and this broker to {ours}: "
+                "have it rejoin with its store set aside, or take it out of the configuration"
+            )
+            desk.peers.pop(name, None)
+            desk.emit(PeerRefused(name, reason))
+            return
+        desk.peers[name] = Peer(hello, up=True)
+        self._learn_of_founding(hello)
+        if self.office is not None:
+            self.office.peer_up(name)
+        elif self.candidacy is not None:
+            self.candidacy.peer_changed(name)
+
+    def peer_down(self, name: str) -> None:
+        self.desk.peers[name].up = False
+        self.desk.forget_messages_to(name)
+        if self.office is not None:
+            self.office.peer_down(name)
+        elif self.candidacy is not None:
+            self.candidacy.peer_changed(name)
+
+    def _learn_of_founding(self, hello: Hello) -> None:
+        """A cluster UUID enters a store when it is committed: a peer's proves it for our entry."""
+        desk = self.desk
+        if hello.cluster_uuid and not desk.registry.cluster_uuid:
+            if hello.cluster_uuid == desk.founding_uuid():
+                self._advance_commit(1)

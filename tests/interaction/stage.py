@@ -1,0 +1,349 @@
+"""A stage for consensus cores: virtual time, links, disks, and a script of who says what.
+
+Every message takes ``DELAY_MS``, every sync ``SYNC_MS``. A play is a list of lines like
+
+       3  b1 -> b2  PreVote log 0/0
+       5  b2 -> b1  yes
+
+Heartbeats, reports and appends are left out unless ``verbose``: they are the breathing of the cast.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from random import Random
+
+from rhizome.cluster.consensus import ALL_RULES, NEVER_MS, Consensus, ConsensusSettings, Rules
+from rhizome.cluster.consensus.entries import APPLICATION
+from rhizome.cluster.consensus.messages import (
+    Append,
+    AppendAnswer,
+    Heartbeat,
+    Message,
+    PreVote,
+    PreVoteAnswer,
+    Register,
+    Report,
+    SnapshotAnswer,
+    SnapshotChunk,
+    Vote,
+    VoteAnswer,
+    decode,
+    encode,
+)
+from rhizome.cluster.identity import PRIMARY, SECONDARY, Hello, hash_primaries
+from rhizome.cluster.storage import Entry, Image, MemoryClusterStore
+
+DELAY_MS = 1
+SYNC_MS = 1
+BREATH = (Heartbeat, Report, Append, AppendAnswer, SnapshotChunk, SnapshotAnswer, Register)
+
+
+class Actor:
+    """One broker: its store outlives its core."""
+
+    def __init__(self, name: str, role: str, bootstrap: tuple[str, ...] | None) -> None:
+        self.name = name
+        self.role = role
+        self.bootstrap = bootstrap
+        self.machine = f"machine-of-{name}"
+        self.starts = 0
+        self.wipes = 0
+        self.core: Consensus | None = None
+        self.hanging = False
+        self.starting = False
+        self.state: list[bytes] = []
+        self.entries: list[Entry] = []
+        self.store = self._empty_store()
+
+    def _empty_store(self) -> MemoryClusterStore:
+        return MemoryClusterStore(Image(uuid=f"{self.name}-uuid-{self.wipes}"))
+
+    def wipe(self) -> None:
+        assert self.core is None
+        self.wipes += 1
+        self.store = self._empty_store()
+
+    def hello(self) -> Hello:
+        image = self.store.image
+        named = self.core.cluster_uuid if self.core is not None else image.cluster_uuid
+        return Hello(
+            name=self.name,
+            uuid=image.uuid,
+            incarnation=f"{self.name}-{self.starts}",
+            role=self.role,
+            machine=self.machine,
+            cluster_uuid=named,
+            primaries_hash=hash_primaries(self.bootstrap or ()),
+        )
+
+    def apply(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self.entries.append(entry)
+            if entry.kind == APPLICATION:
+                self.state.append(entry.payload)
+
+
+class Stage:
+    def __init__(
+        self,
+        primaries: tuple[str, ...],
+        secondaries: tuple[str, ...] = (),
+        settings: ConsensusSettings | None = None,
+        seed: int = 1,
+        rules: Rules = ALL_RULES,
+        verbose: bool = False,
+    ) -> None:
+        self.now_ms = 1000
+        self.settings = settings or ConsensusSettings()
+        self.seed = seed
+        self.rules = rules
+        self.verbose = verbose
+        self.lines: list[str] = []
+        self.actors: dict[str, Actor] = {}
+        self.links: dict[tuple[str, str], int] = {}
+        """Linked pairs, with the number of the link: what is under way on an older one is lost."""
+        self.blocked: dict[tuple[str, str], None] = {}
+        self.on_ready: Callable[[Actor], None] = lambda actor: None
+        self._links_made = 0
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._events_made = 0
+        self._wakes: dict[str, int] = {}
+        self._last_ms: dict[tuple[str, str], int] = {}
+        self._epoch_ms = self.now_ms
+        for name in primaries:
+            self.actors[name] = Actor(name, PRIMARY, primaries)
+        for name in secondaries:
+            self.actors[name] = Actor(name, SECONDARY, None)
+
+    def core(self, name: str) -> Consensus:
+        core = self.actors[name].core
+        assert core is not None, f"{name} isn't running"
+        return core
+
+    # Directions.
+
+    def start(self, *names: str) -> None:
+        """Start brokers and link them to all that run; secondaries not to each other."""
+        for name in names:
+            self._start(self.actors[name])
+            for other in self.actors.values():
+                if other.name != name and other.core is not None:
+                    both = (self.actors[name].role, other.role)
+                    if both != (SECONDARY, SECONDARY):
+                        self.link(name, other.name)
+
+    def _start(self, actor: Actor) -> None:
+        actor.starts += 1
+        actor.state.clear()
+        actor.entries.clear()
+        self.say(f"{actor.name} starts")
+        actor.core = Consensus(
+            actor.hello(),
+            actor.store.load(),
+            self.settings,
+            Random(f"{self.seed} {actor.name} {actor.starts}"),
+            self.now_ms,
+            actor.bootstrap,
+            starting=actor.starting,
+            rules=self.rules,
+        )
+        self._turn(actor)
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.say(f"{name} dies")
+            for other in list(self.actors):
+                self._unlink(name, other)
+            self.actors[name].core = None
+            self.actors[name].store.crash()
+
+    def link(self, a: str, b: str) -> None:
+        if (a, b) in self.links:
+            return
+        self._links_made += 1
+        self.links[(a, b)] = self.links[(b, a)] = self._links_made
+        for me, peer in ((a, b), (b, a)):
+            self.core(me).peer_up(self.actors[peer].hello(), self.now_ms)
+            self._turn(self.actors[me])
+
+    def cut(self, a: str, b: str) -> None:
+        self.say(f"the link between {a} and {b} is cut")
+        self._unlink(a, b)
+
+    def isolate(self, *names: str) -> None:
+        """Cut the links between these and the others."""
+        self.say(f"{' and '.join(names)} cut off")
+        for name in names:
+            for other in self.actors:
+                if other not in names:
+                    self._unlink(name, other)
+
+    def heal(self) -> None:
+        self.say("all links are back")
+        running = [a for a in self.actors.values() if a.core is not None]
+        for a in running:
+            for b in running:
+                if a.name < b.name and (a.role, b.role) != (SECONDARY, SECONDARY):
+                    self.link(a.name, b.name)
+
+    def _unlink(self, a: str, b: str) -> None:
+        if self.links.pop((a, b), None) is None:
+            return
+        del self.links[(b, a)]
+        for me, peer in ((a, b), (b, a)):
+            self.core(me).peer_down(peer, self.now_ms)
+            self._turn(self.actors[me])
+
+    def hang_disk(self, name: str) -> None:
+        self.say(f"the disk of {name} hangs")
+        self.actors[name].hanging = True
+
+    def free_disk(self, name: str) -> None:
+        self.say(f"the disk of {name} works again")
+        self.actors[name].hanging = False
+        self._sync(self.actors[name], self.core(name))
+
+    def propose(self, name: str, data: bytes) -> int | None:
+        index = self.core(name).propose(data, self.now_ms)
+        self._turn(self.actors[name])
+        return index
+
+    def order(self, name: str, what: Callable[[Consensus], object]) -> None:
+        """Have a broker do something that a person ordered."""
+        what(self.core(name))
+        self._turn(self.actors[name])
+
+    # Time.
+
+    def run(self, ms: int) -> None:
+        end_ms = self.now_ms + ms
+        while self._step(end_ms):
+            pass
+        self.now_ms = end_ms
+
+    def run_until(self, holds: Callable[[], bool], ms_max: int = 20_000) -> int:
+        """Run until the condition holds; how long it took. Fails after ``ms_max``."""
+        began_ms = self.now_ms
+        while not holds():
+            assert self._step(began_ms + ms_max), f"not within {ms_max} ms:\n{self.play()}"
+        return self.now_ms - began_ms
+
+    def _step(self, end_ms: int) -> bool:
+        """Do what is next, if it is due by ``end_ms``."""
+        event_ms = self._events[0][0] if self._events else NEVER_MS
+        wake_ms, name = NEVER_MS, ""
+        for actor in self.actors.values():
+            if actor.core is not None:
+                due_ms = max(actor.core.next_deadline_ms(), self.now_ms)
+                if due_ms < wake_ms:
+                    wake_ms, name = due_ms, actor.name
+        if min(event_ms, wake_ms) > end_ms:
+            return False
+        if event_ms <= wake_ms:
+            self.now_ms = max(self.now_ms, event_ms)
+            heapq.heappop(self._events)[2]()
+        else:
+            self.now_ms = max(self.now_ms, wake_ms)
+            self.core(name).tick(self.now_ms)
+            assert self.core(name).next_deadline_ms() > self.now_ms, f"{name} never rests"
+            self._turn(self.actors[name])
+        return True
+
+    def at(self, ms: int, what: Callable[[], None]) -> None:
+        self._events_made += 1
+        heapq.heappush(self._events, (self.now_ms + ms, self._events_made, what))
+
+    # Driving a core: the duties of Ready, in order.
+
+    def _turn(self, actor: Actor) -> None:
+        core = actor.core
+        assert core is not None
+        while True:
+            ready = core.ready()
+            if ready.is_empty():
+                break
+            if ready.batch is not None:
+                actor.store.submit(ready.batch, ready.token)
+                if not actor.hanging:
+                    self.at(SYNC_MS, lambda: self._sync(actor, core))
+            for name, message in ready.messages:
+                self._send(actor.name, name, message)
+            if ready.snapshot is not None:
+                actor.state[:] = ready.snapshot.data.split(b"\n") if ready.snapshot.data else []
+                actor.entries.clear()
+                core.applied(ready.snapshot.index, self.now_ms)
+            if ready.committed:
+                actor.apply(ready.committed)
+                core.applied(ready.committed[-1].index, self.now_ms)
+            for event in ready.events:
+                self.say(f"{actor.name} {_describe(event)}")
+            if core.snapshot_due:
+                core.snapshot_taken(b"\n".join(actor.state))
+        self.on_ready(actor)
+
+    def _sync(self, actor: Actor, core: Consensus) -> None:
+        if actor.core is core and not actor.hanging:
+            token = actor.store.sync()
+            if token:
+                core.written(token, self.now_ms)
+                self._turn(actor)
+
+    def _send(self, sender: str, receiver: str, message: Message) -> None:
+        number = self.links[(sender, receiver)]
+        if (sender, receiver) in self.blocked:
+            return
+        if self.verbose or not isinstance(message, BREATH):
+            self.say(f"{sender} -> {receiver}  {_words(message)}")
+        data = encode(message)
+        self.at(DELAY_MS, lambda: self._deliver(sender, receiver, number, data))
+
+    def _deliver(self, sender: str, receiver: str, number: int, data: bytes) -> None:
+        if self.links.get((sender, receiver)) == number:
+            self.core(receiver).step(sender, decode(data), self.now_ms)
+            self._turn(self.actors[receiver])
+
+    # The script.
+
+    def say(self, line: str) -> None:
+        self.lines.append(f"{self.now_ms - self._epoch_ms:5}  {line}")
+
+    def play(self) -> str:
+        return "\n".join(self.lines)
+
+    def curtain(self) -> None:
+        """Forget what was said, and count time anew."""
+        self.lines.clear()
+        self._epoch_ms = self.now_ms
+
+    # What the audience knows.
+
+    def roots(self) -> list[str]:
+        return [a.name for a in self.actors.values() if a.core is not None and a.core.is_root]
+
+    def holders(self) -> list[str]:
+        """Brokers with a lease."""
+        return [
+            a.name
+            for a in self.actors.values()
+            if a.core is not None and a.core.holds_lease(self.now_ms)
+        ]
+
+
+def _describe(event: object) -> str:
+    fields = [str(getattr(event, name)) for name in type(event).__slots__]  # type: ignore[attr-defined]
+    return f"* {type(event).__name__} {' '.join(fields)}".rstrip()
+
+
+def _words(message: Message) -> str:
+    if isinstance(message, PreVote):
+        impatient = ", impatient" if message.impatient else ""
+        return f"PreVote, log {message.last_term}/{message.last_index}{impatient}"
+    if isinstance(message, PreVoteAnswer):
+        return "yes, stand" if message.yes else f"no: {message.reason}"
+    if isinstance(message, Vote):
+        return f"Vote in term {message.term}, log {message.last_term}/{message.last_index}"
+    if isinstance(message, VoteAnswer):
+        return f"my vote in term {message.term}" if message.yes else f"no vote: {message.reason}"
+    return str(message)
