@@ -21,9 +21,10 @@ GENERATORS = $(wildcard tools/generate_*.py)
 LISTEN ?= 127.0.0.1:5672
 HTTP ?= 127.0.0.1:15672
 DATA ?= ./data
+UP_DATA ?= ./data/cluster
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check unit interop soak bench build clean constraints test-deps
+.PHONY: help run up test check unit interop soak bench build clean constraints test-deps
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +34,9 @@ run: build ## set up, compile, and start a broker on 127.0.0.1:5672 with its sto
 	@echo "HTTP:        http://$(HTTP)/"
 	@echo "store:       $(DATA)        stop with Ctrl-C"
 	@exec $(BIN)/rhizome serve --listen $(LISTEN) --http $(HTTP) --data $(DATA)
+
+up: build ## set up, compile, and start a cluster of three brokers; UP="--secondaries 2" passes options
+	@exec $(BIN)/rhizome up --data $(UP_DATA) $(UP)
 
 test: check test-deps ## set up everything and pass all tests, compiled and interpreted
 	RHIZOME_EXPECT=$$(cat build/form) $(BIN)/python -m pytest -m "not soak" $(SUITE_DIRS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,7 +41,7 @@ def up(
     ] = None,
     data: Annotated[
         Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster.")
-    ] = Path("data"),
+    ] = Path("data/cluster"),
     restart: Annotated[
         str, typer.Option("--restart", metavar="NAME", help="Start a broker again, see below.")
     ] = "",
@@ -136,9 +137,9 @@ def hints(layout: Layout, root: Root) -> list[str]:
         ("see how they are", f"rhizome status{where}   or {first.http}/"),
     ]
     if len(layout.places) > 1:
-        again = f"rhizome up --data {layout.directory} --restart {victim.name}"
+        again = f"rhizome up --data {quote(str(layout.directory))} --restart {victim.name}"
         lines += [
-            ("kill the root", f"kill -9 $(cat {victim.pid_file})"),
+            ("kill the root", f"kill -9 $(cat {quote(str(victim.pid_file))})"),
             ("start it again", again),
         ]
     lines.append(("stop everything", "Ctrl-C"))

@@ -15,6 +15,7 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final, TypeVar
 
 from rhizome.cli.errors import CliError, describe_failure
@@ -125,7 +126,7 @@ class LocalCluster:
             return
         name = run.place.name
         self.say(f"{name} {run.how_it_ended()} and stays down; start it again with")
-        self.say(f"    rhizome up --data {self.layout.directory} --restart {name}")
+        self.say(f"    rhizome up --data {quote(str(self.layout.directory))} --restart {name}")
         self._tell_root()
 
     def _tell_root(self) -> None:
