@@ -11,8 +11,9 @@ Fields may be added with defaults; anything else needs a new version.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Final, get_type_hints
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from rhizome.amqp.values import encode_table, read_table
 from rhizome.errors import AmqpError, RhizomeError
@@ -278,58 +279,75 @@ OPERATIONS: Final[dict[str, type[Command]]] = {
     "delete-parameter": DeleteParameter,
 }
 
-_NAMES: Final = {command: name for name, command in OPERATIONS.items()}
-_HINTS: Final = {command: get_type_hints(command) for command in _NAMES}
+
+class Codec:
+    """Encodes and decodes the commands of one machine, by the names that it gives them."""
+
+    def __init__(self, operations: Mapping[str, type[Command]]) -> None:
+        self._operations = operations
+        self._names = {command: name for name, command in operations.items()}
+        self._hints = {command: get_type_hints(command) for command in self._names}
+
+    def knows(self, command: Command) -> bool:
+        return type(command) in self._names
+
+    def encode(self, command: Command) -> bytes:
+        """The bytes of a command; raises ValueError for a value that no AMQP table can hold."""
+        table: dict[str, object] = {"v": COMMAND_VERSION, "op": self._names[type(command)]}
+        for name, hint in self._hints[type(command)].items():
+            table[name] = _raw_value(getattr(command, name), hint)
+        return encode_table(table)
+
+    def decode(self, data: bytes) -> Command:
+        """The command in ``data``; raises DamagedCommandError."""
+        try:
+            table, end = read_table(data, 0)
+            if int(end) != len(data):
+                behind = len(data) - int(end)
+                raise DamagedCommandError(f"a command has {behind} bytes behind its end")
+            return self._from_table(table)
+        except AmqpError as error:
+            raise DamagedCommandError(f"a command is damaged: {error.text}") from error
+
+    def _from_table(self, table: dict[str, object]) -> Command:
+        version = table.pop("v", None)
+        if version != COMMAND_VERSION:
+            raise DamagedCommandError(
+                f"a command has version {version!r} and this broker knows {COMMAND_VERSION}: "
+                "upgrade it"
+            )
+        operation = table.pop("op", None)
+        command = self._operations.get(operation) if isinstance(operation, str) else None
+        if command is None:
+            raise DamagedCommandError(f"unknown command {operation!r}: upgrade this broker")
+        return command(**_fields(f"command {operation}", command, self._hints[command], table))
 
 
-def encode(command: Command) -> bytes:
-    """The bytes of a command; raises ValueError for a value that no AMQP table can hold."""
-    table: dict[str, object] = {"v": COMMAND_VERSION, "op": _NAMES[type(command)]}
-    for name, hint in _HINTS[type(command)].items():
-        value: object = getattr(command, name)
-        if isinstance(value, tuple):
-            value = list(value)
-        elif isinstance(value, dict) and hint is not object:
-            value = encode_table(value)
-        elif hint is object:
-            value = encode_table({"": value})
-        table[name] = value
-    return encode_table(table)
-
-
-def decode(data: bytes) -> Command:
-    """The command in ``data``; raises DamagedCommandError."""
-    try:
-        table, end = read_table(data, 0)
-        if int(end) != len(data):
-            raise DamagedCommandError(f"a command has {len(data) - int(end)} bytes behind its end")
-        return _from_table(table)
-    except AmqpError as error:
-        raise DamagedCommandError(f"a command is damaged: {error.text}") from error
-
-
-def _from_table(table: dict[str, object]) -> Command:
-    version = table.get("v")
-    if version != COMMAND_VERSION:
-        raise DamagedCommandError(
-            f"a command has version {version!r} and this broker knows {COMMAND_VERSION}: upgrade it"
-        )
-    operation = table.get("op")
-    command = OPERATIONS.get(operation) if isinstance(operation, str) else None
-    if command is None:
-        raise DamagedCommandError(f"unknown command {operation!r}: upgrade this broker")
+def _fields(
+    what: str, kind: type[Any], hints: dict[str, object], table: dict[str, object]
+) -> dict[str, object]:
+    """The fields of a dataclass from their encoded forms."""
     given: dict[str, object] = {}
-    for known in fields(command):
+    for known in fields(kind):
         if known.name in table:
-            given[known.name] = _field_value(table[known.name], _HINTS[command][known.name])
+            given[known.name] = _field_value(table[known.name], hints[known.name])
         elif known.default is MISSING and known.default_factory is MISSING:
-            raise DamagedCommandError(f"command {operation} lacks the field {known.name!r}")
-    unknown = sorted(set(table) - set(given) - {"v", "op"})
+            raise DamagedCommandError(f"{what} lacks the field {known.name!r}")
+    unknown = sorted(set(table) - set(given))
     if unknown:
-        raise DamagedCommandError(
-            f"command {operation} has unknown fields {unknown}: upgrade the broker"
-        )
-    return command(**given)
+        raise DamagedCommandError(f"{what} has unknown fields {unknown}: upgrade the broker")
+    return given
+
+
+def _raw_value(value: object, hint: object) -> object:
+    """The encoded form of a field's value."""
+    if hint is object:
+        return encode_table({"": value})
+    if isinstance(value, dict):
+        return encode_table(value)
+    if isinstance(value, tuple):
+        return [vars(item) if is_dataclass(item) else item for item in value]
+    return value
 
 
 def _field_value(raw: object, hint: object) -> object:
@@ -341,8 +359,28 @@ def _field_value(raw: object, hint: object) -> object:
         if hint is object and "" in table:
             return table[""]
     elif isinstance(raw, list):
-        if hint == tuple[str, ...] and all(isinstance(item, str) for item in raw):
-            return tuple(raw)
+        if get_origin(hint) is tuple:
+            return tuple(_item_value(item, get_args(hint)[0]) for item in raw)
     elif isinstance(hint, type) and type(raw) is hint:
         return raw
     raise DamagedCommandError(f"a command has {raw!r} where {hint} belongs")
+
+
+def _item_value(raw: object, kind: type[Any]) -> object:
+    """One of several: a text, or a dataclass of plain fields."""
+    if is_dataclass(kind) and isinstance(raw, dict):
+        return kind(**_fields(kind.__name__, kind, get_type_hints(kind), raw))
+    return _field_value(raw, kind)
+
+
+_CODEC: Final = Codec(OPERATIONS)
+
+
+def encode(command: Command) -> bytes:
+    """The bytes of a command; raises ValueError for a value that no AMQP table can hold."""
+    return _CODEC.encode(command)
+
+
+def decode(data: bytes) -> Command:
+    """The command in ``data``; raises DamagedCommandError."""
+    return _CODEC.decode(data)

@@ -36,7 +36,8 @@ from rhizome.broker.commands import (
     decode,
     encode,
 )
-from rhizome.broker.routing.destination import Destination
+from rhizome.broker.definitions import Policy, QueueDefinition
+from rhizome.broker.routing.destination import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.vhost import PREDECLARED_EXCHANGES, VHost
 from rhizome.errors import AmqpError
@@ -103,24 +104,36 @@ def read(data: bytes) -> Snapshot:
 
 
 def commands_of(state: State, transient: bool) -> Iterator[Command]:
-    """The commands that make the shared part of a state."""
+    """The commands that make the shared part of a state: those of each of its tables."""
     for vhost in state.vhosts.values():
-        yield PutVhost(vhost.name, vhost.description, vhost.tags)
-        yield from _policies(vhost)
-        yield from _exchanges(vhost, transient)
-        yield from _queues(vhost, transient)
-        yield from _bindings(vhost, transient)
-        for limit, value in vhost.limits.items():
-            yield PutLimit(SCOPE_VHOST, vhost.name, limit, value)
-    yield from _accounts(state)
-    for (component, place, name), content in state.parameters.items():
-        yield PutParameter(component, place, name, content)
+        yield vhost_command(vhost)
+        yield from policy_commands(vhost.policies)
+        yield from policy_commands(vhost.operator_policies)
+        yield from exchange_commands(vhost, transient)
+        yield from queue_commands(vhost, transient)
+        for exchange in vhost.router.exchanges.values():
+            if exchange.durable or transient:
+                yield from bind_commands(vhost, exchange, transient)
+        yield from limit_commands(SCOPE_VHOST, vhost.name, vhost.limits)
+    yield from user_commands(state)
+    yield from permission_commands(state)
+    yield from topic_permission_commands(state)
+    for user, limits in state.accounts.limits.items():
+        yield from limit_commands(SCOPE_USER, user, limits)
+    yield from parameter_commands(state)
 
 
-def _policies(vhost: VHost) -> Iterator[Command]:
-    for policy in [*vhost.policies.values(), *vhost.operator_policies.values()]:
+# --- tables
+
+
+def vhost_command(vhost: VHost) -> PutVhost:
+    return PutVhost(vhost.name, vhost.description, vhost.tags)
+
+
+def policy_commands(policies: dict[str, Policy]) -> Iterator[Command]:
+    for policy in policies.values():
         yield PutPolicy(
-            vhost.name,
+            policy.vhost,
             policy.name,
             policy.pattern,
             policy.definition,
@@ -130,54 +143,88 @@ def _policies(vhost: VHost) -> Iterator[Command]:
         )
 
 
-def _exchanges(vhost: VHost, transient: bool) -> Iterator[Command]:
+def exchange_commands(vhost: VHost, transient: bool) -> Iterator[Command]:
     for exchange in vhost.router.exchanges.values():
         if exchange.name == "" or exchange.name in PREDECLARED_EXCHANGES:
             continue
         if exchange.durable or transient:
-            yield DeclareExchange(
-                vhost.name,
-                exchange.name,
-                exchange.kind,
-                exchange.durable,
-                exchange.auto_delete,
-                exchange.internal,
-                exchange.arguments,
-                exchange.id,
-            )
+            yield exchange_command(exchange)
 
 
-def _queues(vhost: VHost, transient: bool) -> Iterator[Command]:
+def queue_commands(vhost: VHost, transient: bool) -> Iterator[Command]:
     for queue in vhost.queues.values():
         if _is_kept(vhost, vhost.destinations[queue.name], transient):
-            yield DeclareQueue(
-                vhost.name,
-                queue.name,
-                queue.durable,
-                queue.auto_delete,
-                "",
-                queue.arguments,
-                queue.user,
-                queue.id,
-                queue.group,
-            )
+            yield queue_command(queue)
 
 
-def _bindings(vhost: VHost, transient: bool) -> Iterator[Command]:
-    for exchange in vhost.router.exchanges.values():
-        if not (exchange.durable or transient):
-            continue
-        for binding in exchange.bindings():
-            destination = binding.destination
-            if _is_kept(vhost, destination, transient):
-                yield Bind(
-                    vhost.name,
-                    exchange.name,
-                    destination.name,
-                    EXCHANGE if destination.is_exchange else QUEUE,
-                    binding.key,
-                    binding.arguments,
-                )
+def bind_commands(vhost: VHost, exchange: Exchange, transient: bool) -> Iterator[Command]:
+    for binding in exchange.bindings():
+        if _is_kept(vhost, binding.destination, transient):
+            yield bind_command(vhost.name, binding)
+
+
+def limit_commands(scope: str, name: str, limits: dict[str, int]) -> Iterator[Command]:
+    for limit, value in limits.items():
+        yield PutLimit(scope, name, limit, value)
+
+
+def user_commands(state: State) -> Iterator[Command]:
+    for user in state.users.values():
+        yield PutUser(user.name, user.password_hash, user.kind, user.tags)
+
+
+def permission_commands(state: State) -> Iterator[Command]:
+    for right in state.permissions.values():
+        yield PutPermission(right.user, right.vhost, right.configure, right.write, right.read)
+
+
+def topic_permission_commands(state: State) -> Iterator[Command]:
+    for rule in state.topic_permissions.values():
+        yield PutTopicPermission(rule.user, rule.vhost, rule.exchange, rule.write, rule.read)
+
+
+def parameter_commands(state: State) -> Iterator[Command]:
+    for (component, vhost, name), value in state.parameters.items():
+        yield PutParameter(component, vhost, name, value)
+
+
+# --- single objects
+
+
+def exchange_command(exchange: Exchange) -> DeclareExchange:
+    """What declares an exchange as it is."""
+    return DeclareExchange(
+        exchange.vhost,
+        exchange.name,
+        exchange.kind,
+        exchange.durable,
+        exchange.auto_delete,
+        exchange.internal,
+        exchange.arguments,
+        exchange.id,
+    )
+
+
+def queue_command(queue: QueueDefinition) -> DeclareQueue:
+    """What declares a shared queue as it is."""
+    return DeclareQueue(
+        queue.vhost,
+        queue.name,
+        queue.durable,
+        queue.auto_delete,
+        "",
+        queue.arguments,
+        queue.user,
+        queue.id,
+        queue.group,
+    )
+
+
+def bind_command(vhost: str, binding: Binding) -> Bind:
+    """What makes a shared binding."""
+    destination = binding.destination
+    kind = EXCHANGE if destination.is_exchange else QUEUE
+    return Bind(vhost, binding.source, destination.name, kind, binding.key, binding.arguments)
 
 
 def _is_kept(vhost: VHost, destination: Destination, transient: bool) -> bool:
@@ -187,15 +234,3 @@ def _is_kept(vhost: VHost, destination: Destination, transient: bool) -> bool:
     if isinstance(destination, Exchange):
         return destination.durable or transient
     return vhost.queues[destination.name].durable or transient
-
-
-def _accounts(state: State) -> Iterator[Command]:
-    for user in state.users.values():
-        yield PutUser(user.name, user.password_hash, user.kind, user.tags)
-    for right in state.permissions.values():
-        yield PutPermission(right.user, right.vhost, right.configure, right.write, right.read)
-    for rule in state.topic_permissions.values():
-        yield PutTopicPermission(rule.user, rule.vhost, rule.exchange, rule.write, rule.read)
-    for user_name, limits in state.accounts.limits.items():
-        for limit, value in limits.items():
-            yield PutLimit(SCOPE_USER, user_name, limit, value)
