@@ -1,0 +1,51 @@
+"""From the [cluster] section to what the cores take: their times, and the hash of the primaries."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from rhizome.cluster.consensus.settings import ConsensusSettings
+from rhizome.cluster.link.peers import LinkSettings
+from rhizome.server.cluster_section import ClusterSection
+
+FRAME_BYTES_MORE: Final = 1 << 20
+"""Room in a link's frame beside the largest message body."""
+
+LINK_HEARTBEATS: Final = 5
+"""Heartbeats in the time after which a silent link counts as broken."""
+
+
+def consensus_settings(section: ClusterSection) -> ConsensusSettings:
+    return ConsensusSettings(
+        heartbeat_ms=section.heartbeat_ms,
+        root_lease_ms=section.root_lease_ms,
+        election_patience_ms=section.election_patience_ms,
+        startup_patience_ms=section.startup_patience_ms,
+        home_lease_ms=section.home_lease_ms,
+        max_drift=section.max_drift,
+    )
+
+
+def link_settings(section: ClusterSection, message_bytes_max: int) -> LinkSettings:
+    return LinkSettings(
+        heartbeat_ms=section.link_timeout_ms // LINK_HEARTBEATS,
+        timeout_ms=section.link_timeout_ms,
+        dial_timeout_ms=section.link_timeout_ms,
+        delay_ms=section.reconnect_delay_ms,
+        delay_max_ms=section.reconnect_delay_max_ms,
+        stable_ms=section.link_timeout_ms,
+        buffer_bytes=section.link_buffer_bytes,
+        frame_bytes_max=message_bytes_max + FRAME_BYTES_MORE,
+        needs_certificate=section.tls,
+    )
+
+
+def primaries_hash(section: ClusterSection) -> str:
+    """The same for all who mean the same primaries (R7).
+
+    Of the names only, in any order: one broker may be dialled at different addresses from
+    different places.
+    """
+    names = "\n".join(sorted(section.primary_names))
+    return hashlib.sha256(names.encode()).hexdigest()
