@@ -16,6 +16,7 @@ from random import Random
 
 from rhizome.cluster.consensus import ALL_RULES, NEVER_MS, Consensus, ConsensusSettings, Rules
 from rhizome.cluster.consensus.entries import APPLICATION
+from rhizome.cluster.consensus.events import Event
 from rhizome.cluster.consensus.messages import (
     Append,
     AppendAnswer,
@@ -53,6 +54,7 @@ class Actor:
         self.core: Consensus | None = None
         self.hanging = False
         self.starting = False
+        self.clock_permille = 1000
         self.state: list[bytes] = []
         self.entries: list[Entry] = []
         self.store = self._empty_store()
@@ -105,17 +107,23 @@ class Stage:
         self.links: dict[tuple[str, str], int] = {}
         """Linked pairs, with the number of the link: what is under way on an older one is lost."""
         self.blocked: dict[tuple[str, str], None] = {}
-        self.on_ready: Callable[[Actor], None] = lambda actor: None
+        self.on_event: Callable[[Actor, Event], None] = lambda actor, event: None
+        self.on_turn: Callable[[Actor], None] = lambda actor: None
         self._links_made = 0
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._events_made = 0
-        self._wakes: dict[str, int] = {}
-        self._last_ms: dict[tuple[str, str], int] = {}
+        self.delay: Callable[[], int] = lambda: DELAY_MS
+        self.sync_delay: Callable[[], int] = lambda: SYNC_MS
+        self._arrivals: dict[tuple[str, str], int] = {}
         self._epoch_ms = self.now_ms
         for name in primaries:
             self.actors[name] = Actor(name, PRIMARY, primaries)
         for name in secondaries:
             self.actors[name] = Actor(name, SECONDARY, None)
+
+    def clock(self, name: str) -> int:
+        """The broker's own monotonic clock, which may be fast or slow."""
+        return self.now_ms * self.actors[name].clock_permille // 1000
 
     def core(self, name: str) -> Consensus:
         core = self.actors[name].core
@@ -144,7 +152,7 @@ class Stage:
             actor.store.load(),
             self.settings,
             Random(f"{self.seed} {actor.name} {actor.starts}"),
-            self.now_ms,
+            self.clock(actor.name),
             actor.bootstrap,
             starting=actor.starting,
             rules=self.rules,
@@ -165,7 +173,7 @@ class Stage:
         self._links_made += 1
         self.links[(a, b)] = self.links[(b, a)] = self._links_made
         for me, peer in ((a, b), (b, a)):
-            self.core(me).peer_up(self.actors[peer].hello(), self.now_ms)
+            self.core(me).peer_up(self.actors[peer].hello(), self.clock(me))
             self._turn(self.actors[me])
 
     def cut(self, a: str, b: str) -> None:
@@ -193,7 +201,7 @@ class Stage:
             return
         del self.links[(b, a)]
         for me, peer in ((a, b), (b, a)):
-            self.core(me).peer_down(peer, self.now_ms)
+            self.core(me).peer_down(peer, self.clock(me))
             self._turn(self.actors[me])
 
     def hang_disk(self, name: str) -> None:
@@ -206,14 +214,16 @@ class Stage:
         self._sync(self.actors[name], self.core(name))
 
     def propose(self, name: str, data: bytes) -> int | None:
-        index = self.core(name).propose(data, self.now_ms)
+        index = self.core(name).propose(data, self.clock(name))
         self._turn(self.actors[name])
         return index
 
-    def order(self, name: str, what: Callable[[Consensus], object]) -> None:
-        """Have a broker do something that a person ordered."""
-        what(self.core(name))
-        self._turn(self.actors[name])
+    def order(self, name: str, what: Callable[[Consensus, int], object]) -> None:
+        """Have a broker do something that a person ordered, at its own time."""
+        try:
+            what(self.core(name), self.clock(name))
+        finally:
+            self._turn(self.actors[name])
 
     # Time.
 
@@ -236,7 +246,8 @@ class Stage:
         wake_ms, name = NEVER_MS, ""
         for actor in self.actors.values():
             if actor.core is not None:
-                due_ms = max(actor.core.next_deadline_ms(), self.now_ms)
+                deadline_ms = min(actor.core.next_deadline_ms(), NEVER_MS // 2000)
+                due_ms = max(-(-deadline_ms * 1000 // actor.clock_permille), self.now_ms)
                 if due_ms < wake_ms:
                     wake_ms, name = due_ms, actor.name
         if min(event_ms, wake_ms) > end_ms:
@@ -246,8 +257,8 @@ class Stage:
             heapq.heappop(self._events)[2]()
         else:
             self.now_ms = max(self.now_ms, wake_ms)
-            self.core(name).tick(self.now_ms)
-            assert self.core(name).next_deadline_ms() > self.now_ms, f"{name} never rests"
+            self.core(name).tick(self.clock(name))
+            assert self.core(name).next_deadline_ms() > self.clock(name), f"{name} never rests"
             self._turn(self.actors[name])
         return True
 
@@ -267,27 +278,28 @@ class Stage:
             if ready.batch is not None:
                 actor.store.submit(ready.batch, ready.token)
                 if not actor.hanging:
-                    self.at(SYNC_MS, lambda: self._sync(actor, core))
+                    self.at(self.sync_delay(), lambda: self._sync(actor, core))
             for name, message in ready.messages:
                 self._send(actor.name, name, message)
             if ready.snapshot is not None:
                 actor.state[:] = ready.snapshot.data.split(b"\n") if ready.snapshot.data else []
                 actor.entries.clear()
-                core.applied(ready.snapshot.index, self.now_ms)
+                core.applied(ready.snapshot.index, self.clock(actor.name))
             if ready.committed:
                 actor.apply(ready.committed)
-                core.applied(ready.committed[-1].index, self.now_ms)
+                core.applied(ready.committed[-1].index, self.clock(actor.name))
             for event in ready.events:
                 self.say(f"{actor.name} {_describe(event)}")
+                self.on_event(actor, event)
             if core.snapshot_due:
                 core.snapshot_taken(b"\n".join(actor.state))
-        self.on_ready(actor)
+        self.on_turn(actor)
 
     def _sync(self, actor: Actor, core: Consensus) -> None:
         if actor.core is core and not actor.hanging:
             token = actor.store.sync()
             if token:
-                core.written(token, self.now_ms)
+                core.written(token, self.clock(actor.name))
                 self._turn(actor)
 
     def _send(self, sender: str, receiver: str, message: Message) -> None:
@@ -297,11 +309,14 @@ class Stage:
         if self.verbose or not isinstance(message, BREATH):
             self.say(f"{sender} -> {receiver}  {_words(message)}")
         data = encode(message)
-        self.at(DELAY_MS, lambda: self._deliver(sender, receiver, number, data))
+        pair = (sender, receiver)
+        arrives_ms = max(self.now_ms + self.delay(), self._arrivals.get(pair, 0))
+        self._arrivals[pair] = arrives_ms
+        self.at(arrives_ms - self.now_ms, lambda: self._deliver(sender, receiver, number, data))
 
     def _deliver(self, sender: str, receiver: str, number: int, data: bytes) -> None:
         if self.links.get((sender, receiver)) == number:
-            self.core(receiver).step(sender, decode(data), self.now_ms)
+            self.core(receiver).step(sender, decode(data), self.clock(receiver))
             self._turn(self.actors[receiver])
 
     # The script.
@@ -327,12 +342,12 @@ class Stage:
         return [
             a.name
             for a in self.actors.values()
-            if a.core is not None and a.core.holds_lease(self.now_ms)
+            if a.core is not None and a.core.holds_lease(self.clock(a.name))
         ]
 
 
-def _describe(event: object) -> str:
-    fields = [str(getattr(event, name)) for name in type(event).__slots__]  # type: ignore[attr-defined]
+def _describe(event: Event) -> str:
+    fields = [str(getattr(event, name)) for name in type(event).__slots__]
     return f"* {type(event).__name__} {' '.join(fields)}".rstrip()
 
 

@@ -11,6 +11,7 @@ is admitted in two steps: its old identity is removed, then the new one is bound
 
 from __future__ import annotations
 
+from rhizome.cluster.consensus.desk import Desk
 from rhizome.cluster.consensus.entries import MEMBERSHIP, payload
 from rhizome.cluster.consensus.membership import Membership, Voter, one_vote_per_machine
 from rhizome.cluster.consensus.office import Office
@@ -44,7 +45,23 @@ def remove_voter(office: Office, name: str) -> int:
         raise ChangeRefused(f"{name} is the root: have it hand over its office first")
     if membership.get(name) is None:
         raise ChangeRefused(f"{name} is no primary of this cluster")
-    return _propose(office, membership.without(name))
+    remaining = membership.without(name)
+    here, needed = _present(office.desk, remaining), remaining.electing(office.desk.rules)
+    if here < needed:
+        raise ChangeRefused(
+            f"without {name} electing a root would need {needed} primaries and only {here} are "
+            "here: bring the others back first, or remove them first"
+        )
+    return _propose(office, remaining)
+
+
+def _present(desk: Desk, membership: Membership) -> int:
+    """How many voters are linked now and are the ones that are meant, this one included."""
+    return sum(
+        desk.counts(membership, voter)
+        for voter in membership.voting()
+        if voter.name == desk.me.name or desk.is_up(voter.name)
+    )
 
 
 def tend(office: Office) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rhizome.cluster.consensus import changes
 from rhizome.cluster.consensus.desk import Chance, Desk, FailoverPolicy
 from rhizome.cluster.consensus.entries import APPLICATION, FOUNDING, Founding, Registration, payload
+from rhizome.cluster.consensus.log import size_of
 from rhizome.cluster.consensus.machine import Machine
 from rhizome.cluster.consensus.membership import Membership, Voter
 from rhizome.cluster.consensus.messages import NO_STAMP, Farewell, Message
@@ -108,10 +109,9 @@ class Consensus:
         if self.desk.applied != ledger.commit or self.machine.pending.committed:
             return False
         snapshot_index = ledger.snapshot.index if ledger.snapshot else 0
-        grown = self.desk.applied - max(snapshot_index, ledger.log.start.index)
-        if grown < settings.log_entries_max and ledger.log.bytes < settings.log_bytes_max:
-            return False
-        return grown > 0
+        if ledger.commit - snapshot_index >= settings.log_entries_max:
+            return True
+        return self.machine.bytes_since_snapshot >= settings.log_bytes_max
 
     # Inputs.
 
@@ -179,7 +179,19 @@ class Consensus:
         assert desk.applied == index, "a snapshot holds all that is committed"
         body = encode_snapshot(desk.registry, data)
         snapshot = Snapshot(index, desk.ledger.log.term_at(index), body)
-        desk.ledger.keep_snapshot(snapshot, desk.settings.log_entries_kept)
+        desk.ledger.keep_snapshot(snapshot, self._log_start(index))
+        self.machine.bytes_since_snapshot = 0
+
+    def _log_start(self, snapshot_index: int) -> int:
+        """Where the log begins after a snapshot: a little is kept for brokers a little behind."""
+        log, settings = self.desk.ledger.log, self.desk.settings
+        start, size = snapshot_index, 0
+        while start > max(log.start.index, snapshot_index - settings.log_entries_kept):
+            size += size_of(log.entry(start))
+            if size > settings.log_bytes_max // 4:
+                break
+            start -= 1
+        return start
 
     # What people and the application ask for.
 
@@ -263,7 +275,7 @@ class Consensus:
         if self.machine.office is not None:
             changes.tend(self.machine.office)
             self.machine.office.flush()
-            self.machine.settled_index = self.machine.office.given.settled
+            self.machine.note_settled(self.machine.office.given.settled)
             if self.machine.office.handed_over:
                 patience_ms = self.desk.settings.election_patience_ms
                 self.machine.quiet_until_ms = self.desk.now_ms + 2 * patience_ms

@@ -19,6 +19,7 @@ from rhizome.cluster.consensus.desk import Desk
 from rhizome.cluster.consensus.entries import EMPTY, Tenure
 from rhizome.cluster.consensus.events import BrokerLeaseLive, BrokerLeaseOver
 from rhizome.cluster.consensus.messages import NO_STAMP
+from rhizome.cluster.consensus.registry import Registry
 from rhizome.cluster.consensus.settings import NEVER_MS
 
 
@@ -88,8 +89,8 @@ class GivenLeases:
         may hold a lease that was granted the moment before."""
         desk = self.desk
         tenure = last_tenure(desk)
-        until_ms = desk.now_ms + desk.settings.honoured_ms(desk.settings.home_lease_ms)
-        for broker in desk.registry.brokers:
+        until_ms = self._honoured_until_ms()
+        for broker in _registry_of_whole_log(desk).brokers:
             name, incarnation = broker.registration.name, broker.registration.incarnation
             if name == desk.me.name:
                 continue
@@ -163,6 +164,15 @@ class GivenLeases:
 
     def deadline_ms(self) -> int:
         return min((lease.until_ms for lease in self.leases.values()), default=NEVER_MS)
+
+
+def _registry_of_whole_log(desk: Desk) -> Registry:
+    """With the entries that this broker doesn't know to be committed yet: the root before may have
+    known it, and granted leases to those registered there."""
+    registry = desk.registry
+    for entry in desk.ledger.log.between(desk.ledger.commit + 1, desk.ledger.log.last_index):
+        registry = registry.applied(entry)
+    return registry
 
 
 def last_tenure(desk: Desk) -> tuple[str, str]:

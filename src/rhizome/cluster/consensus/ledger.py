@@ -90,10 +90,10 @@ class Ledger:
         """Have something written, to see whether the disk takes it (R9)."""
         self._commit_due = True
 
-    def keep_snapshot(self, snapshot: Snapshot, entries_kept: int) -> None:
-        """Replace the older part of the log by the state after ``snapshot.index``."""
+    def keep_snapshot(self, snapshot: Snapshot, start: int) -> None:
+        """Replace the log up to ``start`` by the state after ``snapshot.index``."""
+        assert start <= snapshot.index, "the snapshot covers what the log forgets"
         self.snapshot = self._batch.snapshot = snapshot
-        start = max(self.log.start.index, snapshot.index - entries_kept)
         position = Position(start, self.log.term_at(start))
         self.log.compact(position)
         self._batch.log_start = position
@@ -140,6 +140,10 @@ class Ledger:
 
     def is_writing(self) -> bool:
         return bool(self._outstanding)
+
+    def is_stuck(self, now_ms: int, patience_ms: int) -> bool:
+        """Whether the disk has left a batch waiting for too long."""
+        return self.is_writing() and now_ms - self._outstanding[0].submitted_ms > patience_ms
 
     def _lower_synced(self, index: int) -> None:
         self.synced_index = min(self.synced_index, index)

@@ -28,6 +28,7 @@ from rhizome.cluster.consensus.events import (
 )
 from rhizome.cluster.consensus.following import Following
 from rhizome.cluster.consensus.leases import HeldLease
+from rhizome.cluster.consensus.log import size_of
 from rhizome.cluster.consensus.messages import (
     NO_STAMP,
     Append,
@@ -71,6 +72,7 @@ class Machine:
         self.pending = Ready()
         self.quiet_until_ms = 0
         """No candidacy before: somebody else was voted for, or handed the office."""
+        self.bytes_since_snapshot = 0
         self._registered = False
         self._had_lease = False
         self._named = image.cluster_uuid
@@ -139,6 +141,7 @@ class Machine:
         entries = desk.ledger.log.between(first, last)
         for entry in entries:
             desk.registry = desk.registry.applied(entry)
+            self.bytes_since_snapshot += size_of(entry)
         self.pending.committed.extend(entries)
         self._notice_registry()
         if self.office is not None:
@@ -167,9 +170,13 @@ class Machine:
     # Elections.
 
     def stands(self) -> bool:
-        """Whether this broker may be elected at all."""
+        """Whether this broker may be elected at all. One whose disk hangs can't even vote."""
         desk = self.desk
-        return desk.i_vote() and not desk.starting and not self.retired and not self._is_joining()
+        if desk.starting or self.retired or not desk.i_vote():
+            return False
+        if desk.ledger.is_stuck(desk.now_ms, desk.settings.election_patience_ms):
+            return False
+        return not self._is_joining()
 
     def _is_joining(self) -> bool:
         """Whether this broker has no cluster and sees one: then it joins that, and founds none."""
@@ -289,12 +296,16 @@ class Machine:
 
     def _handle_heartbeat(self, message: Heartbeat) -> None:
         self.judge.honour(message.root_lease_ms)
-        self._advance_commit(message.commit)
-        self.settled_index = max(self.settled_index, message.settled)
+        self._advance_commit(min(message.commit, self.desk.ledger.log.last_index))
+        self.note_settled(message.settled)
         if message.granted_ms != NO_STAMP and not self.retired:
             self.held.granted(message.granted_ms, message.home_lease_ms)
         if message.stamp_ms != NO_STAMP:
             self.report(message.stamp_ms)
+
+    def note_settled(self, index: int) -> None:
+        """What was settled once stays so: a new root that begins to count anew takes none back."""
+        self.settled_index = max(self.settled_index, index)
 
     def report(self, stamp_ms: int) -> None:
         """Answer the root, ask for the lease, or to be registered first."""
@@ -314,6 +325,7 @@ class Machine:
         self.desk.registry = body.registry
         self.pending.snapshot = Installation(snapshot.index, body.application)
         self.pending.committed.clear()
+        self.bytes_since_snapshot = 0
         self._notice_registry()
 
     # Links.
@@ -323,11 +335,11 @@ class Machine:
         desk, name = self.desk, hello.name
         if desk.is_up(name):
             self.peer_down(name)
-        ours = desk.registry.cluster_uuid
-        if ours and hello.cluster_uuid and ours != hello.cluster_uuid:
+        if self._is_of_another_cluster(hello):
             reason = (
-                f"{name} belongs to the cluster {hello.cluster_uuid} and this broker to {ours}: "
-                "have it rejoin with its store set aside, or take it out of the configuration"
+                f"{name} belongs to the cluster {hello.cluster_uuid} and this broker to "
+                f"{desk.founding_uuid()}: have one of them rejoin with its store set aside, or "
+                "take it out of the configuration"
             )
             desk.peers.pop(name, None)
             desk.emit(PeerRefused(name, reason))
@@ -346,6 +358,15 @@ class Machine:
             self.office.peer_down(name)
         elif self.candidacy is not None:
             self.candidacy.peer_changed(name)
+
+    def _is_of_another_cluster(self, hello: Hello) -> bool:
+        """A founding entry that lost to another one of the same list is given up for it; that is
+        no reason to give it up for a cluster of other primaries."""
+        desk = self.desk
+        ours = desk.founding_uuid()
+        if not ours or not hello.cluster_uuid or ours == hello.cluster_uuid:
+            return False
+        return bool(desk.registry.cluster_uuid) or hello.primaries_hash != desk.me.primaries_hash
 
     def _learn_of_founding(self, hello: Hello) -> None:
         """A cluster UUID enters a store when it is committed: a peer's proves it for our entry."""

@@ -54,20 +54,20 @@ class Office:
         self._away_since_ms: dict[str, int] = {}
         self._retiring: dict[str, str] = {}
         self._heartbeat_ms = desk.now_ms
-        self._begin()
+        self.first_index = self._begin()
         self.given = GivenLeases(desk, self.first_index)
+        self.register(desk.me)
         for name in desk.up_names():
             self.progress[name] = Progress(desk, name)
 
-    def _begin(self) -> None:
+    def _begin(self) -> int:
         desk = self.desk
         if desk.ledger.log.last_index == 0:
             cluster_uuid = f"{desk.chance.getrandbits(128):032x}"
             founding = Founding(cluster_uuid, "", self._first_membership())
             self.append(FOUNDING, payload(founding))
         tenure = Tenure(desk.me.name, desk.me.incarnation)
-        self.first_index = self.append(EMPTY, payload(tenure)).index
-        self.register(desk.me)
+        return self.append(EMPTY, payload(tenure)).index
 
     def _first_membership(self) -> Membership:
         """The configured list, with the UUIDs of those who are here with an empty store (R7)."""
@@ -76,7 +76,8 @@ class Office:
         voters = []
         for voter in listed.voters:
             hello = desk.hello_of(voter.name)
-            if hello is not None and desk.counts(listed, voter):
+            here = voter.name == desk.me.name or desk.is_up(voter.name)
+            if here and hello is not None and desk.counts(listed, voter):
                 voter = Voter(voter.name, hello.uuid, hello.machine)
             voters.append(voter)
         return Membership(one_vote_per_machine(voters, desk.rules))
@@ -95,10 +96,10 @@ class Office:
         return self._uncommitted_bytes < limit
 
     def register(self, hello: Hello) -> None:
-        """Enter an incarnation into the registry, once."""
+        """Enter an incarnation into the registry, once, if its name is its own (R7)."""
         if self.desk.registry.is_registered(hello.name, hello.incarnation):
             return
-        if self._registering.get(hello.name) == hello.incarnation:
+        if self._registering.get(hello.name) == hello.incarnation or self._name_is_taken(hello):
             return
         self._registering[hello.name] = hello.incarnation
         bare = Registration(
@@ -106,6 +107,16 @@ class Office:
         )
         failover = self.failover_policy(bare, self.desk.registry)
         self.append(REGISTRATION, payload(replace(bare, failover=failover)))
+
+    def _name_is_taken(self, hello: Hello) -> bool:
+        """By a voter that it isn't, or isn't yet again; or by a broker that may hold a lease."""
+        voter = self.desk.electorate.newest.get(hello.name)
+        if voter is not None and voter.uuid and voter.uuid != hello.uuid:
+            return True
+        known = self.desk.registry.get(hello.name)
+        if known is None or known.registration.uuid == hello.uuid:
+            return False
+        return hello.name in self.given.leases
 
     def retire(self, name: str, incarnation: str) -> None:
         if self._retiring.get(name) == incarnation:
@@ -148,7 +159,8 @@ class Office:
         known = self.progress.get(name)
         self.lease.forget(name)
         self._away_since_ms.pop(name, None)
-        if known is not None and known.uuid == self.desk.peers[name].hello.uuid:
+        hello = self.desk.peers[name].hello
+        if known is not None and known.bearer == (hello.uuid, hello.incarnation):
             known.relinked()
         else:
             self.progress[name] = Progress(self.desk, name)
@@ -159,7 +171,8 @@ class Office:
     def reported(self, name: str, report: Report) -> None:
         self.lease.answered(name, report.stamp_ms)
         progress = self.progress[name]
-        held = self.is_ready and self.lease.is_held()
+        retiring = self._retiring.get(name) == self.desk.peers[name].hello.incarnation
+        held = self.is_ready and self.lease.is_held() and not retiring
         had_lease = self._has_lease_of_mine(name)
         if self.given.asked(name, report.asked_ms, report.applied, held):
             progress.granted_ms = report.asked_ms
@@ -186,7 +199,7 @@ class Office:
 
     def tick(self) -> None:
         self.given.expire()
-        self._retire_secondaries()
+        self._retire_absentees()
         desk = self.desk
         if desk.now_ms >= self.heir_until_ms:
             self.heir, self.heir_until_ms = "", NEVER_MS
@@ -204,16 +217,17 @@ class Office:
         if not ledger.is_writing() and self.desk.now_ms >= due_ms:
             ledger.touch()
 
-    def _retire_secondaries(self) -> None:
-        """Of secondaries that stay away. One whose link went down before this office began is
-        counted from its beginning."""
+    def _retire_absentees(self) -> None:
+        """Of brokers that don't vote and stay away. One whose link went down before this office
+        began is counted from its beginning."""
         desk = self.desk
+        members = desk.electorate.newest
         for broker in desk.registry.brokers:
             registration = broker.registration
-            if registration.role != SECONDARY or desk.is_up(registration.name):
+            if members.get(registration.name) is not None or desk.is_up(registration.name):
                 continue
             since_ms = self._away_since_ms.setdefault(registration.name, desk.now_ms)
-            gone = desk.now_ms - since_ms >= desk.settings.secondary_retire_ms
+            gone = desk.now_ms - since_ms >= desk.settings.retire_ms
             if gone and registration.name not in self.given.leases:
                 self.retire(registration.name, registration.incarnation)
 

@@ -32,7 +32,9 @@ class Progress:
     def __init__(self, desk: Desk, name: str) -> None:
         self.desk = desk
         self.name = name
-        self.uuid = desk.peers[name].hello.uuid
+        hello = desk.peers[name].hello
+        self.bearer = (hello.uuid, hello.incarnation)
+        """Whose progress it is: a restarted or replaced broker has to show anew what it holds."""
         self.match = 0
         self.mode = PROBING
         self.next = desk.ledger.log.last_index + 1

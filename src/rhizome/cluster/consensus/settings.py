@@ -33,8 +33,8 @@ class ConsensusSettings:
     startup_patience_ms: int = 3000
     home_lease_ms: int = 3000
     max_drift: float = 0.05
-    secondary_retire_ms: int = 60_000
-    """How long a registered secondary may be away before its incarnation is retired."""
+    retire_ms: int = 60_000
+    """How long a registered broker that doesn't vote may be away before it is retired."""
 
     log_entries_max: int = 4096
     """Applied entries in the log at which the application is asked for a snapshot."""
