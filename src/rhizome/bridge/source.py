@@ -1,0 +1,114 @@
+"""The side that messages are taken from: consumes, and settles what has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rhizome.bridge.errors import LINK_ERRORS
+from rhizome.bridge.flow import Flow, together
+from rhizome.bridge.window import Window
+from rhizome.client import Channel, Consumer, connect
+from rhizome.errors import NotFound
+
+
+class Source:
+    """Fills the window and empties it, session after session."""
+
+    def __init__(self, flow: Flow, stop: asyncio.Event) -> None:
+        self._flow = flow
+        self._side = flow.source
+        self._stop = stop
+        self._is_drained = False
+
+    async def run(self) -> None:
+        """Consume until told to stop and all that was delivered has been settled."""
+        while not self._stop.is_set():
+            try:
+                await self._session()
+            except LINK_ERRORS as error:
+                wait_s = self._side.went_down(error, self._flow.reporter)
+                await self._stopped_within(wait_s)
+
+    async def _stopped_within(self, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._stop.wait()
+        except TimeoutError:
+            pass
+
+    async def _session(self) -> None:
+        settings = self._flow.settings
+        name = f"rhizome bridge {settings.id}"
+        async with connect(self._side.addresses.uris, name=name) as connection:
+            self._side.connected(connection)
+            channel = await connection.channel(prefetch=settings.prefetch)
+            await self._prepare(channel)
+            # The own queue has one bridge: a second one of the same id waits for the end of this.
+            exclusive = settings.exclusive or not settings.queue
+            consumer = channel.consume(settings.source_queue, exclusive=exclusive)
+            await consumer.subscribe()
+            self._opened()
+            try:
+                await self._work(channel, consumer)
+            finally:
+                self._flow.window.close()
+
+    async def _prepare(self, channel: Channel) -> None:
+        """See that there is a queue to consume, and that it gets what it should."""
+        settings = self._flow.settings
+        if settings.queue:
+            await _require_queue(channel, settings.queue)
+            return
+        queue = settings.source_queue
+        await channel.declare_queue(queue, durable=True, arguments=settings.arguments or None)
+        for key in settings.binding_keys:
+            await channel.bind_queue(queue, settings.exchange, key)
+
+    def _opened(self) -> None:
+        flow, side = self._flow, self._side
+        flow.window = Window(flow.recall)
+        flow.reporter.counters.source_sessions += 1
+        side.backoff.reset()
+        flow.came_up(side, f"consuming from {flow.settings.source_label} at {side.address}")
+
+    async def _work(self, channel: Channel, consumer: Consumer) -> None:
+        self._is_drained = False
+        await together(self._receive(consumer), self._drain(consumer), self._settle(channel))
+
+    async def _receive(self, consumer: Consumer) -> None:
+        flow = self._flow
+        while batch := await consumer.batch():
+            for message in batch:
+                if flow.window.add(message).sends:
+                    flow.reporter.counters.recognised += 1
+            flow.count_window()
+            flow.wake.set()
+            flow.done.set()
+
+    async def _drain(self, consumer: Consumer) -> None:
+        """When told to stop: no more deliveries; those that nobody has looked at go back."""
+        await self._stop.wait()
+        await consumer.cancel()
+        self._is_drained = True
+        self._flow.done.set()
+
+    async def _settle(self, channel: Channel) -> None:
+        """Acknowledge what has arrived. Ends when all has, after a stop."""
+        flow = self._flow
+        while not (self._is_drained and not len(flow.window)):
+            await flow.done.wait()
+            flow.done.clear()
+            for tag, is_ack in flow.window.settle():
+                if is_ack:
+                    await channel.ack(tag, multiple=True)
+                else:
+                    await channel.reject(tag)
+            flow.count_window()
+
+
+async def _require_queue(channel: Channel, queue: str) -> None:
+    try:
+        await channel.declare_queue(queue, passive=True)
+    except NotFound as error:
+        text = f"{error.text}; declare it first: rhizome queue declare {queue}"
+        raise NotFound(text, error.class_id, error.method_id) from None

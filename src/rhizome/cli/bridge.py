@@ -1,0 +1,165 @@
+"""`rhizome bridge`: move messages from one cluster to another."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rhizome.bridge import BridgeEvent, BridgeSettings, Refused, load_bridges, run_bridges
+from rhizome.bridge.events import FAILED, Report
+from rhizome.bridge.settings import (
+    CONFIRM_TIMEOUT_S_DEFAULT,
+    DRAIN_S_DEFAULT,
+    HOPS_MAX_DEFAULT,
+    PREFETCH_DEFAULT,
+    RETRY_S_MAX_DEFAULT,
+)
+from rhizome.cli import loops
+from rhizome.cli.errors import CliError, print_failure
+from rhizome.cli.pairs import parse_pairs
+
+app = typer.Typer()
+
+
+@app.command()
+def bridge(
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from", envvar="RHIZOME_BRIDGE_FROM", metavar="URI", help="Cluster to take from."
+        ),
+    ] = "",
+    destination: Annotated[
+        str,
+        typer.Option(
+            "--to", envvar="RHIZOME_BRIDGE_TO", metavar="URI", help="Cluster to bring to."
+        ),
+    ] = "",
+    queue: Annotated[str, typer.Option("--queue", "-q", help="Queue to take from.")] = "",
+    exchange: Annotated[
+        str,
+        typer.Option("--exchange", "-e", help="Exchange to take from, through a queue bridge.ID."),
+    ] = "",
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", "-k", help="Binding key for --exchange; again for more; default #."),
+    ] = None,
+    to_queue: Annotated[
+        str, typer.Option("--to-queue", help="Queue to bring to; default: as --queue.")
+    ] = "",
+    to_exchange: Annotated[
+        str, typer.Option("--to-exchange", help="Exchange to bring to; default: as --exchange.")
+    ] = "",
+    to_key: Annotated[
+        str | None, typer.Option("--to-key", help="Routing key instead of the message's own.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--id", metavar="NAME", help="Name of the bridge; default: its source.")
+    ] = "",
+    prefetch: Annotated[
+        int, typer.Option("--prefetch", help="Messages under way at most; 1: strictly in order.")
+    ] = PREFETCH_DEFAULT,
+    dedup: Annotated[
+        bool, typer.Option("--dedup/--no-dedup", help="Give messages an id that have none.")
+    ] = True,
+    content_ids: Annotated[
+        bool,
+        typer.Option("--content-ids", help="Make these ids from contents: equal ones are one."),
+    ] = False,
+    max_hops: Annotated[
+        int, typer.Option("--max-hops", help="Bridges that a message may pass at most.")
+    ] = HOPS_MAX_DEFAULT,
+    refused: Annotated[
+        Refused, typer.Option("--refused", help="What to do with what the other side won't take.")
+    ] = Refused.KEEP,
+    exclusive: Annotated[
+        bool, typer.Option("--exclusive", help="Be the only consumer; a second bridge waits.")
+    ] = False,
+    argument: Annotated[
+        list[str] | None,
+        typer.Option("--argument", metavar="KEY=VALUE", help="Argument of the queue bridge.ID."),
+    ] = None,
+    from_name: Annotated[
+        str,
+        typer.Option("--from-name", help="Name of the source cluster, if it tells a wrong one."),
+    ] = "",
+    to_name: Annotated[str, typer.Option("--to-name", help="Name of the other cluster.")] = "",
+    retry_s_max: Annotated[
+        float, typer.Option("--retry-max", min=0.1, help="Longest pause between tries, seconds.")
+    ] = RETRY_S_MAX_DEFAULT,
+    confirm_timeout_s: Annotated[
+        float,
+        typer.Option("--confirm-timeout", min=1, help="Try another broker after so many seconds."),
+    ] = CONFIRM_TIMEOUT_S_DEFAULT,
+    drain_s: Annotated[
+        float, typer.Option("--drain", min=0, help="Seconds for what is under way at a stop.")
+    ] = DRAIN_S_DEFAULT,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="TOML file with several bridges."),
+    ] = None,
+    status_s: Annotated[
+        float, typer.Option("--status", min=0, help="Print counters every so many seconds; 0: not.")
+    ] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
+) -> None:
+    """Move messages from one cluster to another, at least once, until it is stopped.
+
+    Takes from a queue, or from an exchange by way of a durable queue of its own. A message is
+    acknowledged at the source when the destination has confirmed it. SIGTERM and SIGINT wait for
+    what is under way and end with 0; a second one ends at once. Addresses may list several brokers:
+    amqp://user:password@b1:5672,b2:5672/vhost
+    """
+    if config is not None:
+        if source or destination or queue or exchange:
+            raise CliError(
+                "--config excludes --from, --to, --queue and --exchange; give one or the other"
+            )
+        bridges = load_bridges(config)
+    else:
+        bridges = [
+            BridgeSettings(
+                name or queue or exchange,
+                source,
+                destination,
+                queue,
+                exchange,
+                tuple(key or ()),
+                to_queue,
+                to_exchange,
+                to_key,
+                prefetch,
+                dedup,
+                content_ids,
+                max_hops,
+                refused,
+                exclusive,
+                parse_pairs("--argument", argument or [], guess_types=True),
+                from_name,
+                to_name,
+                retry_s_max,
+                confirm_timeout_s,
+                drain_s,
+            )
+        ]
+        if not (queue or exchange):
+            raise CliError("give --queue or --exchange to take from, or --config with bridges")
+        bridges[0].check()
+    raise typer.Exit(loops.run(run_bridges(bridges, _printer(as_json), status_s=status_s)))
+
+
+def _printer(as_json: bool) -> Report:
+    """Prints events, flushed: a log would get them late, or never after a kill."""
+
+    def print_event(event: BridgeEvent) -> None:
+        if as_json:
+            print(event.json_line(int(time.time() * 1000)), flush=True)
+        elif event.name == FAILED:
+            print_failure(f"bridge {event.line()}")
+        else:
+            print(event.line(), flush=True)
+
+    return print_event
