@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -25,10 +24,10 @@ pytestmark = pytest.mark.timeout(120)
 
 SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 40.0
+KILLS: Final = 5
 DEDUP: Final[dict[str, object]] = {"x-dedup": "message-id"}
 COMMAND: Final = (
-    "from rhizome.cli.main import COMMANDS, main;"
-    "COMMANDS['bridge'] = 'rhizome.cli.bridge'; main()"
+    "from rhizome.cli.main import COMMANDS, main;COMMANDS['bridge'] = 'rhizome.cli.bridge'; main()"
 )
 
 
@@ -193,9 +192,7 @@ def count(broker: BrokerProcess, queue: str) -> int:
 
 
 def until_count(broker: BrokerProcess, queue: str, wanted: int) -> None:
-    wait_until(
-        lambda: count(broker, queue) >= wanted, f"{wanted} messages in {queue}", SECONDS_MAX
-    )
+    wait_until(lambda: count(broker, queue) >= wanted, f"{wanted} messages in {queue}", SECONDS_MAX)
 
 
 def numbers_in(broker: BrokerProcess, queue: str) -> list[int]:
@@ -220,3 +217,476 @@ def test_a_queue_is_moved_in_order_and_left_empty(site: Site) -> None:
     assert numbers_in(site.b, "orders") == list(range(2000))
     assert count(site.a, "orders") == 0
     assert bridge.until("stopped")["moved"] == 2000
+
+
+def test_properties_headers_and_key_arrive_as_they_were(site: Site) -> None:
+    async def scenario() -> tuple[str, str, Properties]:
+        async with (
+            connect(site.a.url) as there,
+            connect(site.b.url) as here,
+            there.channel(confirms=True) as source,
+            here.channel() as destination,
+        ):
+            await source.declare_queue("from", durable=True)
+            await source.bind_queue("from", "amq.topic", "a.#")
+            await destination.declare_queue("to")
+            await destination.bind_queue("to", "amq.topic", "a.#")
+            bridge = site.bridge("--queue", "from", "--to-exchange", "amq.topic")
+            await asyncio.to_thread(bridge.start_and_run)
+            await source.publish(
+                b"body", exchange="amq.topic", routing_key="a.b", properties=sent, mandatory=True
+            )
+            async for message in destination.consume("to"):
+                return message.exchange, message.routing_key, message.properties
+        raise AssertionError
+
+    headers: dict[str, object] = {"n": 1, "t": {"x": [True, None, "y"]}, "b": b"\x00\xff"}
+    sent = Properties(
+        "text/plain", "gzip", dict(headers), 2, 3, "corr", "reply", "60000", "id-1", 1700000000,
+        "kind", None, "app",
+    )  # fmt: skip
+    exchange, key, got = run(scenario())
+    assert (exchange, key) == ("amq.topic", "a.b")
+    assert got.headers == {**headers, "x-bridged": ["alpha:/"]}
+    got.headers = sent.headers
+    for name in Properties.__annotations__:
+        assert getattr(got, name) == getattr(sent, name), name
+
+
+def test_a_user_id_and_further_receivers_of_the_source_stay_there(site: Site) -> None:
+    """The destination would close the channel over the one, and send copies to the other."""
+
+    def made(number: int) -> Properties:
+        return Properties(user_id="guest", headers={"CC": ["other"], "kept": number})
+
+    declare(site.a, "from")
+    declare(site.b, "to")
+    declare(site.b, "other")
+    publish(site.a, range(3), key="from", made=made)
+
+    async def allow_another_user() -> list[Properties]:
+        async with connect(site.b.url) as connection, connection.channel() as channel:
+            messages = [await channel.get("to") for _ in range(3)]
+            return [message.properties for message in messages if message is not None]
+
+    bridge = site.bridge("--queue", "from", "--to-queue", "to")
+    bridge.start_and_run()
+    until_count(site.b, "to", 3)
+    stop_cleanly(bridge)
+    got = run(allow_another_user())
+    assert [each.user_id for each in got] == ["guest"] * 3
+    assert [each.headers for each in got] == [
+        {"kept": number, "x-bridged": ["alpha:/"]} for number in range(3)
+    ]
+    assert count(site.b, "other") == 0
+
+
+def test_an_exchange_is_bridged_through_a_queue_that_outlives_the_bridge(site: Site) -> None:
+    async def bind() -> None:
+        async with connect(site.b.url) as connection, connection.channel() as channel:
+            await channel.declare_queue("events", durable=True)
+            await channel.bind_queue("events", "amq.topic", "#")
+
+    run(bind())
+    arguments = ("--exchange", "amq.topic", "--key", "order.*", "--key", "user.#", "--id", "ev")
+    bridge = site.bridge(*arguments)
+    bridge.start_and_run()
+    publish(site.a, range(10), exchange="amq.topic", key="order.new")
+    publish(site.a, range(10, 20), exchange="amq.topic", key="other")
+    until_count(site.b, "events", 10)
+    stop_cleanly(bridge)
+    publish(site.a, range(20, 30), exchange="amq.topic", key="user.x.y")
+    assert count(site.a, "bridge.ev") == 10
+    bridge.start_and_run()
+    until_count(site.b, "events", 20)
+    assert numbers_in(site.b, "events") == [*range(10), *range(20, 30)]
+
+
+# --- failures
+
+
+class Publisher:
+    """Publishes numbered messages to one queue for as long as it is let, whatever happens to it.
+
+    Invariant: `confirmed` messages are 0 to confirmed - 1, each published at least once, in order.
+    """
+
+    BATCH: Final = 20
+
+    def __init__(self, broker: BrokerProcess, queue: str) -> None:
+        self.confirmed = 0
+        self._url = broker.url
+        self._queue = queue
+        self._enough = asyncio.Event()
+
+    async def run(self) -> None:
+        while not self._enough.is_set():
+            try:
+                await self._session()
+            except (ClientError, AmqpError, OSError):
+                await asyncio.sleep(0.05)
+
+    def finish(self) -> None:
+        self._enough.set()
+
+    async def _session(self) -> None:
+        async with connect(self._url) as connection, connection.channel(confirms=True) as channel:
+            while not self._enough.is_set():
+                batch = range(self.confirmed, self.confirmed + self.BATCH)
+                for number in batch:
+                    channel.publish_soon(
+                        body(number), routing_key=self._queue, properties=properties(number)
+                    )
+                await channel.confirmed()
+                self.confirmed = batch.stop
+                await asyncio.sleep(0.02)
+
+
+async def disturb(
+    site: Site, times: int, disturbance: Callable[[], None], chance_ms: int = 150
+) -> int:
+    """Publish to A and disturb the flow to B several times; returns how many were confirmed."""
+    publisher = Publisher(site.a, "orders")
+    publishing = asyncio.create_task(publisher.run())
+    for turn in range(times):
+        before = publisher.confirmed
+        async with asyncio.timeout(SECONDS_MAX):
+            while publisher.confirmed < before + 50:
+                await asyncio.sleep(0.01)
+        # At another phase of the flow each time.
+        await asyncio.sleep((turn * 37 % chance_ms) / 1000)
+        await asyncio.to_thread(disturbance)
+    publisher.finish()
+    await publishing
+    return publisher.confirmed
+
+
+def first_occurrences(numbers: list[int]) -> list[int]:
+    return list(dict.fromkeys(numbers))
+
+
+def arrived(site: Site, bridge: BridgeProcess) -> list[int]:
+    """Let the bridge finish, and see what is there."""
+    wait_until(lambda: count(site.a, "orders") == 0, "the source to be empty", SECONDS_MAX)
+    stop_cleanly(bridge)
+    assert count(site.a, "orders") == 0
+    return numbers_in(site.b, "orders")
+
+
+def kill_and_start(broker: BrokerProcess) -> None:
+    broker.kill()
+    broker.start()
+
+
+def test_a_source_that_is_killed_again_and_again_loses_and_doubles_nothing(site: Site) -> None:
+    declare(site.a, "orders")
+    declare(site.b, "orders", DEDUP)
+    bridge = site.bridge("--queue", "orders", "--prefetch", "50")
+    bridge.start_and_run()
+    confirmed = run(disturb(site, KILLS, lambda: kill_and_start(site.a)))
+    found = arrived(site, bridge)
+    # The last batch may have been taken without the publisher hearing of it.
+    assert found == list(range(len(found)))
+    assert len(found) >= confirmed
+    assert len(bridge.events("lost")) >= KILLS
+
+
+def test_a_bridge_that_is_killed_again_and_again_loses_and_doubles_nothing(site: Site) -> None:
+    declare(site.a, "orders")
+    declare(site.b, "orders", DEDUP)
+    bridge = site.bridge("--queue", "orders", "--prefetch", "50")
+    bridge.start_and_run()
+
+    def kill_and_start_bridge() -> None:
+        bridge.kill()
+        bridge.start_and_run()
+
+    confirmed = run(disturb(site, KILLS, kill_and_start_bridge))
+    assert arrived(site, bridge) == list(range(confirmed))
+
+
+def test_a_destination_that_is_killed_again_and_again_loses_nothing(site: Site) -> None:
+    prefetch = 50
+    declare(site.a, "orders")
+    declare(site.b, "orders")
+    bridge = site.bridge("--queue", "orders", "--prefetch", str(prefetch))
+    bridge.start_and_run()
+    confirmed = run(disturb(site, KILLS, lambda: kill_and_start(site.b)))
+    found = arrived(site, bridge)
+    assert first_occurrences(found) == list(range(confirmed))
+    # What was under way is sent again, and nothing else.
+    assert len(found) <= confirmed + KILLS * prefetch
+
+
+def test_the_destination_may_be_any_broker_of_a_list_and_hang(site: Site) -> None:
+    """A broker that is alive, and answers nothing: the next one is taken after a while."""
+    declare(site.a, "orders")
+    declare(site.b, "orders")
+    other = broker_with(site.directory / "c", cluster_name="beta")
+    other.start()
+    try:
+        declare(other, "orders")
+        to = f"amqp://guest:guest@127.0.0.1:1,127.0.0.1:{site.b.port},127.0.0.1:{other.port}/"
+        bridge = site.any_bridge(
+            "--from", site.a.url, "--to", to + "?connection_timeout=1000",
+            "--queue", "orders", "--retry-max", "0.5", "--confirm-timeout", "1", "--status", "0.1",
+        )  # fmt: skip
+        bridge.start_and_run()
+        publish(site.a, range(10), key="orders")
+        wait_until(
+            lambda: any(status["moved"] == 10 for status in bridge.events("status")),
+            "all to be confirmed",
+            SECONDS_MAX,
+        )
+        os.kill(site.b.pid, signal.SIGSTOP)
+        publish(site.a, range(10, 20), key="orders")
+        until_count(other, "orders", 10)
+        assert numbers_in(other, "orders") == list(range(10, 20))
+        os.kill(site.b.pid, signal.SIGCONT)
+        stop_cleanly(bridge)
+    finally:
+        other.kill()
+
+
+# --- what the destination won't take
+
+
+def test_what_reaches_no_queue_is_kept_until_there_is_one(site: Site) -> None:
+    declare(site.a, "orders")
+    publish(site.a, range(100), key="orders")
+    bridge = site.bridge("--queue", "orders", "--to-exchange", "amq.direct", "--to-key", "k")
+    bridge.start_and_run()
+    blocked = bridge.until("blocked")
+    assert "bind a queue" in blocked["text"]
+
+    async def bind() -> None:
+        async with connect(site.b.url) as connection, connection.channel() as channel:
+            await channel.declare_queue("late", durable=True)
+            await channel.bind_queue("late", "amq.direct", "k")
+
+    run(bind())
+    until_count(site.b, "late", 100)
+    stop_cleanly(bridge)
+    assert numbers_in(site.b, "late") == list(range(100))
+    assert count(site.a, "orders") == 0
+
+
+def test_what_reaches_no_queue_is_dead_lettered_or_dropped_if_told_so(site: Site) -> None:
+    letters: dict[str, object] = {
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead",
+    }
+    declare(site.a, "dead")
+    declare(site.a, "orders", letters)
+    for what, left in (("dead-letter", 10), ("drop", 0)):
+        publish(site.a, range(10), key="orders")
+        bridge = site.bridge("--queue", "orders", "--to-exchange", "amq.direct", "--refused", what)
+        bridge.start_and_run()
+        bridge.until("refused")
+        wait_until(lambda: count(site.a, "orders") == 0, "the queue to be empty")
+        stop_cleanly(bridge)
+        assert numbers_in(site.a, "dead") == list(range(left))
+        run(_purge(site.a, "dead"))
+
+
+async def _purge(broker: BrokerProcess, queue: str) -> None:
+    async with connect(broker.url) as connection, connection.channel() as channel:
+        await channel.purge_queue(queue)
+
+
+def test_a_full_destination_is_waited_for(site: Site) -> None:
+    declare(site.a, "orders")
+    declare(site.b, "orders", {"x-max-length": 10, "x-overflow": "reject-publish"})
+    publish(site.a, range(25), key="orders")
+    bridge = site.bridge("--queue", "orders", "--prefetch", "1")
+    bridge.start_and_run()
+    assert "queue is full" in bridge.until("blocked")["text"]
+    found = numbers_in(site.b, "orders")
+    run(_purge(site.b, "orders"))
+    until_count(site.b, "orders", 10)
+    found += numbers_in(site.b, "orders")
+    run(_purge(site.b, "orders"))
+    until_count(site.b, "orders", 5)
+    found += numbers_in(site.b, "orders")
+    stop_cleanly(bridge)
+    assert found == list(range(25))
+
+
+def test_one_message_that_makes_the_destination_close_is_found_among_many(site: Site) -> None:
+    strict = broker_with(site.directory / "c", limits_message_bytes_max="1KiB")
+    letters: dict[str, object] = {
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead",
+    }
+    declare(site.a, "dead")
+    declare(site.a, "orders", letters)
+    strict.start()
+    try:
+        declare(strict, "orders", DEDUP)
+        publish(site.a, range(50), key="orders")
+
+        async def too_large() -> None:
+            async with connect(site.a.url) as connection, connection.channel() as channel:
+                await channel.publish(b"x" * 2000, routing_key="orders")
+
+        run(too_large())
+        publish(site.a, range(50, 100), key="orders")
+        bridge = site.any_bridge(
+            "--from", site.a.url, "--to", strict.url, "--retry-max", "0.2",
+            "--queue", "orders", "--refused", "dead-letter",
+        )  # fmt: skip
+        bridge.start_and_run()
+        until_count(strict, "orders", 100)
+        stop_cleanly(bridge)
+        assert numbers_in(strict, "orders") == list(range(100))
+        assert count(site.a, "dead") == 1
+    finally:
+        strict.kill()
+
+
+# --- circles
+
+
+def test_bridges_in_both_directions_bring_each_message_across_once(site: Site) -> None:
+    async def bind(broker: BrokerProcess) -> None:
+        async with connect(broker.url) as connection, connection.channel() as channel:
+            await channel.declare_queue("all", durable=True)
+            await channel.bind_queue("all", "amq.fanout")
+
+    for broker in (site.a, site.b):
+        run(bind(broker))
+    bridges = [
+        site.bridge("--exchange", "amq.fanout", "--status", "0.2", reverse=reverse)
+        for reverse in (False, True)
+    ]
+    for bridge in bridges:
+        bridge.start_and_run()
+    publish(site.a, range(50), exchange="amq.fanout", key="")
+    publish(site.b, range(50, 100), exchange="amq.fanout", key="")
+    for bridge in bridges:
+        wait_until(
+            lambda bridge=bridge: any(s["circles"] >= 50 for s in bridge.events("status")),
+            "the bridge to see all circles",
+            SECONDS_MAX,
+        )
+        stop_cleanly(bridge)
+    for broker in (site.a, site.b):
+        assert sorted(numbers_in(broker, "all")) == list(range(100))
+
+
+def test_one_queue_bridged_both_ways_ends_with_an_error_and_keeps_the_messages(
+    site: Site,
+) -> None:
+    declare(site.a, "orders")
+    declare(site.b, "orders")
+    publish(site.a, range(10), key="orders")
+    there = site.bridge("--queue", "orders")
+    there.start_and_run()
+    until_count(site.b, "orders", 10)
+    stop_cleanly(there)
+    back = site.bridge("--queue", "orders", reverse=True)
+    back.start()
+    assert back.exit_code() == 1
+    assert "alpha:/" in back.until("failed")["text"]
+    assert numbers_in(site.b, "orders") == list(range(10))
+
+
+# --- stopping and starting
+
+
+def test_a_stop_waits_for_what_is_under_way_and_doubles_nothing(site: Site) -> None:
+    """Without any ids, so that every repeat would show."""
+    declare(site.a, "orders")
+    declare(site.b, "orders")
+    publish(site.a, range(3000), key="orders", made=lambda _: Properties(delivery_mode=2))
+    for _ in range(4):
+        before = count(site.b, "orders")
+        bridge = site.bridge("--queue", "orders", "--no-dedup", "--prefetch", "100")
+        bridge.start_and_run()
+        until_count(site.b, "orders", min(before + 50, 3000))
+        stop_cleanly(bridge)
+        assert bridge.until("stopped")["left"] == 0
+    there, left = numbers_in(site.b, "orders"), numbers_in(site.a, "orders")
+    assert there + left == list(range(3000))
+
+
+def test_a_stop_without_a_destination_leaves_everything_at_the_source(site: Site) -> None:
+    declare(site.a, "orders")
+    declare(site.b, "orders")
+    bridge = site.bridge("--queue", "orders", "--drain", "0.5")
+    bridge.start_and_run()
+    site.b.kill()
+    publish(site.a, range(10), key="orders")
+    bridge.until("lost")
+    stop_cleanly(bridge)
+    assert numbers_in(site.a, "orders") == list(range(10))
+
+
+def test_a_second_bridge_of_the_same_name_stands_by_and_takes_over(site: Site) -> None:
+    async def bind() -> None:
+        async with connect(site.b.url) as connection, connection.channel() as channel:
+            await channel.declare_queue("all", durable=True)
+            await channel.bind_queue("all", "amq.fanout")
+
+    run(bind())
+    first, second = (site.bridge("--exchange", "amq.fanout", "--id", "pair") for _ in range(2))
+    first.start_and_run()
+    second.start()
+    assert "exclusive use" in second.until("lost")["text"]
+    first.kill()
+    second.until("ready")
+    publish(site.a, range(10), exchange="amq.fanout", key="")
+    until_count(site.b, "all", 10)
+
+
+def test_several_bridges_in_a_file_do_not_share_their_failures(site: Site) -> None:
+    declare(site.a, "orders")
+    declare(site.b, "orders")
+    config = site.directory / "bridges.toml"
+    ends = f'from = "{site.a.url}"\nto = "{site.b.url}"\nto_queue = "orders"\n'
+    config.write_text(
+        f'[bridge.good]\n{ends}queue = "orders"\n\n[bridge.bad]\n{ends}queue = "missing"\n'
+    )
+    bridge = site.any_bridge("--config", str(config))
+    bridge.start()
+    failed = bridge.until("failed")
+    assert failed["bridge"] == "bad"
+    assert "rhizome queue declare missing" in failed["text"]
+    publish(site.a, range(10), key="orders")
+    until_count(site.b, "orders", 10)
+    assert bridge.stop() == 1
+    assert bridge.until("stopped")["bridge"] == "good"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--queue", "none", "--to-queue", "there"], "rhizome queue declare none"),
+        (["--queue", "there", "--to-queue", "none"], "destination 127.0.0.1"),
+        (["--queue", "there", "--to-exchange", "none"], "no exchange 'none'"),
+    ],
+)
+def test_what_waiting_does_not_mend_ends_the_bridge(
+    site: Site, arguments: list[str], said: str
+) -> None:
+    for broker in (site.a, site.b):
+        declare(broker, "there")
+    bridge = site.bridge(*arguments)
+    bridge.start()
+    assert bridge.exit_code() == 1
+    assert said in bridge.until("failed")["text"]
+
+
+def test_a_wrong_password_is_told_without_repeating_it(site: Site) -> None:
+    declare(site.b, "q")
+    bridge = site.any_bridge(
+        "--queue", "q",
+        environment={
+            "RHIZOME_BRIDGE_FROM": f"amqp://guest:s3cret@127.0.0.1:{site.a.port}/",
+            "RHIZOME_BRIDGE_TO": site.b.url,
+        },
+    )  # fmt: skip
+    bridge.start()
+    assert bridge.exit_code() == 1
+    assert "403" in bridge.until("failed")["text"]
+    assert "s3cret" not in bridge.printed()
