@@ -145,6 +145,9 @@ class Register(Program):
     def applied_index(self) -> int:
         return len(self.log)
 
+    def incarnation(self) -> str:
+        return str(self.host.run)
+
     def has_lease(self) -> bool:
         return False
 

@@ -17,7 +17,10 @@ from rhizome.testing.sim.observations import (
     BecameRoot,
     Committed,
     Healed,
+    LeaseGained,
+    LeaseOver,
     Observation,
+    RegistryAt,
     Serves,
     Settled,
     Voted,
@@ -44,6 +47,7 @@ class BrokerView(Protocol):
     """What a checker may ask of a running broker."""
 
     def applied_index(self) -> int: ...
+    def incarnation(self) -> str: ...
     def has_lease(self) -> bool:
         """Whether it holds a lease by its own clock, so may serve applications."""
 
@@ -197,22 +201,28 @@ class CommittedStateNeverLost(Checker):
 
 
 class StateAgreesOnAllBrokers(Checker):
-    """After the same entry every broker's state is the same."""
+    """After the same entry every broker's state is the same, and its registry of brokers."""
 
     def __init__(self) -> None:
         super().__init__()
         self._states: dict[int, tuple[str, str]] = {}
+        self._registries: dict[int, tuple[str, str]] = {}
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {Applied: self._applied}
+        return {Applied: self._applied, RegistryAt: self._registry}
 
     def _applied(self, seen: Applied) -> None:
-        broker, state = self._states.setdefault(seen.entry, (seen.broker, seen.state))
-        if state != seen.state:
-            self.fail(
-                f"after entry {seen.entry} the state of {broker} is {state}, "
-                f"that of {seen.broker} {seen.state}"
-            )
+        self._compare(self._states, seen.entry, seen.broker, seen.state)
+
+    def _registry(self, seen: RegistryAt) -> None:
+        self._compare(self._registries, seen.entry, seen.broker, seen.digest)
+
+    def _compare(
+        self, known: dict[int, tuple[str, str]], entry: int, broker: str, state: str
+    ) -> None:
+        other, expected = known.setdefault(entry, (broker, state))
+        if state != expected:
+            self.fail(f"after entry {entry} {other} has {expected}, and {broker} {state}")
 
 
 class OneRootServes(Checker):
@@ -230,13 +240,38 @@ class OneRootServes(Checker):
                 )
 
 
-class SettledMeansApplied(Checker):
-    """R10: when an entry counts as settled, every broker with a live lease has applied it."""
+class LeaseOverMeansOver(Checker):
+    """R9: what a root believes to be over is over by the holder's own clock."""
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {Settled: self._settled}
+        return {LeaseOver: self._over}
+
+    def _over(self, seen: LeaseOver) -> None:
+        broker = self.watch.brokers.get(seen.broker)
+        if broker is not None and broker.incarnation() == seen.incarnation and broker.has_lease():
+            self.fail(f"{seen.root} takes the lease of {seen.broker} for over: {broker.explain()}")
+
+
+class SettledMeansApplied(Checker):
+    """R10: once an entry counts as settled, every broker with a live lease has applied it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._settled_index = 0
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Settled: self._settled, LeaseGained: self._gained}
+
+    def _gained(self, seen: LeaseGained) -> None:
+        applied = self.watch.brokers[seen.broker].applied_index()
+        if applied < self._settled_index:
+            self.fail(
+                f"{seen.broker} was given a lease having applied {applied}, while "
+                f"{self._settled_index} is settled"
+            )
 
     def _settled(self, seen: Settled) -> None:
+        self._settled_index = max(self._settled_index, seen.entry)
         for name, broker in self.watch.brokers.items():
             if broker.has_lease() and broker.applied_index() < seen.entry:
                 self.fail(

@@ -346,6 +346,9 @@ class Network:
         self.world.note(f"break {near}")
         for end in (near, near.peer):
             self._forget_bytes(end)
+            if end.stage == OPENING and not end.dialled:
+                # Nobody at this end has heard of the connection.
+                end.stage = CLOSED
             if end.stage == CLOSED:
                 continue
             if self._chance.random() < HALF_OPEN_CHANCE:

@@ -72,6 +72,45 @@ class Settled(NamedTuple):
     entry: int
 
 
+class LeaseGained(NamedTuple):
+    """A broker holds a lease, and held none before (R9)."""
+
+    broker: str
+
+
+class LeaseOver(NamedTuple):
+    """A root says: this incarnation holds no lease, so its homes may be replaced (R9)."""
+
+    root: str
+    broker: str
+    incarnation: str
+
+
+class Resigned(NamedTuple):
+    """A root gave its office up, or lost it; `held` is whether its lease still ran."""
+
+    broker: str
+    term: int
+    held: int
+    reason: str
+
+
+class RegistryAt(NamedTuple):
+    """What a broker knows of the cluster itself after an entry."""
+
+    broker: str
+    entry: int
+    digest: str
+
+
+class MembershipAt(NamedTuple):
+    """Who votes after a committed entry: names and the UUIDs bound to them."""
+
+    broker: str
+    entry: int
+    voters: list[tuple[str, str]]
+
+
 class Serves(NamedTuple):
     """A broker begins to act as root under a lease (R9)."""
 

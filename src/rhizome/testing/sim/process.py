@@ -59,6 +59,9 @@ class Program:
         """When `tick` is due, by this host's clock."""
         return None
 
+    def gone(self) -> None:
+        """The program was killed. It can't know: this is for the books of those who watch."""
+
 
 @final
 class Clock:
@@ -159,6 +162,7 @@ class Process:
         self._powered = True
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._wake_us = -1
+        self._deadline_ms: int | None = None
         self._connections: dict[tuple[int, bool], Connection] = {}
         network.join(self)
 
@@ -223,6 +227,9 @@ class Process:
         self._connections.clear()
         self._inbox.clear()
         self._wake_us = -1
+        self._deadline_ms = None
+        if self.program is not None:
+            self.program.gone()
         self.program = None
         self.paused = False
         self.run += 1
@@ -251,9 +258,8 @@ class Process:
         inputs, self._inbox = self._inbox, []
         for action, arguments in inputs:
             action(*arguments)
-        deadline_ms = program.next_deadline_ms()
         now_ms = self.clock.now_ms()
-        if deadline_ms is not None and deadline_ms <= now_ms:
+        if self._deadline_ms is not None and self._deadline_ms <= now_ms:
             program.tick(now_ms)
         program.turn()
         self._wake_us = -1
@@ -263,13 +269,12 @@ class Process:
         """Wake up for the program's deadline, at the latest."""
         if self.program is None or self.paused:
             return
-        if self._inbox:
-            self._wake_after(WAKE_US_MIN)
-            return
-        deadline_ms = self.program.next_deadline_ms()
+        deadline_ms = self._deadline_ms = self.program.next_deadline_ms()
         if deadline_ms is not None:
             due_us = self.clock.world_us(deadline_ms)
             self._wake_after(max(WAKE_US_MIN, due_us - self.world.now_us))
+        if self._inbox:
+            self._wake_after(WAKE_US_MIN)
 
     def clock_changed(self) -> None:
         """The pace of the clock has changed: the next deadline comes at another time."""

@@ -10,7 +10,7 @@ from typing import Final, TextIO, cast
 from rhizome.testing.sim.run import Outcome, RunOptions, Scenario, run_seed
 
 SCENARIOS: Final = {
-    "consensus": "rhizome.testing.sim.consensus_program:ConsensusScenario",
+    "consensus": "rhizome.testing.sim.consensus_scenario:ConsensusScenario",
 }
 
 

@@ -1,0 +1,206 @@
+"""The scenario "consensus": brokers that run the consensus core and nothing else.
+
+A seed draws how many primaries and secondaries there are, whether one of the primaries is a
+witness, how many primaries stand by to be added, how small the logs and snapshots are. Besides the
+faults of every simulation, primaries are added and removed and the office is handed over.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from rhizome.cluster.consensus import ConsensusSettings, Rules
+from rhizome.cluster.identity import PRIMARY, SECONDARY, WITNESS
+from rhizome.testing.sim.checkers import (
+    Checker,
+    CommittedStateNeverLost,
+    LeaseOverMeansOver,
+    NothingStuck,
+    OneRootPerTerm,
+    OneRootServes,
+    OneVotePerTerm,
+    SecondariesNeverVote,
+    SettledMeansApplied,
+    StateAgreesOnAllBrokers,
+)
+from rhizome.testing.sim.consensus_program import ConsensusProgram, Place, Workload
+from rhizome.testing.sim.observations import MembershipAt, Started
+from rhizome.testing.sim.process import Process
+from rhizome.testing.sim.run import RunOptions, Simulation, drawn
+from rhizome.testing.sim.world import World
+
+VOTERS_MIN: Final = 2
+SPARES_MAX: Final = 2
+
+
+class MembershipBook(Checker):
+    """Knows who votes and which identities are out there. Sees nothing wrong with anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.voters: dict[str, str] = {}
+        self.entry = 0
+        self._identities: dict[str, str] = {}
+        self._lost: dict[str, bool] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {MembershipAt: self._membership, Started: self._started}
+
+    def _membership(self, seen: MembershipAt) -> None:
+        if seen.entry > self.entry:
+            self.entry = seen.entry
+            self.voters = dict(seen.voters)
+
+    def _started(self, seen: Started) -> None:
+        self._identities[seen.broker] = seen.uuid
+        self._lost.pop(seen.broker, None)
+
+    def may_lose_disk(self, name: str) -> bool:
+        """Whether E voters with sound stores are left without this one (R1, R7).
+
+        More losses at a time than that are beyond what the cluster promises to survive.
+        """
+        if not self.voters or self._is_changing():
+            return False
+        if name in self.voters:
+            sound = [each for each in self.voters if each != name and self._is_sound(each)]
+            if len(sound) < len(self.voters) // 2 + 1:
+                return False
+        self._lost[name] = True
+        return True
+
+    def _is_sound(self, name: str) -> bool:
+        return self._identities.get(name) == self.voters[name] and name not in self._lost
+
+    def _is_changing(self) -> bool:
+        programs = [
+            each for each in self.watch.brokers.values() if isinstance(each, ConsensusProgram)
+        ]
+        return any(p.core.desk.ledger.log.memberships[-1][0] > self.entry for p in programs)
+
+
+class ConsensusScenario:
+    """Hosts b1, b2, ... for primaries and s1, ... for secondaries."""
+
+    name = "consensus"
+
+    def build(self, world: World, options: RunOptions) -> Simulation:
+        chance = world.chance("scenario")
+        primaries = _numbered("b", 1, drawn(world, "brokers", options.brokers))
+        spares = _numbered("b", len(primaries) + 1, int(chance.random() * (SPARES_MAX + 1)))
+        secondaries = _numbered("s", 1, drawn(world, "secondaries", options.secondaries))
+        places = _places(primaries, spares, secondaries, with_witness=chance.random() < 0.2)
+        book = MembershipBook()
+        checkers = [
+            OneRootPerTerm(),
+            OneVotePerTerm(),
+            SecondariesNeverVote(),
+            CommittedStateNeverLost(),
+            StateAgreesOnAllBrokers(),
+            OneRootServes(),
+            LeaseOverMeansOver(),
+            SettledMeansApplied(),
+            book,
+            NothingStuck([place.name for place in places]),
+        ]
+        simulation = Simulation(world, checkers)
+        workload = _workload(chance, options)
+        simulation.processes = [_process(simulation, place, workload) for place in places]
+        simulation.plan.may_lose_disk = book.may_lose_disk
+        orders = _Orders(simulation, primaries + spares, book)
+        simulation.plan.extra = {"membership": orders.change, "hand-over": orders.hand_over}
+        return simulation
+
+
+def _numbered(letter: str, first: int, count: int) -> list[str]:
+    return [f"{letter}{number}" for number in range(first, first + count)]
+
+
+def _places(
+    primaries: list[str], spares: list[str], secondaries: list[str], with_witness: bool
+) -> list[Place]:
+    voters = primaries + spares
+    places = []
+    for name in voters + secondaries:
+        role = SECONDARY if name in secondaries else PRIMARY
+        if with_witness and name == primaries[-1]:
+            role = WITNESS
+        dials = voters if name in secondaries else [other for other in voters if other > name]
+        places.append(
+            Place(
+                name=name,
+                role=role,
+                primaries=tuple(primaries),
+                bootstrap=name in primaries,
+                machine=f"machine-{name}",
+                dials=tuple(dials),
+            )
+        )
+    return places
+
+
+def _workload(chance: random.Random, options: RunOptions) -> Workload:
+    settings = ConsensusSettings(
+        log_entries_max=chance.choice((16, 64, 256, 4096)),
+        log_entries_kept=chance.choice((0, 8, 64)),
+        append_entries_max=chance.choice((1, 4, 1024)),
+        appends_in_flight_max=chance.choice((1, 8)),
+        snapshot_chunk_bytes=chance.choice((64, 1024, 262_144)),
+        secondary_retire_ms=chance.choice((10_000, 60_000)),
+    )
+    return Workload(
+        settings=settings,
+        rules=Rules(**dict.fromkeys(options.broken, False)),
+        propose_ms=chance.choice((200, 1_000, 4_000)),
+        payload_bytes_max=chance.choice((50, 2_000)),
+    )
+
+
+def _process(simulation: Simulation, place: Place, workload: Workload) -> Process:
+    return Process(
+        simulation.world,
+        simulation.network,
+        place.name,
+        lambda host: ConsensusProgram(host, place, workload, simulation.watch),
+    )
+
+
+class _Orders:
+    """What people order, without looking whether it is a good moment."""
+
+    def __init__(self, simulation: Simulation, voters: list[str], book: MembershipBook) -> None:
+        self._simulation = simulation
+        self._voters = voters
+        self._book = book
+
+    def change(self, chance: random.Random) -> None:
+        """Add a primary that is none, or remove one that is."""
+        members = list(self._book.voters)
+        others = [name for name in self._voters if name not in members]
+        add = bool(others) and (len(members) <= VOTERS_MIN or chance.random() < 0.5)
+        if not add and len(members) <= VOTERS_MIN:
+            return
+        chosen = others if add else members
+        name = chosen[int(chance.random() * len(chosen))]
+        self._order(
+            f"{'add' if add else 'remove'} {name}", lambda p: p.change_membership(add, name)
+        )
+
+    def hand_over(self, chance: random.Random) -> None:
+        name = self._voters[int(chance.random() * len(self._voters))]
+        self._order(f"hand over to {name}", lambda program: program.hand_over(name))
+
+    def _order(self, text: str, order: Callable[[ConsensusProgram], str]) -> None:
+        """At whoever believes to be root; perhaps at two of them."""
+        for process in self._simulation.processes:
+            program = process.program
+            if isinstance(program, ConsensusProgram) and program.core.is_root:
+                process.put(_ordered, process, program, text, order)
+
+
+def _ordered(
+    process: Process, program: ConsensusProgram, text: str, order: Callable[[ConsensusProgram], str]
+) -> None:
+    process.world.note(f"{process.name} is told to {text}: {order(program)}")
