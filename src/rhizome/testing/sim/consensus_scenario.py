@@ -148,7 +148,7 @@ def _workload(chance: random.Random, options: RunOptions) -> Workload:
         append_entries_max=chance.choice((1, 4, 1024)),
         appends_in_flight_max=chance.choice((1, 8)),
         snapshot_chunk_bytes=chance.choice((64, 1024, 262_144)),
-        secondary_retire_ms=chance.choice((10_000, 60_000)),
+        retire_ms=chance.choice((10_000, 60_000)),
     )
     return Workload(
         settings=settings,
