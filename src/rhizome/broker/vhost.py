@@ -304,6 +304,13 @@ class VHost:
             assert binding is not None
             facts.append(BindingAdded(self.name, binding, self.is_shared(destination)))
 
+    def has_binding(self, command: Bind) -> bool:
+        """Whether a bind would change nothing."""
+        source, destination = self._ends(command)
+        if source is None or destination is None:
+            return False
+        return source.find(destination, command.key, command.arguments) is not None
+
     def unbind(self, command: Unbind, facts: list[Fact]) -> None:
         """Remove a binding; as in RabbitMQ it is no error if it or one of its ends is missing."""
         source, destination = self._ends(command)

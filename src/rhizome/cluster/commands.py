@@ -1,0 +1,186 @@
+"""What the entries of the state log say to the cluster state.
+
+An entry is an envelope around one command: of the broker's state (``broker/commands.py``), or one
+of those below, about brokers and groups. The envelope says who proposed it, so that an entry that
+got into the log twice counts once (R10).
+
+Encoding: an AMQP table {"v": 1, "incarnation", "number", "answered", "broker" or "cluster":
+command}, the command encoded as ``broker/commands.py`` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rhizome.amqp.values import encode_table, read_table
+from rhizome.broker import commands as broker_commands
+from rhizome.broker.commands import Codec, Command, DamagedCommandError
+from rhizome.errors import AmqpError
+
+ENVELOPE_VERSION: Final = 1
+
+WHOLE: Final = "whole"
+DISK: Final = "disk"
+
+SPREAD: Final = "spread"
+ROOT: Final = "root"
+PLACEMENTS: Final = (SPREAD, ROOT)
+
+
+@dataclass(frozen=True)
+class Member:
+    """An in-sync member of a group. ``copy`` is `WHOLE`, or `DISK` if it may lack transient
+    messages (G2)."""
+
+    broker: str
+    incarnation: str
+    copy: str
+
+
+@dataclass(frozen=True)
+class ClusterCommand(Command):
+    """A change of what the cluster knows about its brokers and groups."""
+
+
+@dataclass(frozen=True)
+class RegisterBroker(ClusterCommand):
+    """A broker, or a new incarnation of it, takes part. Its first registration makes its seniority
+    (R6); the failover map knows it from the same moment (J3)."""
+
+    name: str
+    uuid: str
+    incarnation: str
+    role: str
+    addresses: tuple[str, ...]
+    machine: str
+
+
+@dataclass(frozen=True)
+class RetireBroker(ClusterCommand):
+    """An incarnation will not come back; with "" the broker itself won't, and its name is free."""
+
+    name: str
+    incarnation: str = ""
+
+
+@dataclass(frozen=True)
+class PutSettings(ClusterCommand):
+    """What all brokers must do alike, whatever their own configurations say."""
+
+    placement: str
+    copies: int
+    failover_policy: str
+    state_size_max_bytes: int
+
+
+@dataclass(frozen=True)
+class AppointHome(ClusterCommand):
+    """Make an incarnation of a broker the home of a group, in the epoch after ``epoch``; only if
+    the group is still in that epoch and its in-sync set has that ``version`` (G1, G3, G5)."""
+
+    group: int
+    broker: str
+    incarnation: str
+    epoch: int
+    version: int
+
+
+@dataclass(frozen=True)
+class SetInSync(ClusterCommand):
+    """Set the in-sync members of a group, under the same conditions (G5)."""
+
+    group: int
+    members: tuple[Member, ...]
+    epoch: int
+    version: int
+
+
+@dataclass(frozen=True)
+class SetDraining(ClusterCommand):
+    """Begin or end to empty a broker before it stops (G11)."""
+
+    broker: str
+    draining: bool
+
+
+@dataclass(frozen=True)
+class SetFailoverList(ClusterCommand):
+    """Say who takes over from a broker, whatever the policy would say; with () the policy says."""
+
+    broker: str
+    failover: tuple[str, ...]
+
+
+# The names are part of the format: they stay when a class is renamed.
+OPERATIONS: Final[dict[str, type[Command]]] = {
+    "register-broker": RegisterBroker,
+    "retire-broker": RetireBroker,
+    "put-settings": PutSettings,
+    "appoint-home": AppointHome,
+    "set-in-sync": SetInSync,
+    "set-draining": SetDraining,
+    "set-failover-list": SetFailoverList,
+}
+
+_CODEC: Final = Codec(OPERATIONS)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A command and who proposed it.
+
+    Each incarnation numbers its proposals from 1 on. ``answered`` is the highest number up to which
+    it knows all outcomes: the state need not remember them any more. With the incarnation "" the
+    command is not deduplicated, because twice is as good as once.
+    """
+
+    command: Command
+    incarnation: str = ""
+    number: int = 0
+    answered: int = 0
+
+
+def encode(envelope: Envelope) -> bytes:
+    """The bytes of an entry; raises ValueError for a value that no AMQP table can hold."""
+    command = envelope.command
+    table: dict[str, object] = {
+        "v": ENVELOPE_VERSION,
+        "incarnation": envelope.incarnation,
+        "number": envelope.number,
+        "answered": envelope.answered,
+    }
+    if isinstance(command, ClusterCommand):
+        table["cluster"] = _CODEC.encode(command)
+    else:
+        table["broker"] = broker_commands.encode(command)
+    return encode_table(table)
+
+
+def decode(data: bytes) -> Envelope:
+    """The envelope in ``data``; raises DamagedCommandError."""
+    try:
+        table, end = read_table(data, 0)
+    except AmqpError as error:
+        raise DamagedCommandError(f"an entry of the state log is damaged: {error.text}") from error
+    if int(end) != len(data):
+        raise DamagedCommandError(f"an entry has {len(data) - int(end)} bytes behind its end")
+    version = table.get("v")
+    if version != ENVELOPE_VERSION:
+        raise DamagedCommandError(
+            f"an entry has version {version!r} and this broker knows {ENVELOPE_VERSION}: upgrade it"
+        )
+    incarnation = table.get("incarnation")
+    number, answered = table.get("number"), table.get("answered")
+    if not isinstance(incarnation, str) or type(number) is not int or type(answered) is not int:
+        raise DamagedCommandError("an entry doesn't say who proposed it")
+    return Envelope(_command_in(table), incarnation, number, answered)
+
+
+def _command_in(table: dict[str, object]) -> Command:
+    cluster, broker = table.get("cluster"), table.get("broker")
+    if isinstance(cluster, bytes):
+        return _CODEC.decode(cluster)
+    if isinstance(broker, bytes):
+        return broker_commands.decode(broker)
+    raise DamagedCommandError("an entry has no command that this broker knows: upgrade it")

@@ -1,0 +1,59 @@
+"""What an entry changed in what the cluster knows about its brokers and groups.
+
+Whoever wants to know of changes, of the failover map for one (J2), looks at the facts of what was
+applied; they are the same on every broker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rhizome.cluster.placement import Group
+    from rhizome.cluster.registry import BrokerRecord
+
+
+@dataclass(frozen=True)
+class ClusterFact:
+    """Something that changed. Facts are listed in the order in which they came about."""
+
+
+@dataclass(frozen=True)
+class BrokerChanged(ClusterFact):
+    """A broker has registered, or its record is another one for some other reason.
+
+    ``retired`` is the incarnation that is over because of that ("" if none is).
+    """
+
+    broker: BrokerRecord
+    retired: str = ""
+
+
+@dataclass(frozen=True)
+class BrokerRemoved(ClusterFact):
+    """A broker is no longer known; this is how it was."""
+
+    broker: BrokerRecord
+
+
+@dataclass(frozen=True)
+class GroupChanged(ClusterFact):
+    """A group is new, or has another home, epoch, failover list or in-sync set."""
+
+    group: Group
+
+
+@dataclass(frozen=True)
+class GroupRemoved(ClusterFact):
+    group: Group
+
+
+@dataclass(frozen=True)
+class FailoverMapChanged(ClusterFact):
+    """Everything that is told to clients about failover may have changed."""
+
+
+@dataclass(frozen=True)
+class SettingsChanged(ClusterFact):
+    """The settings that all brokers share."""

@@ -1,0 +1,115 @@
+"""Brokers register, restart, are drained and retire."""
+
+from __future__ import annotations
+
+from rhizome.broker.commands import DeclareQueue
+from rhizome.cluster.commands import RegisterBroker, RetireBroker, SetDraining
+from rhizome.cluster.facts import BrokerChanged, BrokerRemoved
+from tests.unit.cluster.state.machines import make_machine, register
+
+
+def test_seniority_is_the_index_of_the_first_registration() -> None:
+    machine = make_machine("b2", "b1")
+    assert [(b.name, b.seniority) for b in machine.state.registry.view()] == [("b2", 2), ("b1", 3)]
+    machine.done(register("b2", "b2.2"))
+    assert [(b.name, b.seniority) for b in machine.state.registry.view()] == [("b2", 2), ("b1", 3)]
+    assert machine.state.registry.get("b2").incarnation == "b2.2"
+
+
+def test_registering_again_the_same_changes_nothing() -> None:
+    machine = make_machine("b1")
+    assert machine.feed(register("b1")).facts == []
+
+
+def test_new_incarnation_ends_the_one_before() -> None:
+    machine = make_machine("b1")
+    changed = machine.done(register("b1", "b1.2")).facts[0]
+    assert changed == BrokerChanged(machine.state.registry.get("b1"), "b1.1")
+    text = machine.refused(register("b1", "b1.1"))
+    assert text == "incarnation 'b1.1' of broker 'b1' is over: start the broker again"
+
+
+def test_name_and_uuid_are_bound_to_each_other() -> None:
+    machine = make_machine("b1")
+    wiped = RegisterBroker("b1", "u-new", "b1.2", "primary", (), "")
+    assert machine.refused(wiped) == (
+        "broker 'b1' with UUID u-new can't register: 'b1' has UUID u-b1; remove that one first"
+    )
+    renamed = RegisterBroker("b9", "u-b1", "b1.2", "primary", (), "")
+    assert "'b1' has UUID u-b1" in machine.refused(renamed)
+    machine.done(RetireBroker("b1"), wiped)
+    assert machine.state.registry.get("b1").seniority == machine.state.index
+
+
+def test_incarnation_belongs_to_one_broker() -> None:
+    machine = make_machine("b1")
+    assert "is over" in machine.refused(register("b2", "b1.1"))
+
+
+def test_what_is_no_broker_is_refused() -> None:
+    machine = make_machine()
+    assert "must be one of" in machine.refused(register("b1", role="leader"))
+    assert "must have a name" in machine.refused(RegisterBroker("", "u", "i", "primary", (), ""))
+
+
+def test_retired_primary_keeps_seniority_and_group() -> None:
+    machine = make_machine("b1", "b2")
+    applied = machine.done(RetireBroker("b1", "b1.1"))
+    broker = machine.state.registry.get("b1")
+    assert applied.facts[0] == BrokerChanged(broker, "b1.1")
+    assert (broker.incarnation, broker.seniority) == ("", 2)
+    assert [group.home for group in machine.state.groups.groups.values()] == ["b1", "b2"]
+    machine.done(register("b1", "b1.2"))
+    assert machine.state.registry.get("b1").seniority == 2
+    assert "is over" in machine.refused(register("b1", "b1.1"))
+
+
+def test_retired_secondary_leaves_nothing_behind() -> None:
+    machine = make_machine("b1")
+    machine.done(register("s1", role="secondary"))
+    gone = machine.state.registry.get("s1")
+    assert BrokerRemoved(gone) in machine.done(RetireBroker("s1", "s1.1")).facts
+    assert "s1" not in machine.state.registry.brokers
+
+
+def test_retiring_an_incarnation_that_is_not_the_current_one_changes_nothing() -> None:
+    machine = make_machine("b1")
+    machine.done(register("b1", "b1.2"))
+    assert machine.feed(RetireBroker("b1", "b1.1")).facts == []
+    assert machine.feed(RetireBroker("b7")).facts == []
+
+
+def test_draining_is_a_flag_that_survives_a_restart() -> None:
+    machine = make_machine("b1", "b2", "b3")
+    assert machine.done(SetDraining("b1", True)).facts == [
+        BrokerChanged(machine.state.registry.get("b1"))
+    ]
+    assert machine.feed(SetDraining("b1", True)).facts == []
+    machine.done(register("b1", "b1.2"))
+    assert machine.state.registry.get("b1").draining
+    machine.done(SetDraining("b1", False))
+    assert not machine.state.registry.get("b1").draining
+
+
+def test_broker_that_is_needed_for_the_quorum_is_not_drained() -> None:
+    machine = make_machine("b1", "b2", "b3")
+    machine.done(register("s1", role="secondary"), SetDraining("s1", True))
+    machine.done(SetDraining("b1", True))
+    assert machine.refused(SetDraining("b2", True)) == (
+        "broker 'b2' can't be drained: of 3 that vote 1 would stay, and 2 must; "
+        "undrain or add another first"
+    )
+    assert "no broker 'b9'" in machine.refused(SetDraining("b9", True))
+
+
+def test_witness_counts_for_the_quorum() -> None:
+    machine = make_machine("b1", "b2")
+    machine.done(register("w", role="witness"), SetDraining("b1", True))
+    assert "can't be drained" in machine.refused(SetDraining("b2", True))
+
+
+def test_new_queues_avoid_a_broker_that_is_drained_or_gone() -> None:
+    machine = make_machine("b1", "b2", "b3")
+    machine.done(SetDraining("b1", True), RetireBroker("b2", "b2.1"))
+    groups = [machine.declared_group(DeclareQueue("/", f"q{i}")) for i in range(3)]
+    assert groups == [3, 3, 3]
