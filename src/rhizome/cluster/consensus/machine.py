@@ -83,10 +83,18 @@ class Machine:
         self._deliver(first, image.commit)
 
     def lease_until_ms(self) -> int:
-        """The end of this broker's lease, on its own clock (R9)."""
-        if self.office is None:
+        """The end of this broker's lease, on its own clock (R9).
+
+        A root has none before it has applied its first entry: until then it may not know all that
+        was settled before (R10).
+        """
+        office = self.office
+        if office is None:
             return self.held.until_ms
-        return self.office.lease.until_ms if self.office.is_ready else 0
+        current = self.desk.applied >= office.first_index
+        if not office.is_ready or (not current and self.desk.rules.current_before_lease):
+            return 0
+        return office.lease.until_ms
 
     def deadline_ms(self) -> int:
         deadline = self.lease_until_ms() if self._had_lease else NEVER_MS
