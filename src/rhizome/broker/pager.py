@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from librt.strings import read_i32_be
+from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64, mypyc_attr
 
 from rhizome.broker.lane import Lane
@@ -24,16 +24,28 @@ from rhizome.broker.message import (
 from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import SPILL_SEGMENT_FIRST, Journal
-from rhizome.journal.records import RECORD_HEADER_BYTES, StoredMessage, decode_message
+from rhizome.journal.records import (
+    CHECK_INCOMPLETE,
+    RECORD_HEADER_BYTES,
+    check_message,
+    tail_at,
+    u16_at,
+    u32_at,
+)
+from rhizome.journal.run import Run
 
 if TYPE_CHECKING:
     from rhizome.broker.queue import Queue
 
-RUN_BYTES_MAX: Final = 1 << 20
-"""How much of a segment is read at once when a backlog is paged in."""
+RUN_BYTES_MAX: Final = 256 * 1024
+"""How much of a segment is read at once when a backlog is paged in.
+
+What a consumer is sent meanwhile is what hides the read from it; and a run, read, decoded and
+written out, should pass through the processor's cache.
+"""
 
 READ_AHEAD_BYTES: Final = 64 * 1024
-"""Read beyond the start of a run's last record, which is seldom longer."""
+"""Read of a single record, which is seldom longer."""
 
 FLOOR_BYTES: Final = 128 * 1024
 """What each queue may keep in memory although the budget is used up by others..."""
@@ -64,6 +76,7 @@ class Pager:
     spill_end: i64
     waiting: list[Queue]
     routes: dict[bytes, Route]
+    route_last: Route
 
     def __init__(
         self, reader: SegmentReader, journal: Journal, spill: Journal, budget_bytes: i64
@@ -77,6 +90,8 @@ class Pager:
         self.spill_end = spill.end_position()
         self.waiting = []
         self.routes = {}
+        # The messages of a backlog mostly have one route: no hash of its tail for each.
+        self.route_last = Route("", "", b"")
 
     def admit(self, queue: Queue, lane: Lane, message: Message) -> None:
         """Append a message to a lane: in memory if there is room, else on disk only."""
@@ -133,13 +148,14 @@ class Pager:
         if start >= self.readable_end(run.segment):
             self.waiting.append(queue)
             return False
-        buffer = self.reader.read(run.segment, run.offset, run.span + READ_AHEAD_BYTES)
-        taken = self._load(queue, lane, run.offset, run.count, buffer)
+        wanted = run.bytes_wanted(READ_AHEAD_BYTES)
+        buffer = self.reader.read(run.segment, run.offset, wanted)
+        taken = self._load(queue, lane, run, buffer)
         if taken == 0:
-            # One record longer than the read: fetch it whole.
+            # The first record is longer than the read: fetch it whole.
             size: i64 = record_bytes_at(buffer)
             buffer = self.reader.read(run.segment, run.offset, size)
-            taken = self._load(queue, lane, run.offset, 1, buffer)
+            taken = self._load(queue, lane, run, buffer)
         if taken == 0:
             self.waiting.append(queue)
             return False
@@ -149,27 +165,29 @@ class Pager:
         """The position below which everything in that kind of segment can be read back."""
         return self.spill_end if segment >= SPILL_SEGMENT_FIRST else self.journal_end
 
-    def _load(self, queue: Queue, lane: Lane, offset: i64, count: i64, buffer: bytes) -> i64:
+    def _load(self, queue: Queue, lane: Lane, run: Run, buffer: bytes) -> i64:
         """Turn the records in ``buffer`` into resident messages; answers how many."""
-        entries = lane.paged.peek(count)
         taken: i64 = 0
-        for index, position in entries:
-            at: i64 = (i64(position) & 0xFFFFFFFF) - offset
-            if at >= len(buffer):
+        end: i64 = len(buffer)
+        while taken < run.count:
+            offset: i64 = i64(run.offsets[taken])
+            at: i64 = offset - run.offset
+            if at >= end:
                 break
             try:
-                stored = decode_message(buffer, at)
+                size = check_message(buffer, at)
             except CorruptRecord as error:
                 if taken > 0:
                     break
                 raise CorruptRecord(
-                    f"message {index} in segment {position >> 32} can't be read ({error.reason}),",
-                    position & 0xFFFFFFFF,
+                    f"message {run.indexes[0]} in segment {run.segment} can't be read"
+                    f" ({error.reason}),",
+                    run.offset,
                 ) from error
-            if stored is None:
+            if size == CHECK_INCOMPLETE:
                 break
-            assert stored.index == index, "an index entry points at another message"
-            message = self._message(stored, position)
+            message = self._message(buffer, at, run.segment << 32 | offset)
+            assert message.index == run.indexes[taken], "an index entry points at another message"
             self.charge(queue, message)
             lane.push(message)
             taken += 1
@@ -178,15 +196,25 @@ class Pager:
             lane.paged_count -= taken
         return taken
 
-    def _message(self, stored: StoredMessage, position: i64) -> Message:
-        content = stored.content
-        message = Message(
-            self.route(stored.tail), content, content_channel(content), largest_frame(content)
-        )
-        message.index = stored.index
-        message.arrived_ms = stored.arrived_ms
-        message.expiration_ms = stored.expiration_ms
-        message.priority = stored.priority
+    def _message(self, buffer: bytes, offset: i64, position: i64) -> Message:
+        """The message in a record that has been checked.
+
+        Straight from the record: a StoredMessage between would double the objects of a drain.
+        """
+        tail_begins: i64 = tail_at(buffer, offset)
+        tail_ends: i64 = tail_begins + u16_at(buffer, tail_begins - 2)
+        begins: i64 = tail_ends + 4
+        content = buffer[begins : begins + u32_at(buffer, tail_ends)]
+        tail = buffer[tail_begins:tail_ends]
+        route = self.route_last
+        if route.tail != tail:
+            route = self.route(tail)
+            self.route_last = route
+        message = Message(route, content, content_channel(content), largest_frame(content))
+        message.index = read_i64_be(buffer, offset + 16)
+        message.arrived_ms = read_i64_be(buffer, offset + 24)
+        message.expiration_ms = read_i64_be(buffer, offset + 32)
+        message.priority = u32_at(buffer, offset + 40) >> 24
         message.position = position
         message.persistent = position < SPILL_POSITION_FIRST
         return message
@@ -224,12 +252,12 @@ class Pager:
         segment: i64 = position >> 32
         offset: i64 = position & 0xFFFFFFFF
         buffer = self.reader.read(segment, offset, READ_AHEAD_BYTES)
-        stored = decode_message(buffer, 0)
-        if stored is None:
+        size = check_message(buffer, 0)
+        if size == CHECK_INCOMPLETE:
             buffer = self.reader.read(segment, offset, record_bytes_at(buffer))
-            stored = decode_message(buffer, 0)
-        assert stored is not None, "a paged message is not on disk"
-        return self._message(stored, position)
+            size = check_message(buffer, 0)
+        assert size != CHECK_INCOMPLETE, "a paged message is not on disk"
+        return self._message(buffer, 0, position)
 
     def release(self, queue: Queue, message: Message) -> None:
         """A queue lets go of a message that it had in memory."""

@@ -14,31 +14,14 @@ from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, w
 from librt.vecs import append, pop, vec
 from mypy_extensions import i32, i64
 
+from rhizome.journal.run import Run
+
 CHUNK_ENTRIES_MAX: Final = 4095
 """A packed array grows to 2n + 1 places: at 4096 entries half of it would be waste."""
 DISTANCE_MAX: Final = 0x7FFFFFFF
 HEAD_SLACK_MAX: Final = 64
 CHUNK_HEADER_BYTES: Final = 20
 SIZE_UNKNOWN: Final = -1
-
-
-@final
-class Run:
-    """Leading entries whose records can be fetched with one read.
-
-    The record of the last entry begins `span` bytes after `offset` and may extend beyond.
-    """
-
-    segment: i64
-    offset: i64
-    span: i64
-    count: i64
-
-    def __init__(self, segment: i64, offset: i64, span: i64, count: i64) -> None:
-        self.segment = segment
-        self.offset = offset
-        self.span = span
-        self.count = count
 
 
 @final
@@ -195,26 +178,23 @@ class PagedIndex:
 
         At least one entry if there is any; a run of count 0 otherwise.
         """
-        if self.count == 0:
-            return Run(0, 0, 0, 0)
         at = self._head
-        segment = self._chunks[at].segment
-        first: i64 = i64(self._chunks[at].offsets[self._chunks[at].start])
-        last: i64 = first - 1
-        count: i64 = 0
-        while at < len(self._chunks) and self._chunks[at].segment == segment:
+        run = Run(0, 0)
+        if at < len(self._chunks):
+            chunk = self._chunks[at]
+            run = Run(chunk.segment, i64(chunk.offsets[chunk.start]))
+        while at < len(self._chunks) and self._chunks[at].segment == run.segment:
             chunk = self._chunks[at]
             slot: i64 = chunk.start
             while slot < len(chunk.offsets):
                 offset: i64 = i64(chunk.offsets[slot])
                 if offset != 0:
-                    if offset <= last or offset - first > span_bytes_max:
-                        return Run(segment, first, last - first, count)
-                    last = offset
-                    count += 1
+                    if not run.takes(offset, span_bytes_max):
+                        return run
+                    run.push(chunk.base + i64(chunk.distances[slot]), offset)
                 slot += 1
             at += 1
-        return Run(segment, first, last - first, count)
+        return run
 
     def peek(self, count: i64) -> list[tuple[int, int]]:
         """Up to `count` leading entries (index, position), left where they are."""

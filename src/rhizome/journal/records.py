@@ -345,20 +345,29 @@ def check_record(buffer: bytes, offset: i64) -> i64:
     return end - offset
 
 
-def decode_message(buffer: bytes, offset: i64) -> StoredMessage | None:
-    """The message whose record is at `offset`; None if the buffer ends before it does.
+def check_message(buffer: bytes, offset: i64) -> i64:
+    """Size of the message record at `offset`; CHECK_INCOMPLETE if the buffer ends before it does.
 
     Raises CorruptRecord if it isn't there: then the position is wrong or the disk is.
     """
     size = check_record(buffer, offset)
     if size == CHECK_INCOMPLETE:
-        return None
+        return CHECK_INCOMPLETE
     if size < 0 or size == CHECK_UNWRITTEN:
         raise CorruptRecord("no valid record", offset)
-    word: i64 = u32_at(buffer, offset + 8)
-    kind: i64 = word >> 24
+    kind: i64 = u32_at(buffer, offset + 8) >> 24
     if kind != KIND_ENQUEUE and kind != KIND_MOVED:
         raise CorruptRecord(f"a {KIND_NAMES[kind]} record where a message should be", offset)
+    return size
+
+
+def decode_message(buffer: bytes, offset: i64) -> StoredMessage | None:
+    """The message whose record is at `offset`; None if the buffer ends before it does.
+
+    Raises CorruptRecord as check_message does.
+    """
+    if check_message(buffer, offset) == CHECK_INCOMPLETE:
+        return None
     return parse_message(buffer, offset)
 
 
@@ -390,10 +399,15 @@ def parse_message(buffer: bytes, offset: i64) -> StoredMessage:
     return found
 
 
+def tail_at(buffer: bytes, offset: i64) -> i64:
+    """Where the route tail of the message record at `offset` begins, after its length."""
+    return offset + 46 + u16_at(buffer, offset + 42) * 4
+
+
 def content_bytes_at(buffer: bytes, offset: i64) -> i64:
     """Content length of the message record at `offset`, from its first bytes."""
-    at: i64 = offset + 44 + u16_at(buffer, offset + 42) * 4
-    return u32_at(buffer, at + 2 + u16_at(buffer, at))
+    at: i64 = tail_at(buffer, offset)
+    return u32_at(buffer, at + u16_at(buffer, at - 2))
 
 
 def decode_run(

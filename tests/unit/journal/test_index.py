@@ -115,6 +115,29 @@ def test_a_run_stays_in_one_segment_and_within_its_span() -> None:
     assert (run.segment, run.offset, run.span, run.count) == (2, 64, 0, 1)
 
 
+def test_a_run_says_which_messages_are_where() -> None:
+    index = filled(4)
+    index.remove(index.positions()[1][0])
+    run = index.peek_run(1 << 30)
+    entries = [
+        (int(run.indexes[at]), position_of(run.segment, int(run.offsets[at])))
+        for at in range(int(run.count))
+    ]
+    assert entries == index.positions()
+    assert len(entries) == 3
+
+
+def test_a_run_is_read_with_room_for_a_last_record_of_the_usual_size() -> None:
+    index = filled(10)
+    run = index.peek_run(1 << 30)
+    usual_bytes = run.span // 9
+    assert run.span + usual_bytes <= run.bytes_wanted(0) <= run.span + 4 * usual_bytes
+
+
+def test_of_a_single_record_as_much_is_read_as_one_is_told() -> None:
+    assert filled(1).peek_run(1 << 30).bytes_wanted(5000) == 5000
+
+
 def test_a_run_ends_where_offsets_fall() -> None:
     index = PagedIndex()
     for number, offset in enumerate((500, 600, 90, 700)):
