@@ -33,6 +33,7 @@ from rhizome.management.network import bind, is_loopback
 from rhizome.security.login import LoginService
 from rhizome.security.tls import certificate_names, server_context
 from rhizome.server.boot import make_broker, make_log
+from rhizome.server.busypoll import BusyPoll
 from rhizome.server.config import Config
 from rhizome.server.logs import LogObserver, configure_logging
 from rhizome.server.maintenance import Maintenance
@@ -122,7 +123,10 @@ class Application:
         )
         records.broker = self.broker
         self.login = authenticator
-        self.shell = Shell(self.broker, log, self.broker.cluster, self.store, loop, wall_clock_ms)
+        busy_poll = BusyPoll(loop, config.broker.busy_poll_us, time.monotonic_ns, os.sched_yield)
+        self.shell = Shell(
+            self.broker, log, self.broker.cluster, self.store, loop, wall_clock_ms, busy_poll
+        )
         self.maintenance = Maintenance(config, self.broker, log, self.store, self.shell)
         self._report_recovery(log)
         self.shell.begin_turn()

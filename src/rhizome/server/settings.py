@@ -19,9 +19,11 @@ from rhizome.server.units import (
     Address,
     Portion,
     format_duration,
+    format_interval,
     format_size,
     parse_address,
     parse_duration,
+    parse_interval,
     parse_portion,
     parse_size,
 )
@@ -148,6 +150,17 @@ def duration(default: str, doc: str, minimum: str = "0s", maximum: str = "36500d
     return field(default=parse_duration(default), metadata={"setting": setting})
 
 
+def interval(default: str, doc: str, minimum: str = "0us", maximum: str = "1s") -> Any:
+    """A time that is counted in microseconds."""
+
+    def parse(value: object) -> int:
+        number_us = parse_interval(_with_unit(value, "time", default))
+        return _within(number_us, parse_interval(minimum), parse_interval(maximum), format_interval)
+
+    setting = Setting(doc, "time", parse, lambda value: toml(format_interval(value)))
+    return field(default=parse_interval(default), metadata={"setting": setting})
+
+
 def portion(default: str, doc: str) -> Any:
     def parse(value: object) -> Portion:
         return parse_portion(_with_unit(value, "size or percentage", default))
@@ -224,7 +237,7 @@ def setting_of(described: Field[Any]) -> Setting:
 
 def key_of(described: Field[Any]) -> str:
     """`heartbeat_ms` -> `heartbeat`: the file states the unit with the value."""
-    return described.name.removesuffix("_ms").removesuffix("_bytes")
+    return described.name.removesuffix("_us").removesuffix("_ms").removesuffix("_bytes")
 
 
 def settings_of(section: type) -> dict[str, Field[Any]]:

@@ -17,6 +17,7 @@ from rhizome.broker.broker import Broker
 from rhizome.broker.connection import Connection
 from rhizome.broker.log import JournalLog
 from rhizome.broker.stages import CLOSED
+from rhizome.server.busypoll import BusyPoll
 
 TURN_INPUT_BYTES_MAX: Final = 512 * 1024
 """What one connection may feed into one turn. The event loop would read up to 32 times its buffer
@@ -38,6 +39,7 @@ class Shell:
     store: Any
     loop: Any
     clock_ms: Callable[[], int]
+    busy_poll: BusyPoll
     scheduled: bool
     turns: i64
     congested: bool
@@ -52,6 +54,7 @@ class Shell:
         store: Any,
         loop: Any,
         clock_ms: Callable[[], int],
+        busy_poll: BusyPoll,
     ) -> None:
         self.broker = broker
         self.log = log
@@ -59,6 +62,7 @@ class Shell:
         self.store = store
         self.loop = loop
         self.clock_ms = clock_ms
+        self.busy_poll = busy_poll
         self.scheduled = False
         self.turns = 0
         self.congested = False
@@ -188,7 +192,9 @@ class ClientProtocol:
         if connection is None:
             return
         shell = self.shell
-        shell.begin_turn()
+        if not shell.scheduled:
+            shell.begin_turn()
+            shell.busy_poll.input_came()
         connection.receive(data)
         if self.turn != shell.turns:
             self.turn = shell.turns

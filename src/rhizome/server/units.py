@@ -1,8 +1,8 @@
 """Sizes, times, shares and addresses as people write them: "64MiB", "1500ms", "40%", "[::1]:5672".
 
 A number without a unit is refused wherever a unit is needed: nobody remembers whether 60 was
-seconds or milliseconds. Sizes become bytes and times milliseconds, as ints. For every value of a
-kind, parse(format(value)) == value.
+seconds or milliseconds. Sizes become bytes, times milliseconds and intervals microseconds, as ints.
+For every value of a kind, parse(format(value)) == value.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ TIME_UNITS: Final[Mapping[str, int]] = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
+SHORT_TIME_UNITS: Final[Mapping[str, int]] = {"us": 1, "ms": 1000, "s": 1_000_000}
 VALUE_MAX: Final = (1 << 63) - 1
 PORT_MAX: Final = 65_535
 
@@ -81,6 +82,11 @@ def parse_duration(text: str) -> int:
     return _whole(text, TIME_UNITS, "time", "30s")
 
 
+def parse_interval(text: str) -> int:
+    """Microseconds of "300us" and its like."""
+    return _whole(text, SHORT_TIME_UNITS, "time", "300us")
+
+
 def parse_portion(text: str) -> Portion:
     """ "40%" or a size."""
     number, unit = _split(text, "size or percentage", "40%")
@@ -98,6 +104,10 @@ def format_size(size: int) -> str:
 
 def format_duration(duration_ms: int) -> str:
     return _shortest(duration_ms, TIME_UNITS)
+
+
+def format_interval(interval_us: int) -> str:
+    return _shortest(interval_us, SHORT_TIME_UNITS)
 
 
 def parse_address(text: str) -> Address:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -25,6 +27,7 @@ from rhizome.security.login import LoginService
 from rhizome.security.passwords import ScryptCost, hash_password
 from rhizome.server.app import StateRecords
 from rhizome.server.boot import make_broker, make_log
+from rhizome.server.busypoll import BusyPoll
 from rhizome.server.config import Config
 from rhizome.server.sections import MemorySection, PermissionDefinition, UserDefinition
 from rhizome.server.shell import Shell
@@ -83,8 +86,9 @@ class Core:
         login = LoginService(records, epoch, config.login_settings())
         self.broker = make_broker(config, self.store, log, login, epoch, Observer(), self.now_ms)
         records.broker = self.broker
+        never = BusyPoll(loop, 0, time.monotonic_ns, os.sched_yield)
         self.shell = Shell(
-            self.broker, log, self.broker.cluster, self.store, loop, lambda: self.now_ms
+            self.broker, log, self.broker.cluster, self.store, loop, lambda: self.now_ms, never
         )
         self.context = Context(
             config, self.broker, self.shell, login, self.store, Rates(self.broker), self.now_ms

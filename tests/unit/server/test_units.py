@@ -15,9 +15,11 @@ from rhizome.server.units import (
     Address,
     UnitError,
     format_duration,
+    format_interval,
     format_size,
     parse_address,
     parse_duration,
+    parse_interval,
     parse_portion,
     parse_size,
 )
@@ -33,6 +35,11 @@ def test_every_time_survives_being_written_and_read(duration_ms: int) -> None:
     assert parse_duration(format_duration(duration_ms)) == duration_ms
 
 
+@given(st.integers(0, VALUE_MAX))
+def test_every_interval_survives_being_written_and_read(interval_us: int) -> None:
+    assert parse_interval(format_interval(interval_us)) == interval_us
+
+
 @given(st.integers(0, 10**6), st.sampled_from(sorted(SIZE_UNITS)), st.sampled_from(["", " "]))
 def test_size_is_number_times_unit(number: int, unit: str, space: str) -> None:
     assert parse_size(f"{number}{space}{unit}") == number * SIZE_UNITS[unit]
@@ -45,7 +52,7 @@ def test_time_is_number_times_unit(number: int, unit: str) -> None:
 
 @given(st.text(max_size=12))
 def test_any_other_text_is_refused_and_nothing_worse(text: str) -> None:
-    for parse in (parse_size, parse_duration, parse_portion, parse_address):
+    for parse in (parse_size, parse_duration, parse_interval, parse_portion, parse_address):
         try:
             parse(text)
         except UnitError:
@@ -72,6 +79,13 @@ def test_size_is_read(text: str, size: int) -> None:
 )
 def test_time_is_read(text: str, duration_ms: int) -> None:
     assert parse_duration(text) == duration_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "interval_us"), [("300us", 300), ("1.5ms", 1500), ("0us", 0), ("1s", 1_000_000)]
+)
+def test_an_interval_is_counted_in_microseconds(text: str, interval_us: int) -> None:
+    assert parse_interval(text) == interval_us
 
 
 @pytest.mark.parametrize(
