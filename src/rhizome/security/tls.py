@@ -66,6 +66,20 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
+def link_context(settings: TlsSettings) -> ssl.SSLContext:
+    """The context that links to other brokers are dialled with: both ends show a certificate."""
+    if settings.verify_client == VERIFY_NONE:
+        raise TlsError(
+            "cluster.tls demands certificates of other brokers: set tls.verify_client to"
+            f' "{VERIFY_OPTIONAL}" or "{VERIFY_REQUIRED}"'
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = _VERSIONS[settings.minimum_version]
+    _load_certificate(context, settings)
+    _load_authorities(context, settings)
+    return context
+
+
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
     if not settings.certificate:
         raise TlsError("a TLS listener needs tls.certificate (PEM, with its chain) and tls.key")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from rhizome.broker.access import Peer
 from rhizome.broker.broker import Broker
@@ -29,6 +29,20 @@ WRITE_BUFFER_HIGH_BYTES: Final = 1 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 18
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TurnPart:
+    """Something beside the broker core that takes part in every turn; this one does nothing."""
+
+    def turn_began(self) -> None:
+        """A wake-up has begun."""
+
+    def turn_ended(self) -> None:
+        """The broker is through with the turn: write what it has given others to write."""
+
+    def ticked(self) -> None:
+        """Time has passed."""
+
+
 @final
 class Shell:
     """Invariant: ``scheduled`` is set exactly while ``_end_turn`` waits in the loop."""
@@ -45,6 +59,7 @@ class Shell:
     congested: bool
     alarm: str
     satiated: list[ClientProtocol]
+    links: TurnPart
 
     def __init__(
         self,
@@ -68,6 +83,7 @@ class Shell:
         self.congested = False
         self.alarm = ""
         self.satiated = []
+        self.links = TurnPart()
 
     def begin_turn(self) -> None:
         """Something happened: read the clock once and see to it that the turn is ended."""
@@ -79,6 +95,7 @@ class Shell:
         # Never backwards: expiry and waiting times are differences of these readings.
         if now_ms > turn.now_ms:
             turn.now_ms = now_ms
+        self.links.turn_began()
         self.loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
@@ -88,6 +105,7 @@ class Shell:
         broker.end_turn()
         self.submit()
         self._write_outboxes()
+        self.links.turn_ended()
         if len(self.satiated) > 0:
             satiated = self.satiated
             self.satiated = []
@@ -149,6 +167,7 @@ class Shell:
         self.begin_turn()
         self._check_congestion()
         self.broker.tick(self.broker.turn.now_ms)
+        self.links.ticked()
 
 
 @final
@@ -200,7 +219,7 @@ class ClientProtocol:
             self.turn = shell.turns
             self.turn_bytes = 0
         self.turn_bytes += len(data)
-        if not self.reading:
+        if not self.reading or self.connection is None:
             return
         if not connection.wants_input():
             self.reading = False
@@ -209,6 +228,14 @@ class ClientProtocol:
             self.reading = False
             self.transport.pause_reading()
             shell.satiated.append(self)
+
+    def release(self) -> Any:
+        """Let go of the transport: somebody else drives it from now on."""
+        self.connection = None
+        if not self.reading:
+            self.reading = True
+            self.transport.resume_reading()
+        return self.transport
 
     def resume_input(self) -> None:
         """A new turn begins: read on, unless the core wants it otherwise."""

@@ -130,8 +130,9 @@ class Opener:
 
 @final
 class Link(FrameSink):
-    """Invariant: ``peer`` and ``version`` are those of the handshake once the stage is OPEN; the
-    link is in ``owner.touched`` if and only if ``marked``.
+    """Invariant: ``peer`` is nobody until a dialled peer has proved itself and is asked for the
+    link; with ``version`` it is that of the handshake once the stage is OPEN. The link is in
+    ``owner.touched`` if and only if ``marked``.
     """
 
     owner: LinkOwner
@@ -144,7 +145,6 @@ class Link(FrameSink):
     version: i64
     stage: i64
     reason: str
-    asked: bool
     opener: Opener | None
     reader: LinkReader
     urgent: Outbox
@@ -181,8 +181,8 @@ class Link(FrameSink):
         congested_bytes: i64,
         backlog_bytes_max: i64,
     ) -> None:
-        """``name``: of the broker that is expected at ``address``; ``peer`` counts once
-        the link is OPEN; ``told`` is what the peer was told about this broker.
+        """``name``: of the broker that is expected at ``address``; ``told``: what the peer knows of
+        this one.
 
         Above ``congested_bytes`` of backlog the link is congested, until it is half of that; above
         ``backlog_bytes_max`` it is closed, because its peer takes nothing.
@@ -197,7 +197,6 @@ class Link(FrameSink):
         self.version = 0
         self.stage = DIALLING
         self.reason = ""
-        self.asked = False
         self.opener = None
         self.reader = LinkReader(self, HANDSHAKE_FRAME_MAX)
         self.urgent = Outbox()

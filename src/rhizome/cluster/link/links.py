@@ -4,10 +4,10 @@ Whoever knows an address dials. So two brokers may dial each other at the same t
 must keep the same one of the two links, whatever arrives in whatever order:
 
 - A dialler that finds, when its peer has proved who it is, that they are linked already, doesn't
-  ask for another link. So there are two links only if both have asked.
+  ask for another link. So there can be two links only if both ask.
 - Of two links both ends keep the one dialled by the lower UUID. The broker with the lower UUID
-  refuses what it is asked for if it has a link of its own, or has asked for one. The other gives
-  its own link up when it is asked.
+  refuses what it is asked for if it has dialled a link, or asks for one itself. The other gives
+  what it has dialled up when it is asked. So crossing dials open one link, and none goes down.
 - A second link of the same dialler replaces the first: the dialler has lost that, or it would not
   have asked. So does a link with another incarnation: the old one is dead.
 
@@ -16,6 +16,7 @@ Primaries and witnesses are linked with everybody, secondaries never with each o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from rhizome.cluster.identity import (
@@ -42,6 +43,26 @@ from rhizome.errors import AmqpError, ConnectionForced, InternalFault, NotAllowe
 LINKED_ALREADY: Final = "these brokers are linked already"
 NOBODY: Final = Hello("", "0" * 32, "0")
 REFUSALS_REMEMBERED_MAX: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """One open link, for people. Counts by method leave out methods that never came."""
+
+    name: str
+    address: str
+    dialled: bool
+    version: int
+    open_ms: int
+    silent_ms: int
+    backlog_bytes: int
+    congested: bool
+    sent_frames: int
+    sent_bytes: int
+    received_frames: int
+    received_bytes: int
+    sent_by_method: dict[int, int]
+    received_by_method: dict[int, int]
 
 
 class Adopter:
@@ -127,6 +148,27 @@ class Links(LinkOwner):
                 if link is not None:
                     self._end(peer, link, reason)
 
+    def statistics(self) -> list[LinkStatistics]:
+        return [self._statistics_of(link) for link in self.open_links()]
+
+    def _statistics_of(self, link: Link) -> LinkStatistics:
+        return LinkStatistics(
+            name=link.name,
+            address=link.address,
+            dialled=link.dialled,
+            version=int(link.version),
+            open_ms=int(self.now_ms - link.opened_ms),
+            silent_ms=int(self.now_ms - link.last_received_ms),
+            backlog_bytes=int(link.backlog()),
+            congested=link.congested,
+            sent_frames=int(link.sent_frames),
+            sent_bytes=int(link.sent_bytes),
+            received_frames=int(link.received_frames),
+            received_bytes=int(link.received_bytes),
+            sent_by_method=_counted(link.sent_kinds),
+            received_by_method=_counted(link.received_kinds),
+        )
+
     # ---- what the driver uses -------------------------------------------------------------------
 
     def take_touched(self) -> list[Link]:
@@ -201,7 +243,7 @@ class Links(LinkOwner):
         if peer is None:
             return None
         for other in (peer.link, peer.dial):
-            if other is None or (other is peer.dial and not other.asked):
+            if other is None:
                 continue
             if other.stage == OPEN and other.peer.uuid != hello.uuid:
                 return NotAllowed(name_taken(other.peer, hello))
@@ -249,15 +291,11 @@ class Links(LinkOwner):
     def answered(self, link: Link, peer: Hello) -> None:
         """Called by ``Opening``: the peer has said open-ok."""
         known = self.link_to(peer.name)
-        if (
-            known is None
-            or known.dialled
-            or not _is_same(known.peer, peer)
-            or self.me.uuid < peer.uuid
-        ):
-            self._open(link, peer)
-        else:
+        is_rival = known is not None and not known.dialled and _is_same(known.peer, peer)
+        if is_rival and peer.uuid < self.me.uuid:
             link.close(LINKED_ALREADY)
+        else:
+            self._open(link, peer)
 
     def refused(self, link: Link, code: int, reason: str) -> None:
         """Called by ``Opening``: the peer has closed the connection instead."""
@@ -411,3 +449,7 @@ class Links(LinkOwner):
 def _is_same(one: Hello, other: Hello) -> bool:
     """The same start of the same broker."""
     return one.uuid == other.uuid and one.incarnation == other.incarnation
+
+
+def _counted(kinds: list[int]) -> dict[int, int]:
+    return {method: count for method, count in enumerate(kinds) if count}

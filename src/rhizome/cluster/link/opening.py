@@ -118,7 +118,6 @@ class Opening(Opener):
         # The links have heartbeats of their own, and frames as large as messages.
         self._send(link, ConnectionTuneOk(method.channel_max, method.frame_max, 0))
         self._send(link, ConnectionOpen("/"))
-        link.asked = True
 
     def _send(self, link: Link, method: Method) -> None:
         link.urgent.put(method_frame(0, method))

@@ -217,6 +217,7 @@ class World:
         self.now_ms = 1_000
         self.brokers: dict[str, Broker] = {}
         self.wires: list[Wire] = []
+        self.dials: list[Link] = []
         self.unreachable: set[str] = set()
 
     def start(
@@ -238,6 +239,7 @@ class World:
         return brokers
 
     def connect(self, dialler: Broker, link: Link) -> None:
+        self.dials.append(link)
         acceptor = self.brokers.get(link.address)
         if acceptor is None or link.address in self.unreachable:
             link.lost("connection refused")
