@@ -106,7 +106,10 @@ class Stage:
         self.actors: dict[str, Actor] = {}
         self.links: dict[tuple[str, str], int] = {}
         """Linked pairs, with the number of the link: what is under way on an older one is lost."""
-        self.blocked: dict[tuple[str, str], None] = {}
+        self.censor: Callable[[str, str, Message], bool] = lambda sender, receiver, message: False
+        """Whether a message gets lost, though its link stays up."""
+        self.slow: dict[tuple[str, str], int] = {}
+        """Milliseconds that messages from the one to the other take longer."""
         self.on_event: Callable[[Actor, Event], None] = lambda actor, event: None
         self.on_turn: Callable[[Actor], None] = lambda actor: None
         self._links_made = 0
@@ -304,13 +307,14 @@ class Stage:
 
     def _send(self, sender: str, receiver: str, message: Message) -> None:
         number = self.links[(sender, receiver)]
-        if (sender, receiver) in self.blocked:
+        if self.censor(sender, receiver, message):
             return
         if self.verbose or not isinstance(message, BREATH):
             self.say(f"{sender} -> {receiver}  {_words(message)}")
         data = encode(message)
         pair = (sender, receiver)
-        arrives_ms = max(self.now_ms + self.delay(), self._arrivals.get(pair, 0))
+        delay_ms = self.delay() + self.slow.get(pair, 0)
+        arrives_ms = max(self.now_ms + delay_ms, self._arrivals.get(pair, 0))
         self._arrivals[pair] = arrives_ms
         self.at(arrives_ms - self.now_ms, lambda: self._deliver(sender, receiver, number, data))
 

@@ -94,9 +94,10 @@ def _arrived(office: Office, voter: Voter) -> Voter | None:
 def _obstacle(office: Office) -> str:
     """Why the membership can't be changed now; empty if it can."""
     desk = office.desk
-    if not office.is_ready and desk.rules.membership_after_own_term:
+    if not office.is_ready:
         return "the root has only just been elected: try again"
-    if desk.ledger.log.memberships[-1][0] > desk.ledger.commit:
+    pending = desk.ledger.log.memberships[-1][0] > desk.ledger.commit
+    if pending and desk.rules.one_change_at_a_time:
         return "another change of the membership is under way: try again when it is committed"
     if office.heir:
         return f"the root is handing over to {office.heir}: ask that one"

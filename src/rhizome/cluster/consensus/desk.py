@@ -122,12 +122,14 @@ class Desk:
 
     def linked_voters(self) -> list[str]:
         """The other voters that this broker can ask: linked, and the ones that are meant."""
-        electorate = self.electorate
-        return [
+        asked = [
             name
-            for name in electorate.names()
+            for name in self.electorate.names()
             if name != self.me.name and self.is_up(name) and self._counts_somewhere(name)
         ]
+        if not self.rules.secondaries_never_vote:
+            asked += [n for n, p in self.peers.items() if p.up and not p.hello.votes()]
+        return asked
 
     def _counts_somewhere(self, name: str) -> bool:
         for membership in self.electorate.memberships:

@@ -45,8 +45,10 @@ def rank(
 class Candidacy:
     """Standing for office. ``won`` once it is over and successful."""
 
-    def __init__(self, desk: Desk, consent: int = 0) -> None:
+    def __init__(self, desk: Desk, silent: str = "", consent: int = 0) -> None:
         self.desk = desk
+        self.silent = silent
+        """The root that was lost: linked perhaps, but nobody waits for its answer."""
         self.consent = consent
         self.voting = False
         self.won = False
@@ -118,8 +120,6 @@ class Candidacy:
 
     def _elects(self, yes: dict[str, bool]) -> bool:
         desk = self.desk
-        if desk.electorate.newest.founding and not desk.rules.founding_quorum:
-            return True
         return desk.electorate.elected(yes, desk.counts, desk.rules)
 
     @property
@@ -155,14 +155,14 @@ class Candidacy:
     def _decide(self) -> None:
         """Campaign, if the answers allow it."""
         desk = self.desk
-        linked = desk.linked_voters()
+        awaited = [n for n in desk.linked_voters() if n != self.silent or n in self.answers]
         yes = {desk.me.name: True}
-        for name in linked:
+        for name in awaited:
             if name in self.answers and self.answers[name].yes:
                 yes[name] = True
         if not self._elects(yes) or self._blocked_by_starters():
             return
-        if self._impatient or all(name in yes for name in linked):
+        if self._impatient or all(name in yes for name in awaited):
             self._campaign()
 
     def _blocked_by_starters(self) -> bool:

@@ -24,8 +24,8 @@ class Log:
     def __init__(self, start: Position, base: Membership, base_index: int) -> None:
         self.start = start
         self.bytes = 0
-        self.memberships: list[tuple[int, Membership]] = [(base_index, base)]
-        self._base = self.memberships[0]
+        self._base = (base_index, base)
+        self.memberships: list[tuple[int, Membership]] = [self._base]
         self._entries: list[Entry] = []
 
     @property

@@ -73,6 +73,7 @@ class Machine:
         self.quiet_until_ms = 0
         """No candidacy before: somebody else was voted for, or handed the office."""
         self.bytes_since_snapshot = 0
+        self._lost_root = ""
         self._registered = False
         self._had_lease = False
         self._named = image.cluster_uuid
@@ -118,6 +119,7 @@ class Machine:
                 self.resign("too few primaries, or its own disk, answered within its lease")
         elif self.root and not self.judge.is_bound():
             self.desk.emit(RootLost(self.root))
+            self._lost_root = self.root
             self.root = ""
 
     def end(self) -> None:
@@ -202,7 +204,7 @@ class Machine:
             self.candidacy = None
         elif self.candidacy is None and not self.judge.honours():
             if self.desk.now_ms >= self.quiet_until_ms:
-                self.candidacy = Candidacy(self.desk)
+                self.candidacy = Candidacy(self.desk, silent=self._lost_root)
         if self.candidacy is not None and self.candidacy.won:
             self.take_office()
             self._commit()
@@ -290,6 +292,7 @@ class Machine:
         if self.office is not None:
             return
         self.candidacy = None
+        self._lost_root = ""
         if self.root != sender:
             self.root = sender
             self.desk.emit(RootKnown(sender, message.term))

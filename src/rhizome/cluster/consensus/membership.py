@@ -48,12 +48,16 @@ class Membership:
 
     def electing(self, rules: Rules) -> int:
         """E: floor(N/2) + 1 (R1)."""
-        n = len(self.voting())
+        n = self._defined(rules)
         return n // 2 + 1 if rules.election_quorum_majority else max(1, n // 2)
 
     def committing(self, rules: Rules) -> int:
         """C: ceil(N/2), root included (R1)."""
-        return (len(self.voting()) + 1) // 2 if rules.commit_quorum else 1
+        return (self._defined(rules) + 1) // 2 if rules.commit_quorum else 1
+
+    def _defined(self, rules: Rules) -> int:
+        """N (R1)."""
+        return 1 if self.founding and not rules.founding_quorum else len(self.voting())
 
     def with_voter(self, voter: Voter) -> Membership:
         """With this voter in place of the one of its name, or at the end."""

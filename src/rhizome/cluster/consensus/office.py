@@ -78,8 +78,9 @@ class Office:
             hello = desk.hello_of(voter.name)
             here = voter.name == desk.me.name or desk.is_up(voter.name)
             if here and hello is not None and desk.counts(listed, voter):
-                voter = Voter(voter.name, hello.uuid, hello.machine)
-            voters.append(voter)
+                voters.append(Voter(voter.name, hello.uuid, hello.machine))
+            elif desk.rules.founding_quorum:
+                voters.append(voter)
         return Membership(one_vote_per_machine(voters, desk.rules))
 
     # Entries.

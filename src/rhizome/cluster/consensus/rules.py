@@ -19,7 +19,7 @@ class Rules:
     vote_durable: bool = True  # R3: else two votes in one term around a power cut
     log_completeness_in_votes: bool = True  # R3: else a root that lacks committed entries
     joint_membership: bool = True  # R4: both configurations; else two disjoint quorums
-    membership_after_own_term: bool = True  # R4: else an older change may be half-way
+    one_change_at_a_time: bool = True  # R4: else a third configuration decides unseen
     pre_vote: bool = True  # R5: else a returning broker deposes a healthy root
     secondaries_never_vote: bool = True  # R5: else a fragment elects a root of its own
     wiped_store_is_new: bool = True  # R7: else a broker that forgot its vote votes again

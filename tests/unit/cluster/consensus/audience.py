@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rhizome.cluster.consensus.events import BecameRoot, BrokerLeaseOver, Event
+from rhizome.cluster.consensus.events import BecameRoot, BrokerLeaseOver, ClusterNamed, Event
 from rhizome.cluster.identity import SECONDARY
 from rhizome.cluster.storage import Entry
 from tests.interaction.stage import Actor, Stage
@@ -18,6 +18,7 @@ class Audience:
         self.roots: dict[tuple[str, int], str] = {}
         self.committed: dict[tuple[str, int], Entry] = {}
         self.seen: dict[str, int] = {}
+        self.founded: dict[tuple[str, ...], str] = {}
         self.settled = 0
         stage.on_event = self.event
         stage.on_turn = self.turn
@@ -30,8 +31,15 @@ class Audience:
         assert actor.core is not None
         if isinstance(event, BecameRoot):
             self.became_root(actor, event.term)
+        elif isinstance(event, ClusterNamed):
+            self.named(actor, event)
         elif isinstance(event, BrokerLeaseOver):
             self.lease_over(actor, event.name, event.incarnation)
+
+    def named(self, actor: Actor, event: ClusterNamed) -> None:
+        if not event.parent_uuid and actor.bootstrap is not None:
+            known = self.founded.setdefault(actor.bootstrap, event.cluster_uuid)
+            self.check(known == event.cluster_uuid, "OneClusterFromOneList: there are two")
 
     def became_root(self, actor: Actor, term: int) -> None:
         core = actor.core
