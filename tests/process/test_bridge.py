@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import pytest
@@ -22,9 +23,14 @@ from .kit import broker_with, contents, run
 
 pytestmark = pytest.mark.timeout(120)
 
+EXTERNAL_AMQP: Final = os.environ.get("RHIZOME_TEST_AMQP", "")
 SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 40.0
 KILLS: Final = 5
+QUEUES: Final = (
+    *("orders", "from", "to", "other", "events", "late", "dead", "all", "there", "q"),
+    *("bridge.ev", "bridge.pair", "bridge.amq.fanout", "bridge.odd"),
+)
 DEDUP: Final[dict[str, object]] = {"x-dedup": "message-id"}
 COMMAND: Final = (
     "from rhizome.cli.main import COMMANDS, main;COMMANDS['bridge'] = 'rhizome.cli.bridge'; main()"
@@ -135,11 +141,39 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
+    """Brokers of the test's own, to kill."""
     made = Site(tmp_path)
     made.a.start()
     made.b.start()
     yield made
     made.end()
+
+
+@pytest.fixture(scope="module")
+def calm_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("calm"))
+    made.a.start()
+    made.b.start()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def calm(calm_brokers: Site, tmp_path: Path) -> Iterator[Site]:
+    """Brokers that the tests share and leave alive; the queues go with the test."""
+    made = Site(tmp_path)
+    made.a, made.b = calm_brokers.a, calm_brokers.b
+    yield made
+    for bridge in made.bridges:
+        bridge.end()
+    for broker in (made.a, made.b):
+        run(_delete(broker, QUEUES))
+
+
+async def _delete(broker: BrokerProcess, queues: tuple[str, ...]) -> None:
+    async with connect(broker.url) as connection, connection.channel() as channel:
+        for queue in queues:
+            await channel.delete_queue(queue)
 
 
 def body(number: int) -> bytes:
@@ -206,24 +240,24 @@ def stop_cleanly(bridge: BridgeProcess) -> None:
 # --- moving
 
 
-def test_a_queue_is_moved_in_order_and_left_empty(site: Site) -> None:
-    declare(site.a, "orders")
-    declare(site.b, "orders")
-    publish(site.a, range(2000), key="orders")
-    bridge = site.bridge("--queue", "orders")
+def test_a_queue_is_moved_in_order_and_left_empty(calm: Site) -> None:
+    declare(calm.a, "orders")
+    declare(calm.b, "orders")
+    publish(calm.a, range(2000), key="orders")
+    bridge = calm.bridge("--queue", "orders")
     bridge.start_and_run()
-    until_count(site.b, "orders", 2000)
+    until_count(calm.b, "orders", 2000)
     stop_cleanly(bridge)
-    assert numbers_in(site.b, "orders") == list(range(2000))
-    assert count(site.a, "orders") == 0
+    assert numbers_in(calm.b, "orders") == list(range(2000))
+    assert count(calm.a, "orders") == 0
     assert bridge.until("stopped")["moved"] == 2000
 
 
-def test_properties_headers_and_key_arrive_as_they_were(site: Site) -> None:
+def test_properties_headers_and_key_arrive_as_they_were(calm: Site) -> None:
     async def scenario() -> tuple[str, str, Properties]:
         async with (
-            connect(site.a.url) as there,
-            connect(site.b.url) as here,
+            connect(calm.a.url) as there,
+            connect(calm.b.url) as here,
             there.channel(confirms=True) as source,
             here.channel() as destination,
         ):
@@ -231,7 +265,7 @@ def test_properties_headers_and_key_arrive_as_they_were(site: Site) -> None:
             await source.bind_queue("from", "amq.topic", "a.#")
             await destination.declare_queue("to")
             await destination.bind_queue("to", "amq.topic", "a.#")
-            bridge = site.bridge("--queue", "from", "--to-exchange", "amq.topic")
+            bridge = calm.bridge("--queue", "from", "--to-exchange", "amq.topic")
             await asyncio.to_thread(bridge.start_and_run)
             await source.publish(
                 b"body", exchange="amq.topic", routing_key="a.b", properties=sent, mandatory=True
@@ -253,53 +287,53 @@ def test_properties_headers_and_key_arrive_as_they_were(site: Site) -> None:
         assert getattr(got, name) == getattr(sent, name), name
 
 
-def test_a_user_id_and_further_receivers_of_the_source_stay_there(site: Site) -> None:
+def test_a_user_id_and_further_receivers_of_the_source_stay_there(calm: Site) -> None:
     """The destination would close the channel over the one, and send copies to the other."""
 
     def made(number: int) -> Properties:
         return Properties(user_id="guest", headers={"CC": ["other"], "kept": number})
 
-    declare(site.a, "from")
-    declare(site.b, "to")
-    declare(site.b, "other")
-    publish(site.a, range(3), key="from", made=made)
+    declare(calm.a, "from")
+    declare(calm.b, "to")
+    declare(calm.b, "other")
+    publish(calm.a, range(3), key="from", made=made)
 
     async def allow_another_user() -> list[Properties]:
-        async with connect(site.b.url) as connection, connection.channel() as channel:
+        async with connect(calm.b.url) as connection, connection.channel() as channel:
             messages = [await channel.get("to") for _ in range(3)]
             return [message.properties for message in messages if message is not None]
 
-    bridge = site.bridge("--queue", "from", "--to-queue", "to")
+    bridge = calm.bridge("--queue", "from", "--to-queue", "to")
     bridge.start_and_run()
-    until_count(site.b, "to", 3)
+    until_count(calm.b, "to", 3)
     stop_cleanly(bridge)
     got = run(allow_another_user())
     assert [each.user_id for each in got] == ["guest"] * 3
     assert [each.headers for each in got] == [
         {"kept": number, "x-bridged": ["alpha:/"]} for number in range(3)
     ]
-    assert count(site.b, "other") == 0
+    assert count(calm.b, "other") == 0
 
 
-def test_an_exchange_is_bridged_through_a_queue_that_outlives_the_bridge(site: Site) -> None:
+def test_an_exchange_is_bridged_through_a_queue_that_outlives_the_bridge(calm: Site) -> None:
     async def bind() -> None:
-        async with connect(site.b.url) as connection, connection.channel() as channel:
+        async with connect(calm.b.url) as connection, connection.channel() as channel:
             await channel.declare_queue("events", durable=True)
             await channel.bind_queue("events", "amq.topic", "#")
 
     run(bind())
     arguments = ("--exchange", "amq.topic", "--key", "order.*", "--key", "user.#", "--id", "ev")
-    bridge = site.bridge(*arguments)
+    bridge = calm.bridge(*arguments)
     bridge.start_and_run()
-    publish(site.a, range(10), exchange="amq.topic", key="order.new")
-    publish(site.a, range(10, 20), exchange="amq.topic", key="other")
-    until_count(site.b, "events", 10)
+    publish(calm.a, range(10), exchange="amq.topic", key="order.new")
+    publish(calm.a, range(10, 20), exchange="amq.topic", key="other")
+    until_count(calm.b, "events", 10)
     stop_cleanly(bridge)
-    publish(site.a, range(20, 30), exchange="amq.topic", key="user.x.y")
-    assert count(site.a, "bridge.ev") == 10
+    publish(calm.a, range(20, 30), exchange="amq.topic", key="user.x.y")
+    assert count(calm.a, "bridge.ev") == 10
     bridge.start_and_run()
-    until_count(site.b, "events", 20)
-    assert numbers_in(site.b, "events") == [*range(10), *range(20, 30)]
+    until_count(calm.b, "events", 20)
+    assert numbers_in(calm.b, "events") == [*range(10), *range(20, 30)]
 
 
 # --- failures
@@ -391,18 +425,18 @@ def test_a_source_that_is_killed_again_and_again_loses_and_doubles_nothing(site:
     assert len(bridge.events("lost")) >= KILLS
 
 
-def test_a_bridge_that_is_killed_again_and_again_loses_and_doubles_nothing(site: Site) -> None:
-    declare(site.a, "orders")
-    declare(site.b, "orders", DEDUP)
-    bridge = site.bridge("--queue", "orders", "--prefetch", "50")
+def test_a_bridge_that_is_killed_again_and_again_loses_and_doubles_nothing(calm: Site) -> None:
+    declare(calm.a, "orders")
+    declare(calm.b, "orders", DEDUP)
+    bridge = calm.bridge("--queue", "orders", "--prefetch", "50")
     bridge.start_and_run()
 
     def kill_and_start_bridge() -> None:
         bridge.kill()
         bridge.start_and_run()
 
-    confirmed = run(disturb(site, KILLS, kill_and_start_bridge))
-    assert arrived(site, bridge) == list(range(confirmed))
+    confirmed = run(disturb(calm, KILLS, kill_and_start_bridge))
+    assert arrived(calm, bridge) == list(range(confirmed))
 
 
 def test_a_destination_that_is_killed_again_and_again_loses_nothing(site: Site) -> None:
@@ -416,6 +450,34 @@ def test_a_destination_that_is_killed_again_and_again_loses_nothing(site: Site) 
     assert first_occurrences(found) == list(range(confirmed))
     # What was under way is sent again, and nothing else.
     assert len(found) <= confirmed + KILLS * prefetch
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("seed", range(10))
+def test_all_three_are_killed_at_random_and_nothing_is_lost(site: Site, seed: int) -> None:
+    prefetch, kills = 100, 20
+    chance = Random(seed)
+    declare(site.a, "orders")
+    declare(site.b, "orders", DEDUP)
+    bridge = site.bridge("--queue", "orders", "--prefetch", str(prefetch))
+    bridge.start_and_run()
+
+    def kill_one() -> None:
+        victim = chance.choice(("source", "destination", "bridge"))
+        if victim == "bridge":
+            bridge.kill()
+            bridge.start()
+        else:
+            kill_and_start(site.a if victim == "source" else site.b)
+
+    confirmed = run(disturb(site, kills, kill_one), 2000)
+    bridge.until("running")
+    found = arrived(site, bridge)
+    assert first_occurrences(found) == list(range(len(set(found))))
+    assert len(set(found)) >= confirmed
+    # A destination that was killed has forgotten the ids that it had seen.
+    assert len(found) <= len(set(found)) + kills * prefetch
 
 
 def test_the_destination_may_be_any_broker_of_a_list_and_hang(site: Site) -> None:
@@ -451,42 +513,42 @@ def test_the_destination_may_be_any_broker_of_a_list_and_hang(site: Site) -> Non
 # --- what the destination won't take
 
 
-def test_what_reaches_no_queue_is_kept_until_there_is_one(site: Site) -> None:
-    declare(site.a, "orders")
-    publish(site.a, range(100), key="orders")
-    bridge = site.bridge("--queue", "orders", "--to-exchange", "amq.direct", "--to-key", "k")
+def test_what_reaches_no_queue_is_kept_until_there_is_one(calm: Site) -> None:
+    declare(calm.a, "orders")
+    publish(calm.a, range(100), key="orders")
+    bridge = calm.bridge("--queue", "orders", "--to-exchange", "amq.direct", "--to-key", "k")
     bridge.start_and_run()
     blocked = bridge.until("blocked")
     assert "bind a queue" in blocked["text"]
 
     async def bind() -> None:
-        async with connect(site.b.url) as connection, connection.channel() as channel:
+        async with connect(calm.b.url) as connection, connection.channel() as channel:
             await channel.declare_queue("late", durable=True)
             await channel.bind_queue("late", "amq.direct", "k")
 
     run(bind())
-    until_count(site.b, "late", 100)
+    until_count(calm.b, "late", 100)
     stop_cleanly(bridge)
-    assert numbers_in(site.b, "late") == list(range(100))
-    assert count(site.a, "orders") == 0
+    assert numbers_in(calm.b, "late") == list(range(100))
+    assert count(calm.a, "orders") == 0
 
 
-def test_what_reaches_no_queue_is_dead_lettered_or_dropped_if_told_so(site: Site) -> None:
+def test_what_reaches_no_queue_is_dead_lettered_or_dropped_if_told_so(calm: Site) -> None:
     letters: dict[str, object] = {
         "x-dead-letter-exchange": "",
         "x-dead-letter-routing-key": "dead",
     }
-    declare(site.a, "dead")
-    declare(site.a, "orders", letters)
+    declare(calm.a, "dead")
+    declare(calm.a, "orders", letters)
     for what, left in (("dead-letter", 10), ("drop", 0)):
-        publish(site.a, range(10), key="orders")
-        bridge = site.bridge("--queue", "orders", "--to-exchange", "amq.direct", "--refused", what)
+        publish(calm.a, range(10), key="orders")
+        bridge = calm.bridge("--queue", "orders", "--to-exchange", "amq.direct", "--refused", what)
         bridge.start_and_run()
         bridge.until("refused")
-        wait_until(lambda: count(site.a, "orders") == 0, "the queue to be empty")
+        wait_until(lambda: count(calm.a, "orders") == 0, "the queue to be empty")
         stop_cleanly(bridge)
-        assert numbers_in(site.a, "dead") == list(range(left))
-        run(_purge(site.a, "dead"))
+        assert numbers_in(calm.a, "dead") == list(range(left))
+        run(_purge(calm.a, "dead"))
 
 
 async def _purge(broker: BrokerProcess, queue: str) -> None:
@@ -494,52 +556,52 @@ async def _purge(broker: BrokerProcess, queue: str) -> None:
         await channel.purge_queue(queue)
 
 
-def test_a_full_destination_is_waited_for(site: Site) -> None:
-    declare(site.a, "orders")
-    declare(site.b, "orders", {"x-max-length": 10, "x-overflow": "reject-publish"})
-    publish(site.a, range(25), key="orders")
-    bridge = site.bridge("--queue", "orders", "--prefetch", "1")
+def test_a_full_destination_is_waited_for(calm: Site) -> None:
+    declare(calm.a, "orders")
+    declare(calm.b, "orders", {"x-max-length": 10, "x-overflow": "reject-publish"})
+    publish(calm.a, range(25), key="orders")
+    bridge = calm.bridge("--queue", "orders", "--prefetch", "1")
     bridge.start_and_run()
     assert "queue is full" in bridge.until("blocked")["text"]
-    found = numbers_in(site.b, "orders")
-    run(_purge(site.b, "orders"))
-    until_count(site.b, "orders", 10)
-    found += numbers_in(site.b, "orders")
-    run(_purge(site.b, "orders"))
-    until_count(site.b, "orders", 5)
-    found += numbers_in(site.b, "orders")
+    found = numbers_in(calm.b, "orders")
+    run(_purge(calm.b, "orders"))
+    until_count(calm.b, "orders", 10)
+    found += numbers_in(calm.b, "orders")
+    run(_purge(calm.b, "orders"))
+    until_count(calm.b, "orders", 5)
+    found += numbers_in(calm.b, "orders")
     stop_cleanly(bridge)
     assert found == list(range(25))
 
 
-def test_one_message_that_makes_the_destination_close_is_found_among_many(site: Site) -> None:
-    strict = broker_with(site.directory / "c", limits_message_bytes_max="1KiB")
+def test_one_message_that_makes_the_destination_close_is_found_among_many(calm: Site) -> None:
+    strict = broker_with(calm.directory / "c", limits_message_bytes_max="1KiB")
     letters: dict[str, object] = {
         "x-dead-letter-exchange": "",
         "x-dead-letter-routing-key": "dead",
     }
-    declare(site.a, "dead")
-    declare(site.a, "orders", letters)
+    declare(calm.a, "dead")
+    declare(calm.a, "orders", letters)
     strict.start()
     try:
         declare(strict, "orders", DEDUP)
-        publish(site.a, range(50), key="orders")
+        publish(calm.a, range(50), key="orders")
 
         async def too_large() -> None:
-            async with connect(site.a.url) as connection, connection.channel() as channel:
+            async with connect(calm.a.url) as connection, connection.channel() as channel:
                 await channel.publish(b"x" * 2000, routing_key="orders")
 
         run(too_large())
-        publish(site.a, range(50, 100), key="orders")
-        bridge = site.any_bridge(
-            "--from", site.a.url, "--to", strict.url, "--retry-max", "0.2",
+        publish(calm.a, range(50, 100), key="orders")
+        bridge = calm.any_bridge(
+            "--from", calm.a.url, "--to", strict.url, "--retry-max", "0.2",
             "--queue", "orders", "--refused", "dead-letter",
         )  # fmt: skip
         bridge.start_and_run()
         until_count(strict, "orders", 100)
         stop_cleanly(bridge)
         assert numbers_in(strict, "orders") == list(range(100))
-        assert count(site.a, "dead") == 1
+        assert count(calm.a, "dead") == 1
     finally:
         strict.kill()
 
@@ -547,22 +609,22 @@ def test_one_message_that_makes_the_destination_close_is_found_among_many(site: 
 # --- circles
 
 
-def test_bridges_in_both_directions_bring_each_message_across_once(site: Site) -> None:
+def test_bridges_in_both_directions_bring_each_message_across_once(calm: Site) -> None:
     async def bind(broker: BrokerProcess) -> None:
         async with connect(broker.url) as connection, connection.channel() as channel:
             await channel.declare_queue("all", durable=True)
             await channel.bind_queue("all", "amq.fanout")
 
-    for broker in (site.a, site.b):
+    for broker in (calm.a, calm.b):
         run(bind(broker))
     bridges = [
-        site.bridge("--exchange", "amq.fanout", "--status", "0.2", reverse=reverse)
+        calm.bridge("--exchange", "amq.fanout", "--status", "0.2", reverse=reverse)
         for reverse in (False, True)
     ]
     for bridge in bridges:
         bridge.start_and_run()
-    publish(site.a, range(50), exchange="amq.fanout", key="")
-    publish(site.b, range(50, 100), exchange="amq.fanout", key="")
+    publish(calm.a, range(50), exchange="amq.fanout", key="")
+    publish(calm.b, range(50, 100), exchange="amq.fanout", key="")
     for bridge in bridges:
         wait_until(
             lambda bridge=bridge: any(s["circles"] >= 50 for s in bridge.events("status")),
@@ -570,43 +632,43 @@ def test_bridges_in_both_directions_bring_each_message_across_once(site: Site) -
             SECONDS_MAX,
         )
         stop_cleanly(bridge)
-    for broker in (site.a, site.b):
+    for broker in (calm.a, calm.b):
         assert sorted(numbers_in(broker, "all")) == list(range(100))
 
 
 def test_one_queue_bridged_both_ways_ends_with_an_error_and_keeps_the_messages(
-    site: Site,
+    calm: Site,
 ) -> None:
-    declare(site.a, "orders")
-    declare(site.b, "orders")
-    publish(site.a, range(10), key="orders")
-    there = site.bridge("--queue", "orders")
+    declare(calm.a, "orders")
+    declare(calm.b, "orders")
+    publish(calm.a, range(10), key="orders")
+    there = calm.bridge("--queue", "orders")
     there.start_and_run()
-    until_count(site.b, "orders", 10)
+    until_count(calm.b, "orders", 10)
     stop_cleanly(there)
-    back = site.bridge("--queue", "orders", reverse=True)
+    back = calm.bridge("--queue", "orders", reverse=True)
     back.start()
     assert back.exit_code() == 1
     assert "alpha:/" in back.until("failed")["text"]
-    assert numbers_in(site.b, "orders") == list(range(10))
+    assert numbers_in(calm.b, "orders") == list(range(10))
 
 
 # --- stopping and starting
 
 
-def test_a_stop_waits_for_what_is_under_way_and_doubles_nothing(site: Site) -> None:
+def test_a_stop_waits_for_what_is_under_way_and_doubles_nothing(calm: Site) -> None:
     """Without any ids, so that every repeat would show."""
-    declare(site.a, "orders")
-    declare(site.b, "orders")
-    publish(site.a, range(3000), key="orders", made=lambda _: Properties(delivery_mode=2))
+    declare(calm.a, "orders")
+    declare(calm.b, "orders")
+    publish(calm.a, range(3000), key="orders", made=lambda _: Properties(delivery_mode=2))
     for _ in range(4):
-        before = count(site.b, "orders")
-        bridge = site.bridge("--queue", "orders", "--no-dedup", "--prefetch", "100")
+        before = count(calm.b, "orders")
+        bridge = calm.bridge("--queue", "orders", "--no-dedup", "--prefetch", "100")
         bridge.start_and_run()
-        until_count(site.b, "orders", min(before + 50, 3000))
+        until_count(calm.b, "orders", min(before + 50, 3000))
         stop_cleanly(bridge)
         assert bridge.until("stopped")["left"] == 0
-    there, left = numbers_in(site.b, "orders"), numbers_in(site.a, "orders")
+    there, left = numbers_in(calm.b, "orders"), numbers_in(calm.a, "orders")
     assert there + left == list(range(3000))
 
 
@@ -622,38 +684,49 @@ def test_a_stop_without_a_destination_leaves_everything_at_the_source(site: Site
     assert numbers_in(site.a, "orders") == list(range(10))
 
 
-def test_a_second_bridge_of_the_same_name_stands_by_and_takes_over(site: Site) -> None:
+def test_a_stop_of_a_blocked_bridge_gives_everything_back_at_once(calm: Site) -> None:
+    declare(calm.a, "orders")
+    publish(calm.a, range(100), key="orders")
+    bridge = calm.bridge("--queue", "orders", "--to-exchange", "amq.direct", "--prefetch", "20")
+    bridge.start_and_run()
+    bridge.until("blocked", 2)
+    stop_cleanly(bridge)
+    assert bridge.until("stopped")["left"] == 0
+    assert numbers_in(calm.a, "orders") == list(range(100))
+
+
+def test_a_second_bridge_of_the_same_name_stands_by_and_takes_over(calm: Site) -> None:
     async def bind() -> None:
-        async with connect(site.b.url) as connection, connection.channel() as channel:
+        async with connect(calm.b.url) as connection, connection.channel() as channel:
             await channel.declare_queue("all", durable=True)
             await channel.bind_queue("all", "amq.fanout")
 
     run(bind())
-    first, second = (site.bridge("--exchange", "amq.fanout", "--id", "pair") for _ in range(2))
+    first, second = (calm.bridge("--exchange", "amq.fanout", "--id", "pair") for _ in range(2))
     first.start_and_run()
     second.start()
     assert "exclusive use" in second.until("lost")["text"]
     first.kill()
     second.until("ready")
-    publish(site.a, range(10), exchange="amq.fanout", key="")
-    until_count(site.b, "all", 10)
+    publish(calm.a, range(10), exchange="amq.fanout", key="")
+    until_count(calm.b, "all", 10)
 
 
-def test_several_bridges_in_a_file_do_not_share_their_failures(site: Site) -> None:
-    declare(site.a, "orders")
-    declare(site.b, "orders")
-    config = site.directory / "bridges.toml"
-    ends = f'from = "{site.a.url}"\nto = "{site.b.url}"\nto_queue = "orders"\n'
+def test_several_bridges_in_a_file_do_not_share_their_failures(calm: Site) -> None:
+    declare(calm.a, "orders")
+    declare(calm.b, "orders")
+    config = calm.directory / "bridges.toml"
+    ends = f'from = "{calm.a.url}"\nto = "{calm.b.url}"\nto_queue = "orders"\n'
     config.write_text(
         f'[bridge.good]\n{ends}queue = "orders"\n\n[bridge.bad]\n{ends}queue = "missing"\n'
     )
-    bridge = site.any_bridge("--config", str(config))
+    bridge = calm.any_bridge("--config", str(config))
     bridge.start()
     failed = bridge.until("failed")
     assert failed["bridge"] == "bad"
     assert "rhizome queue declare missing" in failed["text"]
-    publish(site.a, range(10), key="orders")
-    until_count(site.b, "orders", 10)
+    publish(calm.a, range(10), key="orders")
+    until_count(calm.b, "orders", 10)
     assert bridge.stop() == 1
     assert bridge.until("stopped")["bridge"] == "good"
 
@@ -667,26 +740,56 @@ def test_several_bridges_in_a_file_do_not_share_their_failures(site: Site) -> No
     ],
 )
 def test_what_waiting_does_not_mend_ends_the_bridge(
-    site: Site, arguments: list[str], said: str
+    calm: Site, arguments: list[str], said: str
 ) -> None:
-    for broker in (site.a, site.b):
+    for broker in (calm.a, calm.b):
         declare(broker, "there")
-    bridge = site.bridge(*arguments)
+    bridge = calm.bridge(*arguments)
     bridge.start()
     assert bridge.exit_code() == 1
     assert said in bridge.until("failed")["text"]
 
 
-def test_a_wrong_password_is_told_without_repeating_it(site: Site) -> None:
-    declare(site.b, "q")
-    bridge = site.any_bridge(
+def test_a_wrong_password_is_told_without_repeating_it(calm: Site) -> None:
+    declare(calm.b, "q")
+    bridge = calm.any_bridge(
         "--queue", "q",
         environment={
-            "RHIZOME_BRIDGE_FROM": f"amqp://guest:s3cret@127.0.0.1:{site.a.port}/",
-            "RHIZOME_BRIDGE_TO": site.b.url,
+            "RHIZOME_BRIDGE_FROM": f"amqp://guest:s3cret@127.0.0.1:{calm.a.port}/",
+            "RHIZOME_BRIDGE_TO": calm.b.url,
         },
     )  # fmt: skip
     bridge.start()
     assert bridge.exit_code() == 1
     assert "403" in bridge.until("failed")["text"]
     assert "s3cret" not in bridge.printed()
+
+
+@pytest.mark.skipif(not EXTERNAL_AMQP, reason="RHIZOME_TEST_AMQP names no other broker")
+def test_messages_go_to_another_make_of_broker_and_back(
+    calm: Site, unique: Callable[[str], str]
+) -> None:
+    there = unique("there")
+
+    async def declared(wanted: bool) -> None:
+        async with connect(EXTERNAL_AMQP) as connection, connection.channel() as channel:
+            if wanted:
+                await channel.declare_queue(there, durable=True)
+            else:
+                await channel.delete_queue(there)
+
+    declare(calm.a, "from")
+    declare(calm.b, "to", DEDUP)
+    publish(calm.a, range(1000), key="from")
+    run(declared(True))
+    ends = (calm.a.url, "from", EXTERNAL_AMQP, there), (EXTERNAL_AMQP, there, calm.b.url, "to")
+    for source, queue, destination, to_queue in ends:
+        bridge = calm.any_bridge(
+            "--from", source, "--queue", queue, "--to", destination, "--to-queue", to_queue
+        )
+        bridge.start_and_run()
+    until_count(calm.b, "to", 1000)
+    for bridge in calm.bridges:
+        stop_cleanly(bridge)
+    run(declared(False))
+    assert numbers_in(calm.b, "to") == list(range(1000))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from rhizome.bridge import events
 from rhizome.bridge.errors import (
@@ -13,6 +14,7 @@ from rhizome.bridge.errors import (
     BridgeFailed,
     ConfirmsOverdue,
     MessageRefused,
+    advising,
     one_line,
 )
 from rhizome.bridge.flow import Flow
@@ -20,10 +22,12 @@ from rhizome.bridge.passage import GoesInCircle
 from rhizome.bridge.settings import Refused
 from rhizome.bridge.window import Entry, State
 from rhizome.client import Channel, Connection, MessageReturned, PublishNacked, connect
-from rhizome.errors import NotFound
 
 # The client tells nobody that an idle connection has ended, so it is asked now and then.
 LOOK_S: Final = 1.0
+AGAIN: Final = "the destination takes messages again"
+# Between two looks at whether the destination can take more.
+STARTED_AT_ONCE_MAX: Final = 64
 # A session that lasted so long was a good one, though it may have had nothing to do.
 GOOD_SESSION_S: Final = 60.0
 # What says no to one message, while the session goes on.
@@ -61,10 +65,10 @@ class Destination:
                 await asyncio.sleep(self._side.went_down(error, self._flow.reporter))
 
     async def _session(self) -> None:
-        settings = self._flow.settings
-        name = f"rhizome bridge {settings.id}"
+        uris = self._side.addresses.uris
+        name = f"rhizome bridge {self._flow.settings.id}"
         try:
-            async with connect(self._side.addresses.uris, name=name) as connection:
+            async with connect(uris, name=name, on_blocked=self._blocked) as connection:
                 self._side.connected(connection)
                 channel = await connection.channel(confirms=True)
                 await self._require_target(channel)
@@ -77,14 +81,11 @@ class Destination:
 
     async def _require_target(self, channel: Channel) -> None:
         settings = self._flow.settings
-        try:
+        with advising("declare it there before messages are brought to it"):
             if settings.target_queue:
                 await channel.declare_queue(settings.target_queue, passive=True)
-            elif settings.target_exchange:
+            else:
                 await channel.declare_exchange(settings.target_exchange, passive=True)
-        except NotFound as error:
-            text = f"{error.text}; declare it there before messages are brought to it"
-            raise NotFound(text, error.class_id, error.method_id) from None
 
     def _opened(self) -> None:
         flow, side = self._flow, self._side
@@ -99,14 +100,21 @@ class Destination:
         while True:
             if self._defect is not None:
                 raise self._defect
-            if self._refusal is not None:
+            if self._refusal is not None and not self._open:
                 await self._wait_out(self._refusal)
-            await channel.ready()
+            await self._while_alive(connection, channel, channel.ready)
+            if not self._publish_some(channel):
+                await self._while_alive(connection, channel, self._flow.wake.wait)
+                self._flow.wake.clear()
+
+    def _publish_some(self, channel: Channel) -> bool:
+        """Start publishes of what waits; False if nothing does, or if it has to."""
+        for started in range(STARTED_AT_ONCE_MAX):
             entry = None if self._must_wait() else self._flow.window.take_unsent()
             if entry is None:
-                await self._look(connection, channel)
-            else:
-                self._publish(channel, entry)
+                return started > 0
+            self._publish(channel, entry)
+        return True
 
     def _must_wait(self) -> bool:
         return bool(self._one_by_one and self._open) or self._refusal is not None
@@ -117,9 +125,8 @@ class Destination:
         Tasks begin in the order in which they were made, so messages are sent in the order in which
         they were delivered: `ready` was awaited, and nobody else makes such tasks.
         """
-        flow = self._flow
         if entry.sends > 1:
-            flow.reporter.counters.sent_again += 1
+            self._flow.reporter.counters.sent_again += 1
         if not self._open:
             self._progress_s = self._now_s()
         task = asyncio.get_running_loop().create_task(self._send(channel, entry))
@@ -136,24 +143,45 @@ class Destination:
             mandatory=True,
         )
 
-    async def _look(self, connection: Connection, channel: Channel) -> None:
-        """Wait for something to do, and see whether the session is alive meanwhile."""
-        flow = self._flow
-        try:
-            async with asyncio.timeout(LOOK_S):
-                await flow.wake.wait()
-        except TimeoutError:
-            pass
-        flow.wake.clear()
+    async def _while_alive(
+        self,
+        connection: Connection,
+        channel: Channel,
+        condition: Callable[[], Coroutine[Any, Any, object]],
+    ) -> None:
+        """Wait for a condition, and see whether the session is alive meanwhile."""
+        is_met = False
+        while channel.is_open and not is_met:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await condition()
+                is_met = True
+            except TimeoutError:
+                pass
+            self._require_progress(connection)
         if not channel.is_open:
             await channel.ready()
-        overdue_s = self._now_s() - self._progress_s
-        if connection.blocked_reason is not None:
-            self._progress_s = self._now_s()
-        elif self._open and overdue_s > flow.settings.confirm_timeout_s:
+
+    def _require_progress(self, connection: Connection) -> None:
+        """A broker that blocks its publishers has said so, and is waited for; one that is silent
+        may be cut off from its cluster, while another is not."""
+        now_s = self._now_s()
+        if connection.blocked_reason is not None or not self._open:
+            self._progress_s = now_s
+        overdue_s = now_s - self._progress_s
+        if overdue_s > self._flow.settings.confirm_timeout_s:
             raise ConfirmsOverdue(
                 f"no confirm for {overdue_s:.0f} s; the broker may be cut off from its cluster"
             )
+
+    def _blocked(self, reason: str | None) -> None:
+        """The broker takes no publishes (a reason), or takes them again (None)."""
+        self._progress_s = self._now_s()
+        if reason is None:
+            self._flow.reporter.tell(events.RUNNING, AGAIN)
+        else:
+            text = f"the destination takes no messages for now: {reason}"
+            self._flow.reporter.tell(events.BLOCKED, text, reason=reason)
 
     # --- what became of it
 
@@ -162,7 +190,7 @@ class Destination:
         flow = self._flow
         error = None if task.cancelled() else task.exception()
         if task.cancelled():
-            entry.state = State.WAITING
+            entry.unanswered()
         elif error is None:
             self._taken(entry)
         elif isinstance(error, GoesInCircle):
@@ -170,7 +198,7 @@ class Destination:
         elif isinstance(error, SINGLE_REFUSALS):
             self._refused(entry, error)
         else:
-            entry.state = State.WAITING
+            entry.unanswered()
             if isinstance(error, OF_A_MESSAGE):
                 self._suspects.append(entry)
             elif not isinstance(error, LINK_ERRORS):
@@ -189,7 +217,7 @@ class Destination:
             self._one_by_one -= 1
         if self._is_blocked:
             self._is_blocked = False
-            self._flow.reporter.tell(events.RUNNING, "the destination takes messages again")
+            self._flow.reporter.tell(events.RUNNING, AGAIN)
 
     def _circled(self, entry: Entry, error: GoesInCircle) -> None:
         """Of what came through an exchange this is a copy that nobody needs; a queue's is not."""
@@ -219,10 +247,9 @@ class Destination:
             reporter.tell(events.REFUSED, f"dropped: {one_line(error)}", reason=one_line(error))
 
     async def _wait_out(self, refusal: BaseException) -> None:
-        """Wait for what is open, then a while, and try again from the oldest on."""
+        """All that was open has its answer: wait a while, and try again from the oldest on."""
         if isinstance(refusal, GoesInCircle):
             raise BridgeFailed(one_line(refusal))
-        await asyncio.gather(*self._open, return_exceptions=True)
         wait_s = self._side.backoff.next_s()
         self._is_blocked = True
         self._flow.reporter.tell(

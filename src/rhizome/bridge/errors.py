@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from rhizome.client import ClientError
 from rhizome.errors import (
     AccessRefused,
@@ -57,3 +60,12 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, AmqpError) and error.code:
         text = f"{error.code} {error.reply_text()}"
     return " ".join(text.split())
+
+
+@contextmanager
+def advising(advice: str) -> Iterator[None]:
+    """Add what to do to what the broker says when something is missing or different."""
+    try:
+        yield
+    except (NotFound, PreconditionFailed) as error:
+        raise type(error)(f"{error.text}; {advice}", error.class_id, error.method_id) from None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from rhizome.bridge.errors import LINK_ERRORS
+from rhizome.bridge.errors import LINK_ERRORS, advising
 from rhizome.bridge.flow import Flow, together
 from rhizome.bridge.window import Window
 from rhizome.client import Channel, Consumer, connect
-from rhizome.errors import NotFound
 
 
 class Source:
@@ -18,7 +17,7 @@ class Source:
         self._flow = flow
         self._side = flow.source
         self._stop = stop
-        self._is_drained = False
+        self._is_draining = False
 
     async def run(self) -> None:
         """Consume until told to stop and all that was delivered has been settled."""
@@ -56,13 +55,16 @@ class Source:
     async def _prepare(self, channel: Channel) -> None:
         """See that there is a queue to consume, and that it gets what it should."""
         settings = self._flow.settings
-        if settings.queue:
-            await _require_queue(channel, settings.queue)
-            return
         queue = settings.source_queue
-        await channel.declare_queue(queue, durable=True, arguments=settings.arguments or None)
-        for key in settings.binding_keys:
-            await channel.bind_queue(queue, settings.exchange, key)
+        if settings.queue:
+            with advising(f"declare it first: rhizome queue declare {queue}"):
+                await channel.declare_queue(queue, passive=True)
+            return
+        with advising("give --argument as the queue has it, or delete the queue"):
+            await channel.declare_queue(queue, durable=True, arguments=settings.arguments or None)
+        with advising("declare it first"):
+            for key in settings.binding_keys:
+                await channel.bind_queue(queue, settings.exchange, key)
 
     def _opened(self) -> None:
         flow, side = self._flow, self._side
@@ -72,7 +74,7 @@ class Source:
         flow.came_up(side, f"consuming from {flow.settings.source_label} at {side.address}")
 
     async def _work(self, channel: Channel, consumer: Consumer) -> None:
-        self._is_drained = False
+        self._is_draining = False
         await together(self._receive(consumer), self._drain(consumer), self._settle(channel))
 
     async def _receive(self, consumer: Consumer) -> None:
@@ -89,13 +91,13 @@ class Source:
         """When told to stop: no more deliveries; those that nobody has looked at go back."""
         await self._stop.wait()
         await consumer.cancel()
-        self._is_drained = True
+        self._is_draining = True
         self._flow.done.set()
 
     async def _settle(self, channel: Channel) -> None:
-        """Acknowledge what has arrived. Ends when all has, after a stop."""
+        """Acknowledge what has arrived. After a stop: give back the rest, and end."""
         flow = self._flow
-        while not (self._is_drained and not len(flow.window)):
+        while not (self._is_draining and not len(flow.window)):
             await flow.done.wait()
             flow.done.clear()
             for tag, is_ack in flow.window.settle():
@@ -103,12 +105,7 @@ class Source:
                     await channel.ack(tag, multiple=True)
                 else:
                     await channel.reject(tag)
+            if self._is_draining:
+                for tag in flow.window.give_up_waiting():
+                    await channel.nack(tag, requeue=True)
             flow.count_window()
-
-
-async def _require_queue(channel: Channel, queue: str) -> None:
-    try:
-        await channel.declare_queue(queue, passive=True)
-    except NotFound as error:
-        text = f"{error.text}; declare it first: rhizome queue declare {queue}"
-        raise NotFound(text, error.class_id, error.method_id) from None

@@ -8,6 +8,7 @@ Life of an entry:
     SENT      refused, and the bridge is to reject those   REJECTED
     TAKEN     acknowledged at the source                   gone
     REJECTED  rejected at the source                       gone
+    WAITING   given back to the source at a stop           gone
 
 A window belongs to one session with the source, since delivery tags do. When that session ends,
 the source will deliver again what was not acknowledged. `Recall` recognises these: they get their
@@ -39,16 +40,24 @@ class State(Enum):
 class Entry:
     """One message under way. `message_id` is what the bridge gave it, None so far or if it had one.
 
+    `is_in_doubt` says that a publish of it had no answer: it may have arrived.
+
     Invariant: at most one publish of an entry is open, and only in state SENT.
     """
 
-    __slots__ = ("message", "message_id", "sends", "state")
+    __slots__ = ("is_in_doubt", "message", "message_id", "sends", "state")
 
     def __init__(self, message: Message) -> None:
         self.message = message
         self.message_id: str | None = None
         self.state = State.WAITING
         self.sends = 0
+        self.is_in_doubt = False
+
+    def unanswered(self) -> None:
+        """The destination went away before it said what became of the publish."""
+        self.state = State.WAITING
+        self.is_in_doubt = True
 
 
 class Settlement(NamedTuple):
@@ -157,6 +166,16 @@ class Window:
                 settlements.pop()
             settlements.append(Settlement(entry.message.delivery_tag, is_ack))
         return settlements
+
+    def give_up_waiting(self) -> list[int]:
+        """Let go of what waits and can't have arrived; returns the tags to give back."""
+        given_up = [e for e in self._entries if e.state is State.WAITING and not e.is_in_doubt]
+        if given_up:
+            self._entries = deque(
+                e for e in self._entries if e.state is not State.WAITING or e.is_in_doubt
+            )
+            self.rewind()
+        return [entry.message.delivery_tag for entry in given_up]
 
     def close(self) -> None:
         """The session is over: what was not settled will be delivered again."""

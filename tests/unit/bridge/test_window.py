@@ -74,6 +74,20 @@ def test_what_failed_is_sent_again_in_order_and_what_arrived_is_not() -> None:
     assert [entry.sends for entry in entries] == [2, 1, 2, 2]
 
 
+def test_at_a_stop_only_what_may_have_arrived_is_waited_for() -> None:
+    window, entries, _ = window_of(b"taken", b"sent", b"in doubt", b"refused", b"new")
+    for _ in entries[:4]:
+        window.take_unsent()
+    entries[0].state = State.TAKEN
+    entries[2].unanswered()
+    entries[3].state = State.WAITING
+    assert window.give_up_waiting() == [4, 5]
+    assert window.settle() == [Settlement(1, True)]
+    assert len(window) == 2
+    assert window.take_unsent() is entries[2]
+    assert window.take_unsent() is None
+
+
 def test_a_redelivery_gets_its_entry_back() -> None:
     window, (first, second), recall = window_of(b"a", b"b")
     send_all(window)
