@@ -125,6 +125,7 @@ class Broker:
     timers: Timers
     connections: dict[int, Connection]
     carriers: dict[int, Connection]
+    shared: dict[int, Queue]
     unconfirmed: list[Channel]
     commits: list[PendingCommit]
     dead_letters: list[DeadLetter]
@@ -132,6 +133,9 @@ class Broker:
     may_deliver: bool
     blocking: bool
     block_reason: str
+    alarmed: bool
+    alarm_reason: str
+    isolation: str
     stalled: dict[int, Connection]
     congested: dict[Queue, None]
     _seed: bytes
@@ -171,6 +175,7 @@ class Broker:
         self.delayed = Delayed(self)
         self.connections = {}
         self.carriers = {}
+        self.shared = {}
         self.unconfirmed = []
         self.commits = []
         self.dead_letters = []
@@ -178,6 +183,9 @@ class Broker:
         self.may_deliver = True
         self.blocking = False
         self.block_reason = ""
+        self.alarmed = False
+        self.alarm_reason = ""
+        self.isolation = ""
         self.stalled = {}
         self.congested = {}
         self._seed = seed
@@ -194,7 +202,10 @@ class Broker:
     def make_queue(self, definition: QueueDefinition) -> Destination:
         queue = Queue(self, definition)
         if not definition.is_private():
-            queue.away = self.cluster.away(queue)
+            self.shared[definition.id] = queue
+            self.cluster.queue_made(queue)
+        else:
+            self.cluster.private_declared(definition.vhost, definition.name)
         return queue
 
     def apply(self, command: Command) -> Outcome:
@@ -231,6 +242,9 @@ class Broker:
 
     def _queue_deleted(self, queue: Queue) -> None:
         queue.deleted = True
+        self.shared.pop(queue.definition.id, None)
+        if queue.definition.is_private():
+            self.cluster.private_deleted(queue.vhost, queue.name)
         queue.ready_bytes = 0
         queue.pacing.judge(self.turn.now_ms)
         self.timers.unwatch(queue)
@@ -382,17 +396,35 @@ class Broker:
 
     def block(self, reason: str) -> None:
         """Hold publishers up, for a reason that they are told if the cause is an alarm."""
-        if not self.blocking or reason != self.block_reason:
-            self.blocking = True
-            self.block_reason = reason
-            self.observer.publishers_blocked(reason)
+        self.alarmed = True
+        self.alarm_reason = reason
+        self._judge_blocking()
 
     def unblock(self) -> None:
-        if not self.blocking:
+        self.alarmed = False
+        self._judge_blocking()
+
+    def isolate(self, reason: str) -> None:
+        """Deliver, confirm and admit nothing, for this reason, until it is empty (R9)."""
+        self.may_deliver = reason == ""
+        self.isolation = reason
+        self._judge_blocking()
+        if self.may_deliver:
+            for queue in self.shared.values():
+                if queue.ready > 0 and not queue.marked:
+                    queue.touch()
+            self.committed()
+
+    def _judge_blocking(self) -> None:
+        blocking = self.alarmed or self.isolation != ""
+        reason = self.isolation or (self.alarm_reason if self.alarmed else "")
+        if blocking == self.blocking and reason == self.block_reason:
             return
-        self.blocking = False
-        self.block_reason = ""
-        self.observer.publishers_blocked("")
+        self.blocking = blocking
+        self.block_reason = reason
+        self.observer.publishers_blocked(reason)
+        if blocking:
+            return
         stalled = list(self.stalled.values())
         self.stalled = {}
         for connection in stalled:
@@ -549,6 +581,7 @@ class Broker:
     def submitted(self) -> None:
         """The shell has handed the batches of this turn to the writers."""
         self.pager.submitted()
+        self.cluster.submitted()
         pulls = self.pulls
         self.pulls = []
         for channel, method in pulls:

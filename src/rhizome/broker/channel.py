@@ -161,6 +161,7 @@ class Channel:
         for tag in self.unacked.tags():
             self.settle_one(tag, REQUEUE)
         self.pulls = {}
+        broker.cluster.channel_released(self)
 
     def wake_consumers(self) -> None:
         for consumer in self.consumers.values():
@@ -420,7 +421,7 @@ class Channel:
             return
         confirms.close_turn()
         broker = self.connection.broker
-        tag = confirms.ready(broker.log.committed_disk)
+        tag = confirms.ready(broker.log.committed_disk) if broker.may_deliver else 0
         if tag > 0:
             self._confirm(confirms, tag)
         if len(confirms.tags) > 0 and not confirms.waiting:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rhizome.broker.connection import Connection
     from rhizome.broker.consumer import Consumer
     from rhizome.broker.queue import Queue
-    from rhizome.broker.routing.destination import Binding
+    from rhizome.broker.routing.destination import Binding, Destination
     from rhizome.broker.state import Outcome
     from rhizome.broker.targets import Target
 
@@ -189,9 +189,20 @@ class Cluster:
         """Have a command committed and applied; then tell the waiter, now or later."""
         raise NotImplementedError
 
-    def away(self, queue: Queue) -> Away | None:
-        """Where a shared queue is active; None if that is here."""
-        return None
+    def queue_made(self, queue: Queue) -> None:
+        """A shared queue was made: say where it is active, and give it what was kept for it."""
+
+    def submitted(self) -> None:
+        """The batches of this turn were handed to the writers."""
+
+    def channel_released(self, channel: Channel) -> None:
+        """A channel is closed and has settled all that it held."""
+
+    def private_declared(self, vhost: str, name: str) -> None:
+        """A private queue of this broker was declared."""
+
+    def private_deleted(self, vhost: str, name: str) -> None:
+        """A private queue of this broker is gone."""
 
     def private_bound(self, vhost: str, binding: Binding) -> None:
         """A private queue of this broker is bound: others must send what matches."""
@@ -203,9 +214,8 @@ class Cluster:
         """Tell the waiter once everybody who must know of ``outcome`` does: now, or later."""
         waiter.resolved(outcome)
 
-    def forward_of(self, name: str) -> Forward | None:
-        """The way to the broker that gave a private queue or a reply token its name, if it is
-        another."""
+    def private_elsewhere(self, vhost: str, name: str) -> Destination | None:
+        """What leads to a private queue or a reply token of this name on another broker."""
         return None
 
     def name_suffix(self) -> str:

@@ -184,9 +184,9 @@ def reach_of(
                 reach.add(destination)
     if exchange.name == "":
         for key in keys:
-            forward = cluster.forward_of(key)
-            if forward is not None:
-                reach.add_named(forward, router.vhost)
+            elsewhere = cluster.private_elsewhere(router.vhost, key)
+            if elsewhere is not None:
+                reach.add(elsewhere)
     return reach
 
 

@@ -14,6 +14,7 @@ from rhizome.broker.queue import Queue
 from rhizome.broker.routing.destination import Destination
 
 META_PREFIX: Final = "\x00@"
+RELAY_PREFIX: Final = "\x00*"
 """No queue has a name that begins like this: bindings are told apart by it."""
 
 
@@ -21,30 +22,36 @@ META_PREFIX: Final = "\x00@"
 class MetaExchange(Destination):
     """The eponymous exchange on another broker, as meta-bindings see it.
 
-    A binding to it says that the broker has private queues there that are interested.
+    A binding to it says that the broker has private queues there that are interested, or with
+    ``relay`` that others have that are reached through it.
     """
 
     forward: Forward
     exchange: str
+    relay: bool
 
-    def __init__(self, vhost: str, exchange: str, forward: Forward) -> None:
-        super().__init__(vhost, META_PREFIX + forward.broker_name)
+    def __init__(self, vhost: str, exchange: str, forward: Forward, relay: bool) -> None:
+        kind = RELAY_PREFIX if relay else META_PREFIX
+        super().__init__(vhost, kind + forward.broker_name)
         self.exchange = exchange
         self.forward = forward
+        self.relay = relay
 
 
 @final
 class Target:
     """What one broker gets of the messages on a route: the shared queues that it is home of, and
-    the exchanges whose private bindings it has to look at.
+    the exchanges whose private bindings it has to look at; with ``relay`` it also sends the message
+    on to those that this broker has no link to.
 
-    ``number`` is the one that the way there has given it; 0 until it is used.
+    ``number`` belongs to the way there.
     """
 
     forward: Forward
     vhost: str
     queue_ids: list[int]
     exchanges: list[str]
+    relay: bool
     number: i64
 
     def __init__(self, forward: Forward, vhost: str) -> None:
@@ -52,6 +59,7 @@ class Target:
         self.vhost = vhost
         self.queue_ids = []
         self.exchanges = []
+        self.relay = False
         self.number = 0
 
 
@@ -79,11 +87,10 @@ class Reach:
                 self._target(away.forward(), destination.vhost).queue_ids.append(destination.id)
         elif isinstance(destination, MetaExchange):
             target = self._target(destination.forward, destination.vhost)
-            target.exchanges.append(destination.exchange)
-
-    def add_named(self, forward: Forward, vhost: str) -> None:
-        """Add the broker that a server-given name leads to."""
-        self._target(forward, vhost).exchanges.append("")
+            if destination.exchange not in target.exchanges:
+                target.exchanges.append(destination.exchange)
+            if destination.relay:
+                target.relay = True
 
     def _target(self, forward: Forward, vhost: str) -> Target:
         for target in self.targets:

@@ -74,10 +74,33 @@ def make_broker(
 
     ``seed`` makes the names that it gives; only a test that wants them again passes one.
     """
+    broker = make_empty_broker(config, store, log, authenticator, epoch, observer, now_ms, seed)
+    _restore_state(broker, store.recovered)
+    index = store.recovered.commands[-1][0] if store.recovered.commands else 0
+    broker.cluster = LoneCluster(broker, store.journal, index)
+    if not broker.state.vhosts:
+        for command in first_definitions(config):
+            broker.cluster.propose(command, None)
+    _restore_messages(broker, store.recovered)
+    broker.delayed.recover()
+    return broker
+
+
+def make_empty_broker(
+    config: Config,
+    store: Store,
+    log: JournalLog,
+    authenticator: Authenticator,
+    epoch: AccessEpoch,
+    observer: Observer,
+    now_ms: int,
+    seed: bytes = b"",
+) -> Broker:
+    """The core without anything in it yet."""
     pager = Pager(
         StoreReader(store), store.journal, store.spill, config.memory.resident_budget_bytes
     )
-    broker = Broker(
+    return Broker(
         Settings(config.broker.name, __version__, config.cluster.name or config.broker.name),
         log,
         pager,
@@ -88,15 +111,6 @@ def make_broker(
         seed or os.urandom(SEED_BYTES),
         now_ms,
     )
-    _restore_state(broker, store.recovered)
-    index = store.recovered.commands[-1][0] if store.recovered.commands else 0
-    broker.cluster = LoneCluster(broker, store.journal, index)
-    if not broker.state.vhosts:
-        for command in first_definitions(config):
-            broker.cluster.propose(command, None)
-    _restore_messages(broker, store.recovered)
-    broker.delayed.recover()
-    return broker
 
 
 def make_limits(config: Config) -> Limits:

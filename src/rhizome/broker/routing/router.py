@@ -61,6 +61,15 @@ class Router:
             self._try_alternate(exchange, serial, out)
         return self._follow(key, headers, serial, out)
 
+    def bound(
+        self, exchange: Exchange, key: str, headers: dict[str, object] | None
+    ) -> list[Destination]:
+        """The destinations that bindings of this very exchange lead to, followed no further."""
+        self._serial += 1
+        out: list[Destination] = []
+        exchange.match(key, headers, self._serial, out)
+        return out
+
     def _follow(
         self, key: str, headers: dict[str, object] | None, serial: i64, reached: list[Destination]
     ) -> list[Destination]:

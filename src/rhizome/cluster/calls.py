@@ -1,0 +1,57 @@
+"""Frames between an edge and a home that aren't per message: tables, each with its method.
+
+ATTACH        a consumer wants to be attached; answered
+DETACH        a consumer is gone; answered by DETACHED behind its last delivery
+END_SESSION   a channel is closed: take back what it holds
+PREFETCH      the prefetch of a channel for all its consumers
+CALL          an operation on a queue; answered
+ANSWER        code 0, or the code and text of an error
+BEGIN         the first frame of an edge on a link: its incarnation, and the number of its
+              oldest unconfirmed publish
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rhizome.errors import (
+    AccessRefused,
+    AmqpError,
+    InternalFault,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+)
+
+BEGIN: Final = 32
+ATTACH: Final = 33
+DETACH: Final = 34
+DETACHED: Final = 35
+END_SESSION: Final = 36
+PREFETCH: Final = 37
+CALL: Final = 38
+ANSWER: Final = 39
+
+OP_GET: Final = "get"
+OP_COUNTS: Final = "counts"
+OP_PURGE: Final = "purge"
+OP_DELETE: Final = "delete"
+
+TAKE_BACK: Final = 3
+"""A kind of settlement beside those of ``broker/unacked.py``: the consumer never saw it."""
+
+_ERRORS: Final[dict[int, type[AmqpError]]] = {
+    403: AccessRefused,
+    404: NotFound,
+    405: ResourceLocked,
+    406: PreconditionFailed,
+}
+
+
+def error_of(code: int, answer: dict[str, object]) -> AmqpError:
+    """The error that an answer carries."""
+    kind = _ERRORS.get(code)
+    text = str(answer.get("text", ""))
+    if kind is None:
+        return InternalFault(f"the home of the queue failed with {code}: {text}")
+    return kind(text)

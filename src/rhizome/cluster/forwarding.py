@@ -1,0 +1,202 @@
+"""Forwarding: what an edge publishes to another broker, kept until that broker has it safe.
+
+One way per other broker. Messages are numbered; the other end takes each number once and confirms
+cumulatively (A1). When a link comes back everything unconfirmed is sent again, in order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64
+
+from rhizome.broker.message import Message
+from rhizome.broker.port import Forward
+from rhizome.broker.targets import Target
+from rhizome.cluster.track import Applied, Track
+from rhizome.cluster.wire import put_publish, put_route
+
+if TYPE_CHECKING:
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.connection import Connection
+
+PENDING_BYTES_MAX: Final = 8 << 20
+"""Above this much on its way, publishers wait."""
+
+MESSAGE_OVERHEAD_BYTES: Final = 256
+SLOTS: Final = 16384
+
+
+@final
+class Way(Forward):
+    """Invariant: ``messages[i]`` has the number ``first + i``; it is None if nobody waits for it
+    any more. ``slots[n]`` is the target that slot ``n`` of the link stands for.
+    """
+
+    applied: Applied
+    track: Track | None
+    first: i64
+    messages: list[Message | None]
+    targets: list[Target]
+    channels: list[Channel | None]
+    tags: list[int]
+    pending_bytes: i64
+    slots: list[Target | None]
+    next_slot: i64
+    paused: list[Connection]
+    reason: str
+
+    def __init__(self, broker_name: str, applied: Applied) -> None:
+        super().__init__(broker_name)
+        self.applied = applied
+        self.track = None
+        self.first = 1
+        self.messages = []
+        self.targets = []
+        self.channels = []
+        self.tags = []
+        self.pending_bytes = 0
+        self.slots = [None] * SLOTS
+        self.next_slot = 0
+        self.paused = []
+        self.reason = ""
+
+    def send(self, message: Message, target: Target, channel: Channel | None, tag: i64) -> i64:
+        self.sent += 1
+        self.messages.append(message)
+        self.targets.append(target)
+        self.channels.append(channel)
+        self.tags.append(tag)
+        self.pending_bytes += len(message.content) + MESSAGE_OVERHEAD_BYTES
+        if self.pending_bytes > PENDING_BYTES_MAX:
+            self.congested = True
+        if self.track is not None:
+            self._write(self.track, message, target, self.sent)
+        elif len(target.queue_ids) == 0:
+            # Private queues end with their broker: nothing to keep the message for.
+            self._drop(self.sent - self.first)
+        return self.sent
+
+    def _write(self, track: Track, message: Message, target: Target, number: i64) -> None:
+        if self.slots[target.number] is not target:
+            target.number = self.next_slot
+            self.slots[target.number] = target
+            self.next_slot = (self.next_slot + 1) % SLOTS
+            put_route(
+                track.outbox,
+                target.number,
+                target.vhost,
+                message.route.tail,
+                target.queue_ids,
+                target.exchanges,
+                target.relay,
+                self.applied.index,
+            )
+        put_publish(track.outbox, target.number, number, message)
+        if not track.link.marked:
+            track.link.touch()
+
+    # ---- the link -------------------------------------------------------------------------------
+
+    def connect(self, track: Track) -> None:
+        """A link is there: send again what is not confirmed."""
+        self.track = track
+        self.slots = [None] * SLOTS
+        self.next_slot = 0
+        at: i64 = 0
+        while at < len(self.messages):
+            message = self.messages[at]
+            if message is not None:
+                self._write(track, message, self.targets[at], self.first + at)
+            at += 1
+
+    def disconnect(self) -> None:
+        """The link is gone, and what was meant for private queues with it: at most once (A3)."""
+        self.track = None
+        at: i64 = 0
+        while at < len(self.messages):
+            if len(self.targets[at].queue_ids) == 0:
+                self._drop(at)
+            at += 1
+        self._advance()
+
+    def _drop(self, at: i64) -> None:
+        message = self.messages[at]
+        if message is not None:
+            self.messages[at] = None
+            self.pending_bytes -= len(message.content) + MESSAGE_OVERHEAD_BYTES
+        if at == 0:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Count what nobody waits for as confirmed, once it is the oldest."""
+        done: i64 = 0
+        while done < len(self.messages) and self.messages[done] is None:
+            done += 1
+        if done > 0:
+            self._forget(done)
+
+    # ---- answers --------------------------------------------------------------------------------
+
+    def confirm(self, number: i64) -> None:
+        """Everything up to ``number`` is safe at the other end."""
+        done = number - self.first + 1
+        if done > len(self.messages):
+            done = len(self.messages)
+        if done <= 0:
+            return
+        at: i64 = 0
+        while at < done:
+            message = self.messages[at]
+            if message is not None:
+                self.pending_bytes -= len(message.content) + MESSAGE_OVERHEAD_BYTES
+            at += 1
+        self._forget(done)
+        self._advance()
+
+    def _forget(self, count: i64) -> None:
+        del self.messages[:count]
+        del self.targets[:count]
+        del self.channels[:count]
+        del self.tags[:count]
+        self.first += count
+        self.confirmed = self.first - 1
+        if self.congested and self.pending_bytes < PENDING_BYTES_MAX // 2:
+            self.congested = False
+            self._unpause()
+
+    def refuse(self, number: i64) -> None:
+        """A queue at the other end refused a message; its confirm follows."""
+        at = number - self.first
+        if at < 0 or at >= len(self.messages):
+            return
+        channel = self.channels[at]
+        tag: i64 = self.tags[at]
+        if channel is None or tag == 0 or channel.closing or tag in channel.nacked:
+            return
+        channel.nack(tag)
+
+    # ---- publishers that wait -------------------------------------------------------------------
+
+    def pause(self, connection: Connection) -> None:
+        if not connection.paused:
+            connection.pause()
+            self.paused.append(connection)
+            if self.reason:
+                connection.set_blocked(self.reason)
+
+    def explain(self, reason: str) -> None:
+        """Tell the publishers that wait here why they do ("": they wait for nothing unusual)."""
+        if reason == self.reason:
+            return
+        self.reason = reason
+        for connection in self.paused:
+            connection.set_blocked(reason)
+
+    def _unpause(self) -> None:
+        paused = self.paused
+        self.paused = []
+        for connection in paused:
+            if self.reason:
+                connection.set_blocked("")
+            connection.unpause()

@@ -1,0 +1,554 @@
+"""Node: one broker's place in its cluster, and the broker's port to it. Sans-IO.
+
+Composes consensus, the cluster state, the links and what goes over them. Whoever drives it (the
+server, the simulator) keeps to this order in every wake-up:
+
+1. ``begin(now_ms)``, with a monotonic clock, before any input of links, store or clients;
+2. inputs: links as in ``link/__init__.py``, ``written`` when the store has synced, ``tick``;
+3. the broker's ``end_turn``; then ``end_turn`` here;
+4. submit what the journal has; flush clients and links.
+
+A broker is ready once it holds a lease and has applied the registration of its own incarnation.
+Before that it admits no application, and frames of other brokers about messages wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from rhizome.broker.commands import Command
+from rhizome.broker.outcome import Outcome
+from rhizome.broker.port import Away, Cluster, Waiter
+from rhizome.cluster.commands import Envelope, PutSettings, RegisterBroker, RetireBroker, encode
+from rhizome.cluster.consensus import Consensus
+from rhizome.cluster.consensus import messages as consensus_messages
+from rhizome.cluster.consensus.codec import decode
+from rhizome.cluster.consensus.entries import (
+    APPLICATION,
+    REGISTRATION,
+    RETIREMENT,
+    Registration,
+    Retirement,
+)
+from rhizome.cluster.consensus.events import (
+    BecameRoot,
+    ClusterNamed,
+    Event,
+    LeaseGained,
+    LeaseLost,
+    PeerRefused,
+    Resigned,
+    RootKnown,
+    RootLost,
+    RootReady,
+)
+from rhizome.cluster.identity import SECONDARY, Hello
+from rhizome.cluster.interests import NAME_MARK, Interests, interest_of
+from rhizome.cluster.link.link import Link, LinkHandler
+from rhizome.cluster.link.links import Links
+from rhizome.cluster.neighbour import Neighbour
+from rhizome.cluster.state import Applied as AppliedEntry
+from rhizome.cluster.state import ClusterState
+from rhizome.cluster.storage import ClusterStore, Entry
+from rhizome.cluster.track import Applied
+from rhizome.errors import PreconditionFailed
+from rhizome.journal.recovery import RecoveredQueue
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.queue import Queue
+    from rhizome.broker.routing.destination import Binding, Destination
+
+CONSENSUS: Final = 64
+PROPOSE: Final = 65
+
+PROPOSAL_PATIENCE_MS: Final = 5_000
+"""How long a change of the cluster state waits for a root before its client is told."""
+
+EXPLAIN_AFTER_MS: Final = 1_000
+"""Publishers that wait for a broker are told so when it has been away for this long."""
+
+
+class Proposal:
+    """A command that is not known to be committed yet."""
+
+    def __init__(self, number: int, payload: bytes, waiter: Waiter | None, begun_ms: int) -> None:
+        self.number = number
+        self.payload = payload
+        self.waiter = waiter
+        self.begun_ms = begun_ms
+
+
+class NodeObserver:
+    """Hears what happens to a node, for logs, metrics and checkers."""
+
+    def event(self, event: Event) -> None:
+        """Something of ``consensus/events.py``."""
+
+    def applied(self, entry: Entry) -> None:
+        """A committed entry was applied."""
+
+    def link_up(self, name: str) -> None:
+        pass
+
+    def link_down(self, name: str, reason: str) -> None:
+        pass
+
+    def link_problem(self, name: str, address: str, reason: str) -> None:
+        pass
+
+    def bug(self, error: BaseException, where: str) -> None:
+        pass
+
+
+class Node(Cluster):
+    """Invariant: ``applied.index`` is that of the last committed entry whose effects the broker's
+    state has; ``proposals`` are this incarnation's commands that no committed entry carried yet,
+    ``settling`` those that were applied here and that some broker with a lease may not have (R10).
+    """
+
+    broker: Broker
+    consensus: Consensus
+    links: Links
+    state: ClusterState
+    store: ClusterStore
+    observer: NodeObserver
+    applied: Applied
+    interests: Interests
+    neighbours: dict[str, Neighbour]
+    proposals: dict[int, Proposal]
+    settling: list[tuple[int, Waiter | None, Outcome]]
+    now_ms: int
+    ready: bool
+    isolated: bool
+
+    def __init__(
+        self,
+        broker: Broker,
+        me: Hello,
+        consensus: Consensus,
+        state: ClusterState,
+        store: ClusterStore,
+        observer: NodeObserver,
+        settings: PutSettings,
+        first_commands: Callable[[], list[Command]],
+        recovered: dict[int, RecoveredQueue],
+        now_ms: int,
+    ) -> None:
+        """``settings`` and ``first_commands``: what a root proposes to a cluster that has none yet.
+        ``recovered``: the messages that the journal has kept, by queue."""
+        super().__init__()
+        self.broker = broker
+        self.me = me
+        self.consensus = consensus
+        self.state = state
+        self.store = store
+        self.observer = observer
+        self.settings = settings
+        self.first_commands = first_commands
+        self.recovered = recovered
+        self.applied = Applied()
+        self.interests = Interests(broker, me.role == SECONDARY)
+        self.neighbours = {}
+        self.proposals = {}
+        self.settling = []
+        self.now_ms = now_ms
+        self.ready = False
+        self.isolated = True
+        self.when_ready: list[Callable[[], None]] = []
+        self._number = 0
+        self._begun = False
+        self._down_since_ms: dict[str, int] = {}
+        broker.isolate("this broker has not joined its cluster yet")
+
+    def attach(self, links: Links) -> None:
+        """The links, which need a handler before there is a node."""
+        self.links = links
+
+    def recover(self) -> None:
+        """Apply what the store knows to be committed; then this broker may vote (R5)."""
+        self._pump()
+        self.consensus.started(self.now_ms)
+
+    # ---- the port -------------------------------------------------------------------------------
+
+    def propose(self, command: Command, waiter: Waiter | None) -> None:
+        self._number += 1
+        answered = min(self.proposals, default=self._number) - 1
+        payload = encode(Envelope(command, self.me.incarnation, self._number, answered))
+        proposal = Proposal(self._number, payload, waiter, self.now_ms)
+        self.proposals[proposal.number] = proposal
+        self._send(proposal)
+
+    def _send(self, proposal: Proposal) -> None:
+        """Bring a proposal to the root; it is sent again when there is another root."""
+        if self.consensus.is_root:
+            self.consensus.propose(proposal.payload, self.now_ms)
+            return
+        link = self.links.link_to(self.consensus.root)
+        if link is not None:
+            link.send(PROPOSE, proposal.payload)
+
+    def _send_all(self) -> None:
+        for proposal in self.proposals.values():
+            self._send(proposal)
+
+    def queue_made(self, queue: Queue) -> None:
+        queue.away = self._away(queue)
+        found = self.recovered.pop(queue.definition.id, None)
+        if found is not None:
+            levels = {0: found.in_order()} if queue.single else found.levels
+            queue.restore(levels, found.delivery_counts, found.content_bytes)
+
+    def _drop_orphans(self) -> None:
+        """Messages of queues that were deleted while this broker was away (H13)."""
+        for queue_id, found in self.recovered.items():
+            for level in found.levels.values():
+                self.broker.pager.release_paged(level)
+            self.broker.log.drop(queue_id)
+        self.recovered = {}
+
+    def _away(self, queue: Queue) -> Away | None:
+        group = self.state.group_of(queue.definition)
+        if group is None or group.home == self.me.name:
+            return None
+        return self.neighbour(group.home).home
+
+    def submitted(self) -> None:
+        for neighbour in self.neighbours.values():
+            if neighbour.serving is not None:
+                neighbour.serving.pull_again()
+
+    def channel_released(self, channel: Channel) -> None:
+        for neighbour in self.neighbours.values():
+            neighbour.home.release(channel)
+
+    def private_declared(self, vhost: str, name: str) -> None:
+        if not name.endswith(self.name_suffix()):
+            self.interests.add(interest_of(vhost, "", name, {}), {})
+
+    def private_deleted(self, vhost: str, name: str) -> None:
+        if not name.endswith(self.name_suffix()):
+            self.interests.remove(interest_of(vhost, "", name, {}))
+
+    def private_bound(self, vhost: str, binding: Binding) -> None:
+        interest = interest_of(vhost, binding.source, binding.key, binding.arguments)
+        self.interests.add(interest, binding.arguments)
+
+    def private_unbound(self, vhost: str, binding: Binding) -> None:
+        self.interests.remove(interest_of(vhost, binding.source, binding.key, binding.arguments))
+
+    def private_applied(self, outcome: Outcome, waiter: Waiter) -> None:
+        self.interests.when_known(outcome, waiter)
+
+    def private_elsewhere(self, vhost: str, name: str) -> Destination | None:
+        return self.interests.private_elsewhere(vhost, name)
+
+    def name_suffix(self) -> str:
+        return NAME_MARK + self.me.name
+
+    # ---- neighbours -----------------------------------------------------------------------------
+
+    def neighbour(self, name: str) -> Neighbour:
+        neighbour = self.neighbours.get(name)
+        if neighbour is None:
+            neighbour = Neighbour(self.broker, self.applied, self.interests, name)
+            neighbour.waits = not self.ready
+            self.neighbours[name] = neighbour
+        return neighbour
+
+    def link_up(self, link: Link) -> None:
+        self._down_since_ms.pop(link.name, None)
+        self.observer.link_up(link.name)
+        self.neighbour(link.name).connect(link)
+        self.neighbour(link.name).way.explain("")
+        self.consensus.peer_up(link.peer, self.now_ms)
+        if link.name == self.consensus.root:
+            self._send_all()
+
+    def link_down(self, link: Link, reason: str) -> None:
+        self._down_since_ms[link.name] = self.now_ms
+        self.observer.link_down(link.name, reason)
+        self.neighbour(link.name).disconnect()
+        self.consensus.peer_down(link.name, self.now_ms)
+
+    def frame(self, link: Link, method: i64, data: bytes, start: i64, end: i64) -> None:
+        if method == CONSENSUS:
+            message = consensus_messages.decode(data[start:end])
+            self.consensus.step(link.name, message, self.now_ms)
+        elif method == PROPOSE:
+            if self.consensus.is_root:
+                self.consensus.propose(data[start:end], self.now_ms)
+        else:
+            self.neighbour(link.name).frame(method, data, start, end)
+
+    # ---- turns ----------------------------------------------------------------------------------
+
+    def begin(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.links.now_ms = now_ms
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self.links.tick(self.now_ms)
+        self.consensus.tick(self.now_ms)
+        self._give_up_proposals()
+        self._explain_waiting()
+
+    def next_deadline_ms(self) -> int:
+        return min(self.consensus.next_deadline_ms(), self.links.next_deadline_ms())
+
+    def synced(self, token: int) -> None:
+        """The journal has synced; nothing here waits for that alone."""
+
+    def written(self, token: int) -> None:
+        """The store has synced everything up to ``token``."""
+        self.consensus.written(token, self.now_ms)
+
+    def end_turn(self) -> None:
+        """After the broker's own: agree, apply, and put onto the links what this turn made."""
+        self._pump()
+        self._answer_settled()
+        for neighbour in self.neighbours.values():
+            neighbour.end_turn()
+
+    def flushed(self, link: Link) -> None:
+        """The driver has written what the link's socket takes."""
+        neighbour = self.neighbours.get(link.name)
+        if neighbour is not None:
+            neighbour.flushed()
+
+    def _pump(self) -> None:
+        while True:
+            ready = self.consensus.ready()
+            if ready.is_empty():
+                return
+            if ready.batch is not None:
+                self.store.submit(ready.batch, ready.token)
+            for name, message in ready.messages:
+                link = self.links.link_to(name)
+                if link is not None:
+                    link.send_urgent(CONSENSUS, consensus_messages.encode(message))
+            if ready.snapshot is not None:
+                self._install(ready.snapshot.index, ready.snapshot.data)
+            for entry in ready.committed:
+                self._apply(entry)
+            if ready.snapshot is not None or ready.committed:
+                self.consensus.applied(int(self.applied.index), self.now_ms)
+                for neighbour in self.neighbours.values():
+                    neighbour.caught_up()
+            for event in ready.events:
+                self._react(event)
+            if self.consensus.snapshot_due:
+                self.consensus.snapshot_taken(self.state.snapshot())
+            self._check_ready()
+
+    def _advance(self, index: int) -> None:
+        if index > self.applied.index:
+            self.applied.index = index
+
+    def _install(self, index: int, data: bytes) -> None:
+        """Become the state of a snapshot; proposals that it answers are answered."""
+        for outcome in self.state.restore(index, data):
+            self.broker.announce(outcome)
+        self._advance(index)
+        self._brokers_changed()
+        for number in list(self.proposals):
+            answer = self.state.outcome_of(self.me.incarnation, number)
+            if answer is not None:
+                self.settling.append((index, self.proposals.pop(number).waiter, answer))
+
+    def _apply(self, entry: Entry) -> None:
+        applied = self._applied(entry)
+        self._advance(entry.index)
+        if applied is not None:
+            if applied.facts:
+                self._brokers_changed()
+            self._resolve(entry.index, applied)
+        self.observer.applied(entry)
+
+    def _applied(self, entry: Entry) -> AppliedEntry | None:
+        if entry.kind == APPLICATION:
+            return self.state.apply(entry.index, entry.payload)
+        if entry.kind == REGISTRATION:
+            registration = decode(Registration, entry.payload)
+            return self.state.apply_command(
+                entry.index,
+                RegisterBroker(
+                    registration.name,
+                    registration.uuid,
+                    registration.incarnation,
+                    registration.role,
+                    registration.addresses,
+                    registration.machine,
+                ),
+            )
+        if entry.kind == RETIREMENT:
+            retirement = decode(Retirement, entry.payload)
+            return self.state.apply_command(
+                entry.index, RetireBroker(retirement.name, retirement.incarnation)
+            )
+        return None
+
+    def _resolve(self, index: int, applied: AppliedEntry) -> None:
+        envelope = applied.envelope
+        proposal = None
+        if envelope.incarnation == self.me.incarnation:
+            proposal = self.proposals.pop(envelope.number, None)
+        if proposal is not None:
+            self.settling.append((index, proposal.waiter, applied.outcome))
+        elif not applied.duplicate:
+            self.broker.announce(applied.outcome)
+
+    def _answer_settled(self) -> None:
+        """Answer what every broker with a lease has applied (R10)."""
+        settled = self.consensus.settled_index
+        while self.settling and self.settling[0][0] <= settled:
+            _, waiter, outcome = self.settling.pop(0)
+            if waiter is not None:
+                waiter.resolved(outcome)
+            self.broker.announce(outcome)
+
+    def _brokers_changed(self) -> None:
+        """Brokers or groups are others than before: learn where homes and brokers are."""
+        for queue in self.broker.shared.values():
+            queue.away = self._away(queue)
+        for vhost in self.broker.state.vhosts.values():
+            vhost.router.epoch += 1
+        for record in self.state.registry.view():
+            if record.name != self.me.name:
+                self.links.learn(record.name, record.addresses, record.role)
+
+    def _begin_cluster(self) -> None:
+        """At the root: give a new cluster its first settings and definitions."""
+        if self._begun or not self.consensus.is_root or not self._is_registered():
+            return
+        self._begun = True
+        if not self.state.settings_given:
+            self.propose(self.settings, None)
+        if not self.broker.state.vhosts:
+            for command in self.first_commands():
+                self.propose(command, None)
+
+    def _is_registered(self) -> bool:
+        return self.state.registry.is_current(self.me.incarnation)
+
+    # ---- events ---------------------------------------------------------------------------------
+
+    def _react(self, event: Event) -> None:
+        self.observer.event(event)
+        if isinstance(event, RootReady):
+            self.interests.set_root(self.me.name)
+            self._begun = False
+            self._send_all()
+        elif isinstance(event, RootKnown):
+            self.interests.set_root(event.name)
+            self._send_all()
+        elif isinstance(event, (RootLost, Resigned, BecameRoot)):
+            self.interests.set_root("")
+        elif isinstance(event, LeaseGained):
+            self._set_isolated(False)
+        elif isinstance(event, LeaseLost):
+            self._set_isolated(True)
+        elif isinstance(event, ClusterNamed):
+            self._named(event)
+        elif isinstance(event, PeerRefused):
+            link = self.links.link_to(event.name)
+            if link is not None:
+                link.close(event.reason)
+
+    def _named(self, event: ClusterNamed) -> None:
+        self.me = replace(self.me, cluster_uuid=event.cluster_uuid)
+        self.links.set_me(self.me)
+        if event.parent_uuid:
+            for link in self.links.open_links():
+                link.close(f"broker {self.me.name!r} has left the cluster {event.parent_uuid}")
+
+    def _set_isolated(self, isolated: bool) -> None:
+        """Without a lease a broker neither delivers nor confirms, nor admits publishes (R9)."""
+        self.isolated = isolated
+        if isolated:
+            reason = self.consensus.status().waits_for
+            self.broker.isolate(f"broker '{self.me.name}' is isolated: {reason}")
+        elif self.ready:
+            self.broker.isolate("")
+
+    def _check_ready(self) -> None:
+        self._begin_cluster()
+        if self.ready or self.isolated or not self._is_registered():
+            return
+        if not self.broker.state.vhosts:
+            return
+        self.ready = True
+        self._drop_orphans()
+        self.broker.isolate("")
+        for neighbour in self.neighbours.values():
+            neighbour.waits = False
+            neighbour.caught_up()
+        waiting = self.when_ready
+        self.when_ready = []
+        for work in waiting:
+            work()
+
+    # ---- what waits -----------------------------------------------------------------------------
+
+    def _give_up_proposals(self) -> None:
+        """Tell clients whose change no root has taken; it may still come about (R10)."""
+        if not self.isolated and self.consensus.root:
+            return
+        for proposal in list(self.proposals.values()):
+            if self.now_ms - proposal.begun_ms < PROPOSAL_PATIENCE_MS:
+                continue
+            del self.proposals[proposal.number]
+            if proposal.waiter is not None:
+                reason = self.consensus.status().waits_for
+                error = PreconditionFailed(
+                    f"broker '{self.me.name}' is isolated and can't change the cluster: {reason}"
+                )
+                proposal.waiter.resolved(Outcome(error=error))
+
+    def _explain_waiting(self) -> None:
+        for name, since_ms in self._down_since_ms.items():
+            if self.now_ms - since_ms >= EXPLAIN_AFTER_MS:
+                way = self.neighbour(name).way
+                way.explain(f"broker '{name}', home of a queue published to, can't be reached")
+
+    def stop(self) -> None:
+        """Leave in good order: give the lease back, so that nobody waits for it."""
+        self.consensus.leave(self.now_ms)
+        self._pump()
+
+
+class NodeHandler(LinkHandler):
+    """Takes what links report to the node, which can't have two native bases."""
+
+    node: Node | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node = None
+
+    def link_up(self, link: Link) -> None:
+        assert self.node is not None
+        self.node.link_up(link)
+
+    def link_down(self, link: Link, reason: str) -> None:
+        assert self.node is not None
+        self.node.link_down(link, reason)
+
+    def frame(self, link: Link, method: i64, data: bytes, start: i64, end: i64) -> None:
+        assert self.node is not None
+        self.node.frame(link, method, data, start, end)
+
+    def link_problem(self, name: str, address: str, reason: str) -> None:
+        assert self.node is not None
+        self.node.observer.link_problem(name, address, reason)
+
+    def bug(self, error: BaseException, where: str) -> None:
+        assert self.node is not None
+        self.node.observer.bug(error, where)

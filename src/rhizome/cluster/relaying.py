@@ -1,0 +1,52 @@
+"""Relaying: the root passes on what one secondary publishes and others are interested in (O32).
+
+Secondaries have no links with each other. A message comes to the root marked for relaying, and goes
+to every other secondary whose private bindings match, once, and never back (O33).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rhizome.amqp.frames import header_payload_of
+from rhizome.amqp.properties import decode_properties
+from rhizome.broker.message import Message
+from rhizome.broker.publishing import send_on
+from rhizome.broker.steering import routing_headers
+from rhizome.broker.targets import MetaExchange, Reach
+
+if TYPE_CHECKING:
+    from rhizome.cluster.interests import Interests
+    from rhizome.cluster.neighbour import Neighbour
+    from rhizome.cluster.serving import Slot
+
+
+def relay(interests: Interests, origin: Neighbour, message: Message, slot: Slot) -> None:
+    """Pass a message on to the secondaries, but its origin, that its exchanges lead to."""
+    if not interests.is_root:
+        return
+    vhost = interests.broker.state.vhosts.get(slot.vhost)
+    if vhost is None:
+        return
+    router = vhost.router
+    headers: dict[str, object] | None = None
+    if slot.by_headers:
+        headers = routing_headers(decode_properties(header_payload_of(message.content)))
+    reach = Reach()
+    for name in slot.exchanges:
+        exchange = router.exchanges.get(name)
+        if exchange is None:
+            continue
+        if name == "":
+            named = interests.private_elsewhere(slot.vhost, slot.route.key)
+            if named is not None and named.forward is not origin.way:
+                reach.add(named)
+            continue
+        for destination in router.bound(exchange, slot.route.key, headers):
+            if (
+                isinstance(destination, MetaExchange)
+                and destination.forward is not origin.way
+                and interests.is_secondary(destination.forward.broker_name)
+            ):
+                reach.add(destination)
+    send_on(message, reach.targets, None)

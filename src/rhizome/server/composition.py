@@ -1,0 +1,170 @@
+"""Composition: a broker core and its place in a cluster, put together from configuration.
+
+The server, the simulator and tests compose brokers with this, so they all run the same thing; only
+what drives it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from random import Random
+from typing import Final
+
+from rhizome.broker.access import AccessEpoch, AuthDone, Authenticator, Peer
+from rhizome.broker.broker import Broker
+from rhizome.broker.commands import Command
+from rhizome.broker.log import JournalLog
+from rhizome.broker.observer import Observer
+from rhizome.cluster.commands import PutSettings
+from rhizome.cluster.consensus import Consensus
+from rhizome.cluster.failover import ENTRY_POINTS, load_policies
+from rhizome.cluster.identity import SECONDARY, Hello
+from rhizome.cluster.link.accepting import LinkAuthenticator
+from rhizome.cluster.link.links import Links
+from rhizome.cluster.link.peers import LinkSettings
+from rhizome.cluster.link.proof import LinkKey
+from rhizome.cluster.node import Node, NodeHandler, NodeObserver
+from rhizome.cluster.state import ClusterState
+from rhizome.cluster.storage import ClusterStore
+from rhizome.errors import RhizomeError
+from rhizome.journal.store import Store
+from rhizome.server.boot import first_definitions, make_empty_broker
+from rhizome.server.clustersettings import consensus_settings, primaries_hash
+from rhizome.server.config import Config
+
+COPIES: Final = 2
+"""Of each message, its home's included."""
+
+
+class DamagedStoreError(RhizomeError):
+    """A cluster store that must not be used; the text says why, and what to do."""
+
+
+@dataclass
+class Clustered:
+    """A broker in a cluster."""
+
+    broker: Broker
+    node: Node
+    links: Links
+
+
+@dataclass(frozen=True)
+class World:
+    """What a broker needs of the outside. ``seed``: at least 16 bytes that no other start of a
+    broker has had; ``chance`` is for jitter and nonces."""
+
+    store: Store
+    log: JournalLog
+    cluster_store: ClusterStore
+    observer: Observer
+    node_observer: NodeObserver
+    seed: bytes
+    chance: Random
+    wall_ms: int
+    now_ms: int
+
+
+class ReadyGate(Authenticator):
+    """Lets applications wait until the broker has joined its cluster."""
+
+    def __init__(self, applications: Authenticator) -> None:
+        super().__init__()
+        self.applications = applications
+        self.node: Node | None = None
+
+    def mechanisms(self, tls: bool) -> str:
+        return self.applications.mechanisms(tls)
+
+    def begin(self, mechanism: str, response: bytes, peer: Peer, done: AuthDone) -> None:
+        node = self.node
+        if node is None or node.ready:
+            self.applications.begin(mechanism, response, peer, done)
+            return
+
+        def later() -> None:
+            self.applications.begin(mechanism, response, peer, done)
+
+        node.when_ready.append(later)
+
+
+def compose(
+    config: Config,
+    world: World,
+    applications: Authenticator,
+    epoch: AccessEpoch,
+    key: bytes,
+    machine: str,
+    addresses: tuple[str, ...],
+    link_settings: LinkSettings,
+) -> Clustered:
+    """A broker of a cluster, which joins it once it is driven."""
+    section = config.cluster
+    image = world.cluster_store.load()
+    if image.damage:
+        raise DamagedStoreError(image.damage)
+    gate = ReadyGate(applications)
+    broker = make_empty_broker(
+        config,
+        world.store,
+        world.log,
+        gate,
+        epoch,
+        world.observer,
+        world.wall_ms,
+        world.seed,
+    )
+    names = section.primary_names
+    me = Hello(
+        name=config.broker.name,
+        uuid=image.uuid,
+        incarnation=broker.incarnation,
+        role=section.role,
+        addresses=addresses,
+        machine=machine,
+        cluster_uuid=image.cluster_uuid,
+        primaries_hash=primaries_hash(section),
+    )
+    founds = section.role != SECONDARY and config.broker.name in names
+    consensus = Consensus(
+        me,
+        image,
+        consensus_settings(section),
+        world.chance,
+        world.now_ms,
+        names if founds else None,
+        starting=True,
+    )
+    state = ClusterState(broker, load_policies(entry_points(group=ENTRY_POINTS)))
+    handler = NodeHandler()
+    links = Links(me, LinkKey(key), link_settings, handler, world.chance, world.now_ms)
+    node = Node(
+        broker,
+        me,
+        consensus,
+        state,
+        world.cluster_store,
+        world.node_observer,
+        PutSettings(
+            section.placement, COPIES, section.failover_policy, section.state_size_max_bytes
+        ),
+        _first_commands(config),
+        world.store.recovered.queues,
+        world.now_ms,
+    )
+    node.attach(links)
+    handler.node = node
+    gate.node = node
+    broker.cluster = node
+    broker.authenticator = LinkAuthenticator(links, gate)
+    for primary in section.primaries:
+        if primary.name != config.broker.name:
+            links.configure(primary.name, (str(primary.address),), "primary")
+    node.recover()
+    return Clustered(broker, node, links)
+
+
+def _first_commands(config: Config) -> Callable[[], list[Command]]:
+    return lambda: first_definitions(config)
