@@ -2,10 +2,11 @@
 
 Every message takes ``DELAY_MS``, every sync ``SYNC_MS``. A play is a list of lines like
 
-       3  b1 -> b2  PreVote log 0/0
-       5  b2 -> b1  yes
+       3  b1 -> b2  shall I stand? log 0/0
+       4  b2 -> b1  yes
 
-Heartbeats, reports and appends are left out unless ``verbose``: they are the breathing of the cast.
+Heartbeats, reports and appends are left out: they are the breathing of the cast. What was said
+before to the same broker isn't printed again, and what is said to several at once is one line.
 """
 
 from __future__ import annotations
@@ -16,10 +17,26 @@ from random import Random
 
 from rhizome.cluster.consensus import ALL_RULES, NEVER_MS, Consensus, ConsensusSettings, Rules
 from rhizome.cluster.consensus.entries import APPLICATION
-from rhizome.cluster.consensus.events import Event
+from rhizome.cluster.consensus.events import (
+    BecameRoot,
+    BrokerLeaseLive,
+    BrokerLeaseOver,
+    ClusterNamed,
+    Event,
+    IncarnationRetired,
+    LeaseGained,
+    PeerRefused,
+    Resigned,
+    RootKnown,
+    RootLost,
+    RootReady,
+)
 from rhizome.cluster.consensus.messages import (
+    Abdication,
     Append,
     AppendAnswer,
+    Farewell,
+    HandOver,
     Heartbeat,
     Message,
     PreVote,
@@ -95,13 +112,13 @@ class Stage:
         settings: ConsensusSettings | None = None,
         seed: int = 1,
         rules: Rules = ALL_RULES,
-        verbose: bool = False,
     ) -> None:
         self.now_ms = 1000
         self.settings = settings or ConsensusSettings()
         self.seed = seed
         self.rules = rules
-        self.verbose = verbose
+        self._said: dict[tuple[str, str, str], None] = {}
+        self._speech = (0, "", "")
         self.lines: list[str] = []
         self.actors: dict[str, Actor] = {}
         self.links: dict[tuple[str, str], int] = {}
@@ -282,6 +299,8 @@ class Stage:
                 actor.store.submit(ready.batch, ready.token)
                 if not actor.hanging:
                     self.at(self.sync_delay(), lambda: self._sync(actor, core))
+            for event in ready.events:
+                self.say(f"{actor.name} {_describe(event)}")
             for name, message in ready.messages:
                 self._send(actor.name, name, message)
             if ready.snapshot is not None:
@@ -292,7 +311,6 @@ class Stage:
                 actor.apply(ready.committed)
                 core.applied(ready.committed[-1].index, self.clock(actor.name))
             for event in ready.events:
-                self.say(f"{actor.name} {_describe(event)}")
                 self.on_event(actor, event)
             if core.snapshot_due:
                 core.snapshot_taken(b"\n".join(actor.state))
@@ -309,8 +327,8 @@ class Stage:
         number = self.links[(sender, receiver)]
         if self.censor(sender, receiver, message):
             return
-        if self.verbose or not isinstance(message, BREATH):
-            self.say(f"{sender} -> {receiver}  {_words(message)}")
+        if not isinstance(message, BREATH):
+            self._tell(sender, receiver, _words(message))
         data = encode(message)
         pair = (sender, receiver)
         delay_ms = self.delay() + self.slow.get(pair, 0)
@@ -325,6 +343,17 @@ class Stage:
 
     # The script.
 
+    def _tell(self, sender: str, receiver: str, words: str) -> None:
+        if (sender, receiver, words) in self._said:
+            return
+        self._said[(sender, receiver, words)] = None
+        if self._speech == (self.now_ms, sender, words) and self.lines[-1].endswith(words):
+            head, _, _ = self.lines[-1].rpartition(f"  {words}")
+            self.lines[-1] = f"{head}, {receiver}  {words}"
+        else:
+            self.say(f"{sender} -> {receiver}  {words}")
+        self._speech = (self.now_ms, sender, words)
+
     def say(self, line: str) -> None:
         self.lines.append(f"{self.now_ms - self._epoch_ms:5}  {line}")
 
@@ -334,6 +363,7 @@ class Stage:
     def curtain(self) -> None:
         """Forget what was said, and count time anew."""
         self.lines.clear()
+        self._said.clear()
         self._epoch_ms = self.now_ms
 
     # What the audience knows.
@@ -351,18 +381,43 @@ class Stage:
 
 
 def _describe(event: Event) -> str:
-    fields = [str(getattr(event, name)) for name in type(event).__slots__]
-    return f"* {type(event).__name__} {' '.join(fields)}".rstrip()
+    if isinstance(event, BecameRoot):
+        return f"is elected root of term {event.term}"
+    if isinstance(event, RootReady):
+        return f"knows all that was committed: term {event.term} begins"
+    if isinstance(event, Resigned):
+        return f"resigns: {event.reason}"
+    if isinstance(event, RootKnown):
+        return f"follows {event.name} in term {event.term}"
+    if isinstance(event, RootLost):
+        return f"has lost its root {event.name}"
+    if isinstance(event, BrokerLeaseLive):
+        return f"grants {event.name} its first lease"
+    if isinstance(event, BrokerLeaseOver):
+        return f"counts the lease of {event.incarnation} as over"
+    if isinstance(event, ClusterNamed):
+        return "belongs to a cluster now"
+    if isinstance(event, PeerRefused):
+        return f"refuses {event.name}"
+    if isinstance(event, IncarnationRetired):
+        return f"was retired as {event.incarnation}"
+    return "may serve" if isinstance(event, LeaseGained) else "may not serve"
 
 
 def _words(message: Message) -> str:
     if isinstance(message, PreVote):
         impatient = ", impatient" if message.impatient else ""
-        return f"PreVote, log {message.last_term}/{message.last_index}{impatient}"
+        return f"shall I stand? log {message.last_term}/{message.last_index}{impatient}"
     if isinstance(message, PreVoteAnswer):
-        return "yes, stand" if message.yes else f"no: {message.reason}"
+        return "yes" if message.yes else f"no: {message.reason}"
     if isinstance(message, Vote):
-        return f"Vote in term {message.term}, log {message.last_term}/{message.last_index}"
+        return f"vote for me in term {message.term}, log {message.last_term}/{message.last_index}"
     if isinstance(message, VoteAnswer):
-        return f"my vote in term {message.term}" if message.yes else f"no vote: {message.reason}"
-    return str(message)
+        return (
+            f"you have my vote in term {message.term}" if message.yes else f"no: {message.reason}"
+        )
+    if isinstance(message, HandOver):
+        return "the office is yours: stand now"
+    if isinstance(message, Abdication):
+        return "I am root no more"
+    return "farewell" if isinstance(message, Farewell) else str(message)

@@ -15,7 +15,7 @@ from rhizome.cluster.consensus.messages import Message
 from rhizome.cluster.consensus.registry import Registry, decode_snapshot
 from rhizome.cluster.consensus.rules import Rules
 from rhizome.cluster.consensus.settings import ConsensusSettings
-from rhizome.cluster.identity import Hello
+from rhizome.cluster.identity import WITNESS, Hello
 from rhizome.cluster.storage import Image
 
 FailoverPolicy: TypeAlias = Callable[[Registration, Registry], tuple[str, ...]]
@@ -137,6 +137,10 @@ class Desk:
             if voter is not None and voter.votes and self.counts(membership, voter):
                 return True
         return False
+
+    def rank_preference(self) -> int:
+        """A witness holds no messages: anybody else is preferred (R5, R14)."""
+        return -1 if self.me.role == WITNESS else self.preference
 
     def seniority(self) -> int:
         """Of this incarnation (R6)."""

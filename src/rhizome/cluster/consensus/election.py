@@ -56,9 +56,7 @@ class Candidacy:
         self.answers: dict[str, PreVoteAnswer] = {}
         self.votes: dict[str, bool] = {}
         self.own_vote_token = 0
-        patience_ms = desk.settings.election_patience_ms
-        self.patience_over_ms = desk.now_ms + patience_ms + desk.chance.randrange(patience_ms)
-        self.next_ms = desk.now_ms
+        self._begin_patience()
         if consent or not desk.rules.pre_vote:
             self._campaign()
         else:
@@ -82,7 +80,8 @@ class Candidacy:
         self.answers.pop(name, None)
         self.votes.pop(name, None)
         if not self.voting:
-            self._ask()
+            self._send_question([name] if name in self.desk.linked_voters() else [])
+            self._decide()
 
     def pre_vote_answered(self, sender: str, answer: PreVoteAnswer) -> None:
         if not self.voting:
@@ -124,7 +123,9 @@ class Candidacy:
 
     @property
     def _impatient(self) -> bool:
-        return self.desk.now_ms >= self.patience_over_ms
+        outranked = any(answer.reason == OUTRANKED for answer in self.answers.values())
+        over_ms = self.outranked_over_ms if outranked else self.patience_over_ms
+        return self.desk.now_ms >= over_ms
 
     @property
     def _awaits_starting(self) -> bool:
@@ -134,23 +135,27 @@ class Candidacy:
     def _ask(self) -> None:
         desk = self.desk
         self.round += 1
-        question = PreVote(
-            term=desk.term,
-            round=self.round,
-            last_term=desk.ledger.log.last_term,
-            last_index=desk.ledger.log.last_index,
-            preference=desk.preference,
-            seniority=desk.seniority(),
-            impatient=self._impatient,
-            awaits_starting=self._awaits_starting,
-        )
-        for name in desk.linked_voters():
-            desk.send(name, question)
+        self._send_question(desk.linked_voters())
         step_ms = max(1, desk.settings.election_patience_ms // ROUNDS_PER_PATIENCE)
         self.next_ms = desk.now_ms + step_ms
         if self._impatient:
             self.next_ms += desk.chance.randrange(desk.settings.election_patience_ms)
         self._decide()
+
+    def _send_question(self, names: list[str]) -> None:
+        desk = self.desk
+        question = PreVote(
+            term=desk.term,
+            round=self.round,
+            last_term=desk.ledger.log.last_term,
+            last_index=desk.ledger.log.last_index,
+            preference=desk.rank_preference(),
+            seniority=desk.seniority(),
+            impatient=self._impatient,
+            awaits_starting=self._awaits_starting,
+        )
+        for name in names:
+            desk.send(name, question)
 
     def _decide(self) -> None:
         """Campaign, if the answers allow it."""
@@ -202,13 +207,18 @@ class Candidacy:
 
     def _give_up(self) -> None:
         """Nobody won this term, as far as this broker knows. Ask again."""
-        desk = self.desk
         self.voting = False
         self.answers = {}
-        patience_ms = desk.settings.election_patience_ms
-        self.patience_over_ms = desk.now_ms + patience_ms + desk.chance.randrange(patience_ms)
-        self.next_ms = desk.now_ms
+        self._begin_patience()
         self._ask()
+
+    def _begin_patience(self) -> None:
+        """Who is outranked by somebody it sees is patient for longer: that one goes first."""
+        desk = self.desk
+        patience_ms = desk.settings.election_patience_ms
+        self.patience_over_ms = desk.now_ms + patience_ms
+        self.outranked_over_ms = self.patience_over_ms + 1 + desk.chance.randrange(patience_ms)
+        self.next_ms = desk.now_ms
 
 
 class Judge:
@@ -228,6 +238,10 @@ class Judge:
     def honour(self, root_lease_ms: int) -> None:
         until_ms = self.desk.now_ms + self.desk.settings.honoured_ms(root_lease_ms)
         self.honours_ms = max(self.honours_ms, until_ms)
+
+    def release(self) -> None:
+        """The root itself has given its lease up."""
+        self.honours_ms = min(self.honours_ms, self.desk.now_ms)
 
     def is_bound(self) -> bool:
         """Whether a root that was heard may still hold its lease."""
@@ -257,7 +271,9 @@ class Judge:
             return STARTING
         if question.impatient or not i_stand:
             return YES
-        mine = rank(log.last_term, log.last_index, desk.preference, desk.seniority(), desk.me.name)
+        mine = rank(
+            log.last_term, log.last_index, desk.rank_preference(), desk.seniority(), desk.me.name
+        )
         theirs = rank(
             question.last_term,
             question.last_index,

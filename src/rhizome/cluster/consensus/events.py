@@ -36,7 +36,7 @@ class RootKnown:
 
 @dataclass(frozen=True, slots=True)
 class RootLost:
-    """The root has been silent for longer than its lease lasts."""
+    """The root has been silent for longer than its lease lasts, or has abdicated."""
 
     name: str
 

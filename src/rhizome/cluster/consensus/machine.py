@@ -31,6 +31,7 @@ from rhizome.cluster.consensus.leases import HeldLease
 from rhizome.cluster.consensus.log import size_of
 from rhizome.cluster.consensus.messages import (
     NO_STAMP,
+    Abdication,
     Append,
     AppendAnswer,
     Farewell,
@@ -118,9 +119,12 @@ class Machine:
             if self.office.lease.is_lost():
                 self.resign("too few primaries, or its own disk, answered within its lease")
         elif self.root and not self.judge.is_bound():
-            self.desk.emit(RootLost(self.root))
-            self._lost_root = self.root
-            self.root = ""
+            self._lose_root()
+
+    def _lose_root(self) -> None:
+        self.desk.emit(RootLost(self.root))
+        self._lost_root = self.root
+        self.root = ""
 
     def end(self) -> None:
         if self.candidacy is not None and self.candidacy.won:
@@ -219,8 +223,13 @@ class Machine:
         self.judge.in_office = True
 
     def resign(self, reason: str) -> None:
+        """Nobody need wait for the lease of a root that says so (R9). After a hand-over the heir
+        has its consent, and the others shall not get in its way."""
         if self.office is not None:
             self.desk.emit(Resigned(self.office.term, reason))
+            if not self.office.handed_over:
+                for name in self.desk.up_names():
+                    self.desk.send(name, Abdication(self.office.term))
             self.office = None
             self.root = ""
             self.judge.in_office = False
@@ -254,6 +263,10 @@ class Machine:
         if isinstance(message, VoteAnswer):
             if self.candidacy is not None:
                 self.candidacy.vote_answered(sender, message)
+        elif isinstance(message, Abdication):
+            if sender == self.root:
+                self.judge.release()
+                self._lose_root()
         elif isinstance(message, HandOver):
             if sender == self.root and self.stands():
                 self.root = ""

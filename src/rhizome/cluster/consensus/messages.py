@@ -10,6 +10,7 @@
     Register                    enter this incarnation into the registry (R6)
     HandOver                    stand for election now: I have given up my office
     Farewell                    I give up my lease, and am leaving
+    Abdication                  I was root in this term and am no more: forget my lease
 
 Times in messages are of the clock of the one who first wrote them, and are only sent back to it.
 """
@@ -163,6 +164,12 @@ class Farewell:
     term: int
 
 
+@dataclass(frozen=True, slots=True)
+class Abdication:
+    KIND: ClassVar[int] = 14
+    term: int
+
+
 Message: TypeAlias = (
     PreVote
     | PreVoteAnswer
@@ -177,6 +184,7 @@ Message: TypeAlias = (
     | Register
     | HandOver
     | Farewell
+    | Abdication
 )
 
 _KINDS: Final[dict[int, type[Message]]] = {
@@ -195,6 +203,7 @@ _KINDS: Final[dict[int, type[Message]]] = {
         Register,
         HandOver,
         Farewell,
+        Abdication,
     )
 }
 

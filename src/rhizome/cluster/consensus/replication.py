@@ -124,7 +124,9 @@ class Progress:
     def tell(self, settled: int) -> None:
         """Say at once what the broker, or somebody at it, waits for (R10)."""
         news = min(self.desk.ledger.commit, self.match) > self.commit_told
-        if news or settled > self.settled_told or self.tell_now:
+        if self.tell_now:
+            self.heartbeat(self.desk.now_ms, settled)
+        elif news or settled > self.settled_told:
             self.heartbeat(NO_STAMP, settled)
 
     def _begin_snapshot(self) -> None:

@@ -195,7 +195,7 @@ def secondaries_never_vote(rules: Rules) -> None:
     votes: list[str] = []
     stage.kill("b1")
     stage.run(3000)
-    votes = [line for line in stage.lines if "s1 -> " in line and "my vote" in line]
+    votes = [line for line in stage.lines if "s1 -> " in line and "you have my vote" in line]
     if votes:
         raise Violation(votes[0])
 
