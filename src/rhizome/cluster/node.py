@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from rhizome.amqp.values import encode_table, read_table
 from rhizome.broker.commands import Command
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.port import Away, Cluster, Waiter
@@ -66,6 +67,9 @@ if TYPE_CHECKING:
 
 CONSENSUS: Final = 64
 PROPOSE: Final = 65
+GOSSIP: Final = 66
+
+GOSSIP_EVERY_MS: Final = 1_000
 
 PROPOSAL_PATIENCE_MS: Final = 5_000
 """How long a change of the cluster state waits for a root before its client is told."""
@@ -163,6 +167,8 @@ class Node(Cluster):
         self.when_ready: list[Callable[[], None]] = []
         self._number = 0
         self._begun = False
+        self._gossiped_ms = now_ms
+        self.gossip: dict[str, dict[str, object]] = {}
         self._down_since_ms: dict[str, int] = {}
         broker.isolate("this broker has not joined its cluster yet")
 
@@ -273,6 +279,7 @@ class Node(Cluster):
 
     def link_down(self, link: Link, reason: str) -> None:
         self._down_since_ms[link.name] = self.now_ms
+        self.gossip.pop(link.name, None)
         self.observer.link_down(link.name, reason)
         self.neighbour(link.name).disconnect()
         self.consensus.peer_down(link.name, self.now_ms)
@@ -284,6 +291,8 @@ class Node(Cluster):
         elif method == PROPOSE:
             if self.consensus.is_root:
                 self.consensus.propose(data[start:end], self.now_ms)
+        elif method == GOSSIP:
+            self.gossip[link.name] = read_table(data[start:end], 0)[0]
         else:
             self.neighbour(link.name).frame(method, data, start, end)
 
@@ -299,6 +308,30 @@ class Node(Cluster):
         self.consensus.tick(self.now_ms)
         self._give_up_proposals()
         self._explain_waiting()
+        if self.now_ms - self._gossiped_ms >= GOSSIP_EVERY_MS:
+            self._gossiped_ms = self.now_ms
+            self._tell_gossip()
+
+    def news(self) -> dict[str, object]:
+        """What others are told about this broker now and then, for people to look at."""
+        messages: dict[str, object] = {}
+        for queue in self.broker.shared.values():
+            if queue.away is None:
+                group = str(queue.definition.group)
+                count = messages.get(group, 0)
+                assert isinstance(count, int)
+                messages[group] = count + int(queue.ready + queue.unacked)
+        return {
+            "connections": len(self.broker.running_connections()),
+            "isolated": self.isolated,
+            "ready": self.ready,
+            "messages": messages,
+        }
+
+    def _tell_gossip(self) -> None:
+        payload = encode_table(self.news())
+        for link in self.links.open_links():
+            link.send(GOSSIP, payload)
 
     def next_deadline_ms(self) -> int:
         return min(self.consensus.next_deadline_ms(), self.links.next_deadline_ms())

@@ -34,6 +34,8 @@ from rhizome.security.login import LoginService
 from rhizome.security.tls import certificate_names, server_context
 from rhizome.server.boot import make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
+from rhizome.server.clustered import ClusterHost, NodeDriver
+from rhizome.server.composition import Clustered
 from rhizome.server.config import Config
 from rhizome.server.logs import LogObserver, configure_logging
 from rhizome.server.maintenance import Maintenance
@@ -81,6 +83,8 @@ class Application:
         self.store: Store
         self.broker: Broker
         self.shell: Shell | None = None
+        self.host: ClusterHost | None = None
+        self.driver: NodeDriver | None = None
 
     async def serve(self) -> int:
         loop = asyncio.get_running_loop()
@@ -93,9 +97,11 @@ class Application:
             http = await self._serve_http(loop)
             gc.collect()
             gc.freeze()
-            sys.stdout.write(self._ready_line(http) + "\n")
-            sys.stdout.flush()
-            logger.info("%s, broker %r is ready", describe(), self.config.broker.name)
+            if self.driver is None or self.driver.node.ready:
+                self._say_ready(http)
+            else:
+                self.driver.node.when_ready.append(lambda: self._say_ready(http))
+                logger.info("%s, broker %r joins its cluster", describe(), self.config.broker.name)
             await self._run_until_stopped(loop)
         finally:
             await self._close(loop)
@@ -112,21 +118,26 @@ class Application:
         authenticator = LoginService(
             records, epoch, config.login_settings(), verify_async=self._verify_aside(loop)
         )
-        self.broker = make_broker(
-            config,
-            self.store,
-            log,
-            authenticator,
-            epoch,
-            LogObserver(self.gone.set),
-            wall_clock_ms(),
-        )
+        observer = LogObserver(self.gone.set)
+        clustered: Clustered | None = None
+        if config.cluster.is_clustered:
+            self.host = ClusterHost(config, loop, self.failed)
+            clustered = self.host.compose(
+                self.store, log, authenticator, epoch, observer, wall_clock_ms()
+            )
+            self.broker = clustered.broker
+        else:
+            self.broker = make_broker(
+                config, self.store, log, authenticator, epoch, observer, wall_clock_ms()
+            )
         records.broker = self.broker
         self.login = authenticator
         busy_poll = BusyPoll(loop, config.broker.busy_poll_us, time.monotonic_ns, os.sched_yield)
         self.shell = Shell(
             self.broker, log, self.broker.cluster, self.store, loop, wall_clock_ms, busy_poll
         )
+        if self.host is not None and clustered is not None:
+            self.driver = self.host.drive(self.shell, clustered)
         self.maintenance = Maintenance(config, self.broker, log, self.store, self.shell)
         self._report_recovery(log)
         self.shell.begin_turn()
@@ -162,7 +173,8 @@ class Application:
                 "cleanly" if recovered.clean else "without closing",
                 recovered.torn_bytes,
             )
-        recovered.queues.clear()
+        if self.driver is None:
+            recovered.queues.clear()
         recovered.commands.clear()
 
     def _verify_aside(
@@ -223,10 +235,20 @@ class Application:
         if not self.config.listen.http:
             return []
         from rhizome.management.service import HttpService
+        from rhizome.server.nodeview import NodeControl, NodeView
 
         assert self.shell is not None
-        self.http = HttpService(self.config, self.broker, self.shell, self.login, self.store)
+        view = NodeView(self.driver.node, self.config) if self.driver is not None else None
+        control = NodeControl(self.driver.node) if self.driver is not None else None
+        self.http = HttpService(
+            self.config, self.broker, self.shell, self.login, self.store, view, control
+        )
         return await self.http.start()
+
+    def _say_ready(self, http: list[str]) -> None:
+        sys.stdout.write(self._ready_line(http) + "\n")
+        sys.stdout.flush()
+        logger.info("%s, broker %r is ready", describe(), self.config.broker.name)
 
     def _ready_line(self, http: list[str]) -> str:
         return " ".join(["ready", self.config.broker.name, *self.addresses, *http])
@@ -270,6 +292,8 @@ class Application:
             shell.begin_turn()
             connection.lost()
         await asyncio.sleep(0)
+        if self.driver is not None:
+            await self.driver.leave()
         self.broker.end_turn()
         shell.submit()
         self.store.close(None if self.failure else self.maintenance.build_checkpoint())

@@ -150,7 +150,7 @@ def compose(
         PutSettings(
             section.placement, COPIES, section.failover_policy, section.state_size_max_bytes
         ),
-        _first_commands(config),
+        _first_commands(config, founds and image.is_empty()),
         world.store.recovered.queues,
         world.now_ms,
     )
@@ -166,5 +166,12 @@ def compose(
     return Clustered(broker, node, links)
 
 
-def _first_commands(config: Config) -> Callable[[], list[Command]]:
-    return lambda: first_definitions(config)
+def _first_commands(config: Config, founds: bool) -> Callable[[], list[Command]]:
+    """What a founding root proposes.
+
+    Passwords are hashed now, while nobody waits: a root that hashes for a second loses its office.
+    """
+    if not founds:
+        return lambda: first_definitions(config)
+    made = first_definitions(config)
+    return lambda: made

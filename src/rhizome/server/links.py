@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from rhizome.cluster.link.link import CLOSED, Link
 from rhizome.cluster.link.links import Adopter, Links
-from rhizome.cluster.link.peers import LinkSettings
-from rhizome.server.cluster_section import ClusterSection
 from rhizome.server.shell import TURN_INPUT_BYTES_MAX, ClientProtocol, Shell, TurnPart
 from rhizome.server.units import UnitError, parse_address
 
@@ -26,25 +24,7 @@ WRITE_BUFFER_LOW_BYTES: Final = 128 * 1024
 CLOSE_GRACE_S: Final = 2.0
 """For a closed link to write what it has; a peer that doesn't read must not keep the socket."""
 
-FRAME_ROOM_BYTES: Final = 1 << 20
-"""What a frame may be larger than the message in it."""
-
-HEARTBEATS_PER_TIMEOUT: Final = 4
 UNIX: Final = "unix:"
-
-
-def link_settings(section: ClusterSection, message_bytes_max: int) -> LinkSettings:
-    return LinkSettings(
-        heartbeat_ms=max(1, section.link_timeout_ms // HEARTBEATS_PER_TIMEOUT),
-        timeout_ms=section.link_timeout_ms,
-        dial_timeout_ms=section.link_timeout_ms,
-        delay_ms=section.reconnect_delay_ms,
-        delay_max_ms=section.reconnect_delay_max_ms,
-        stable_ms=section.link_timeout_ms,
-        buffer_bytes=section.link_buffer_bytes,
-        frame_bytes_max=message_bytes_max + FRAME_ROOM_BYTES,
-        needs_certificate=section.tls,
-    )
 
 
 def monotonic_ms() -> int:
@@ -85,20 +65,23 @@ class LinkDriver(TurnPart, Adopter):
     def turn_ended(self) -> None:
         while touched := self.links.take_touched():
             for link in touched:
-                self._flush(link)
+                self.flush(link)
         satiated, self.satiated = self.satiated, []
         for protocol in satiated:
             protocol.read_on()
 
     def ticked(self) -> None:
         self.links.tick(self.links.now_ms)
+        self.dial_due()
+
+    def dial_due(self) -> None:
         for link in self.links.wants_dial():
             task = self.loop.create_task(self._connect(link))
             link.port = task
             self.dials.add(task)
             task.add_done_callback(self.dials.discard)
 
-    def _flush(self, link: Link) -> None:
+    def flush(self, link: Link) -> None:
         port = link.port
         if isinstance(port, LinkProtocol):
             port.flush()

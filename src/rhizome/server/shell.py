@@ -36,6 +36,9 @@ class TurnPart:
     def turn_began(self) -> None:
         """A wake-up has begun."""
 
+    def turn_ending(self) -> None:
+        """The broker is through with the turn; nothing of it is written yet."""
+
     def turn_ended(self) -> None:
         """The broker is through with the turn: write what it has given others to write."""
 
@@ -103,6 +106,7 @@ class Shell:
         self.turns += 1
         broker = self.broker
         broker.end_turn()
+        self.links.turn_ending()
         self.submit()
         self._write_outboxes()
         self.links.turn_ended()

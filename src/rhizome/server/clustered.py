@@ -1,0 +1,207 @@
+"""A broker of a cluster on the event loop: its node, its links, its cluster store.
+
+The application (`app.py`) runs a lone broker and a clustered one alike; what differs is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from random import SystemRandom
+from typing import Final
+from uuid import uuid4
+
+from rhizome.broker.access import AccessEpoch, Authenticator
+from rhizome.broker.log import JournalLog
+from rhizome.broker.observer import Observer
+from rhizome.cluster.consensus.events import (
+    BecameRoot,
+    ClusterNamed,
+    Event,
+    LeaseGained,
+    LeaseLost,
+    PeerRefused,
+    Resigned,
+    RootKnown,
+    RootLost,
+)
+from rhizome.cluster.link.link import Link
+from rhizome.cluster.node import NodeObserver
+from rhizome.cluster.storage import ClusterStore, Image, MemoryClusterStore
+from rhizome.journal.store import Store
+from rhizome.security.tls import link_context
+from rhizome.server.boot import SEED_BYTES
+from rhizome.server.cluster_section import advertised, machine_id, read_key
+from rhizome.server.clustersettings import link_settings
+from rhizome.server.clusterstore import SqliteClusterStore
+from rhizome.server.composition import Clustered, World, compose
+from rhizome.server.config import Config
+from rhizome.server.links import LinkDriver, monotonic_ms
+from rhizome.server.shell import Shell
+
+logger = logging.getLogger("rhizome.cluster")
+
+STORE_DIRECTORY: Final = "cluster"
+
+
+class LogNodeObserver(NodeObserver):
+    """Writes what happens to the node to the log."""
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, BecameRoot):
+            logger.info("elected root in term %d", event.term)
+        elif isinstance(event, RootKnown):
+            logger.info("%s is root in term %d", event.name, event.term)
+        elif isinstance(event, RootLost):
+            logger.warning("the root %s is silent", event.name)
+        elif isinstance(event, Resigned):
+            logger.warning("resigned as root of term %d: %s", event.term, event.reason)
+        elif isinstance(event, LeaseLost):
+            logger.warning("isolated: deliveries, confirms and publishes wait for a lease")
+        elif isinstance(event, LeaseGained):
+            logger.info("holds a lease: serving")
+        elif isinstance(event, ClusterNamed):
+            logger.info("belongs to cluster %s", event.cluster_uuid)
+        elif isinstance(event, PeerRefused):
+            logger.error("refused broker %s: %s", event.name, event.reason)
+
+    def link_up(self, name: str) -> None:
+        logger.info("linked with %s", name)
+
+    def link_down(self, name: str, reason: str) -> None:
+        logger.warning("the link with %s is down: %s", name, reason)
+
+    def link_problem(self, name: str, address: str, reason: str) -> None:
+        logger.warning("no link with %s at %s: %s", name, address, reason)
+
+    def bug(self, error: BaseException, where: str) -> None:
+        logger.error("a fault of the broker itself at %s", where, exc_info=error)
+
+
+class NodeDriver(LinkDriver):
+    """Drives a node with its links, turn by turn (see ``rhizome.cluster.node``)."""
+
+    def __init__(
+        self,
+        shell: Shell,
+        clustered: Clustered,
+        store: ClusterStore,
+        loop: asyncio.AbstractEventLoop,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        super().__init__(shell, clustered.links, loop, tls)
+        self.node = clustered.node
+        self.store = store
+
+    def turn_began(self) -> None:
+        super().turn_began()
+        self.node.begin(int(self.links.now_ms))
+
+    def turn_ending(self) -> None:
+        self.node.end_turn()
+
+    def ticked(self) -> None:
+        self.node.tick()
+        self.dial_due()
+
+    def flush(self, link: Link) -> None:
+        super().flush(link)
+        self.node.flushed(link)
+
+    def written(self, token: int) -> None:
+        """The cluster store has synced everything up to ``token``."""
+        self.shell.begin_turn()
+        self.node.written(token)
+
+    async def leave(self) -> None:
+        """Stop in good order: the lease goes back, so that nobody waits for it to end."""
+        self.shell.begin_turn()
+        self.node.stop()
+        self.turn_ended()
+        await self.close("broker shut down")
+        self.store.close()
+
+
+class ClusterHost:
+    """Makes the clustered parts of an application.
+
+    Invariant: ``driver`` is set once the shell exists; what the store reports before is kept.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        loop: asyncio.AbstractEventLoop,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.config = config
+        self.loop = loop
+        self.driver: NodeDriver | None = None
+        self._failed = failed
+        self._tokens: list[int] = []
+        self.store = self._open_store()
+
+    def _open_store(self) -> ClusterStore:
+        if self.config.broker.memory:
+            return MemoryClusterStore(Image(uuid4().hex), self._report)
+        directory = Path(self.config.broker.data) / STORE_DIRECTORY
+        directory.mkdir(parents=True, exist_ok=True)
+        return SqliteClusterStore(directory, self._report, self._report_failure)
+
+    def _report(self, token: int) -> None:
+        self.loop.call_soon_threadsafe(self._written, token)
+
+    def _report_failure(self, error: Exception) -> None:
+        self.loop.call_soon_threadsafe(self._failed, error)
+
+    def _written(self, token: int) -> None:
+        if self.driver is None:
+            self._tokens.append(token)
+        else:
+            self.driver.written(token)
+
+    def compose(
+        self,
+        store: Store,
+        log: JournalLog,
+        applications: Authenticator,
+        epoch: AccessEpoch,
+        observer: Observer,
+        wall_ms: int,
+    ) -> Clustered:
+        config = self.config
+        section = config.cluster
+        addresses = advertised(section, config.broker.name, config.listen.amqp)
+        world = World(
+            store,
+            log,
+            self.store,
+            observer,
+            LogNodeObserver(),
+            os.urandom(SEED_BYTES),
+            SystemRandom(),
+            wall_ms,
+            monotonic_ms(),
+        )
+        return compose(
+            config,
+            world,
+            applications,
+            epoch,
+            read_key(section),
+            machine_id(section),
+            tuple(str(address) for address in addresses),
+            link_settings(section, config.limits.message_bytes_max),
+        )
+
+    def drive(self, shell: Shell, clustered: Clustered) -> NodeDriver:
+        tls = link_context(self.config.tls) if self.config.cluster.tls else None
+        self.driver = NodeDriver(shell, clustered, self.store, self.loop, tls)
+        tokens, self._tokens = self._tokens, []
+        for token in tokens:
+            self.driver.written(token)
+        return self.driver
