@@ -684,6 +684,21 @@ def test_a_stop_without_a_destination_leaves_everything_at_the_source(site: Site
     assert numbers_in(site.a, "orders") == list(range(10))
 
 
+def test_a_second_signal_ends_it_without_the_confirms(site: Site) -> None:
+    declare(site.a, "orders")
+    declare(site.b, "orders")
+    bridge = site.bridge("--queue", "orders", "--drain", "300")
+    bridge.start_and_run()
+    os.kill(site.b.pid, signal.SIGSTOP)
+    publish(site.a, range(10), key="orders")
+    wait_until(lambda: count(site.a, "orders") == 0, "the bridge to take them")
+    bridge.process.send_signal(signal.SIGTERM)
+    bridge.until("draining")
+    assert bridge.stop() == 1
+    until_count(site.a, "orders", 10)
+    assert numbers_in(site.a, "orders") == list(range(10))
+
+
 def test_a_stop_of_a_blocked_bridge_gives_everything_back_at_once(calm: Site) -> None:
     declare(calm.a, "orders")
     publish(calm.a, range(100), key="orders")

@@ -115,39 +115,36 @@ def bridge(
     """
     if config is not None:
         if source or destination or queue or exchange:
-            raise CliError(
-                "--config excludes --from, --to, --queue and --exchange; give one or the other"
-            )
+            raise CliError("--config excludes --from, --to, --queue and --exchange")
         bridges = load_bridges(config)
     else:
-        bridges = [
-            BridgeSettings(
-                name or queue or exchange,
-                source,
-                destination,
-                queue,
-                exchange,
-                tuple(key or ()),
-                to_queue,
-                to_exchange,
-                to_key,
-                prefetch,
-                dedup,
-                content_ids,
-                max_hops,
-                refused,
-                exclusive,
-                parse_pairs("--argument", argument or [], guess_types=True),
-                from_name,
-                to_name,
-                retry_s_max,
-                confirm_timeout_s,
-                drain_s,
-            )
-        ]
         if not (queue or exchange):
             raise CliError("give --queue or --exchange to take from, or --config with bridges")
-        bridges[0].check()
+        settings = BridgeSettings(
+            id=name or queue or exchange,
+            source_uri=source,
+            destination_uri=destination,
+            queue=queue,
+            exchange=exchange,
+            keys=tuple(key or ()),
+            to_queue=to_queue,
+            to_exchange=to_exchange,
+            to_key=to_key,
+            prefetch=prefetch,
+            dedup=dedup,
+            content_ids=content_ids,
+            hops_max=max_hops,
+            refused=refused,
+            exclusive=exclusive,
+            arguments=parse_pairs("--argument", argument or [], guess_types=True),
+            source_name=from_name,
+            destination_name=to_name,
+            retry_s_max=retry_s_max,
+            confirm_timeout_s=confirm_timeout_s,
+            drain_s=drain_s,
+        )
+        settings.check()
+        bridges = [settings]
     raise typer.Exit(loops.run(run_bridges(bridges, _printer(as_json), status_s=status_s)))
 
 
