@@ -358,9 +358,6 @@ class Broker:
             connection for connection in self.connections.values() if connection.stage == RUNNING
         ]
 
-    def known_hosts(self) -> str:
-        return ""
-
     def report_bug(self, error: BaseException, where: str) -> None:
         self.observer.bug(error, where)
 

@@ -8,6 +8,7 @@ from rhizome.amqp.methods import (
     ConnectionClose,
     ConnectionOpen,
     ConnectionOpenOk,
+    ConnectionRedirect,
     ConnectionSecure,
     ConnectionSecureOk,
     ConnectionStart,
@@ -174,8 +175,14 @@ class Handshake:
                 f"access to vhost '{name}' refused for user '{connection.identity.user}'", 10, 40
             )
         self.broker.limits.check_connection(connection, name)
+        cluster = self.broker.cluster
+        elsewhere = cluster.destination(connection)
+        if elsewhere:
+            connection.send(0, ConnectionRedirect(elsewhere, cluster.known_hosts()))
+            connection.stage = CLOSING
+            return
         enter(connection, vhost)
-        connection.send(0, ConnectionOpenOk(self.broker.known_hosts()))
+        connection.send(0, ConnectionOpenOk(cluster.known_hosts()))
         self.broker.connection_opened(connection)
 
 

@@ -218,6 +218,17 @@ class Cluster:
         """What leads to a private queue or a reply token of this name on another broker."""
         return None
 
+    def destination(self, connection: Connection) -> str:
+        """The address of the broker that an application is to go to; "" if it is served here.
+
+        Raises what it is refused with.
+        """
+        return ""
+
+    def known_hosts(self) -> str:
+        """The addresses of the other brokers."""
+        return ""
+
     def name_suffix(self) -> str:
         """What names of private queues end with, so that others know whose they are."""
         return ""

@@ -24,7 +24,8 @@ from rhizome.amqp.values import encode_table, read_table
 from rhizome.broker.commands import Command
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.port import Away, Cluster, Waiter
-from rhizome.cluster.commands import Envelope, PutSettings, RegisterBroker, RetireBroker, encode
+from rhizome.cluster.admission import Admission, AdmissionRules
+from rhizome.cluster.commands import PutSettings, RegisterBroker, RetireBroker
 from rhizome.cluster.consensus import Consensus
 from rhizome.cluster.consensus import messages as consensus_messages
 from rhizome.cluster.consensus.codec import decode
@@ -47,21 +48,23 @@ from rhizome.cluster.consensus.events import (
     RootLost,
     RootReady,
 )
+from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.identity import SECONDARY, Hello
 from rhizome.cluster.interests import NAME_MARK, Interests, interest_of
-from rhizome.cluster.link.link import Link, LinkHandler
+from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.links import Links
 from rhizome.cluster.neighbour import Neighbour
+from rhizome.cluster.proposals import Proposal, Proposals
 from rhizome.cluster.state import Applied as AppliedEntry
 from rhizome.cluster.state import ClusterState
 from rhizome.cluster.storage import ClusterStore, Entry
 from rhizome.cluster.track import Applied
-from rhizome.errors import PreconditionFailed
 from rhizome.journal.recovery import RecoveredQueue
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel import Channel
+    from rhizome.broker.connection import Connection
     from rhizome.broker.queue import Queue
     from rhizome.broker.routing.destination import Binding, Destination
 
@@ -71,49 +74,13 @@ GOSSIP: Final = 66
 
 GOSSIP_EVERY_MS: Final = 1_000
 
-PROPOSAL_PATIENCE_MS: Final = 5_000
-"""How long a change of the cluster state waits for a root before its client is told."""
-
 EXPLAIN_AFTER_MS: Final = 1_000
 """Publishers that wait for a broker are told so when it has been away for this long."""
 
 
-class Proposal:
-    """A command that is not known to be committed yet."""
-
-    def __init__(self, number: int, payload: bytes, waiter: Waiter | None, begun_ms: int) -> None:
-        self.number = number
-        self.payload = payload
-        self.waiter = waiter
-        self.begun_ms = begun_ms
-
-
-class NodeObserver:
-    """Hears what happens to a node, for logs, metrics and checkers."""
-
-    def event(self, event: Event) -> None:
-        """Something of ``consensus/events.py``."""
-
-    def applied(self, entry: Entry) -> None:
-        """A committed entry was applied."""
-
-    def link_up(self, name: str) -> None:
-        pass
-
-    def link_down(self, name: str, reason: str) -> None:
-        pass
-
-    def link_problem(self, name: str, address: str, reason: str) -> None:
-        pass
-
-    def bug(self, error: BaseException, where: str) -> None:
-        pass
-
-
 class Node(Cluster):
     """Invariant: ``applied.index`` is that of the last committed entry whose effects the broker's
-    state has; ``proposals`` are this incarnation's commands that no committed entry carried yet,
-    ``settling`` those that were applied here and that some broker with a lease may not have (R10).
+    state has.
     """
 
     broker: Broker
@@ -125,8 +92,7 @@ class Node(Cluster):
     applied: Applied
     interests: Interests
     neighbours: dict[str, Neighbour]
-    proposals: dict[int, Proposal]
-    settling: list[tuple[int, Waiter | None, Outcome]]
+    proposals: Proposals
     now_ms: int
     ready: bool
     isolated: bool
@@ -142,6 +108,7 @@ class Node(Cluster):
         settings: PutSettings,
         first_commands: Callable[[], list[Command]],
         recovered: dict[int, RecoveredQueue],
+        rules: AdmissionRules,
         now_ms: int,
     ) -> None:
         """``settings`` and ``first_commands``: what a root proposes to a cluster that has none yet.
@@ -156,16 +123,15 @@ class Node(Cluster):
         self.settings = settings
         self.first_commands = first_commands
         self.recovered = recovered
+        self.admission = Admission(self, rules)
         self.applied = Applied()
         self.interests = Interests(broker, me.role == SECONDARY)
         self.neighbours = {}
-        self.proposals = {}
-        self.settling = []
+        self.proposals = Proposals(me.incarnation)
         self.now_ms = now_ms
         self.ready = False
         self.isolated = True
         self.when_ready: list[Callable[[], None]] = []
-        self._number = 0
         self._begun = False
         self._gossiped_ms = now_ms
         self.gossip: dict[str, dict[str, object]] = {}
@@ -184,12 +150,7 @@ class Node(Cluster):
     # ---- the port -------------------------------------------------------------------------------
 
     def propose(self, command: Command, waiter: Waiter | None) -> None:
-        self._number += 1
-        answered = min(self.proposals, default=self._number) - 1
-        payload = encode(Envelope(command, self.me.incarnation, self._number, answered))
-        proposal = Proposal(self._number, payload, waiter, self.now_ms)
-        self.proposals[proposal.number] = proposal
-        self._send(proposal)
+        self._send(self.proposals.make(command, waiter, self.now_ms))
 
     def _send(self, proposal: Proposal) -> None:
         """Bring a proposal to the root; it is sent again when there is another root."""
@@ -201,7 +162,7 @@ class Node(Cluster):
             link.send(PROPOSE, proposal.payload)
 
     def _send_all(self) -> None:
-        for proposal in self.proposals.values():
+        for proposal in self.proposals.open.values():
             self._send(proposal)
 
     def queue_made(self, queue: Queue) -> None:
@@ -255,6 +216,12 @@ class Node(Cluster):
     def private_elsewhere(self, vhost: str, name: str) -> Destination | None:
         return self.interests.private_elsewhere(vhost, name)
 
+    def destination(self, connection: Connection) -> str:
+        return self.admission.destination(connection)
+
+    def known_hosts(self) -> str:
+        return self.admission.known_hosts()
+
     def name_suffix(self) -> str:
         return NAME_MARK + self.me.name
 
@@ -293,6 +260,7 @@ class Node(Cluster):
                 self.consensus.propose(data[start:end], self.now_ms)
         elif method == GOSSIP:
             self.gossip[link.name] = read_table(data[start:end], 0)[0]
+            self.admission.heard_of(link.name)
         else:
             self.neighbour(link.name).frame(method, data, start, end)
 
@@ -391,10 +359,10 @@ class Node(Cluster):
             self.broker.announce(outcome)
         self._advance(index)
         self._brokers_changed()
-        for number in list(self.proposals):
+        for number in list(self.proposals.open):
             answer = self.state.outcome_of(self.me.incarnation, number)
             if answer is not None:
-                self.settling.append((index, self.proposals.pop(number).waiter, answer))
+                self.proposals.applied(self.me.incarnation, number, index, answer)
 
     def _apply(self, entry: Entry) -> None:
         applied = self._applied(entry)
@@ -430,22 +398,18 @@ class Node(Cluster):
 
     def _resolve(self, index: int, applied: AppliedEntry) -> None:
         envelope = applied.envelope
-        proposal = None
-        if envelope.incarnation == self.me.incarnation:
-            proposal = self.proposals.pop(envelope.number, None)
-        if proposal is not None:
-            self.settling.append((index, proposal.waiter, applied.outcome))
-        elif not applied.duplicate:
+        is_mine = self.proposals.applied(
+            envelope.incarnation, envelope.number, index, applied.outcome
+        )
+        if not is_mine and not applied.duplicate:
             self.broker.announce(applied.outcome)
 
     def _answer_settled(self) -> None:
         """Answer what every broker with a lease has applied (R10)."""
-        settled = self.consensus.settled_index
-        while self.settling and self.settling[0][0] <= settled:
-            _, waiter, outcome = self.settling.pop(0)
-            if waiter is not None:
-                waiter.resolved(outcome)
-            self.broker.announce(outcome)
+        for settled in self.proposals.take_settled(self.consensus.settled_index):
+            if settled.waiter is not None:
+                settled.waiter.resolved(settled.outcome)
+            self.broker.announce(settled.outcome)
 
     def _brokers_changed(self) -> None:
         """Brokers or groups are others than before: learn where homes and brokers are."""
@@ -531,19 +495,12 @@ class Node(Cluster):
     # ---- what waits -----------------------------------------------------------------------------
 
     def _give_up_proposals(self) -> None:
-        """Tell clients whose change no root has taken; it may still come about (R10)."""
-        if not self.isolated and self.consensus.root:
-            return
-        for proposal in list(self.proposals.values()):
-            if self.now_ms - proposal.begun_ms < PROPOSAL_PATIENCE_MS:
-                continue
-            del self.proposals[proposal.number]
-            if proposal.waiter is not None:
-                reason = self.consensus.status().waits_for
-                error = PreconditionFailed(
-                    f"broker '{self.me.name}' is isolated and can't change the cluster: {reason}"
-                )
-                proposal.waiter.resolved(Outcome(error=error))
+        if self.isolated or not self.consensus.root:
+            reason = self.consensus.status().waits_for
+            self.proposals.give_up(
+                self.now_ms,
+                f"broker '{self.me.name}' is isolated and can't change the cluster: {reason}",
+            )
 
     def _explain_waiting(self) -> None:
         for name, since_ms in self._down_since_ms.items():
@@ -555,33 +512,3 @@ class Node(Cluster):
         """Leave in good order: give the lease back, so that nobody waits for it."""
         self.consensus.leave(self.now_ms)
         self._pump()
-
-
-class NodeHandler(LinkHandler):
-    """Takes what links report to the node, which can't have two native bases."""
-
-    node: Node | None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.node = None
-
-    def link_up(self, link: Link) -> None:
-        assert self.node is not None
-        self.node.link_up(link)
-
-    def link_down(self, link: Link, reason: str) -> None:
-        assert self.node is not None
-        self.node.link_down(link, reason)
-
-    def frame(self, link: Link, method: i64, data: bytes, start: i64, end: i64) -> None:
-        assert self.node is not None
-        self.node.frame(link, method, data, start, end)
-
-    def link_problem(self, name: str, address: str, reason: str) -> None:
-        assert self.node is not None
-        self.node.observer.link_problem(name, address, reason)
-
-    def bug(self, error: BaseException, where: str) -> None:
-        assert self.node is not None
-        self.node.observer.bug(error, where)

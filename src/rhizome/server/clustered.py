@@ -29,8 +29,8 @@ from rhizome.cluster.consensus.events import (
     RootKnown,
     RootLost,
 )
+from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.link.link import Link
-from rhizome.cluster.node import NodeObserver
 from rhizome.cluster.storage import ClusterStore, Image, MemoryClusterStore
 from rhizome.journal.store import Store
 from rhizome.security.tls import link_context

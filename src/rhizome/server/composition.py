@@ -17,15 +17,17 @@ from rhizome.broker.broker import Broker
 from rhizome.broker.commands import Command
 from rhizome.broker.log import JournalLog
 from rhizome.broker.observer import Observer
+from rhizome.cluster.admission import AdmissionRules
 from rhizome.cluster.commands import PutSettings
 from rhizome.cluster.consensus import Consensus
 from rhizome.cluster.failover import ENTRY_POINTS, load_policies
+from rhizome.cluster.handling import NodeHandler, NodeObserver
 from rhizome.cluster.identity import SECONDARY, Hello
 from rhizome.cluster.link.accepting import LinkAuthenticator
 from rhizome.cluster.link.links import Links
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.link.proof import LinkKey
-from rhizome.cluster.node import Node, NodeHandler, NodeObserver
+from rhizome.cluster.node import Node
 from rhizome.cluster.state import ClusterState
 from rhizome.cluster.storage import ClusterStore
 from rhizome.errors import RhizomeError
@@ -152,6 +154,7 @@ def compose(
         ),
         _first_commands(config, founds and image.is_empty()),
         world.store.recovered.queues,
+        AdmissionRules(section.connect_policy, key if section.demand_key else b""),
         world.now_ms,
     )
     node.attach(links)

@@ -16,17 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from rhizome.broker.access import AccessEpoch, OpenAuthenticator, Peer
 from rhizome.broker.connection import Connection
 from rhizome.broker.queue import Queue
 from rhizome.broker.stages import CLOSED
+from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.link.link import CLOSED as LINK_CLOSED
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.links import Adopter
 from rhizome.cluster.link.peers import LinkSettings
-from rhizome.cluster.node import NodeObserver
 from rhizome.cluster.storage import Image, MemoryClusterStore
 from rhizome.journal.files import MemoryFiles
 from rhizome.journal.store import MemoryStore
@@ -153,7 +153,7 @@ class Member(Adopter):
     def now_ms(self) -> int:
         return self.cluster.now_ms
 
-    def connect(self, **options: int) -> CoreClient:
+    def connect(self, **options: Any) -> CoreClient:
         return CoreClient(self, **options)  # type: ignore[arg-type]
 
     def queue(self, name: str, vhost: str = "/") -> Queue:
@@ -294,7 +294,7 @@ class Member(Adopter):
 class CoreCluster:
     """Brokers by name: primaries b1.., secondaries s1.. ."""
 
-    def __init__(self, primaries: int, secondaries: int) -> None:
+    def __init__(self, primaries: int, secondaries: int, **section: Any) -> None:
         self.elapsed_ms = 0
         self._uuids = Random("uuids")
         self._cut: set[frozenset[str]] = set()
@@ -305,8 +305,9 @@ class CoreCluster:
         self.members: dict[str, Member] = {}
         for name in [*names, *others]:
             role = "primary" if name in names else "secondary"
-            section = ClusterSection(role=role, primaries=listed)
-            config = Config(users={}, cluster=section)
+            config = Config(
+                users={}, cluster=ClusterSection(role=role, primaries=listed, **section)
+            )
             config = replace(config, broker=replace(config.broker, name=name))
             self.members[name] = Member(self, name, config)
 
@@ -394,8 +395,8 @@ class CoreCluster:
         )
 
 
-def make_cluster(primaries: int = 3, secondaries: int = 0) -> CoreCluster:
-    """A cluster that has elected its root."""
-    cluster = CoreCluster(primaries, secondaries)
+def make_cluster(primaries: int = 3, secondaries: int = 0, **section: Any) -> CoreCluster:
+    """A cluster that has elected its root; ``section`` are settings of its configuration."""
+    cluster = CoreCluster(primaries, secondaries, **section)
     cluster.advance_until_ready()
     return cluster

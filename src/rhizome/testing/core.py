@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from rhizome.amqp.frames import content_frames, frame_end, method_frame
 from rhizome.amqp.methods import (
@@ -150,7 +150,7 @@ class Core:
         )
         self.settle()
 
-    def connect(self, **options: int) -> CoreClient:
+    def connect(self, **options: Any) -> CoreClient:
         """A client whose connection runs; `options` are those of `CoreClient`."""
         return CoreClient(self, **options)
 
@@ -254,8 +254,16 @@ class CoreClient:
     """
 
     def __init__(
-        self, core: Core, frame_max: int = 131072, channel_max: int = 2047, heartbeat: int = 0
+        self,
+        core: Core,
+        frame_max: int = 131072,
+        channel_max: int = 2047,
+        heartbeat: int = 0,
+        properties: dict[str, object] | None = None,
+        opens: bool = True,
     ) -> None:
+        """``properties`` are added to those that it shows; without ``opens`` it sends
+        connection.open and leaves the answer in ``events``."""
         self.core = core
         self.frame_max = frame_max
         self.events: dict[int, list[Event]] = {}
@@ -269,13 +277,19 @@ class CoreClient:
         self.send_bytes(PROTOCOL_HEADER)
         self.expect(ConnectionStart, 0)
         self.send(
-            ConnectionStartOk({"capabilities": dict(CAPABILITIES)}, "PLAIN", b"\0guest\0guest"),
+            ConnectionStartOk(
+                {"capabilities": dict(CAPABILITIES), **(properties or {})},
+                "PLAIN",
+                b"\0guest\0guest",
+            ),
             channel=0,
         )
         self.expect(ConnectionTune, 0)
         self.send(ConnectionTuneOk(channel_max, frame_max, heartbeat), channel=0)
-        self.call(ConnectionOpen("/"), ConnectionOpenOk, 0)
-        self.open_channel(1)
+        self.send(ConnectionOpen("/"), channel=0)
+        if opens:
+            self.expect(ConnectionOpenOk, 0)
+            self.open_channel(1)
 
     # --- sending
 

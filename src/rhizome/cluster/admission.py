@@ -1,0 +1,164 @@
+"""Admission: which broker takes an application (O11, O23, H21, J9).
+
+``connect_policy``:
+
+    serve         whoever is connected to serves
+    redirect      clients that can follow are sent to the broker with the fewest connections
+    active-only   only brokers that are home of a group serve; the others send clients that can
+                  follow to one that does, and tell the others its address
+
+A client that asks for the root (client property ``want`` = "root") is sent there under every
+policy. One that says it was sent here (``redirected``) is served if that is allowed at all, so that
+nobody is sent in circles.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rhizome.cluster.identity import WITNESS
+from rhizome.errors import ConnectionForced, NotAllowed
+
+if TYPE_CHECKING:
+    from rhizome.broker.connection import Connection
+    from rhizome.cluster.node import Node
+
+SERVE: Final = "serve"
+REDIRECT: Final = "redirect"
+ACTIVE_ONLY: Final = "active-only"
+
+SLACK: Final = 2
+"""So many connections more than the least loaded broker has are no reason to send one away."""
+
+HOSTS_MAX: Final = 8
+HOSTS_BYTES_MAX: Final = 255
+
+
+@dataclass(frozen=True)
+class AdmissionRules:
+    """``key`` is what applications must show, empty if nothing."""
+
+    policy: str = SERVE
+    key: bytes = b""
+
+
+class Admission:
+    """Decides for one broker. ``sent`` counts who was sent where since that broker was heard of."""
+
+    def __init__(self, node: Node, rules: AdmissionRules) -> None:
+        self._node = node
+        self._rules = rules
+        self._sent: dict[str, int] = {}
+
+    def heard_of(self, name: str) -> None:
+        """A broker has told how many connections it has."""
+        self._sent.pop(name, None)
+
+    def destination(self, connection: Connection) -> str:
+        """Where an application is to go; "": served here. Raises what it is refused with."""
+        properties = connection.client_properties
+        self._check_key(properties)
+        able = _is_able(properties)
+        redirected = properties.get("redirected") is True
+        node = self._node
+        me = node.me.name
+        wanted = me
+        if able and not redirected and properties.get("want") == "root":
+            wanted = node.consensus.root or me
+        elif self._must_go():
+            wanted = self._active()
+            if not able or not wanted:
+                raise self._passive(wanted)
+        elif able and not redirected and self._rules.policy == REDIRECT:
+            wanted = self._least_loaded()
+        if wanted == me:
+            return ""
+        address = self._address(wanted)
+        if address:
+            self._sent[wanted] = self._sent.get(wanted, 0) + 1
+        return address
+
+    def known_hosts(self) -> str:
+        """The addresses of the other brokers, as open-ok carries them."""
+        hosts = ""
+        for record in self._node.state.registry.view()[:HOSTS_MAX]:
+            if record.name == self._node.me.name or record.role == WITNESS:
+                continue
+            for address in record.addresses[:1]:
+                longer = f"{hosts},{address}" if hosts else address
+                if len(longer.encode()) <= HOSTS_BYTES_MAX:
+                    hosts = longer
+        return hosts
+
+    def _check_key(self, properties: dict[str, object]) -> None:
+        key = self._rules.key
+        if not key:
+            return
+        shown = properties.get("cluster_key")
+        given = shown if isinstance(shown, bytes) else str(shown or "").encode()
+        if not hmac.compare_digest(given, key):
+            name = self._node.broker.settings.cluster_name
+            what = "another key" if given else "no key"
+            raise NotAllowed(
+                f"cluster '{name}' takes only applications that show its key, and this one shows "
+                f"{what}: set the client property cluster_key, or connect to the right cluster"
+            )
+
+    def _must_go(self) -> bool:
+        """Whether this broker serves no applications at present."""
+        node = self._node
+        if node.me.role == WITNESS:
+            return True
+        if self._rules.policy != ACTIVE_ONLY:
+            return False
+        return node.me.name not in self._homes()
+
+    def _homes(self) -> list[str]:
+        return list(dict.fromkeys(each.home for each in self._node.state.groups.groups.values()))
+
+    def _active(self) -> str:
+        """A broker that is linked and serves: the root if it does, else the first home."""
+        linked = [name for name in self._homes() if self._node.links.link_to(name) is not None]
+        root = self._node.consensus.root
+        if root in linked:
+            return root
+        return linked[0] if linked else ""
+
+    def _least_loaded(self) -> str:
+        node = self._node
+        me = node.me.name
+        mine = len(node.broker.running_connections())
+        best, fewest = me, mine - SLACK
+        for name, told in node.gossip.items():
+            record = node.state.registry.brokers.get(name)
+            count = told.get("connections")
+            if record is None or record.role == WITNESS or not isinstance(count, int):
+                continue
+            load = count + self._sent.get(name, 0)
+            if told.get("ready") is True and load < fewest:
+                best, fewest = name, load
+        return best
+
+    def _address(self, name: str) -> str:
+        record = self._node.state.registry.brokers.get(name)
+        return _first(record.addresses) if record is not None else ""
+
+    def _passive(self, active: str) -> ConnectionForced:
+        me = self._node.me.name
+        if not active:
+            return ConnectionForced(f"broker '{me}' is passive, and no active one is reachable yet")
+        return ConnectionForced(
+            f"broker '{me}' is passive: connect to '{active}' at {self._address(active)}"
+        )
+
+
+def _is_able(properties: dict[str, object]) -> bool:
+    capabilities = properties.get("capabilities")
+    return isinstance(capabilities, dict) and capabilities.get("connection.redirect") is True
+
+
+def _first(addresses: Iterable[str]) -> str:
+    return next(iter(addresses), "")

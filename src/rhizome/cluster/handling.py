@@ -1,0 +1,66 @@
+"""What a node hears of its links, and who hears of a node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from rhizome.cluster.consensus.events import Event
+from rhizome.cluster.link.link import Link, LinkHandler
+from rhizome.cluster.storage import Entry
+
+if TYPE_CHECKING:
+    from rhizome.cluster.node import Node
+
+
+class NodeObserver:
+    """Hears what happens to a node, for logs, metrics and checkers."""
+
+    def event(self, event: Event) -> None:
+        """Something of ``consensus/events.py``."""
+
+    def applied(self, entry: Entry) -> None:
+        """A committed entry was applied."""
+
+    def link_up(self, name: str) -> None:
+        pass
+
+    def link_down(self, name: str, reason: str) -> None:
+        pass
+
+    def link_problem(self, name: str, address: str, reason: str) -> None:
+        pass
+
+    def bug(self, error: BaseException, where: str) -> None:
+        pass
+
+
+class NodeHandler(LinkHandler):
+    """Takes what links report to the node, which can't have two native bases."""
+
+    node: Node | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node = None
+
+    def link_up(self, link: Link) -> None:
+        assert self.node is not None
+        self.node.link_up(link)
+
+    def link_down(self, link: Link, reason: str) -> None:
+        assert self.node is not None
+        self.node.link_down(link, reason)
+
+    def frame(self, link: Link, method: i64, data: bytes, start: i64, end: i64) -> None:
+        assert self.node is not None
+        self.node.frame(link, method, data, start, end)
+
+    def link_problem(self, name: str, address: str, reason: str) -> None:
+        assert self.node is not None
+        self.node.observer.link_problem(name, address, reason)
+
+    def bug(self, error: BaseException, where: str) -> None:
+        assert self.node is not None
+        self.node.observer.bug(error, where)

@@ -1,0 +1,86 @@
+"""Proposals: changes of the cluster state that this incarnation has asked for (R10).
+
+A proposal is sent to the root, again whenever there is another one, until a committed entry carries
+it; the state sees to it that it counts once. Its client is answered when every broker with a lease
+has applied it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rhizome.broker.commands import Command
+from rhizome.broker.outcome import Outcome
+from rhizome.broker.port import Waiter
+from rhizome.cluster.commands import Envelope, encode
+from rhizome.errors import PreconditionFailed
+
+PATIENCE_MS: Final = 5_000
+"""How long a change waits for a root before its client is told."""
+
+
+class Proposal:
+    """A command that is not known to be committed yet."""
+
+    def __init__(self, number: int, payload: bytes, waiter: Waiter | None, begun_ms: int) -> None:
+        self.number = number
+        self.payload = payload
+        self.waiter = waiter
+        self.begun_ms = begun_ms
+
+
+class Settling:
+    """A command that was applied here, and that some broker with a lease may not have."""
+
+    def __init__(self, index: int, waiter: Waiter | None, outcome: Outcome) -> None:
+        self.index = index
+        self.waiter = waiter
+        self.outcome = outcome
+
+
+class Proposals:
+    """Invariant: ``open`` are those that no committed entry carried yet, ``settling`` those that
+    wait to be settled, in the order of the log."""
+
+    def __init__(self, incarnation: str) -> None:
+        self.incarnation = incarnation
+        self.open: dict[int, Proposal] = {}
+        self.settling: list[Settling] = []
+        self._number = 0
+
+    def make(self, command: Command, waiter: Waiter | None, now_ms: int) -> Proposal:
+        """Number a command; raises ValueError if it can't be encoded."""
+        number = self._number + 1
+        answered = min(self.open, default=number) - 1
+        payload = encode(Envelope(command, self.incarnation, number, answered))
+        self._number = number
+        self.open[number] = Proposal(number, payload, waiter, now_ms)
+        return self.open[number]
+
+    def applied(self, incarnation: str, number: int, index: int, outcome: Outcome) -> bool:
+        """An entry was applied; False if it is none of ours that is open."""
+        if incarnation != self.incarnation:
+            return False
+        proposal = self.open.pop(number, None)
+        if proposal is None:
+            return False
+        self.settling.append(Settling(index, proposal.waiter, outcome))
+        return True
+
+    def take_settled(self, index: int) -> list[Settling]:
+        """What every broker with a lease has applied."""
+        count = 0
+        while count < len(self.settling) and self.settling[count].index <= index:
+            count += 1
+        settled = self.settling[:count]
+        del self.settling[:count]
+        return settled
+
+    def give_up(self, now_ms: int, reason: str) -> None:
+        """Tell clients whose change no root has taken; it may still come about."""
+        for proposal in list(self.open.values()):
+            if now_ms - proposal.begun_ms < PATIENCE_MS:
+                continue
+            del self.open[proposal.number]
+            if proposal.waiter is not None:
+                proposal.waiter.resolved(Outcome(error=PreconditionFailed(reason)))
