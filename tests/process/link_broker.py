@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+import time
 from random import SystemRandom
 from typing import Any
 
@@ -28,6 +30,7 @@ from rhizome.journal.store import MemoryStore
 from rhizome.security.tls import link_context, server_context
 from rhizome.server.app import peer_of, wall_clock_ms
 from rhizome.server.boot import make_broker, make_log
+from rhizome.server.busypoll import BusyPoll
 from rhizome.server.config import Config
 from rhizome.server.links import LinkDriver
 from rhizome.server.sections import TlsSection
@@ -126,7 +129,8 @@ class LinkBroker:
             wall_clock_ms(),
         )
         self.core = core
-        self.shell = Shell(core, log, core.cluster, store, loop, wall_clock_ms)
+        never = BusyPoll(loop, 0, time.monotonic_ns, os.sched_yield)
+        self.shell = Shell(core, log, core.cluster, store, loop, wall_clock_ms, never)
         self.links = Links(hello, LinkKey(key), settings, self.events, SystemRandom(), 0)
         core.authenticator = LinkAuthenticator(self.links, core.authenticator)
         context = None if tls is None else link_context(tls)

@@ -165,11 +165,13 @@ class LinkProtocol(asyncio.Protocol):
         self.driver.protocols.add(self)
 
     def data_received(self, data: bytes) -> None:
-        self.driver.shell.begin_turn()
+        shell = self.driver.shell
+        if not shell.scheduled:
+            shell.begin_turn()
+            shell.busy_poll.input_came()
         self.link.receive(data)
-        turn = self.driver.shell.turns
-        if self.turn != turn:
-            self.turn = turn
+        if self.turn != shell.turns:
+            self.turn = shell.turns
             self.turn_bytes = 0
         self.turn_bytes += len(data)
         if self.turn_bytes >= TURN_INPUT_BYTES_MAX and self.transport.is_reading():

@@ -55,8 +55,10 @@ KINDS_COUNTED: Final = 256
 """Frames are counted by method below this number; the last count is for all others."""
 
 HANDSHAKE_FRAME_MAX: Final = 64 * 1024
-BATCH_BYTES: Final = 128 * 1024
-"""Bulk frames are written in pieces of about this size, between which urgent ones go out."""
+BATCH_BYTES: Final = 48 * 1024
+"""Bulk frames are written in pieces of about this size, between which urgent ones go out. Below
+what an outbox keeps of its writer, so that the next batch need not grow one again.
+"""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
