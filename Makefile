@@ -24,19 +24,19 @@ DATA ?= ./data
 UP_DATA ?= ./data/cluster
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run up test check unit interop soak bench build clean constraints test-deps
+.PHONY: help run lone test check unit interop soak bench build clean constraints test-deps
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-run: build ## set up, compile, and start a broker on 127.0.0.1:5672 with its store in ./data
+run: build ## set up, compile, and start three brokers on 127.0.0.1:5672 to 5674; UP="--secondaries 2" passes options
+	@exec $(BIN)/rhizome up --data $(UP_DATA) $(UP)
+
+lone: build ## set up, compile, and start one broker on 127.0.0.1:5672 with its store in ./data
 	@echo "AMQP 0-9-1:  amqp://guest:guest@$(LISTEN)/"
 	@echo "HTTP:        http://$(HTTP)/"
 	@echo "store:       $(DATA)        stop with Ctrl-C"
 	@exec $(BIN)/rhizome serve --listen $(LISTEN) --http $(HTTP) --data $(DATA)
-
-up: build ## set up, compile, and start a cluster of three brokers; UP="--secondaries 2" passes options
-	@exec $(BIN)/rhizome up --data $(UP_DATA) $(UP)
 
 test: check test-deps ## set up everything and pass all tests, compiled and interpreted
 	RHIZOME_EXPECT=$$(cat build/form) $(BIN)/python -m pytest -m "not soak" $(SUITE_DIRS)
