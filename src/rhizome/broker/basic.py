@@ -199,5 +199,6 @@ def recover(channel: Channel, requeue: bool, answer: bool) -> None:
         raise NotImplementedFault("requeue=false", 60, 110 if answer else 100)
     for tag in channel.unacked.tags():
         channel.settle_one(tag, REQUEUE)
+    channel.wake_if_global()
     if answer:
         channel.send(BasicRecoverOk())

@@ -251,6 +251,8 @@ class Broker:
         queue.orphans = queue.consumers()
         for consumer in queue.orphans:
             consumer.channel.consumers.pop(consumer.tag, None)
+            if consumer.proxy is not None:
+                consumer.proxy.detach(consumer)
         queue.levels = []
         queue.consumer_count = 0
         queue.drop_ready()

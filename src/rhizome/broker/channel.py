@@ -337,7 +337,7 @@ class Channel:
                 if unacked.messages[at & unacked.mask] is not None:
                     self._ack_slot(at)
                 at += 1
-        self._wake_if_global()
+        self.wake_if_global()
 
     def _ack_slot(self, tag: i64) -> None:
         unacked = self.unacked
@@ -359,7 +359,7 @@ class Channel:
             return
         for held in tags:
             self.settle_one(held, kind)
-        self._wake_if_global()
+        self.wake_if_global()
 
     def _tags(self, tag: i64, multiple: bool, method_id: int) -> list[int]:
         unacked = self.unacked
@@ -407,7 +407,7 @@ class Channel:
         else:
             consumer.requeue(message)
 
-    def _wake_if_global(self) -> None:
+    def wake_if_global(self) -> None:
         if self.prefetch_global > 0:
             self.wake_consumers()
 

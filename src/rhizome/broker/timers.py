@@ -54,6 +54,9 @@ class Timers:
                 self._check_connection(connection, now_ms)
 
     def _check_queue(self, queue: Queue, now_ms: int) -> None:
+        if queue.away is not None:
+            # Its home sees to that, and knows who uses it.
+            return
         if queue.may_expire and queue.ready > 0:
             expire(queue, now_ms)
         expires_ms = queue.options.expires_ms
@@ -150,3 +153,4 @@ class Timers:
             if channel.unacked.consumer(tag) is consumer:
                 channel.settle_one(tag, REQUEUE)
                 channel.forgive(tag)
+        channel.wake_if_global()

@@ -58,6 +58,7 @@ from rhizome.broker.names import (
     check_not_default_exchange,
     no_queue,
 )
+from rhizome.broker.outcome import Outcome, QueueCreated
 from rhizome.broker.port import Waiter
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_PREFIX, REPLY_QUEUE
@@ -66,7 +67,6 @@ from rhizome.errors import AccessRefused, AmqpError, PreconditionFailed
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
-    from rhizome.broker.outcome import Outcome
 
 
 class Reply(Waiter):
@@ -294,8 +294,17 @@ class QueueDeclared(Reply):
         queue.last_used_ms = self.channel.connection.broker.turn.now_ms
         if queue.definition.exclusive_owner:
             self.channel.connection.private_queues[self.name] = None
-        if not self.no_wait and not self.channel.closing:
+        if self.no_wait or self.channel.closing:
+            return
+        if self._is_new():
+            # Nothing to ask its home for, which may be out of reach for now.
+            self.channel.send(QueueDeclareOk(queue.name, 0, 0))
+        else:
             _answer_declare(self.channel, queue)
+
+    def _is_new(self) -> bool:
+        assert self.outcome is not None
+        return any(isinstance(fact, QueueCreated) for fact in self.outcome.facts)
 
 
 def _declared(channel: Channel, queue: Queue, method: QueueDeclare) -> None:

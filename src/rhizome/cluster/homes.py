@@ -16,23 +16,24 @@ from typing import TYPE_CHECKING, Final, final
 from librt.strings import read_i64_be
 from mypy_extensions import i64
 
-from rhizome.amqp.methods import (
-    BasicCancel,
-    BasicConsumeOk,
-    BasicGet,
-    BasicGetEmpty,
-    QueueDeclareOk,
-    QueueDelete,
-    QueuePurgeOk,
-)
+from rhizome.amqp.methods import BasicGet, QueueDelete
 from rhizome.amqp.values import encode_table
 from rhizome.amqp.wire import u16_at, u32_at
-from rhizome.broker.basic import pull_consumer, show_pulled
 from rhizome.broker.message import Message, content_channel
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.port import Away, Forward, Proxy
 from rhizome.broker.topology import delete_counted
 from rhizome.broker.unacked import ACK
+from rhizome.cluster.asking import (
+    AttachCall,
+    Call,
+    CountsCall,
+    DeleteCall,
+    GetCall,
+    PurgeCall,
+    ReattachCall,
+    number_in,
+)
 from rhizome.cluster.calls import (
     ATTACH,
     CALL,
@@ -50,7 +51,7 @@ from rhizome.cluster.forwarding import Way
 from rhizome.cluster.link.frames import put_frame
 from rhizome.cluster.track import Track
 from rhizome.cluster.wire import DELIVER_FIXED, put_credit, put_settled
-from rhizome.errors import AmqpError, NotFound
+from rhizome.errors import NotFound
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -63,35 +64,67 @@ WINDOW_BYTES: Final = 2 << 20
 
 KINDS: Final = 4
 
+CALL_PATIENCE_MS: Final = 5_000
+"""How long a call waits for a home that can't be reached before its channel is told."""
+
 
 @final
 class Session(Proxy):
     """One channel of an application, at one home.
 
-    Invariant: ``settled[kind]`` are the tags settled in this turn, of deliveries that came over
-    the present link; tags of earlier links mean nothing to the home any more.
+    Invariant: ``settled[kind]`` are the tags settled in this turn. Whatever the channel holds of
+    this home came over the present link; its tags are the home's ``index`` of each message.
+
+    A prefetch of the whole channel is kept where it is known, here: each home is told what the
+    channel may hold from it. Homes that deliver at the same time may exceed it together, so what
+    comes beyond it is given back at once, and its home pauses until the channel has room again.
+    ``share`` is what the home was told last; -1 while it pauses.
     """
 
     home: RemoteHome
     channel: Channel
     number: i64
+    counted: bool
     settled: list[list[int]]
     marked: bool
+    share: i64
+    contended: bool
 
-    def __init__(self, home: RemoteHome, channel: Channel, number: i64) -> None:
+    def __init__(self, home: RemoteHome, channel: Channel, number: i64, counted: bool) -> None:
+        """``counted``: its deliveries count against the prefetch of the channel."""
         super().__init__()
         self.home = home
         self.channel = channel
         self.number = number
+        self.counted = counted
         self.settled = [[], [], [], []]
         self.marked = False
+        self.share = channel.prefetch_global if counted else 0
+        self.contended = False
 
     def settle(self, consumer: Consumer, message: Message, kind: i64) -> None:
-        # Deliveries carry the link that they came over where other messages have their copy.
-        if message.spilled == self.home.generation:
-            self.note(message.index, kind)
+        self.note(message.index, kind)
+
+    def void(self) -> None:
+        """The link is gone, and the home has taken back what this session holds: if the application
+        settles it later, that is no mistake and means nothing."""
+        self.marked = False
+        self.settled = [[], [], [], []]
+        channel = self.channel
+        unacked = channel.unacked
+        for tag in unacked.tags():
+            consumer = unacked.consumer(tag)
+            if consumer is not None and consumer.proxy is self:
+                unacked.forget(tag)
+                consumer.unacked -= 1
+                channel.forgive(tag)
+        self.contended = False
+        self.share = channel.prefetch_global if self.counted else 0
+        channel.wake_consumers()
 
     def note(self, tag: i64, kind: i64) -> None:
+        if self.home.track is None:
+            return
         self.settled[kind].append(tag)
         if not self.marked:
             self.marked = True
@@ -103,6 +136,44 @@ class Session(Proxy):
     def drained(self, consumer: Consumer) -> None:
         if consumer.credit >= WINDOW_BYTES // 2:
             self.home.grant(consumer)
+        if self.contended:
+            self.tell_share()
+
+    def is_beyond(self) -> bool:
+        """Whether the channel holds as much already as its prefetch allows."""
+        limit = self.channel.prefetch_global
+        return self.counted and limit > 0 and self.channel.unacked.count >= limit
+
+    def give_back(self, tag: i64) -> None:
+        """A delivery came beyond the channel's prefetch: the home may have it for others."""
+        self.note(tag, TAKE_BACK)
+        self.contended = True
+        self.tell_share()
+
+    def tell_share(self) -> None:
+        """Tell the home how much of its the channel may hold, if it was told otherwise."""
+        share = self._share()
+        if share != self.share:
+            self.share = share
+            self.home.put_prefetch(self)
+
+    def _share(self) -> i64:
+        limit = self.channel.prefetch_global
+        if not self.counted or limit == 0:
+            return 0
+        room = limit - self.channel.unacked.count
+        if not self.contended:
+            return limit
+        if room <= 0:
+            return -1
+        held: i64 = 0
+        for consumer in self.channel.consumers.values():
+            if consumer.proxy is self:
+                held += consumer.unacked
+        for pulled in self.channel.pulls.values():
+            if pulled.proxy is self:
+                held += pulled.unacked
+        return held + room
 
     def flush(self, outbox: Outbox) -> None:
         self.marked = False
@@ -115,147 +186,14 @@ class Session(Proxy):
             kind += 1
 
 
-class Call:
-    """A question to a home that a channel waits for the answer of."""
-
-    home: RemoteHome
-    channel: Channel
-    queue: Queue
-
-    def __init__(self, home: RemoteHome, channel: Channel, queue: Queue) -> None:
-        self.home = home
-        self.channel = channel
-        self.queue = queue
-
-    def answered(self, answer: dict[str, object]) -> None:
-        raise NotImplementedError
-
-    def failed(self, error: AmqpError) -> None:
-        self.channel.connection.fail_on(self.channel, error)
-
-
-@final
-class AttachCall(Call):
-    consumer: Consumer
-    no_wait: bool
-
-    def __init__(self, home: RemoteHome, consumer: Consumer, no_wait: bool) -> None:
-        super().__init__(home, consumer.channel, consumer.queue)
-        self.consumer = consumer
-        self.no_wait = no_wait
-
-    def answered(self, answer: dict[str, object]) -> None:
-        self.queue.add_consumer(self.consumer)
-        if not self.no_wait and not self.channel.closing:
-            self.channel.send(BasicConsumeOk(self.consumer.tag))
-
-    def failed(self, error: AmqpError) -> None:
-        self.home.forget(self.consumer)
-        self.channel.consumers.pop(self.consumer.tag, None)
-        super().failed(error)
-
-
-@final
-class ReattachCall(Call):
-    """A consumer that was attached before its link broke. The application waits for nothing."""
-
-    consumer: Consumer
-
-    def __init__(self, home: RemoteHome, consumer: Consumer) -> None:
-        super().__init__(home, consumer.channel, consumer.queue)
-        self.consumer = consumer
-
-    def answered(self, answer: dict[str, object]) -> None:
-        pass
-
-    def failed(self, error: AmqpError) -> None:
-        consumer = self.consumer
-        channel = self.channel
-        self.home.forget(consumer)
-        if channel.consumers.get(consumer.tag) is consumer:
-            del channel.consumers[consumer.tag]
-            self.queue.remove_consumer(consumer)
-            if channel.connection.cancel_notify and not channel.closing:
-                channel.send(BasicCancel(consumer.tag, True))
-
-
-@final
-class GetCall(Call):
-    no_ack: bool
-
-    def __init__(self, home: RemoteHome, channel: Channel, queue: Queue, no_ack: bool) -> None:
-        super().__init__(home, channel, queue)
-        self.no_ack = no_ack
-
-    def answered(self, answer: dict[str, object]) -> None:
-        content = answer.get("content")
-        channel = self.channel
-        if not isinstance(content, bytes):
-            if not channel.closing:
-                channel.send(BasicGetEmpty())
-            return
-        session = self.home.session(channel)
-        message = self.home.message(_bytes(answer, "tail"), content, _int(answer, "frame_max"))
-        message.index = _int(answer, "tag")
-        if channel.closing:
-            session.note(message.index, TAKE_BACK)
-            return
-        pull_consumer(channel, self.queue).proxy = session
-        redelivered = answer.get("redelivered") is True
-        left = _int(answer, "left")
-        show_pulled(channel, self.queue, message, self.no_ack, redelivered, left)
-        if self.no_ack:
-            session.note(message.index, ACK)
-
-
-@final
-class CountsCall(Call):
-    def answered(self, answer: dict[str, object]) -> None:
-        if not self.channel.closing:
-            self.channel.send(
-                QueueDeclareOk(self.queue.name, _int(answer, "ready"), _int(answer, "consumers"))
-            )
-
-
-@final
-class PurgeCall(Call):
-    no_wait: bool
-
-    def __init__(self, home: RemoteHome, channel: Channel, queue: Queue, no_wait: bool) -> None:
-        super().__init__(home, channel, queue)
-        self.no_wait = no_wait
-
-    def answered(self, answer: dict[str, object]) -> None:
-        if not self.no_wait and not self.channel.closing:
-            self.channel.send(QueuePurgeOk(_int(answer, "ready")))
-
-
-@final
-class DeleteCall(Call):
-    method: QueueDelete
-
-    def __init__(
-        self, home: RemoteHome, channel: Channel, queue: Queue, method: QueueDelete
-    ) -> None:
-        super().__init__(home, channel, queue)
-        self.method = method
-
-    def answered(self, answer: dict[str, object]) -> None:
-        if self.channel.closing:
-            return
-        try:
-            delete_counted(self.channel, self.queue, _int(answer, "ready"), self.method)
-        except AmqpError as error:
-            self.failed(error)
-
-
 @final
 class RemoteHome(Away):
     """Another broker as the home of shared queues.
 
-    Invariant: ``consumers`` holds those that the other end knows by their number, or will once the
-    link is back; ``leaving`` those whose last deliveries may still be on their way. ``generation``
-    counts links. Each entry of ``calls`` stands for one suspension of its channel's connection,
+    Invariant: a channel has one session for what counts against its prefetch, in ``sessions``, and
+    one for consumers that don't acknowledge. ``consumers`` holds those that the other end knows by
+    their number, or will once the link is back; ``leaving`` those whose last deliveries may still
+    be on their way. Each entry of ``calls`` stands for one suspension of its channel's connection,
     but for those that attach a consumer again.
     """
 
@@ -263,8 +201,8 @@ class RemoteHome(Away):
     name: str
     way: Way
     track: Track | None
-    generation: i64
     sessions: dict[Channel, Session]
+    uncounted: dict[Channel, Session]
     consumers: dict[int, Consumer]
     owners: dict[int, Session]
     leaving: dict[int, Session]
@@ -278,8 +216,8 @@ class RemoteHome(Away):
         self.name = name
         self.way = way
         self.track = None
-        self.generation = 0
         self.sessions = {}
+        self.uncounted = {}
         self.consumers = {}
         self.owners = {}
         self.leaving = {}
@@ -293,30 +231,24 @@ class RemoteHome(Away):
     # ---- what channels ask for ------------------------------------------------------------------
 
     def consume(self, consumer: Consumer, no_wait: bool) -> None:
-        try:
-            self._check_reachable(consumer.queue)
-        except AmqpError:
-            consumer.channel.consumers.pop(consumer.tag, None)
-            raise
-        session = self.session(consumer.channel)
+        channel = consumer.channel
+        session = self.uncounted_session(channel) if consumer.no_ack else self.session(channel)
         consumer.proxy = session
         consumer.number = self._number()
         self.consumers[consumer.number] = consumer
         self.owners[consumer.number] = session
         self._attach(consumer, session, AttachCall(self, consumer, no_wait))
-        consumer.channel.connection.suspend()
+        channel.connection.suspend()
 
     def _attach(self, consumer: Consumer, session: Session, call: Call) -> None:
-        number = self._number()
-        self.calls[number] = call
         queue = consumer.queue
         consumer.credit = 0
-        self._put(
+        self._call(
+            call,
             ATTACH,
             {
-                "call": number,
                 "session": session.number,
-                "prefetch_all": consumer.channel.prefetch_global,
+                "share": session.share,
                 "consumer": consumer.number,
                 "vhost": queue.vhost,
                 "queue": queue.name,
@@ -351,33 +283,52 @@ class RemoteHome(Away):
 
     def prefetch(self, channel: Channel) -> None:
         session = self.sessions.get(channel)
-        if session is not None and self.track is not None:
-            self._put(
-                PREFETCH, {"session": session.number, "prefetch_all": channel.prefetch_global}
-            )
+        if session is not None:
+            session.tell_share()
+
+    def put_prefetch(self, session: Session) -> None:
+        if self.track is not None:
+            self._put(PREFETCH, {"session": session.number, "share": session.share})
 
     def _ask(self, operation: str, call: Call, details: dict[str, object]) -> None:
         queue = call.queue
-        self._check_reachable(queue)
-        number = self._number()
-        self.calls[number] = call
         table: dict[str, object] = {
-            "call": number,
             "op": operation,
             "vhost": queue.vhost,
             "queue": queue.name,
             "id": queue.id,
         }
         table.update(details)
-        self._put(CALL, table)
+        self._call(call, CALL, table)
         call.channel.connection.suspend()
 
-    def _check_reachable(self, queue: Queue) -> None:
-        if self.track is None:
-            raise NotFound(
-                f"home broker '{self.name}' of queue '{queue.name}' in vhost '{queue.vhost}' is "
-                "down or cannot be reached"
+    def _call(self, call: Call, frame: i64, table: dict[str, object]) -> None:
+        """Ask, now or as soon as there is a link."""
+        number = self._number()
+        table["call"] = number
+        call.frame = frame
+        call.table = table
+        self.calls[number] = call
+        if self.track is not None:
+            self._put(frame, table)
+
+    def tick(self, now_ms: i64) -> None:
+        """Fail the calls whose home has been out of reach for too long."""
+        if self.track is not None or len(self.calls) == 0:
+            return
+        for number in list(self.calls):
+            call = self.calls[number]
+            if now_ms - call.asked_ms < CALL_PATIENCE_MS:
+                continue
+            del self.calls[number]
+            queue = call.queue
+            call.failed(
+                NotFound(
+                    f"home broker '{self.name}' of queue '{queue.name}' in vhost "
+                    f"'{queue.vhost}' is down or cannot be reached"
+                )
             )
+            call.channel.connection.resume()
 
     def _number(self) -> i64:
         self.next_number += 1
@@ -394,8 +345,15 @@ class RemoteHome(Away):
     def session(self, channel: Channel) -> Session:
         session = self.sessions.get(channel)
         if session is None:
-            session = Session(self, channel, self._number())
+            session = Session(self, channel, self._number(), True)
             self.sessions[channel] = session
+        return session
+
+    def uncounted_session(self, channel: Channel) -> Session:
+        session = self.uncounted.get(channel)
+        if session is None:
+            session = Session(self, channel, self._number(), False)
+            self.uncounted[channel] = session
         return session
 
     def detach(self, session: Session, consumer: Consumer) -> None:
@@ -412,7 +370,10 @@ class RemoteHome(Away):
 
     def release(self, channel: Channel) -> None:
         """A channel is closed: what it still holds goes back to its queues."""
-        session = self.sessions.pop(channel, None)
+        self._end(self.sessions.pop(channel, None))
+        self._end(self.uncounted.pop(channel, None))
+
+    def _end(self, session: Session | None) -> None:
         if session is not None and self.track is not None:
             session.flush(self.track.outbox)
             self._put(END_SESSION, {"session": session.number})
@@ -423,52 +384,53 @@ class RemoteHome(Away):
             return
         touched = self.touched
         self.touched = []
+        assert self.track is not None
         for session in touched:
-            if self.track is not None:
-                session.flush(self.track.outbox)
-                self.track.link.touch()
-            else:
-                session.marked = False
-                session.settled = [[], [], [], []]
+            session.flush(self.track.outbox)
+        self.track.link.touch()
 
     # ---- the link -------------------------------------------------------------------------------
 
     def connect(self, track: Track) -> None:
-        """A link is there: attach all consumers again."""
+        """A link is there: ask again what was not answered, attach all consumers again."""
         self.track = track
-        self.generation += 1
-        self.leaving = {}
+        attaching: dict[Consumer, None] = {}
+        for asked in list(self.calls):
+            call = self.calls[asked]
+            if isinstance(call, AttachCall):
+                attaching[call.consumer] = None
+            if call.channel.closing:
+                del self.calls[asked]
+                call.channel.connection.resume()
+            else:
+                self._put(call.frame, call.table)
         for number in list(self.consumers):
             consumer = self.consumers[number]
-            self._attach(consumer, self.owners[number], ReattachCall(self, consumer))
+            if consumer not in attaching:
+                self._attach(consumer, self.owners[number], ReattachCall(self, consumer))
 
     def disconnect(self) -> None:
-        """The link is gone: whoever waits for an answer is told so. Deliveries that came over it
-        can't be settled any more; the home has taken them back."""
+        """The link is gone. Deliveries that came over it can't be settled any more; the home has
+        taken them back."""
         self.track = None
-        self.generation += 1
         self.leaving = {}
-        calls = self.calls
-        self.calls = {}
-        for call in list(calls.values()):
+        self.touched = []
+        for session in [*self.sessions.values(), *self.uncounted.values()]:
+            session.void()
+        for number in list(self.calls):
+            call = self.calls[number]
             if isinstance(call, ReattachCall):
-                continue
-            queue = call.queue
-            call.failed(
-                NotFound(
-                    f"home broker '{self.name}' of queue '{queue.name}' in vhost "
-                    f"'{queue.vhost}' went away"
-                )
-            )
-            call.channel.connection.resume()
+                del self.calls[number]
+            else:
+                call.asked_ms = self.broker.turn.now_ms
 
     # ---- frames from the home -------------------------------------------------------------------
 
     def answered(self, answer: dict[str, object]) -> None:
-        call = self.calls.pop(_int(answer, "call"), None)
+        call = self.calls.pop(number_in(answer, "call"), None)
         if call is None:
             return
-        code = _int(answer, "code")
+        code = number_in(answer, "code")
         if code == 0:
             call.answered(answer)
         else:
@@ -490,6 +452,10 @@ class RemoteHome(Away):
             if session is not None:
                 session.note(tag, TAKE_BACK)
             return
+        owner = self.owners[number]
+        if owner.is_beyond():
+            owner.give_back(tag)
+            return
         tail_end: i64 = at + DELIVER_FIXED + u16_at(data, at + 17)
         content = data[tail_end:end]
         route = consumer.route
@@ -498,20 +464,16 @@ class RemoteHome(Away):
             route = self.broker.pager.route(tail)
         message = Message(route, content, content_channel(content), u32_at(data, at + 13))
         message.index = tag
-        message.spilled = self.generation
         consumer.deliver(message, data[at + 12] == 1)
         consumer.credit += len(content)
         if consumer.no_ack:
-            self.owners[number].note(tag, ACK)
+            owner.note(tag, ACK)
         if consumer.credit >= WINDOW_BYTES // 2 and consumer.channel.connection.can_write():
             self.grant(consumer)
 
     def message(self, tail: bytes, content: bytes, frame_max: i64) -> Message:
-        message = Message(
-            self.broker.pager.route(tail), content, content_channel(content), frame_max
-        )
-        message.spilled = self.generation
-        return message
+        route = self.broker.pager.route(tail)
+        return Message(route, content, content_channel(content), frame_max)
 
     def grant(self, consumer: Consumer) -> None:
         """Give credit back for what the application has taken."""
@@ -519,15 +481,3 @@ class RemoteHome(Away):
             put_credit(self.track.outbox, consumer.number, consumer.credit)
             self.track.link.touch()
         consumer.credit = 0
-
-
-def _int(table: dict[str, object], name: str) -> int:
-    value = table[name]
-    assert isinstance(value, int)
-    return value
-
-
-def _bytes(table: dict[str, object], name: str) -> bytes:
-    value = table[name]
-    assert isinstance(value, bytes)
-    return value

@@ -140,6 +140,9 @@ class Neighbour:
 
     # ---- turns ----------------------------------------------------------------------------------
 
+    def tick(self, now_ms: i64) -> None:
+        self.home.tick(now_ms)
+
     def end_turn(self) -> None:
         """Before the link is flushed: tell what was settled here and what is safe here."""
         self.home.end_turn()

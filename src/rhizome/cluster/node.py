@@ -276,6 +276,8 @@ class Node(Cluster):
         self.consensus.tick(self.now_ms)
         self._give_up_proposals()
         self._explain_waiting()
+        for neighbour in self.neighbours.values():
+            neighbour.tick(self.broker.turn.now_ms)
         if self.now_ms - self._gossiped_ms >= GOSSIP_EVERY_MS:
             self._gossiped_ms = self.now_ms
             self._tell_gossip()

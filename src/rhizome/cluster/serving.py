@@ -109,6 +109,7 @@ class Serving(Carrier):
     outbox: Outbox
     slots: dict[int, Slot]
     consumers: dict[int, Consumer]
+    paused: dict[Channel, None]
     last: i64
     confirms: Confirms
     pulls: list[dict[str, object]]
@@ -121,6 +122,7 @@ class Serving(Carrier):
         self.outbox = track.outbox
         self.slots = {}
         self.consumers = {}
+        self.paused = {}
         self.last = 0
         self.confirms = Confirms()
         self.pulls = []
@@ -268,6 +270,8 @@ class Serving(Carrier):
     # ---- consumers ------------------------------------------------------------------------------
 
     def can_take(self, consumer: Consumer) -> bool:
+        if len(self.paused) > 0 and consumer.channel in self.paused:
+            return False
         return consumer.credit > 0
 
     def deliver(self, consumer: Consumer, message: Message, redelivered: bool) -> None:
@@ -288,7 +292,7 @@ class Serving(Carrier):
             exclusive = table["exclusive"] is True
             check_free(queue, exclusive)
             channel = self.channel(_int(table, "session"))
-            channel.prefetch_global = _int(table, "prefetch_all")
+            self._set_share(channel, _int(table, "share"))
             arguments = table["arguments"]
             assert isinstance(arguments, dict)
             consumer = Consumer(
@@ -308,7 +312,7 @@ class Serving(Carrier):
         consumer.number = _int(table, "consumer")
         consumer.credit = _int(table, "window")
         self.consumers[consumer.number] = consumer
-        channel.consumers[str(consumer.number)] = consumer
+        channel.consumers[consumer.tag] = consumer
         self._answer(table, {})
         queue.add_consumer(consumer)
 
@@ -316,7 +320,7 @@ class Serving(Carrier):
         number = _int(table, "consumer")
         consumer = self.consumers.pop(number, None)
         if consumer is not None:
-            consumer.channel.consumers.pop(str(number), None)
+            consumer.channel.consumers.pop(consumer.tag, None)
             self.broker.remove_consumer(consumer)
         put_frame(self.outbox, DETACHED, encode_table({"consumer": number}))
         self.link.touch()
@@ -334,12 +338,21 @@ class Serving(Carrier):
             return
         for consumer in channel.consumers.values():
             self.consumers.pop(consumer.number, None)
+        self.paused.pop(channel, None)
         channel.release()
 
     def set_prefetch(self, table: dict[str, object]) -> None:
         channel = self.channel(_int(table, "session"))
-        channel.prefetch_global = _int(table, "prefetch_all")
+        self._set_share(channel, _int(table, "share"))
         channel.wake_consumers()
+
+    def _set_share(self, channel: Channel, share: i64) -> None:
+        """How much of ours a channel may hold; 0 for any number, -1 for none."""
+        if share < 0:
+            self.paused[channel] = None
+        else:
+            self.paused.pop(channel, None)
+            channel.prefetch_global = share
 
     def settled(self, data: bytes, at: i64) -> None:
         """A SETTLE frame."""

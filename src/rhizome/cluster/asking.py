@@ -1,0 +1,205 @@
+"""Asking: what an edge asks the home of a queue on behalf of one channel, and how it answers it.
+
+A call is asked again when the link to its home comes back: whatever the home did for it over the
+link before has been taken back there. So a home that restarts costs its askers a pause.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from mypy_extensions import i64
+
+from rhizome.amqp.methods import (
+    BasicCancel,
+    BasicConsumeOk,
+    BasicGetEmpty,
+    QueueDeclareOk,
+    QueueDelete,
+    QueuePurgeOk,
+)
+from rhizome.amqp.spec import BASIC, QUEUE
+from rhizome.broker.basic import pull_consumer, show_pulled
+from rhizome.broker.topology import delete_counted
+from rhizome.broker.unacked import ACK
+from rhizome.errors import AmqpError
+
+if TYPE_CHECKING:
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.consumer import Consumer
+    from rhizome.broker.queue import Queue
+    from rhizome.cluster.homes import RemoteHome
+
+
+class Call:
+    """A question to a home. The channel's connection is suspended for each until it is answered.
+
+    ``frame`` and ``table`` are what is sent; ``class_id`` and ``method_id`` the method of the
+    application, for an error.
+    """
+
+    home: RemoteHome
+    channel: Channel
+    queue: Queue
+    class_id: int
+    method_id: int
+    asked_ms: i64
+    frame: i64
+    table: dict[str, object]
+
+    def __init__(
+        self, home: RemoteHome, channel: Channel, queue: Queue, class_id: int, method_id: int
+    ) -> None:
+        self.home = home
+        self.channel = channel
+        self.queue = queue
+        self.class_id = class_id
+        self.method_id = method_id
+        self.asked_ms = channel.connection.broker.turn.now_ms
+        self.frame = 0
+        self.table = {}
+
+    def answered(self, answer: dict[str, object]) -> None:
+        raise NotImplementedError
+
+    def failed(self, error: AmqpError) -> None:
+        if error.class_id == 0:
+            error.class_id = self.class_id
+            error.method_id = self.method_id
+        self.channel.connection.fail_on(self.channel, error)
+
+
+@final
+class AttachCall(Call):
+    consumer: Consumer
+    no_wait: bool
+
+    def __init__(self, home: RemoteHome, consumer: Consumer, no_wait: bool) -> None:
+        super().__init__(home, consumer.channel, consumer.queue, BASIC, 20)
+        self.consumer = consumer
+        self.no_wait = no_wait
+
+    def answered(self, answer: dict[str, object]) -> None:
+        if self.channel.closing or self.queue.deleted:
+            return
+        self.queue.add_consumer(self.consumer)
+        if not self.no_wait:
+            self.channel.send(BasicConsumeOk(self.consumer.tag))
+
+    def failed(self, error: AmqpError) -> None:
+        self.home.forget(self.consumer)
+        self.channel.consumers.pop(self.consumer.tag, None)
+        super().failed(error)
+
+
+@final
+class ReattachCall(Call):
+    """A consumer that was attached before its link broke. The application waits for nothing."""
+
+    consumer: Consumer
+
+    def __init__(self, home: RemoteHome, consumer: Consumer) -> None:
+        super().__init__(home, consumer.channel, consumer.queue, BASIC, 20)
+        self.consumer = consumer
+
+    def answered(self, answer: dict[str, object]) -> None:
+        pass
+
+    def failed(self, error: AmqpError) -> None:
+        consumer = self.consumer
+        channel = self.channel
+        self.home.forget(consumer)
+        if channel.consumers.get(consumer.tag) is consumer:
+            del channel.consumers[consumer.tag]
+            self.queue.remove_consumer(consumer)
+            if channel.connection.cancel_notify and not channel.closing:
+                channel.send(BasicCancel(consumer.tag, True))
+
+
+@final
+class GetCall(Call):
+    no_ack: bool
+
+    def __init__(self, home: RemoteHome, channel: Channel, queue: Queue, no_ack: bool) -> None:
+        super().__init__(home, channel, queue, BASIC, 70)
+        self.no_ack = no_ack
+
+    def answered(self, answer: dict[str, object]) -> None:
+        content = answer.get("content")
+        channel = self.channel
+        if not isinstance(content, bytes):
+            if not channel.closing:
+                channel.send(BasicGetEmpty())
+            return
+        if channel.closing:
+            # Its session has ended, and the home takes back what that held.
+            return
+        session = self.home.session(channel)
+        message = self.home.message(
+            bytes_in(answer, "tail"), content, number_in(answer, "frame_max")
+        )
+        message.index = number_in(answer, "tag")
+        pull_consumer(channel, self.queue).proxy = session
+        redelivered = answer.get("redelivered") is True
+        left = number_in(answer, "left")
+        show_pulled(channel, self.queue, message, self.no_ack, redelivered, left)
+        if self.no_ack:
+            session.note(message.index, ACK)
+
+
+@final
+class CountsCall(Call):
+    def __init__(self, home: RemoteHome, channel: Channel, queue: Queue) -> None:
+        super().__init__(home, channel, queue, QUEUE, 10)
+
+    def answered(self, answer: dict[str, object]) -> None:
+        if not self.channel.closing:
+            self.channel.send(
+                QueueDeclareOk(
+                    self.queue.name, number_in(answer, "ready"), number_in(answer, "consumers")
+                )
+            )
+
+
+@final
+class PurgeCall(Call):
+    no_wait: bool
+
+    def __init__(self, home: RemoteHome, channel: Channel, queue: Queue, no_wait: bool) -> None:
+        super().__init__(home, channel, queue, QUEUE, 30)
+        self.no_wait = no_wait
+
+    def answered(self, answer: dict[str, object]) -> None:
+        if not self.no_wait and not self.channel.closing:
+            self.channel.send(QueuePurgeOk(number_in(answer, "ready")))
+
+
+@final
+class DeleteCall(Call):
+    method: QueueDelete
+
+    def __init__(
+        self, home: RemoteHome, channel: Channel, queue: Queue, method: QueueDelete
+    ) -> None:
+        super().__init__(home, channel, queue, QUEUE, 40)
+        self.method = method
+
+    def answered(self, answer: dict[str, object]) -> None:
+        if self.channel.closing:
+            return
+        try:
+            delete_counted(self.channel, self.queue, number_in(answer, "ready"), self.method)
+        except AmqpError as error:
+            self.failed(error)
+
+
+def number_in(table: dict[str, object], name: str) -> int:
+    value = table[name]
+    assert isinstance(value, int)
+    return value
+
+
+def bytes_in(table: dict[str, object], name: str) -> bytes:
+    value = table[name]
+    assert isinstance(value, bytes)
+    return value
