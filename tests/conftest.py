@@ -3,7 +3,8 @@
 By default those start a Rhizome process. With RHIZOME_TEST_AMQP=amqp://user:password@host:port/
 they use the broker that is there instead (and its HTTP API at RHIZOME_TEST_HTTP, port 15672 by
 default), which is how the same tests are shown to hold on RabbitMQ. Tests of what only Rhizome does
-carry the marker `rhizome_only` and are left out then.
+carry the marker `rhizome_only` and are left out then. With RHIZOME_TEST_CLUSTER=SEED they start a
+cluster of three primaries and a secondary, and each connection goes to a broker by chance.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import Broker, BrokerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,6 +31,7 @@ settings.register_profile("soak", deadline=None, database=_EXAMPLES, max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 EXTERNAL_AMQP = os.environ.get("RHIZOME_TEST_AMQP", "")
+CLUSTER_SEED = os.environ.get("RHIZOME_TEST_CLUSTER", "")
 EXTERNAL_HTTP = os.environ.get("RHIZOME_TEST_HTTP", "")
 TEST_SECONDS_MAX = 60
 SOCKET_SUITES = ("conformance", "interop")
@@ -79,6 +82,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The broker that all tests of a run share. Tests use names of their own in it."""
     if EXTERNAL_AMQP:
         yield ExternalBroker(EXTERNAL_AMQP, EXTERNAL_HTTP)
+        return
+    if CLUSTER_SEED:
+        cluster = ClusterProcess(tmp_path_factory.mktemp("cluster"), 3, 1, int(CLUSTER_SEED))
+        cluster.start()
+        yield cluster
+        assert len(cluster.running()) == 4, f"a broker died during the tests\n{cluster.printed()}"
+        assert cluster.stop() == [0] * 4, cluster.printed()
         return
     process = BrokerProcess(tmp_path_factory.mktemp("broker"))
     process.start()

@@ -159,7 +159,7 @@ class Node(Cluster):
             return
         link = self.links.link_to(self.consensus.root)
         if link is not None:
-            link.send(PROPOSE, proposal.payload)
+            link.send_urgent(PROPOSE, proposal.payload)
 
     def _send_all(self) -> None:
         for proposal in self.proposals.open.values():

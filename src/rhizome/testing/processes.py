@@ -141,6 +141,10 @@ class BrokerProcess:
         """Process id of the running broker."""
         return self._running().pid
 
+    def add_arguments(self, arguments: Sequence[str]) -> None:
+        """Add to the command line of the starts to come."""
+        self._arguments = (*self._arguments, *arguments)
+
     def command(self) -> list[str]:
         """The command line that `start` runs."""
         addresses = [
