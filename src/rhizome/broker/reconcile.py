@@ -60,7 +60,9 @@ class Reconciliation:
 def reconcile(state: State, data: bytes) -> Reconciliation:
     """What makes ``state`` the one in the snapshot; raises DamagedCommandError if it is damaged."""
     target = State.restore(data)
-    here = State.restore(state.snapshot(transient=True))
+    here = State()
+    for command in snapshots.commands_of(state, True):
+        here.apply(command)
     commands = _Reconciler(here, target).run()
     return Reconciliation(commands, target.next_queue_id, target.next_exchange_id)
 
@@ -135,11 +137,14 @@ class _Reconciler:
 
     def _lift_limits(self) -> None:
         """Let no limit hinder what comes; the target's are set at the end."""
-        there = {encode(queue) for queue in _queues(self.here)}
-        if all(encode(queue) in there for queue in _queues(self.target)):
-            return
-        for command in list(snapshots.commands_of(self.here, True)):
-            if isinstance(command, PutLimit) and command.limit == "max-queues":
+        limits = [
+            command
+            for command in snapshots.commands_of(self.here, True)
+            if isinstance(command, PutLimit) and command.limit == "max-queues"
+        ]
+        there = {encode(queue) for queue in _queues(self.here)} if limits else set()
+        if any(encode(queue) not in there for queue in _queues(self.target)):
+            for command in limits:
                 self._do(_undo(command))
 
     def _bring(self, listing: Listing, in_place: bool = False) -> None:
@@ -150,23 +155,26 @@ class _Reconciler:
         that an exchange isn't without bindings while they are changed.
         """
         want = _table(listing(self.target))
-        if in_place:
-            for key, command in _table(listing(self.here)).items():
-                if key in want and encode(want[key]) != encode(command):
-                    self._do(want[key])
         have = _table(listing(self.here))
+        if in_place:
+            changed = [want[key] for key in have if key in want]
+            changed = [entry for entry in changed if entry.encoded != have[entry.key].encoded]
+            for entry in changed:
+                self._do(entry.command)
+            if changed:
+                have = _table(listing(self.here))
         wanted = list(want.items())
         kept = 0
-        for key, command in list(have.items()):
-            if kept < len(wanted) and encode(command) == encode(wanted[kept][1]):
+        for key, entry in list(have.items()):
+            if kept < len(wanted) and entry.encoded == wanted[kept][1].encoded:
                 kept += 1
                 del have[key]
-        for key, command in wanted[kept:]:
+        for key, entry in wanted[kept:]:
             if key in have:
-                self._do(_undo(have.pop(key)))
-            self._do(command)
-        for command in have.values():
-            self._do(_undo(command))
+                self._do(have.pop(key).undo)
+            self._do(entry.command)
+        for entry in have.values():
+            self._do(entry.undo)
 
     def _do(self, command: Command) -> None:
         error = self.here.apply(command).error
@@ -184,9 +192,26 @@ def _queues(state: State) -> Iterator[Command]:
         yield from snapshots.queue_commands(vhost, True)
 
 
-def _table(commands: Iterable[Command]) -> dict[bytes, Command]:
-    """Commands by what takes away the things that they make: that tells those apart."""
-    return {encode(_undo(command)): command for command in commands}
+class _Entry:
+    """One thing in a table: the command that makes it, and the one that takes it away, which also
+    tells it from the others."""
+
+    command: Command
+    undo: Command
+    key: bytes
+    encoded: bytes
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.undo = _undo(command)
+        self.key = encode(self.undo)
+        self.encoded = encode(command)
+
+
+def _table(commands: Iterable[Command]) -> dict[bytes, _Entry]:
+    """The things that commands make, in their order."""
+    entries = [_Entry(command) for command in commands]
+    return {entry.key: entry for entry in entries}
 
 
 def _undo(command: Command) -> Command:

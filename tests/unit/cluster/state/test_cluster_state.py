@@ -268,3 +268,14 @@ def test_bytes_do_not_depend_on_the_hash_seed() -> None:
         printed.append(run.stdout)
     assert printed[0] == printed[1]
     assert bytes.fromhex(printed[0].decode().strip()) == example().state.snapshot()
+
+
+def test_numbers_that_were_given_are_not_given_again_after_a_snapshot() -> None:
+    machine, other = make_machine("b1"), Machine()
+    machine.done(DeclareQueue("/", "q"), DeclareExchange("/", "x", "topic"))
+    machine.done(DeleteQueue("/", "q"), DeleteExchange("/", "x"))
+    other.state.restore(machine.state.index, machine.state.snapshot())
+    for each in (machine, other):
+        each.done(DeclareQueue("/", "q"), DeclareExchange("/", "x", "topic"))
+        vhost = each.host.state.vhosts["/"]
+        assert (vhost.queues["q"].id, vhost.router.exchanges["x"].id) == (2, 2)
