@@ -16,6 +16,9 @@ from rhizome.errors import AmqpError, InternalFault
 # A broker must not have more proposals on their way than this.
 OUTCOMES_MAX: Final = 1024
 
+# Its proposer has said that it knows the outcome, or has too many proposals on their way.
+FORGOTTEN: Final = "this was proposed before, and its outcome is not known any more"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -51,15 +54,12 @@ class Dedup:
         self.windows = {}
 
     def find(self, incarnation: str, number: int) -> Answer | None:
-        """What became of a proposal; None if it is new.
-
-        Of one that its proposer knows to be answered only that is known.
-        """
+        """What became of a proposal; None if it is new."""
         window = self.windows.get(incarnation)
         if window is None:
             return None
         if number <= window.forgotten:
-            return Answer(number, False, "", "")
+            return Answer(number, False, "PreconditionFailed", FORGOTTEN)
         return window.answers.get(number)
 
     def remember(self, incarnation: str, number: int, answered: int, outcome: Outcome) -> None:

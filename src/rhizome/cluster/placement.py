@@ -37,8 +37,9 @@ class Group:
     """A set of shared queues with one home.
 
     ``origin`` is the broker that brought the group. The home is one incarnation of a broker, and
-    another incarnation of it is another home, in another epoch (G1). ``in_sync`` are the standbys
-    that the home must wait for; ``version`` counts the changes of that set (G5).
+    another incarnation of it is another home, in another epoch (G1). A group whose home was removed
+    has neither: it is unavailable until a home is appointed. ``in_sync`` are the standbys that the
+    home must wait for; ``version`` counts the changes of that set (G5).
     """
 
     id: int
@@ -110,7 +111,10 @@ class Groups:
         for group in self.groups.values():
             if wanted in (group.home, str(group.id)):
                 return group.id
-        known = ", ".join(f"{group.id} ({group.origin})" for group in self.groups.values())
+        known = ", ".join(
+            f"{group.id} ({group.origin or 'its broker was removed'})"
+            for group in self.groups.values()
+        )
         raise PreconditionFailed(
             f"{queue_resource(definition.vhost, definition.name)} asks for group '{wanted}'; "
             f"there are {known}"
@@ -152,15 +156,22 @@ class Groups:
                 self._put(changed, facts)
 
     def removed(self, broker: BrokerRecord, facts: list[ClusterFact]) -> None:
-        """A broker won't come back. Its group stays if it has queues, without a home that lives:
-        nobody else may serve them silently empty (G3)."""
+        """A broker won't come back. Its group stays if it has queues, but without a home: nobody,
+        not even a new broker of the same name, may serve them silently empty (G3)."""
         for group in list(self.groups.values()):
             if group.home == broker.name and self.queues[group.id] == 0:
                 self._remove(group, facts)
                 continue
+            changed = group
             members = tuple(each for each in group.in_sync if each.broker != broker.name)
             if members != group.in_sync:
-                self._put(replace(group, in_sync=members, version=group.version + 1), facts)
+                changed = replace(changed, in_sync=members, version=group.version + 1)
+            if group.home == broker.name:
+                changed = replace(changed, home="", incarnation="", epoch=group.epoch + 1)
+            if group.origin == broker.name:
+                changed = replace(changed, origin="")
+            if changed != group:
+                self._put(changed, facts)
 
     def follow(self, failover_map: FailoverMap, facts: list[ClusterFact]) -> None:
         """Take the failover list of each group's home from the map."""

@@ -92,6 +92,14 @@ class Registry:
         self.put(broker)
         return broker
 
+    def namesakes(self, command: RegisterBroker) -> list[BrokerRecord]:
+        """Other brokers that have the name, or the UUID, of one that registers."""
+        return [
+            broker
+            for broker in self.brokers.values()
+            if (broker.name == command.name) != (broker.uuid == command.uuid)
+        ]
+
     def _check(self, command: RegisterBroker) -> BrokerRecord | None:
         """The broker that registers, if it did before."""
         if command.role not in ROLES:
@@ -101,12 +109,11 @@ class Registry:
             )
         if not command.name or not command.uuid or not command.incarnation:
             raise PreconditionFailed("a broker must have a name, a UUID and an incarnation")
-        for broker in self.brokers.values():
-            if (broker.name == command.name) != (broker.uuid == command.uuid):
-                raise PreconditionFailed(
-                    f"broker '{command.name}' with UUID {command.uuid} can't register: "
-                    f"'{broker.name}' has UUID {broker.uuid}; remove that one first"
-                )
+        for broker in self.namesakes(command):
+            raise PreconditionFailed(
+                f"broker '{command.name}' with UUID {command.uuid} can't register: "
+                f"'{broker.name}' has UUID {broker.uuid}; remove that one first"
+            )
         known = self.brokers.get(command.name)
         holder = self._by_incarnation.get(command.incarnation, command.name)
         if holder != command.name or (known is not None and command.incarnation in known.past):

@@ -15,7 +15,7 @@ R11: the size is limited for declares and binds only (``sizes.py``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rhizome.broker.commands import (
@@ -147,8 +147,17 @@ class ClusterState:
         return self._apply(index, decode(payload))
 
     def apply_command(self, index: int, command: ClusterCommand) -> Applied:
-        """Apply what an entry of another kind says."""
-        return self._apply(index, Envelope(command))
+        """Apply what an entry of another kind says.
+
+        Consensus has looked at the identity of whom it registers (R7): if the name had another UUID
+        or the UUID another name, that broker is gone, and is removed first.
+        """
+        facts: list[ClusterFact] = []
+        if isinstance(command, RegisterBroker):
+            for broker in self.registry.namesakes(command):
+                self._retire(RetireBroker(broker.name), facts)
+        applied = self._apply(index, Envelope(command))
+        return replace(applied, facts=facts + applied.facts)
 
     def _apply(self, index: int, envelope: Envelope) -> Applied:
         assert index > self.index, (index, self.index)

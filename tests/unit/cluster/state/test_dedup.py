@@ -74,7 +74,10 @@ def test_outcomes_are_forgotten_when_the_proposer_has_them() -> None:
         machine.feed(DeclareQueue("/", f"q{number}"), "b1.1", number, answered=number - 2)
     window = machine.state.dedup.windows["b1.1"]
     assert (window.forgotten, list(window.answers)) == (3, [4, 5])
-    assert machine.feed(DeclareQueue("/", "other"), "b1.1", 2).duplicate
+    again = machine.feed(DeclareQueue("/", "other"), "b1.1", 2)
+    assert again.duplicate
+    assert isinstance(again.outcome.error, PreconditionFailed)
+    assert "not known any more" in again.outcome.error.text
     assert "other" not in machine.host.state.vhosts["/"].queues
 
 

@@ -11,6 +11,7 @@ from rhizome.cluster.commands import (
     AppointHome,
     Member,
     PutSettings,
+    RegisterBroker,
     RetireBroker,
     SetInSync,
 )
@@ -205,7 +206,21 @@ def test_group_of_a_removed_broker_goes_if_it_is_empty() -> None:
     machine.done(SetInSync(2, (Member("b1", "b1.1", WHOLE),), 1, 1))
     facts = machine.done(RetireBroker("b1"), RetireBroker("b2")).facts
     assert not any(isinstance(fact, GroupRemoved) for fact in facts)
-    assert groups(machine) == [(2, "b2", "b2.1", 1), (3, "b3", "b3.1", 1)]
+    assert groups(machine) == [(2, "", "", 2), (3, "b3", "b3.1", 1)]
     assert machine.state.groups.groups[2].in_sync == ()
     machine.done(register("b4"))
     assert groups(machine)[-1] == (4, "b4", "b4.1", 1)
+
+
+def test_new_broker_of_an_old_name_does_not_serve_the_old_queues_empty() -> None:
+    """G3: the messages went with the old store; a person must say that they may be given up."""
+    machine = make_machine("b1", "b2")
+    machine.done(DeclareQueue("/", "q", arguments={"x-group": "b1"}))
+    wiped = RegisterBroker("b1", "u-new", "b1.2", "primary", (), "m")
+    machine.done(RetireBroker("b1"), wiped)
+    assert groups(machine) == [(1, "", "", 2), (2, "b2", "b2.1", 1), (3, "b1", "b1.2", 1)]
+    assert machine.declared_group(DeclareQueue("/", "r", arguments={"x-group": "b1"})) == 3
+    text = machine.refused(DeclareQueue("/", "s", arguments={"x-group": "b9"}))
+    assert "1 (its broker was removed), 2 (b2), 3 (b1)" in text
+    machine.done(AppointHome(1, "b2", "b2.1", 2, 1))
+    assert groups(machine)[0] == (1, "b2", "b2.1", 3)

@@ -113,3 +113,18 @@ def test_new_queues_avoid_a_broker_that_is_drained_or_gone() -> None:
     machine.done(SetDraining("b1", True), RetireBroker("b2", "b2.1"))
     groups = [machine.declared_group(DeclareQueue("/", f"q{i}")) for i in range(3)]
     assert groups == [3, 3, 3]
+
+
+def test_identity_that_consensus_has_checked_takes_the_place_of_the_old_one() -> None:
+    """R7: consensus registers a new UUID under a name only after the old identity is gone."""
+    machine = make_machine("b1", "b2")
+    old = machine.state.registry.get("b1")
+    new = RegisterBroker("b1", "u-new", "b1.9", "primary", (), "")
+    applied = machine.state.apply_command(machine.state.index + 1, new)
+    assert applied.outcome.error is None
+    broker = machine.state.registry.get("b1")
+    assert (broker.uuid, broker.seniority) == ("u-new", machine.state.index)
+    assert BrokerRemoved(old) in applied.facts
+    assert BrokerChanged(broker) in applied.facts
+    late = machine.feed(DeclareQueue("/", "q"), "b1.1", 1)
+    assert late.outcome.error is not None
