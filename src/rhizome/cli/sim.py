@@ -17,7 +17,8 @@ import typer
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import JsonOption
 from rhizome.cli.output import print_fields, print_json
-from rhizome.testing.sim.run import Outcome, Range, RunOptions
+from rhizome.testing.sim.faults import UnknownFault
+from rhizome.testing.sim.run import Outcome, Range, RunOptions, UnknownRule
 from rhizome.testing.sim.scenarios import SCENARIOS, UnknownScenario, run_named, run_seeds
 from rhizome.testing.sim.world import shown_time
 
@@ -52,6 +53,9 @@ def sim(
         list[str] | None,
         typer.Option("--fault", help="Only faults of this kind; may be given several times."),
     ] = None,
+    pace: Annotated[
+        float, typer.Option("--pace", min=0.01, help="So many times as many faults as usual.")
+    ] = 1.0,
     broken: Annotated[
         list[str] | None,
         typer.Option("--break", help="Break this rule on purpose, to see it caught."),
@@ -76,6 +80,7 @@ def sim(
         secondaries=parse_range("--secondaries", secondaries, 0),
         minutes=minutes,
         faults=tuple(faults or ()),
+        pace=pace,
         broken=tuple(broken or ()),
     )
     if trace is not None and len(chosen) > 1:
@@ -111,8 +116,8 @@ def _run(
             return
         with trace.open("w") as sink:
             yield run_named(scenario, seeds[0], options, sink)
-    except UnknownScenario as error:
-        raise CliError(f"--scenario: {error}") from None
+    except (UnknownScenario, UnknownFault, UnknownRule) as error:
+        raise CliError(str(error)) from None
 
 
 # --- the command line
@@ -149,6 +154,8 @@ def replay_command(outcome: Outcome, options: RunOptions) -> str:
     words += ["--minutes", f"{options.minutes:g}"]
     for kind in options.faults:
         words += ["--fault", kind]
+    if options.pace != 1.0:
+        words += ["--pace", f"{options.pace:g}"]
     for rule in options.broken:
         words += ["--break", rule]
     return shlex.join([*words, "--trace", f"seed-{outcome.seed}.trace"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Final
 
 from rhizome.cluster.consensus import ConsensusSettings, Rules
@@ -28,7 +29,7 @@ from rhizome.testing.sim.checkers import (
 from rhizome.testing.sim.consensus_program import ConsensusProgram, Place, Workload
 from rhizome.testing.sim.observations import MembershipAt, Started
 from rhizome.testing.sim.process import Process
-from rhizome.testing.sim.run import RunOptions, Simulation, drawn
+from rhizome.testing.sim.run import RunOptions, Simulation, UnknownRule, drawn
 from rhizome.testing.sim.world import World
 
 VOTERS_MIN: Final = 2
@@ -142,7 +143,11 @@ def _places(
 
 
 def _workload(chance: random.Random, options: RunOptions) -> Workload:
+    heartbeat_ms = chance.choice((150, 250, 400))
     settings = ConsensusSettings(
+        heartbeat_ms=heartbeat_ms,
+        root_lease_ms=6 * heartbeat_ms,
+        home_lease_ms=6 * heartbeat_ms + 2_000,
         log_entries_max=chance.choice((16, 64, 256, 4096)),
         log_entries_kept=chance.choice((0, 8, 64)),
         append_entries_max=chance.choice((1, 4, 1024)),
@@ -152,10 +157,18 @@ def _workload(chance: random.Random, options: RunOptions) -> Workload:
     )
     return Workload(
         settings=settings,
-        rules=Rules(**dict.fromkeys(options.broken, False)),
+        rules=_rules(options),
         propose_ms=chance.choice((200, 1_000, 4_000)),
         payload_bytes_max=chance.choice((50, 2_000)),
     )
+
+
+def _rules(options: RunOptions) -> Rules:
+    known = [each.name for each in fields(Rules)]
+    for rule in options.broken:
+        if rule not in known:
+            raise UnknownRule(f"no rule '{rule}'; there are: {', '.join(known)}")
+    return Rules(**dict.fromkeys(options.broken, False))
 
 
 def _process(simulation: Simulation, place: Place, workload: Workload) -> Process:

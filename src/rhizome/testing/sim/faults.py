@@ -29,13 +29,18 @@ Undo = Callable[[], None]
 Fault = Callable[[random.Random], None]
 
 
+class UnknownFault(ValueError):
+    """No fault has this name; the text lists those that there are."""
+
+
 @dataclass
 class FaultPlan:
-    """When faults happen, and which: `kinds` restricts them, all are allowed if it is empty."""
+    """When faults happen, and which: those of `kinds`, or a choice of the seed if it is empty."""
 
     start_us: int
     end_us: int
     kinds: Sequence[str] = ()
+    pace: float = 1.0
     may_lose_disk: Callable[[str], bool] = lambda name: False
     """Whether this host's store may be damaged or wiped now without more being lost than the
     cluster promises to survive."""
@@ -60,7 +65,7 @@ class Faults:
         self._undo: dict[int, Undo] = {}
         every = self._table()
         self._kinds = self._mood(every)
-        self._gap_us = _log_uniform(self._chance, GAP_US_MIN, GAP_US_MAX)
+        self._gap_us = _log_uniform(self._chance, GAP_US_MIN, GAP_US_MAX) / plan.pace
         self._length_us_max = _log_uniform(self._chance, SECOND, 40 * SECOND)
 
     def _table(self) -> dict[str, Fault]:
@@ -83,11 +88,13 @@ class Faults:
         }
 
     def _mood(self, every: dict[str, Fault]) -> list[tuple[str, Fault]]:
-        allowed = [
-            (k, f) for k, f in every.items() if not self._plan.kinds or k in self._plan.kinds
-        ]
-        chosen = [pair for pair in allowed if self._chance.random() < KIND_CHANCE]
-        return chosen or allowed
+        unknown = [kind for kind in self._plan.kinds if kind not in every]
+        if unknown:
+            raise UnknownFault(f"no fault '{unknown[0]}'; there are: {', '.join(every)}")
+        if self._plan.kinds:
+            return [(kind, every[kind]) for kind in self._plan.kinds]
+        chosen = [pair for pair in every.items() if self._chance.random() < KIND_CHANCE]
+        return chosen or list(every.items())
 
     def schedule(self) -> None:
         """Let the stormy part begin at its time."""

@@ -37,8 +37,15 @@ class RunOptions:
     secondaries: Range = (0, 0)
     minutes: float = 5.0
     faults: Sequence[str] = ()
+    """Kinds of fault. Without any named a seed chooses among all."""
+    pace: float = 1.0
+    """How much more often than usual something goes wrong."""
     broken: Sequence[str] = ()
     """Rules to break on purpose, by name: tests show with it that checkers see it."""
+
+
+class UnknownRule(ValueError):
+    """No rule that can be broken has this name; the text lists those that there are."""
 
 
 class Simulation:
@@ -93,6 +100,7 @@ def run_seed(
     simulation = scenario.build(world, options)
     plan = simulation.plan
     plan.kinds = options.faults
+    plan.pace = options.pace
     plan.start_us = min(STORM_START_US, end_us)
     plan.end_us = max(plan.start_us, min(int(end_us * STORM_SHARE), end_us - CALM_US_MIN))
     faults = Faults(world, simulation.network, simulation.processes, plan)
