@@ -135,6 +135,8 @@ class Candidacy:
     def _ask(self) -> None:
         desk = self.desk
         self.round += 1
+        if self._blocked_by_starters():
+            self._begin_patience()
         self._send_question(desk.linked_voters())
         step_ms = max(1, desk.settings.election_patience_ms // ROUNDS_PER_PATIENCE)
         self.next_ms = desk.now_ms + step_ms
@@ -213,7 +215,10 @@ class Candidacy:
         self._ask()
 
     def _begin_patience(self) -> None:
-        """Who is outranked by somebody it sees is patient for longer: that one goes first."""
+        """Who is outranked by somebody it sees is patient for longer: that one goes first.
+
+        Waiting for starters is another patience; this one begins when that is over.
+        """
         desk = self.desk
         patience_ms = desk.settings.election_patience_ms
         self.patience_over_ms = desk.now_ms + patience_ms

@@ -168,9 +168,10 @@ class Machine:
             self._named = registry.cluster_uuid
             desk.ledger.name_cluster(registry.cluster_uuid)
             desk.emit(ClusterNamed(registry.cluster_uuid, registry.parent_uuid))
+        gone = desk.me.incarnation in registry.retired
         if registry.is_registered(desk.me.name, desk.me.incarnation):
             self._registered = True
-        elif self._registered and not self.retired:
+        elif (self._registered or gone) and not self.retired:
             self.retired = True
             self.held.give_up()
             desk.emit(IncarnationRetired(desk.me.incarnation))
@@ -306,6 +307,7 @@ class Machine:
             return
         self.candidacy = None
         self._lost_root = ""
+        self.quiet_until_ms = 0
         if self.root != sender:
             self.root = sender
             self.desk.emit(RootKnown(sender, message.term))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rhizome.cluster.consensus.codec import decode
 from rhizome.cluster.consensus.desk import Desk, FailoverPolicy
 from rhizome.cluster.consensus.entries import (
     EMPTY,
@@ -98,7 +99,10 @@ class Office:
 
     def register(self, hello: Hello) -> None:
         """Enter an incarnation into the registry, once, if its name is its own (R7)."""
-        if self.desk.registry.is_registered(hello.name, hello.incarnation):
+        registry = self.desk.registry
+        if registry.is_registered(hello.name, hello.incarnation):
+            return
+        if hello.incarnation in registry.retired:
             return
         if self._registering.get(hello.name) == hello.incarnation or self._name_is_taken(hello):
             return
@@ -143,6 +147,8 @@ class Office:
         for entry in entries:
             if entry.term == self.term:
                 self._uncommitted_bytes -= size_of(entry)
+            if entry.kind == REGISTRATION:
+                self._registering.pop(decode(Registration, entry.payload).name, None)
         if not self.is_ready and self.desk.ledger.commit >= self.first_index:
             self.is_ready = True
             self.desk.emit(RootReady(self.term))

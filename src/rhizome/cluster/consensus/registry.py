@@ -6,6 +6,7 @@ Every broker that has applied the same entries holds the same registry. It is pa
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from rhizome.cluster.consensus.codec import decode, encode
 from rhizome.cluster.consensus.entries import (
@@ -22,6 +23,7 @@ from rhizome.cluster.consensus.entries import (
 from rhizome.cluster.consensus.membership import Membership
 from rhizome.cluster.storage import Entry
 
+RETIRED_MAX: Final = 256
 NOBODY = Tenure("", "")
 NO_MEMBERS = Membership(())
 
@@ -44,6 +46,8 @@ class Registry:
     membership_index: int = 0
     tenure: Tenure = NOBODY
     brokers: tuple[Registered, ...] = ()
+    retired: tuple[str, ...] = ()
+    """The latest incarnations that were retired: none of them is registered again."""
 
     def get(self, name: str) -> Registered | None:
         return next((b for b in self.brokers if b.registration.name == name), None)
@@ -75,7 +79,8 @@ class Registry:
         if entry.kind == RETIREMENT:
             retirement = decode(Retirement, entry.payload)
             if self.is_registered(retirement.name, retirement.incarnation):
-                return replace(self, brokers=self._without(retirement.name))
+                retired = (*self.retired, retirement.incarnation)[-RETIRED_MAX:]
+                return replace(self, brokers=self._without(retirement.name), retired=retired)
         return self
 
     def _without(self, name: str) -> tuple[Registered, ...]:

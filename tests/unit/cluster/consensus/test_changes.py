@@ -1,0 +1,301 @@
+"""Changes of the membership (R4, R7, R12, R13), and handing over."""
+
+from __future__ import annotations
+
+import pytest
+
+from rhizome.cluster.consensus import ChangeRefused, NotRoot
+from rhizome.cluster.consensus.messages import Append
+from rhizome.cluster.identity import WITNESS
+from tests.interaction.stage import Stage
+from tests.unit.cluster.consensus.audience import Audience
+
+THREE = ("b1", "b2", "b3")
+
+
+def at_work(members: tuple[str, ...], others: tuple[str, ...] = ()) -> Stage:
+    """``others`` are primaries that aren't in the membership."""
+    stage = Stage((*members, *others), ("s1",))
+    for actor in stage.actors.values():
+        actor.bootstrap = members if actor.name in members else None
+    Audience(stage)
+    stage.start(*stage.actors)
+    stage.run_until(lambda: len(stage.holders()) == len(stage.actors))
+    assert stage.roots() == ["b1"]
+    return stage
+
+
+def add(stage: Stage, name: str) -> None:
+    stage.order("b1", lambda core, now: core.add_primary(name, now))
+
+
+def remove(stage: Stage, name: str) -> None:
+    stage.order("b1", lambda core, now: core.remove_primary(name, now))
+
+
+def members(stage: Stage, name: str) -> tuple[str, ...]:
+    return stage.core(name).registry.membership.names()
+
+
+def test_a_primary_is_added_and_votes() -> None:
+    stage = at_work(THREE, ("b4",))
+    assert not stage.core("b4").desk.i_vote()
+    add(stage, "b4")
+    stage.run(20)
+    assert all(members(stage, name) == (*THREE, "b4") for name in stage.actors)
+    stage.kill("b1", "b2")
+    stage.run(5000)
+    assert stage.roots() == []  # three of four are needed now
+    stage.start("b2")
+    stage.run(3000)
+    assert len(stage.roots()) == 1
+
+
+def test_a_primary_is_removed_and_votes_no_more() -> None:
+    stage = at_work(THREE)
+    remove(stage, "b3")
+    stage.run(20)
+    assert members(stage, "b3") == ("b1", "b2")
+    assert "b3" in stage.holders()  # it serves on, as one that doesn't vote
+    stage.kill("b1")
+    stage.run(5000)
+    assert stage.roots() == []
+    stage.start("b1")
+    stage.run(3000)
+    assert len(stage.roots()) == 1
+
+
+def test_an_electorate_shrinks_to_the_last_man_standing() -> None:
+    stage = at_work(THREE)
+    stage.kill("b3")
+    remove(stage, "b3")
+    stage.run(20)
+    stage.kill("b2")
+    remove(stage, "b2")
+    stage.run(20)
+    assert members(stage, "b1") == ("b1",)
+    stage.kill("b1")
+    stage.start("b1")
+    stage.run(3000)
+    assert stage.roots() == ["b1"]  # it remembers that the change was committed
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        (lambda stage: remove(stage, "b1"), "hand over"),
+        (lambda stage: remove(stage, "b9"), "no primary"),
+        (lambda stage: add(stage, "b2"), "already"),
+        (lambda stage: add(stage, "b9"), "start it first"),
+        (lambda stage: add(stage, "s1"), "is a secondary"),
+        (lambda stage: (add(stage, "b4"), remove(stage, "b3")), "another change"),
+    ],
+)
+def test_changes_that_break_a_rule_are_refused(what: object, reason: str) -> None:
+    stage = at_work(THREE, ("b4",))
+    assert callable(what)
+    with pytest.raises(ChangeRefused, match=reason):
+        what(stage)
+
+
+def test_a_removal_that_leaves_too_few_is_refused() -> None:
+    stage = at_work(THREE)
+    stage.kill("b3")
+    with pytest.raises(ChangeRefused, match="only 1 are here"):
+        remove(stage, "b2")
+
+
+def test_who_has_not_caught_up_is_not_added() -> None:
+    stage = at_work(THREE, ("b4",))
+    stage.censor = lambda sender, receiver, message: (
+        receiver == "b4" and isinstance(message, Append)
+    )
+    stage.propose("b1", b"x")
+    stage.run(20)
+    with pytest.raises(ChangeRefused, match="hasn't caught up"):
+        add(stage, "b4")
+
+
+def test_only_the_root_changes_the_membership() -> None:
+    stage = at_work(THREE)
+    with pytest.raises(NotRoot, match="ask b1"):
+        stage.order("b2", lambda core, now: core.remove_primary("b3", now))
+
+
+def test_a_change_that_is_half_way_is_finished_by_the_next_root() -> None:
+    stage = at_work(THREE, ("b4",))
+    stage.censor = lambda sender, receiver, message: (
+        isinstance(message, Append) and receiver in ("b3", "b4")
+    )
+    add(stage, "b4")
+    stage.run(2)
+    assert stage.core("b2").status().joint
+    stage.kill("b1")
+    stage.censor = lambda sender, receiver, message: False
+    stage.run(5000)
+    assert stage.roots() == ["b2"]
+    assert members(stage, "b3") == (*THREE, "b4")
+
+
+def test_an_absent_primary_is_bound_when_it_comes() -> None:
+    stage = Stage(THREE)
+    Audience(stage)
+    stage.start("b1", "b2")
+    stage.run_until(lambda: len(stage.holders()) == 2)
+    stage.start("b3")
+    stage.run(100)
+    voter = stage.core("b1").registry.membership.get("b3")
+    assert voter is not None
+    assert voter.uuid == "b3-uuid-0"
+    stage.kill("b1")
+    stage.run(3000)
+    assert stage.roots() == ["b2"]
+
+
+def test_a_wiped_primary_counts_nowhere_until_it_is_admitted() -> None:
+    stage = at_work(THREE)
+    stage.kill("b2", "b3")
+    stage.actors["b3"].wipe()
+    stage.run(2000)
+    assert stage.roots() == []
+    stage.start("b3")
+    stage.run(10_000)
+    assert stage.roots() == []  # b1 and a store that has forgotten are not two of three
+    stage.start("b2")
+    stage.run(10_000)
+    voter = stage.core("b1").registry.membership.get("b3")
+    assert voter is not None
+    assert voter.uuid == "b3-uuid-1"
+
+
+def test_a_broker_on_the_machine_of_another_is_bound_without_a_vote() -> None:
+    stage = Stage(THREE)
+    stage.actors["b3"].machine = stage.actors["b1"].machine
+    stage.start("b1", "b2")
+    stage.run_until(lambda: len(stage.holders()) == 2)
+    stage.start("b3")
+    stage.run(100)
+    assert [v.votes for v in stage.core("b1").registry.membership.voters] == [True, True, False]
+    assert stage.core("b1").status().quorum.defined == 2
+
+
+def test_a_secondary_cant_take_the_name_of_a_primary() -> None:
+    stage = at_work(THREE)
+    stage.kill("b3", "s1")
+    stage.run(5000)
+    impostor = stage.actors["s1"]
+    impostor.name = "b3"
+    stage.actors = {"b1": stage.actors["b1"], "b2": stage.actors["b2"], "b3": impostor}
+    stage.start("b3")
+    stage.run(2000)
+    registered = stage.core("b1").registry.get("b3")
+    assert registered is not None
+    assert registered.registration.role == "primary"
+
+
+def test_the_office_is_handed_over_without_a_pause_of_a_lease() -> None:
+    stage = at_work(THREE)
+    stage.propose("b1", b"x")
+    stage.order("b1", lambda core, now: core.transfer_root("b3", now))
+    assert stage.run_until(lambda: stage.roots() == ["b3"]) < 50
+    stage.run(100)
+    assert stage.core("b3").propose(b"y", stage.now_ms) is not None
+    assert stage.actors["b3"].state == [b"x"]
+
+
+def test_a_root_that_is_handing_over_takes_no_more_proposals() -> None:
+    stage = at_work(THREE)
+    stage.censor = lambda sender, receiver, message: receiver == "b3"
+    stage.propose("b1", b"x")
+    stage.order("b1", lambda core, now: core.transfer_root("b3", now))
+    assert stage.propose("b1", b"y") is None
+    stage.run(4000)
+    assert stage.roots() == ["b1"]  # the heir never caught up: given up
+    assert stage.propose("b1", b"z") is not None
+
+
+def test_the_office_is_handed_to_voters_only() -> None:
+    stage = at_work(THREE, ("b4",))
+    for name in ("b4", "s1", "b9"):
+        with pytest.raises(ChangeRefused, match="isn't a linked primary"):
+            stage.order("b1", lambda core, now: core.transfer_root(name, now))  # noqa: B023
+
+
+def test_a_forced_root_is_alone_and_keeps_what_it_had() -> None:
+    stage = at_work(THREE)
+    stage.propose("b1", b"x")
+    stage.run(20)
+    stage.kill("b1", "b2")
+    stage.run(2000)
+    stage.order("b3", lambda core, now: core.force_root(now))
+    stage.run(20)
+    status = stage.core("b3").status()
+    assert stage.roots() == ["b3"]
+    assert status.parent_uuid
+    assert status.cluster_uuid != status.parent_uuid
+    assert stage.actors["b3"].state == [b"x"]
+    stage.kill("b3")
+    stage.start("b3")
+    stage.run(3000)
+    assert stage.core("b3").cluster_uuid == status.cluster_uuid
+    assert stage.roots() == ["b3"]
+
+
+def test_others_join_a_forced_root_one_by_one_with_empty_stores() -> None:
+    stage = at_work(THREE)
+    stage.kill("b1", "b2", "s1")
+    stage.order("b3", lambda core, now: core.force_root(now))
+    stage.run(20)
+    stage.start("b1")
+    stage.run(2000)
+    assert stage.core("b1").cluster_uuid != stage.core("b3").cluster_uuid
+    assert any("b3 refuses b1" in line for line in stage.lines)
+    stage.kill("b1")
+    stage.actors["b1"].wipe()
+    stage.start("b1")
+    stage.run(5000)
+    stage.order("b3", lambda core, now: core.add_primary("b1", now))
+    stage.run(5000)
+    assert members(stage, "b1") == ("b3", "b1")
+    view = [b.registration.name for b in stage.core("b3").registry.brokers]
+    assert view[-1] == "b1"  # and the youngest; what b1 was before counts no more
+    assert view.count("b1") == 1
+
+
+def test_a_secondary_and_a_broker_without_a_cluster_cant_be_forced() -> None:
+    stage = at_work(THREE)
+    with pytest.raises(ChangeRefused, match="a secondary"):
+        stage.order("s1", lambda core, now: core.force_root(now))
+    alone = Stage(THREE)
+    alone.start("b1")
+    with pytest.raises(ChangeRefused, match="no cluster"):
+        alone.order("b1", lambda core, now: core.force_root(now))
+
+
+def test_a_founding_that_was_overtaken_gives_way_to_the_one_that_was_not() -> None:
+    """b1 wrote a first entry that nobody has; b2 and b3 have founded the cluster since."""
+    stage = Stage(THREE)
+    stage.start(*THREE)
+    stage.run_until(lambda: stage.roots() == ["b1"])
+    stage.run(1)
+    stage.kill("b1")
+    for name in ("b2", "b3"):
+        assert stage.core(name).desk.ledger.log.last_index == 0
+    stage.run(10_000)
+    assert stage.roots() == ["b2"]
+    uuid = stage.core("b2").cluster_uuid
+    assert stage.actors["b1"].store.image.entries == () or uuid
+    stage.start("b1")
+    stage.run(5000)
+    assert stage.core("b1").cluster_uuid == uuid
+    assert len(stage.holders()) == 3
+
+
+def test_a_witness_is_a_voter_like_any_other() -> None:
+    stage = Stage(("b1", "b2", "w"))
+    stage.actors["w"].role = WITNESS
+    stage.start("b1", "b2", "w")
+    stage.run_until(lambda: len(stage.holders()) == 3)
+    stage.kill("b1")
+    stage.run(3000)
+    assert stage.roots() == ["b2"]

@@ -1,0 +1,218 @@
+"""Who is elected, and when (R3, R5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, product
+
+import pytest
+
+from rhizome.cluster.consensus.entries import APPLICATION
+from rhizome.cluster.identity import WITNESS
+from rhizome.cluster.storage import Entry, Image
+from tests.interaction.stage import Stage
+from tests.unit.cluster.consensus.audience import Audience
+
+THREE = ("b1", "b2", "b3")
+
+
+def at_work(primaries: tuple[str, ...] = THREE, secondaries: tuple[str, ...] = ()) -> Stage:
+    stage = Stage(primaries, secondaries)
+    Audience(stage)
+    stage.start(*primaries, *secondaries)
+    stage.run_until(lambda: len(stage.holders()) == len(stage.actors))
+    assert stage.roots() == ["b1"]
+    return stage
+
+
+def test_the_most_senior_is_elected_when_the_logs_are_alike() -> None:
+    stage = at_work()
+    stage.kill("b1")
+    stage.start("b1")
+    stage.run(5000)
+    stage.kill("b2")
+    stage.run(3000)
+    assert stage.roots() == ["b3"]  # b1 has registered again since
+
+
+def test_who_is_in_sync_for_more_groups_goes_before_seniority() -> None:
+    stage = at_work()
+    stage.core("b3").prefer(2)
+    stage.kill("b1")
+    stage.run(3000)
+    assert stage.roots() == ["b3"]
+
+
+def test_a_longer_log_goes_before_everything() -> None:
+    stage = at_work()
+    stage.core("b2").prefer(9)
+    stage.cut("b1", "b2")
+    stage.propose("b1", b"x")
+    stage.run(20)
+    stage.kill("b1")
+    stage.run(3000)
+    assert stage.roots() == ["b3"]
+
+
+def test_a_witness_is_root_only_if_nobody_else_can_be() -> None:
+    stage = Stage(("a", "b", "c"))
+    stage.actors["a"].role = stage.actors["b"].role = WITNESS
+    stage.start("a", "b", "c")
+    stage.run_until(lambda: len(stage.holders()) == 3)
+    assert stage.roots() == ["c"]
+    stage.kill("c")
+    stage.run(3000)
+    assert stage.roots() == ["a"]
+
+
+def test_founding_waits_for_all_but_not_for_ever() -> None:
+    stage = Stage(THREE)
+    stage.start("b1", "b2")
+    stage.run(2900)
+    assert stage.roots() == []
+    stage.run(1000)
+    assert stage.roots() == ["b1"]
+    assert not stage.core("b1").status().members[2].bound
+
+
+def test_founding_needs_more_than_half() -> None:
+    stage = Stage(THREE)
+    stage.start("b2")
+    stage.run(60_000)
+    assert stage.roots() == []
+    assert "too few" in stage.core("b2").status().waits_for
+
+
+def test_lists_of_primaries_that_differ_found_nothing() -> None:
+    stage = Stage(THREE)
+    stage.actors["b2"].bootstrap = ("b1", "b2", "b4")
+    stage.actors["b3"].bootstrap = ("b3", "b4", "b5")
+    stage.start(*THREE)
+    stage.run(10_000)
+    assert stage.roots() == []
+
+
+def test_a_starting_broker_is_waited_for_while_the_candidate_is_young() -> None:
+    stage = Stage(THREE)
+    stage.actors["b3"].starting = True
+    stage.start(*THREE)
+    stage.run(2900)
+    assert stage.roots() == []
+    stage.run(500)
+    assert stage.roots() == ["b1"]
+
+
+def test_a_broker_that_starts_for_long_holds_up_nobody_who_has_been_there() -> None:
+    stage = at_work()
+    stage.kill("b3")
+    stage.run(4000)
+    stage.actors["b3"].starting = True
+    stage.start("b3")
+    stage.run(100)
+    stage.kill("b1")
+    assert stage.run_until(lambda: stage.roots() == ["b2"]) < 2000
+
+
+def test_a_restarted_broker_keeps_to_promises_that_it_has_forgotten() -> None:
+    """b3 promised b1 a lease and restarts; b2, which can't see b1, must not get its vote."""
+    stage = at_work()
+    stage.cut("b1", "b2")
+    stage.run(1500)
+    stage.kill("b3")
+    stage.start("b3")
+    stage.cut("b1", "b3")
+    stage.run(500)
+    assert stage.roots() != ["b2"]
+
+
+def test_a_paused_root_finds_that_it_is_none() -> None:
+    stage = at_work()
+    stage.censor = lambda sender, receiver, message: "b1" in (sender, receiver)
+    stage.run_until(lambda: "b2" in stage.roots())
+    assert stage.holders().count("b1") == 0
+
+
+def test_the_vote_of_a_term_is_given_once() -> None:
+    stage = at_work()
+    votes = [line for line in stage.lines if "you have my vote in term 1" in line]
+    assert len(votes) == 2
+
+
+def test_a_root_stays_when_exactly_half_is_left_and_none_can_be_elected() -> None:
+    stage = at_work(("b1", "b2"))
+    stage.kill("b2")
+    stage.run(5000)
+    assert stage.holders() == ["b1"]
+    assert stage.propose("b1", b"alone") is not None
+    stage.run(10)
+    assert stage.actors["b1"].state == [b"alone"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_elections_in_a_row_are_quick(seed: int) -> None:
+    stage = Stage(("b1", "b2", "b3", "b4", "b5"), seed=seed)
+    Audience(stage)
+    stage.start(*stage.actors)
+    stage.run_until(lambda: len(stage.holders()) == 5)
+    for _ in range(25):
+        (root,) = stage.roots()
+        stage.kill(root)
+        assert stage.run_until(lambda: len(stage.roots()) == 1) < 2000
+        stage.start(root)
+        stage.run(1500)
+
+
+FOUR = ("b1", "b2", "b3", "b4")
+
+
+@cache
+def _images() -> dict[str, Image]:
+    """What four primaries keep that have worked together for a moment."""
+    stage = Stage(FOUR)
+    stage.start(*FOUR)
+    stage.run_until(lambda: len(stage.holders()) == 4)
+    stage.kill(*FOUR)
+    return {name: actor.store.image for name, actor in stage.actors.items()}
+
+
+def _situation(linked: list[tuple[str, str]], lengths: tuple[int, ...]) -> Stage:
+    """Four primaries of a cluster, of which the root is dead; logs of these lengths."""
+    stage = Stage(FOUR)
+    for name, length in zip(("b2", "b3", "b4"), lengths, strict=True):
+        image = _images()[name]
+        last = image.entries[-1].index
+        more = tuple(Entry(last + 1 + n, 1, APPLICATION, b"x") for n in range(length))
+        stage.actors[name].store.image = replace(image, entries=image.entries + more)
+        stage._start(stage.actors[name])
+    for a, b in linked:
+        stage.link(a, b)
+    return stage
+
+
+def _electable(linked: list[tuple[str, str]], lengths: tuple[int, ...]) -> bool:
+    """Whether some broker sees E = 3 whose logs aren't ahead of its own, itself included."""
+    names = ("b2", "b3", "b4")
+    length = dict(zip(names, lengths, strict=True))
+    for me in names:
+        seen = [o for o in names if o == me or (me, o) in linked or (o, me) in linked]
+        if sum(length[o] <= length[me] for o in seen) >= 3:
+            return True
+    return False
+
+
+def test_whoever_can_be_elected_is_whatever_the_others_say() -> None:
+    """Every connection of three of four primaries, with every order of their logs."""
+    pairs = list(combinations(("b2", "b3", "b4"), 2))
+    electable = 0
+    for chosen in product((False, True), repeat=3):
+        linked = [pair for pair, there in zip(pairs, chosen, strict=True) if there]
+        for lengths in product(range(3), repeat=3):
+            stage = _situation(linked, lengths)
+            if _electable(linked, lengths):
+                electable += 1
+                stage.run_until(lambda: bool(stage.roots()), 6000)  # noqa: B023
+            else:
+                stage.run(3000)
+                assert not stage.roots()
+    assert electable > 20

@@ -1,0 +1,35 @@
+"""Random walks: whatever happens, in whatever order, nothing goes wrong, and then all is well."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cluster.consensus.walk import Walk, Weather
+
+QUIET = Weather(wipe=0, remove=0, add=0, hang=0)
+
+
+@pytest.mark.parametrize("primaries", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_walk_without_changes_of_the_membership(seed: int, primaries: int) -> None:
+    walk = Walk(seed, primaries, secondaries=1)
+    walk.go(40, QUIET)
+    walk.peace()
+
+
+@pytest.mark.parametrize("primaries", [3, 4, 5])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_walk_with_everything(seed: int, primaries: int) -> None:
+    walk = Walk(seed, primaries, secondaries=1)
+    walk.go(40, Weather())
+    walk.peace()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("primaries", [2, 3, 4, 5])
+def test_many_long_walks(primaries: int) -> None:
+    for seed in range(1000, 1200):
+        walk = Walk(seed, primaries, secondaries=2)
+        walk.go(100, Weather() if primaries > 2 else QUIET)
+        walk.peace()
