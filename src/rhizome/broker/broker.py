@@ -29,7 +29,7 @@ from rhizome.broker import basic
 from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.arguments import QueueArguments
 from rhizome.broker.channel import Channel
-from rhizome.broker.commands import Command, DeleteExchange, DeleteQueue
+from rhizome.broker.commands import Command, DeleteQueue
 from rhizome.broker.confirms import are_safe
 from rhizome.broker.connection import Connection
 from rhizome.broker.consumer import Consumer
@@ -231,8 +231,7 @@ class Broker:
             if _is_private(fact.binding.destination):
                 self.cluster.private_unbound(fact.vhost, fact.binding)
         elif isinstance(fact, ExchangeUnused):
-            unused = fact.exchange
-            self.cluster.propose(DeleteExchange(unused.vhost, unused.name, True, unused.id), None)
+            self.cluster.exchange_unused(fact.exchange)
         elif isinstance(fact, AccessChanged):
             self.access_epoch.advance()
             if fact.deleted:
@@ -245,6 +244,9 @@ class Broker:
         self.shared.pop(queue.definition.id, None)
         if queue.definition.is_private():
             self.cluster.private_deleted(queue.vhost, queue.name)
+            for binding in queue.incoming:
+                # It goes with its vhost; else its bindings were told one by one.
+                self.cluster.private_unbound(queue.vhost, binding)
         queue.ready_bytes = 0
         queue.pacing.judge(self.turn.now_ms)
         self.timers.unwatch(queue)

@@ -3,6 +3,7 @@
 Held messages belong to a queue of their own in each vhost, ``amq.delayed``: persistent ones are in
 the journal like those of any durable queue, operators see how many there are, and a restart finds
 them again. Within that queue a held message counts as unacked; it is settled when it is routed on.
+In a cluster the queue is a shared one: messages are held at its home, whoever took them in.
 """
 
 from __future__ import annotations
@@ -36,9 +37,16 @@ class Delayed:
         self.broker = broker
         self.held = []
 
-    def hold(self, vhost: str, message: Message, delay_ms: int) -> None:
+    def queue(self, vhost: str) -> Queue | None:
+        """The queue of held messages; None if the cluster has yet to make it."""
+        queues = self.broker.state.vhosts[vhost].destinations
+        if DELAYED_QUEUE not in queues:
+            self.broker.cluster.propose(DeclareQueue(vhost, DELAYED_QUEUE, durable=True), None)
+        queue = queues.get(DELAYED_QUEUE)
+        return queue if isinstance(queue, Queue) else None
+
+    def hold(self, queue: Queue, message: Message, delay_ms: int) -> None:
         """Take a message in; from here on it is as safe as in any queue."""
-        queue = self._queue(vhost)
         ids = [queue.id] if queue.durable else []
         self.broker.log.append(message, ids)
         self.broker.pager.charge(queue, message)
@@ -47,26 +55,18 @@ class Delayed:
         due_ms = message.arrived_ms + min(delay_ms, DELAY_MS_MAX)
         heapq.heappush(self.held, (due_ms, int(message.index), queue, message))
 
-    def _queue(self, vhost: str) -> Queue:
-        queues = self.broker.state.vhosts[vhost].destinations
-        if DELAYED_QUEUE not in queues:
-            self.broker.cluster.propose(DeclareQueue(vhost, DELAYED_QUEUE, durable=True), None)
-        queue = queues[DELAYED_QUEUE]
-        assert isinstance(queue, Queue)
-        return queue
-
     def recover(self) -> None:
         """Take up what a restart found in the queues of held messages."""
         for vhost in self.broker.state.vhosts.values():
             queue = vhost.destinations.get(DELAYED_QUEUE)
-            if not isinstance(queue, Queue):
+            if not isinstance(queue, Queue) or queue.away is not None:
                 continue
             while True:
                 message = queue.next_message(-1)
                 if message is None:
                     break
                 queue.unacked += 1
-                due_ms = message.arrived_ms + _delay_of(message)
+                due_ms = message.arrived_ms + delay_of(message)
                 heapq.heappush(self.held, (int(due_ms), int(message.index), queue, message))
 
     def collect(self, queue: Queue, found: list[Message]) -> None:
@@ -78,7 +78,9 @@ class Delayed:
         return [(queue, message) for _, _, queue, message in self.held]
 
     def release_due(self, now_ms: int) -> None:
-        """Route what is due."""
+        """Route what is due, unless this broker may not deliver (R9)."""
+        if not self.broker.may_deliver:
+            return
         while self.held and self.held[0][0] <= now_ms:
             _, _, queue, message = heapq.heappop(self.held)
             if not queue.deleted:
@@ -104,7 +106,8 @@ class Delayed:
         enqueue(self.broker, message, reach.queues, properties.message_id or "")
 
 
-def _delay_of(message: Message) -> int:
+def delay_of(message: Message) -> int:
+    """For how long a message asks to be held."""
     headers = decode_properties(header_payload_of(message.content)).headers or {}
     delay = headers.get("x-delay", 0)
     return min(delay, DELAY_MS_MAX) if isinstance(delay, int) else 0

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue, encode
+from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue, DeleteExchange, encode
 from rhizome.broker.outcome import (
     BindingAdded,
     BindingRemoved,
@@ -81,6 +81,9 @@ class LoneCluster(Cluster):
         self.index += 1
         position = self.journal.state(self.index, encoded)
         self.waiting.append((position, waiter, outcome))
+
+    def exchange_unused(self, exchange: Exchange) -> None:
+        self.propose(DeleteExchange(exchange.vhost, exchange.name, True, exchange.id), None)
 
     def synced(self, position: int) -> None:
         """Everything below ``position`` is on disk."""

@@ -29,11 +29,19 @@ def find_queue(channel: Channel, name: str) -> Queue:
     router = channel.connection.router
     queue = router.queues.get(name)
     if not isinstance(queue, Queue):
+        check_not_elsewhere(channel, name, 0, 0)
         raise no_queue(router.vhost, name)
     owner = queue.definition.exclusive_owner
     if owner and owner != channel.connection.owner:
         raise queue_locked(router.vhost, name, 0, 0)
     return queue
+
+
+def check_not_elsewhere(channel: Channel, name: str, class_id: int, method_id: int) -> None:
+    """Raise ResourceLocked if a queue is private on another broker."""
+    connection = channel.connection
+    if connection.broker.cluster.is_private_elsewhere(connection.router.vhost, name):
+        raise queue_locked(connection.router.vhost, name, class_id, method_id)
 
 
 def find_exchange(channel: Channel, name: str) -> Exchange:

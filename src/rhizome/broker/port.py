@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rhizome.broker.consumer import Consumer
     from rhizome.broker.queue import Queue
     from rhizome.broker.routing.destination import Binding, Destination
+    from rhizome.broker.routing.exchange import Exchange
     from rhizome.broker.state import Outcome
     from rhizome.broker.targets import Target
 
@@ -228,6 +229,15 @@ class Cluster:
     def known_hosts(self) -> str:
         """The addresses of the other brokers."""
         return ""
+
+    def is_private_elsewhere(self, vhost: str, name: str) -> bool:
+        """Whether a queue of this name is known to be private on another broker."""
+        return False
+
+    def exchange_unused(self, exchange: Exchange) -> None:
+        """An auto-delete exchange has lost its last binding that is known here: have it deleted,
+        unless others are known elsewhere."""
+        raise NotImplementedError
 
     def name_suffix(self) -> str:
         """What names of private queues end with, so that others know whose they are."""

@@ -143,7 +143,7 @@ def refresh(route: Route, exchange: Exchange, router: Router, cluster: Cluster) 
     """Look the route up again after the topology has changed."""
     route.by_headers = router.needs_headers(exchange)
     route.delayed = exchange.delayed
-    reach = Reach()
+    reach = Reach([])
     is_reply = route.exchange == "" and route.key.startswith(REPLY_PREFIX)
     if not route.by_headers:
         reach = reach_of(router, cluster, exchange, [route.key], None)
@@ -169,7 +169,7 @@ def reach_of(
     may_take: Callable[[Destination], bool] | None = None,
 ) -> Reach:
     """Where a message with these keys goes, each place once, if ``may_take`` lets it."""
-    reach = Reach()
+    reach = Reach(keys[1:])
     if len(keys) == 1:
         for destination in router.route(exchange, keys[0], headers):
             if may_take is None or may_take(destination):
@@ -187,7 +187,7 @@ def reach_of(
             elsewhere = cluster.private_elsewhere(router.vhost, key)
             if elsewhere is not None:
                 reach.add(elsewhere)
-    return reach
+    return reach.close()
 
 
 def durable_ids(queues: list[Queue]) -> list[int]:
@@ -298,14 +298,29 @@ def place(broker: Broker, publication: Publication, channel: Channel | None) -> 
             send_return(channel, message)
         return True
     if route.delayed and steering.delay_ms > 0 and channel is not None:
-        broker.delayed.hold(channel.connection.router.vhost, message, steering.delay_ms)
-        return True
+        return _hold_back(broker, publication, channel)
     if len(publication.queues) == 0 and len(publication.targets) == 0:
         if publication.mandatory and channel is not None:
             send_return(channel, message)
         return True
     send_on(message, publication.targets, channel)
     return enqueue(broker, message, publication.queues, steering.message_id)
+
+
+def _hold_back(broker: Broker, publication: Publication, channel: Channel) -> bool:
+    """Have a message held until its time has come; False if there is no place for it."""
+    vhost = channel.connection.router.vhost
+    queue = broker.delayed.queue(vhost)
+    if queue is None:
+        return False
+    if queue.away is None:
+        broker.delayed.hold(queue, publication.message, publication.steering.delay_ms)
+        return True
+    target = Target(queue.away.forward(), vhost, [])
+    target.queue_ids.append(queue.id)
+    publication.targets = [target]
+    send_on(publication.message, publication.targets, channel)
+    return True
 
 
 def send_on(message: Message, targets: list[Target], channel: Channel | None) -> None:

@@ -39,11 +39,26 @@ class MetaExchange(Destination):
 
 
 @final
-class Target:
-    """What one broker gets of the messages on a route: the shared queues that it is home of, and
-    the exchanges whose private bindings it has to look at; with ``relay`` it also sends the message
-    on to those that this broker has no link to.
+class MetaQueue(Destination):
+    """A private queue or reply token on another broker, or with ``relay`` behind it."""
 
+    forward: Forward
+    relay: bool
+
+    def __init__(self, vhost: str, name: str, forward: Forward, relay: bool) -> None:
+        super().__init__(vhost, name)
+        self.forward = forward
+        self.relay = relay
+
+
+@final
+class Target:
+    """What one broker gets of the messages on a route: the shared queues that it is home of, the
+    exchanges whose private bindings it has to look at, with the route's key and ``keys``, and
+    private queues by name. With ``relay`` it also sends the message on to those that this broker
+    has no link to.
+
+    ``sole`` is set if nobody else gets the message, and only private queues there may take it.
     ``number`` belongs to the way there.
     """
 
@@ -51,15 +66,21 @@ class Target:
     vhost: str
     queue_ids: list[int]
     exchanges: list[str]
+    keys: list[str]
+    names: list[str]
     relay: bool
+    sole: bool
     number: i64
 
-    def __init__(self, forward: Forward, vhost: str) -> None:
+    def __init__(self, forward: Forward, vhost: str, keys: list[str]) -> None:
         self.forward = forward
         self.vhost = vhost
         self.queue_ids = []
         self.exchanges = []
+        self.keys = keys
+        self.names = []
         self.relay = False
+        self.sole = False
         self.number = 0
 
 
@@ -69,10 +90,13 @@ class Reach:
 
     queues: list[Queue]
     targets: list[Target]
+    keys: list[str]
 
-    def __init__(self) -> None:
+    def __init__(self, keys: list[str]) -> None:
+        """``keys``: those that count beside the one of the route."""
         self.queues = []
         self.targets = []
+        self.keys = keys
 
     def is_empty(self) -> bool:
         return len(self.queues) == 0 and len(self.targets) == 0
@@ -91,11 +115,24 @@ class Reach:
                 target.exchanges.append(destination.exchange)
             if destination.relay:
                 target.relay = True
+        elif isinstance(destination, MetaQueue):
+            target = self._target(destination.forward, destination.vhost)
+            if destination.name not in target.names:
+                target.names.append(destination.name)
+            if destination.relay:
+                target.relay = True
+
+    def close(self) -> Reach:
+        """Everything was added."""
+        if len(self.queues) == 0 and len(self.targets) == 1:
+            target = self.targets[0]
+            target.sole = len(target.queue_ids) == 0
+        return self
 
     def _target(self, forward: Forward, vhost: str) -> Target:
         for target in self.targets:
             if target.forward is forward:
                 return target
-        target = Target(forward, vhost)
+        target = Target(forward, vhost, self.keys)
         self.targets.append(target)
         return target

@@ -45,6 +45,7 @@ from rhizome.broker.commands import (
 )
 from rhizome.broker.lookup import (
     check_configure,
+    check_not_elsewhere,
     check_read,
     check_write,
     find_exchange,
@@ -254,6 +255,7 @@ def queue_declare(channel: Channel, method: QueueDeclare) -> None:
         name = connection.broker.make_name("amq.gen-")
     elif existing is None:
         check_declarable_name(QUEUE, name)
+        check_not_elsewhere(channel, name, 50, 10)
     elif isinstance(existing, Queue):
         _check_same_owner(channel, existing, method.exclusive)
     check_configure(channel, QUEUE, name)
@@ -410,6 +412,7 @@ def queue_delete(channel: Channel, method: QueueDelete) -> None:
     check_configure(channel, QUEUE, name)
     router = channel.connection.router
     if name not in router.queues:
+        check_not_elsewhere(channel, name, 50, 40)
         if not method.no_wait:
             channel.send(QueueDeleteOk(0))
         return

@@ -12,6 +12,7 @@ from mypy_extensions import i64
 
 from rhizome.broker.message import Message
 from rhizome.broker.port import Forward
+from rhizome.broker.publishing import send_return
 from rhizome.broker.targets import Target
 from rhizome.cluster.track import Applied, Track
 from rhizome.cluster.wire import put_publish, put_route
@@ -82,17 +83,9 @@ class Way(Forward):
             target.number = self.next_slot
             self.slots[target.number] = target
             self.next_slot = (self.next_slot + 1) % SLOTS
-            put_route(
-                track.outbox,
-                target.number,
-                target.vhost,
-                message.route.tail,
-                target.queue_ids,
-                target.exchanges,
-                target.relay,
-                self.applied.index,
-            )
-        put_publish(track.outbox, target.number, number, message)
+            put_route(track.outbox, target.number, target, message.route.tail, self.applied.index)
+        mandatory = target.sole and message.route.mandatory
+        put_publish(track.outbox, target.number, number, message, mandatory)
         if not track.link.marked:
             track.link.touch()
 
@@ -175,6 +168,16 @@ class Way(Forward):
         if channel is None or tag == 0 or channel.closing or tag in channel.nacked:
             return
         channel.nack(tag)
+
+    def unrouted(self, number: i64) -> None:
+        """Nobody took a mandatory message."""
+        at = number - self.first
+        if at < 0 or at >= len(self.messages):
+            return
+        channel = self.channels[at]
+        message = self.messages[at]
+        if channel is not None and message is not None and not channel.closing:
+            send_return(channel, message)
 
     # ---- publishers that wait -------------------------------------------------------------------
 

@@ -5,8 +5,12 @@ exchange here (`MetaExchange`) and send it what matches. Bindings are counted pe
 arguments), and only the first and the last of a kind are told. All of this is soft state of a link:
 told whole when a link comes up, dropped when it goes down, never in the cluster's log.
 
+An x-consistent-hash exchange sends each message to one queue of all, so its bindings are told one
+by one with their queues, and all brokers draw alike.
+
 Secondaries have no links with each other. The root tells each secondary what the others are
-interested in, as its own interest with ``relay``, and passes on what comes for it.
+interested in, as its own interest with ``relay``, and passes on what comes for it. A secondary
+heeds that from the broker that it knows as root alone, so nothing is relayed twice.
 
 A binding is answered once every peer that is linked has it. The root acknowledges what came from a
 secondary after the other secondaries have acknowledged it to the root.
@@ -14,17 +18,20 @@ secondary after the other secondaries have acknowledged it to the root.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from rhizome.amqp.values import encode_table, read_table
 from rhizome.broker.routing.exchange import arguments_key
-from rhizome.broker.targets import MetaExchange
+from rhizome.broker.targets import MetaExchange, MetaQueue
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.outcome import Outcome
     from rhizome.broker.port import Waiter
+    from rhizome.broker.routing.destination import Destination
+    from rhizome.broker.routing.exchange import Exchange
     from rhizome.cluster.neighbour import Neighbour
 
 INTEREST: Final = 48
@@ -36,21 +43,38 @@ NAME_MARK: Final = "@"
 """Names that a broker gives to private queues and reply tokens end with this and its own name."""
 
 
+SERVER_NAMED: Final = "amq.gen-"
+"""What names that brokers give to queues begin with."""
+
+
 @dataclass(frozen=True)
 class Interest:
-    """One kind of private binding. For the default exchange ``key`` is the name of a queue."""
+    """One kind of private binding, or with ``queue`` that of one private queue. The implicit
+    binding of a private queue is its own kind.
+    """
 
     vhost: str
     exchange: str
     key: str
     arguments_key: bytes
+    queue: str = ""
     relay: bool = False
 
     def relayed(self) -> Interest:
-        return Interest(self.vhost, self.exchange, self.key, self.arguments_key, True)
+        return replace(self, relay=True)
 
     def direct(self) -> Interest:
-        return Interest(self.vhost, self.exchange, self.key, self.arguments_key, False)
+        return replace(self, relay=False)
+
+
+class Awaited:
+    """Something that is due once some peers have acknowledged what they were told."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def due(self) -> None:
+        raise NotImplementedError
 
 
 @dataclass
@@ -58,23 +82,42 @@ class Told:
     """What one peer was told and has acknowledged, and what it has told.
 
     Invariant: ``wanted`` is what the peer's messages about itself amount to, each with its
-    arguments; ``known`` never passes ``sent``.
+    arguments; ``known`` never passes ``sent``. ``awaiting`` is in the order of the numbers that
+    the peer has to acknowledge, ``withheld`` in that of those that it waits for.
     """
 
     sent: int = 0
     known: int = 0
+    heard: bool = False
     relayed: dict[Interest, None] = field(default_factory=dict)
     wanted: dict[Interest, dict[str, object]] = field(default_factory=dict)
-    withheld: list[tuple[int, dict[str, int]]] = field(default_factory=list)
+    awaiting: deque[tuple[int, Awaited]] = field(default_factory=deque)
+    withheld: deque[Withheld] = field(default_factory=deque)
 
 
-@dataclass
-class Pending:
+class Pending(Awaited):
     """A client that waits until its binding is known."""
 
-    waiter: Waiter
-    outcome: Outcome
-    awaited: dict[str, int]
+    def __init__(self, waiter: Waiter, outcome: Outcome) -> None:
+        super().__init__()
+        self.waiter = waiter
+        self.outcome = outcome
+
+    def due(self) -> None:
+        self.waiter.resolved(self.outcome)
+
+
+class Withheld(Awaited):
+    """The acknowledgement of what a secondary told the root: the others have it first."""
+
+    def __init__(self, interests: Interests, name: str, number: int) -> None:
+        super().__init__()
+        self.interests = interests
+        self.name = name
+        self.number = number
+
+    def due(self) -> None:
+        self.interests.acknowledge(self.name)
 
 
 class Interests:
@@ -94,10 +137,11 @@ class Interests:
         self.told: dict[str, Told] = {}
         self.peers: dict[str, Neighbour] = {}
         self.wanters: dict[Interest, dict[str, None]] = {}
-        self.pending: list[Pending] = []
         self.fresh = False
+        self.unused: dict[Exchange, None] = {}
         self.is_root = False
         self.metas: dict[tuple[str, str, str, bool], MetaExchange] = {}
+        self.queues: dict[tuple[str, str, str, bool], MetaQueue] = {}
         self.named: dict[tuple[str, str], Neighbour] = {}
 
     # ---- this broker's own ----------------------------------------------------------------------
@@ -123,16 +167,14 @@ class Interests:
 
     def when_known(self, outcome: Outcome, waiter: Waiter) -> None:
         """Tell the waiter when all that ``add`` was called for since the last time is known."""
-        awaited: dict[str, int] = {}
+        pending = Pending(waiter, outcome)
         if self.fresh:
-            awaited = {
-                name: told.sent for name, told in self.told.items() if told.sent > told.known
-            }
-        self.fresh = False
-        if awaited:
-            self.pending.append(Pending(waiter, outcome, awaited))
-        else:
-            waiter.resolved(outcome)
+            self.fresh = False
+            for told in self.told.values():
+                if told.sent > told.known:
+                    _await(told, pending)
+        if pending.left == 0:
+            pending.due()
 
     def _tell(
         self,
@@ -149,6 +191,7 @@ class Interests:
                 "exchange": interest.exchange,
                 "key": interest.key,
                 "arguments": encode_table(arguments),
+                "queue": interest.queue,
                 "relay": interest.relay,
             }
             for added, interest, arguments in changes
@@ -191,11 +234,16 @@ class Interests:
                 changed[self._note_wanter(peer, interest, False)] = arguments
         if self.is_root and changed:
             self._relay(changed)
-        self._gone(peer.name)
+        for _, awaited in told.awaiting:
+            _acknowledged(awaited)
 
     def set_root(self, name: str) -> None:
         """Another broker is root, or none ("")."""
+        before = self.root
         self.root = name
+        if self.am_secondary and name != before:
+            self._heed(before, False)
+            self._heed(name, True)
         is_root = name == self.me
         if is_root == self.is_root:
             return
@@ -204,9 +252,19 @@ class Interests:
             if peer.is_secondary():
                 self._tell_whole(peer)
 
-    def _relay(self, changed: dict[Interest, dict[str, object]]) -> dict[str, int]:
-        """Tell secondaries what has changed in what the others want; whose answers to wait for."""
-        awaited: dict[str, int] = {}
+    def _heed(self, name: str, heeded: bool) -> None:
+        """Send what others want through this broker, or no longer."""
+        peer = self.peers.get(name)
+        if peer is None:
+            return
+        for interest, arguments in self.told[name].wanted.items():
+            if interest.relay and heeded:
+                self._bind(peer, interest, arguments)
+            elif interest.relay:
+                self._unbind(peer, interest, arguments)
+
+    def _relay(self, changed: dict[Interest, dict[str, object]]) -> None:
+        """Tell secondaries what has changed in what the others want."""
         for name, peer in self.peers.items():
             if not peer.is_secondary():
                 continue
@@ -222,9 +280,6 @@ class Interests:
                     changes.append((False, interest, arguments))
             if changes:
                 self._tell(peer, changes)
-            if told.sent > told.known:
-                awaited[name] = told.sent
-        return awaited
 
     def _note_wanter(self, peer: Neighbour, interest: Interest, wants: bool) -> Interest:
         """Count a secondary among those that want something; answers it as it is relayed."""
@@ -257,15 +312,22 @@ class Interests:
                 self._unwant(peer, told, interest, arguments, changed)
             elif interest not in told.wanted:
                 told.wanted[interest] = arguments
-                self._bind(peer, interest, arguments)
+                if self._is_heeded(peer, interest):
+                    self._bind(peer, interest, arguments)
                 if peer.is_secondary():
                     changed[self._note_wanter(peer, interest, True)] = arguments
-        awaited: dict[str, int] = {}
+        told.heard = True
+        withheld = Withheld(self, peer.name, number)
+        told.withheld.append(withheld)
         if self.is_root and changed:
-            awaited = self._relay(changed)
-            awaited.pop(peer.name, None)
-        told.withheld.append((number, awaited))
-        self._answer(peer, told)
+            self._relay(changed)
+            for name, other in self.told.items():
+                if name != peer.name and self.is_secondary(name) and other.sent > other.known:
+                    _await(other, withheld)
+        self.acknowledge(peer.name)
+
+    def _is_heeded(self, peer: Neighbour, interest: Interest) -> bool:
+        return not interest.relay or peer.name == self.root
 
     def _unwant(
         self,
@@ -278,7 +340,8 @@ class Interests:
         if interest not in told.wanted:
             return
         del told.wanted[interest]
-        self._unbind(peer, interest, arguments)
+        if self._is_heeded(peer, interest):
+            self._unbind(peer, interest, arguments)
         if peer.is_secondary():
             changed[self._note_wanter(peer, interest, False)] = arguments
 
@@ -286,59 +349,51 @@ class Interests:
         """An INTEREST_KNOWN frame."""
         told = self.told[peer.name]
         told.known = max(told.known, number)
-        self._check(peer.name, told.known)
+        awaiting = told.awaiting
+        while awaiting and awaiting[0][0] <= told.known:
+            _acknowledged(awaiting.popleft()[1])
 
-    def _gone(self, name: str) -> None:
-        self._check(name, -1)
-
-    def _check(self, name: str, known: int) -> None:
-        """A peer has acknowledged up to ``known``, or (-1) is gone: whoever waited is answered."""
-        for told_name, told in self.told.items():
-            for _, awaited in told.withheld:
-                if name in awaited and (known < 0 or awaited[name] <= known):
-                    del awaited[name]
-            self._answer(self.peers[told_name], told)
-        done: list[Pending] = []
-        for pending in self.pending:
-            awaited = pending.awaited
-            if name in awaited and (known < 0 or awaited[name] <= known):
-                del awaited[name]
-                if not awaited:
-                    done.append(pending)
-        if done:
-            self.pending = [pending for pending in self.pending if pending.awaited]
-            for pending in done:
-                pending.waiter.resolved(pending.outcome)
-
-    def _answer(self, peer: Neighbour, told: Told) -> None:
+    def acknowledge(self, name: str) -> None:
+        """Tell a peer how much of what it told is known wherever it must be."""
+        told = self.told.get(name)
+        if told is None:
+            return
         number = 0
-        while told.withheld and not told.withheld[0][1]:
-            number = told.withheld.pop(0)[0]
+        while told.withheld and told.withheld[0].left == 0:
+            number = told.withheld.popleft().number
         if number > 0:
-            peer.send(INTEREST_KNOWN, {"number": number})
+            self.peers[name].send(INTEREST_KNOWN, {"number": number})
 
     def is_secondary(self, name: str) -> bool:
         neighbour = self.peers.get(name)
         return neighbour is not None and neighbour.is_secondary()
 
-    def private_elsewhere(self, vhost: str, name: str) -> MetaExchange | None:
-        """The default exchange of the broker that has a private queue or reply token of this name.
+    def private_elsewhere(self, vhost: str, name: str) -> MetaQueue | None:
+        """What leads to a private queue or reply token of this name on another broker.
 
         A secondary reaches others of its kind through the root.
         """
         named = self.named.get((vhost, name))
         if named is not None:
-            return self._meta(named, Interest(vhost, "", name, b"", named.name == self.root))
+            return MetaQueue(vhost, name, named.way, named.name == self.root)
         at = name.rfind(NAME_MARK)
         if at < 0 or name[at + 1 :] == self.me:
             return None
         owner = self.peers.get(name[at + 1 :])
         if owner is not None:
-            return self._meta(owner, Interest(vhost, "", name, b""))
+            return MetaQueue(vhost, name, owner.way, False)
         root = self.peers.get(self.root)
         if root is None or not self.am_secondary:
             return None
-        return self._meta(root, Interest(vhost, "", name, b"", True))
+        return MetaQueue(vhost, name, root.way, True)
+
+    def is_private_elsewhere(self, vhost: str, name: str) -> bool:
+        """Whether a queue of this name is private on another broker. Of names that brokers give
+        only the broker is known, and that it is linked."""
+        if (vhost, name) in self.named:
+            return True
+        owner = name[name.rfind(NAME_MARK) + 1 :]
+        return name.startswith(SERVER_NAMED) and owner in self.peers
 
     # ---- the router -----------------------------------------------------------------------------
 
@@ -352,19 +407,31 @@ class Interests:
             return
         exchange = vhost.router.exchanges.get(interest.exchange)
         if exchange is not None:
-            vhost.router.bind(exchange, self._meta(peer, interest), interest.key, arguments)
+            destination = self._destination(peer, interest)
+            vhost.router.bind(exchange, destination, interest.key, arguments)
 
     def _unbind(self, peer: Neighbour, interest: Interest, arguments: dict[str, object]) -> None:
+        if interest.exchange == "" and self.named.get((interest.vhost, interest.key)) is peer:
+            del self.named[(interest.vhost, interest.key)]
         vhost = self.broker.state.vhosts.get(interest.vhost)
         if vhost is None:
             return
         if interest.exchange == "":
-            self.named.pop((interest.vhost, interest.key), None)
             vhost.router.epoch += 1
             return
         exchange = vhost.router.exchanges.get(interest.exchange)
         if exchange is not None:
-            vhost.router.unbind(exchange, self._meta(peer, interest), interest.key, arguments)
+            destination = self._destination(peer, interest)
+            vhost.router.unbind(exchange, destination, interest.key, arguments)
+            if interest.queue and not destination.incoming:
+                del self.queues[(peer.name, interest.vhost, interest.queue, interest.relay)]
+            if exchange.auto_delete and exchange.is_unused():
+                self.unused[exchange] = None
+
+    def _destination(self, peer: Neighbour, interest: Interest) -> Destination:
+        if interest.queue:
+            return self._meta_queue(peer, interest.vhost, interest.queue, interest.relay)
+        return self._meta(peer, interest)
 
     def _meta(self, peer: Neighbour, interest: Interest) -> MetaExchange:
         """The exchange on the peer, one for each way in which it is reached."""
@@ -375,11 +442,37 @@ class Interests:
             self.metas[key] = meta
         return meta
 
+    def _meta_queue(self, peer: Neighbour, vhost: str, name: str, relay: bool) -> MetaQueue:
+        """The private queue behind a peer; one object as long as bindings lead to it."""
+        key = (peer.name, vhost, name, relay)
+        found = self.queues.get(key)
+        if found is None:
+            found = MetaQueue(vhost, name, peer.way, relay)
+            self.queues[key] = found
+        return found
+
+
+def _await(told: Told, awaited: Awaited) -> None:
+    """Let something wait until the peer knows all that it was told."""
+    awaited.left += 1
+    told.awaiting.append((told.sent, awaited))
+
+
+def _acknowledged(awaited: Awaited) -> None:
+    awaited.left -= 1
+    if awaited.left == 0:
+        awaited.due()
+
 
 def interest_of(
-    vhost: str, exchange: str, key: str, arguments: dict[str, object], relay: bool = False
+    vhost: str,
+    exchange: str,
+    key: str,
+    arguments: dict[str, object],
+    queue: str = "",
+    relay: bool = False,
 ) -> Interest:
-    return Interest(vhost, exchange, key, arguments_key(arguments), relay)
+    return Interest(vhost, exchange, key, arguments_key(arguments), queue, relay)
 
 
 def _interest_of(change: dict[str, object]) -> tuple[Interest, dict[str, object]]:
@@ -391,6 +484,7 @@ def _interest_of(change: dict[str, object]) -> tuple[Interest, dict[str, object]
         str(change["exchange"]),
         str(change["key"]),
         arguments,
+        str(change["queue"]),
         change["relay"] is True,
     )
     return interest, arguments

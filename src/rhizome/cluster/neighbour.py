@@ -40,6 +40,7 @@ from rhizome.cluster.wire import (
     REFUSE,
     ROUTE,
     SETTLE,
+    UNROUTED,
 )
 
 if TYPE_CHECKING:
@@ -187,7 +188,9 @@ class Neighbour:
         if method == PUBLISH:
             message = serving.published(data, start, end)
             if message is not None:
-                relay(self.interests, self, message, serving.slot_of(data, start))
+                slot = serving.slot_of(data, start)
+                if not relay(self.interests, self, message, slot) and serving.untaken:
+                    serving.return_last()
         elif method == DELIVER:
             self.home.delivered(data, start, end)
         elif method == SETTLE:
@@ -199,6 +202,8 @@ class Neighbour:
             self.confirmed = True
         elif method == REFUSE:
             self.way.refuse(read_i64_be(data, start))
+        elif method == UNROUTED:
+            self.way.unrouted(read_i64_be(data, start))
         elif method == ROUTE:
             if not self._hold(read_i64_be(data, start), method, data, start, end):
                 serving.routed(data, start + 8)

@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from rhizome.amqp.values import encode_table, read_table
-from rhizome.broker.commands import Command
+from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue, DeleteExchange
+from rhizome.broker.delayed import DELAYED_QUEUE
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.port import Away, Cluster, Waiter
+from rhizome.broker.routing.kinds import DELAYED_KIND
 from rhizome.cluster.admission import Admission, AdmissionRules
 from rhizome.cluster.commands import PutSettings, RegisterBroker, RetireBroker
 from rhizome.cluster.consensus import Consensus
@@ -50,7 +52,7 @@ from rhizome.cluster.consensus.events import (
 )
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.identity import SECONDARY, Hello
-from rhizome.cluster.interests import NAME_MARK, Interests, interest_of
+from rhizome.cluster.interests import NAME_MARK, Interest, Interests, interest_of
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.links import Links
 from rhizome.cluster.neighbour import Neighbour
@@ -67,12 +69,16 @@ if TYPE_CHECKING:
     from rhizome.broker.connection import Connection
     from rhizome.broker.queue import Queue
     from rhizome.broker.routing.destination import Binding, Destination
+    from rhizome.broker.routing.exchange import Exchange
 
 CONSENSUS: Final = 64
 PROPOSE: Final = 65
 GOSSIP: Final = 66
 
 GOSSIP_EVERY_MS: Final = 1_000
+
+UNHEARD_MS: Final = 10_000
+"""So long after its link went down a broker may be thought to have private queues still."""
 
 EXPLAIN_AFTER_MS: Final = 1_000
 """Publishers that wait for a broker are told so when it has been away for this long."""
@@ -150,6 +156,10 @@ class Node(Cluster):
     # ---- the port -------------------------------------------------------------------------------
 
     def propose(self, command: Command, waiter: Waiter | None) -> None:
+        if isinstance(command, DeclareExchange) and command.kind == DELAYED_KIND:
+            # What is published there must find a place to wait at once.
+            held = DeclareQueue(command.vhost, DELAYED_QUEUE, durable=True)
+            self._send(self.proposals.make(held, None, self.now_ms))
         self._send(self.proposals.make(command, waiter, self.now_ms))
 
     def _send(self, proposal: Proposal) -> None:
@@ -204,17 +214,27 @@ class Node(Cluster):
             self.interests.remove(interest_of(vhost, "", name, {}))
 
     def private_bound(self, vhost: str, binding: Binding) -> None:
-        interest = interest_of(vhost, binding.source, binding.key, binding.arguments)
-        self.interests.add(interest, binding.arguments)
+        self.interests.add(self._interest(vhost, binding), binding.arguments)
 
     def private_unbound(self, vhost: str, binding: Binding) -> None:
-        self.interests.remove(interest_of(vhost, binding.source, binding.key, binding.arguments))
+        self.interests.remove(self._interest(vhost, binding))
+
+    def _interest(self, vhost: str, binding: Binding) -> Interest:
+        queue = binding.destination.name if binding.chooses else ""
+        return interest_of(vhost, binding.source, binding.key, binding.arguments, queue)
 
     def private_applied(self, outcome: Outcome, waiter: Waiter) -> None:
         self.interests.when_known(outcome, waiter)
 
     def private_elsewhere(self, vhost: str, name: str) -> Destination | None:
         return self.interests.private_elsewhere(vhost, name)
+
+    def is_private_elsewhere(self, vhost: str, name: str) -> bool:
+        return self.interests.is_private_elsewhere(vhost, name)
+
+    def exchange_unused(self, exchange: Exchange) -> None:
+        """It goes once it is certain that nobody else has private queues bound to it."""
+        self.interests.unused[exchange] = None
 
     def destination(self, connection: Connection) -> str:
         return self.admission.destination(connection)
@@ -317,6 +337,8 @@ class Node(Cluster):
         """After the broker's own: agree, apply, and put onto the links what this turn made."""
         self._pump()
         self._answer_settled()
+        if self.interests.unused:
+            self._drop_unused()
         for neighbour in self.neighbours.values():
             neighbour.end_turn()
 
@@ -485,6 +507,7 @@ class Node(Cluster):
             return
         self.ready = True
         self._drop_orphans()
+        self.broker.delayed.recover()
         self.broker.isolate("")
         for neighbour in self.neighbours.values():
             neighbour.waits = False
@@ -493,6 +516,35 @@ class Node(Cluster):
         self.when_ready = []
         for work in waiting:
             work()
+
+    def _drop_unused(self) -> None:
+        """Have auto-delete exchanges deleted that have lost their last binding.
+
+        Whether other brokers have private queues bound is known from their links only. One that
+        is out of reach for a moment may have some; one that stays away has no say.
+        """
+        if not self._hears_all():
+            return
+        unused = self.interests.unused
+        self.interests.unused = {}
+        for exchange in unused:
+            vhost = self.broker.state.vhosts.get(exchange.vhost)
+            here = vhost is not None and vhost.router.exchanges.get(exchange.name) is exchange
+            if here and exchange.is_unused():
+                command = DeleteExchange(exchange.vhost, exchange.name, True, exchange.id)
+                self.propose(command, None)
+
+    def _hears_all(self) -> bool:
+        for record in self.state.registry.view():
+            if record.name == self.me.name or record.role == self.me.role == SECONDARY:
+                continue
+            told = self.interests.told.get(record.name)
+            if told is not None:
+                if not told.heard:
+                    return False
+            elif self.now_ms - self._down_since_ms.get(record.name, 0) < UNHEARD_MS:
+                return False
+        return True
 
     # ---- what waits -----------------------------------------------------------------------------
 

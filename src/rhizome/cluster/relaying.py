@@ -21,32 +21,33 @@ if TYPE_CHECKING:
     from rhizome.cluster.serving import Slot
 
 
-def relay(interests: Interests, origin: Neighbour, message: Message, slot: Slot) -> None:
-    """Pass a message on to the secondaries, but its origin, that its exchanges lead to."""
+def relay(interests: Interests, origin: Neighbour, message: Message, slot: Slot) -> bool:
+    """Pass a message on to the secondaries, but its origin, that it leads to; False if to none."""
     if not interests.is_root:
-        return
+        return False
     vhost = interests.broker.state.vhosts.get(slot.vhost)
     if vhost is None:
-        return
+        return False
     router = vhost.router
     headers: dict[str, object] | None = None
     if slot.by_headers:
         headers = routing_headers(decode_properties(header_payload_of(message.content)))
-    reach = Reach()
+    reach = Reach(slot.keys[1:])
+    for name in slot.names:
+        named = interests.private_elsewhere(slot.vhost, name)
+        if named is not None and named.forward is not origin.way:
+            reach.add(named)
     for name in slot.exchanges:
         exchange = router.exchanges.get(name)
         if exchange is None:
             continue
-        if name == "":
-            named = interests.private_elsewhere(slot.vhost, slot.route.key)
-            if named is not None and named.forward is not origin.way:
-                reach.add(named)
-            continue
-        for destination in router.bound(exchange, slot.route.key, headers):
-            if (
-                isinstance(destination, MetaExchange)
-                and destination.forward is not origin.way
-                and interests.is_secondary(destination.forward.broker_name)
-            ):
-                reach.add(destination)
+        for key in slot.keys:
+            for destination in router.bound(exchange, key, headers):
+                if (
+                    isinstance(destination, MetaExchange)
+                    and destination.forward is not origin.way
+                    and interests.is_secondary(destination.forward.broker_name)
+                ):
+                    reach.add(destination)
     send_on(message, reach.targets, None)
+    return len(reach.targets) > 0

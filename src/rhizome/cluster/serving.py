@@ -7,7 +7,7 @@ the way in and out differs: methods come as frames of the link, deliveries leave
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from librt.strings import read_i64_be
 from mypy_extensions import i64
@@ -20,6 +20,7 @@ from rhizome.broker.basic import check_free, pull, pull_consumer
 from rhizome.broker.channel import Channel
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import Consumer
+from rhizome.broker.delayed import DELAYED_QUEUE, delay_of
 from rhizome.broker.message import Message, Route, content_channel
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.port import Carrier
@@ -42,11 +43,13 @@ from rhizome.cluster.link.link import Link
 from rhizome.cluster.track import Track
 from rhizome.cluster.wire import (
     CONFIRM,
+    FLAG_MANDATORY,
     FLAG_PERSISTENT,
     FLAG_STEERED,
     PUBLISH_FIXED,
     REFUSE,
     STEERED_FIXED,
+    UNROUTED,
     put_delivery,
     put_number,
 )
@@ -56,8 +59,6 @@ if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.connection import Connection
     from rhizome.broker.routing.router import Router
-
-SHORTSTR_MAX: Final = 255
 
 
 @final
@@ -71,6 +72,8 @@ class Slot:
     route: Route
     queue_ids: list[int]
     exchanges: list[str]
+    keys: list[str]
+    names: list[str]
     relay: bool
     epoch: i64
     queues: list[Queue]
@@ -78,14 +81,25 @@ class Slot:
     plain: bool
     by_headers: bool
     is_reply: bool
+    delayed: bool
 
     def __init__(
-        self, vhost: str, route: Route, queue_ids: list[int], exchanges: list[str], relay: bool
+        self,
+        vhost: str,
+        route: Route,
+        queue_ids: list[int],
+        exchanges: list[str],
+        keys: list[str],
+        names: list[str],
+        relay: bool,
     ) -> None:
+        """``keys``: all that count, the route's own among them."""
         self.vhost = vhost
         self.route = route
         self.queue_ids = queue_ids
         self.exchanges = exchanges
+        self.keys = keys
+        self.names = names
         self.relay = relay
         self.epoch = -1
         self.queues = []
@@ -93,6 +107,7 @@ class Slot:
         self.plain = False
         self.by_headers = False
         self.is_reply = False
+        self.delayed = False
 
 
 @final
@@ -113,6 +128,7 @@ class Serving(Carrier):
     last: i64
     confirms: Confirms
     pulls: list[dict[str, object]]
+    untaken: bool
 
     def __init__(self, broker: Broker, track: Track) -> None:
         super().__init__()
@@ -126,6 +142,7 @@ class Serving(Carrier):
         self.last = 0
         self.confirms = Confirms()
         self.pulls = []
+        self.untaken = False
 
     def begin(self, last: i64) -> None:
         """The edge goes on after this number."""
@@ -156,15 +173,11 @@ class Serving(Carrier):
             queue_ids.append(read_i64_be(data, at))
             at += 8
             count -= 1
-        exchanges: list[str] = []
-        count = u16_at(data, at)
-        at += 2
-        while count > 0:
-            end: i64 = at + 1 + data[at]
-            exchanges.append(data[at + 1 : end].decode("utf-8", "surrogateescape"))
-            at = end
-            count -= 1
-        self.slots[slot] = Slot(vhost, route, queue_ids, exchanges, data[at] == 1)
+        exchanges, at = _names_at(data, at)
+        keys, at = _names_at(data, at)
+        names, at = _names_at(data, at)
+        keys.insert(0, route.key)
+        self.slots[slot] = Slot(vhost, route, queue_ids, exchanges, keys, names, data[at] == 1)
 
     def slot_of(self, data: bytes, at: i64) -> Slot:
         """The slot of a PUBLISH frame."""
@@ -196,20 +209,34 @@ class Serving(Carrier):
         if slot.epoch != vhost.router.epoch:
             self._resolve(slot, vhost.router)
         if slot.plain:
+            taken = len(slot.queues) > 0
             self.broker.log.append(message, slot.durable_ids)
             for queue in slot.queues:
                 queue.push(message)
         elif slot.is_reply:
-            self.broker.replies.deliver(message)
-        elif not self._enqueue(slot, message, vhost.router):
-            put_number(self.outbox, REFUSE, number)
-            self.link.touch()
+            taken = self.broker.replies.deliver(message)
+        else:
+            taken = self._enqueue(slot, message, vhost.router, number)
         if message.position != 0:
             confirms.need_index = message.index
-        return message if slot.relay else None
+        self.untaken = not taken and flags & FLAG_MANDATORY != 0
+        if slot.relay:
+            return message
+        if self.untaken:
+            self.return_last()
+        return None
 
-    def _enqueue(self, slot: Slot, message: Message, router: Router) -> bool:
+    def return_last(self) -> None:
+        """Nobody took the last publish, which was mandatory."""
+        put_number(self.outbox, UNROUTED, self.last)
+        self.link.touch()
+
+    def _enqueue(self, slot: Slot, message: Message, router: Router, number: i64) -> bool:
+        """Whether there was a queue for the message, be it one that refused it."""
         queues = slot.queues
+        if slot.delayed:
+            self.broker.delayed.hold(queues[0], message, delay_of(message))
+            return True
         message_id = ""
         if slot.by_headers or any(queue.dedup is not None for queue in queues):
             properties = decode_properties(header_payload_of(message.content))
@@ -217,7 +244,10 @@ class Serving(Carrier):
             if slot.by_headers:
                 headers = routing_headers(properties)
                 queues = [*queues, *self._private(slot, router, headers)]
-        return enqueue(self.broker, message, queues, message_id)
+        if not enqueue(self.broker, message, queues, message_id):
+            put_number(self.outbox, REFUSE, number)
+            self.link.touch()
+        return len(queues) > 0
 
     def _resolve(self, slot: Slot, router: Router) -> None:
         queues: list[Queue] = []
@@ -230,12 +260,14 @@ class Serving(Carrier):
             exchange = router.exchanges.get(name)
             if exchange is not None and exchange.reads_headers:
                 slot.by_headers = True
-        slot.is_reply = "" in slot.exchanges and slot.route.key.startswith(REPLY_PREFIX)
+        slot.is_reply = len(slot.names) > 0 and slot.route.key.startswith(REPLY_PREFIX)
         if not slot.by_headers and not slot.is_reply:
             queues.extend(self._private(slot, router, None))
         slot.queues = queues
         slot.durable_ids = durable_ids(queues)
-        slot.plain = not slot.by_headers and not slot.is_reply
+        slot.delayed = len(queues) == 1 and queues[0].name == DELAYED_QUEUE
+        slot.delayed = slot.delayed and slot.route.exchange != ""
+        slot.plain = not slot.by_headers and not slot.is_reply and not slot.delayed
         for queue in queues:
             if queue.dedup is not None or (queue.bounded and queue.options.overflow != "drop-head"):
                 slot.plain = False
@@ -244,22 +276,28 @@ class Serving(Carrier):
     def _private(
         self, slot: Slot, router: Router, headers: dict[str, object] | None
     ) -> list[Queue]:
-        """The private queues here that the exchanges of a slot lead to."""
+        """The private queues here that a slot names or its exchanges lead to."""
         found: dict[Queue, None] = {}
+        for name in slot.names:
+            named = router.queues.get(name)
+            if isinstance(named, Queue) and named.definition.is_private():
+                found[named] = None
         for name in slot.exchanges:
             exchange = router.exchanges.get(name)
             if exchange is None:
                 continue
-            for destination in router.bound(exchange, slot.route.key, headers):
-                if isinstance(destination, Queue) and destination.definition.is_private():
-                    found[destination] = None
+            for key in slot.keys:
+                for destination in router.bound(exchange, key, headers):
+                    if isinstance(destination, Queue) and destination.definition.is_private():
+                        found[destination] = None
         return list(found)
 
     def confirm(self) -> None:
         """End of a turn, or the log has come further: confirm what is safe."""
         confirms = self.confirms
         confirms.close_turn()
-        if not self.broker.may_deliver:
+        if not self.broker.may_deliver or self.broker.alarmed:
+            # In an alarm edges have to hold their publishers up, as soon as their way here is full.
             return
         number = confirms.ready(self.broker.log.committed_disk)
         if number > 0:
@@ -479,6 +517,19 @@ class Serving(Carrier):
         }
         put_frame(self.outbox, ANSWER, encode_table(whole))
         self.link.touch()
+
+
+def _names_at(data: bytes, at: i64) -> tuple[list[str], i64]:
+    """A counted list of short strings, and where it ends."""
+    names: list[str] = []
+    count = u16_at(data, at)
+    at += 2
+    while count > 0:
+        end: i64 = at + 1 + data[at]
+        names.append(data[at + 1 : end].decode("utf-8", "surrogateescape"))
+        at = end
+        count -= 1
+    return names, at
 
 
 def _int(table: dict[str, object], name: str) -> int:

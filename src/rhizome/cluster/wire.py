@@ -4,11 +4,13 @@ Frames are AMQP method frames of a private class on channel 0. What is per messa
 read by offset here; everything else between brokers is a table (`messages.py`).
 
     ROUTE     applied u64, slot u16, vhost shortstr, tail (exchange and routing key as shortstrs),
-              queues u16 and their ids u64, exchanges u16 and their names shortstr, relay u8
+              queues u16 and their ids u64, exchanges u16 and their names shortstr, further
+              keys u16 and each shortstr, private queues u16 and their names shortstr, relay u8
     PUBLISH   slot u16, number u64, flags u8, largest frame u32, [expiration i64, priority u8],
               content
     CONFIRM   number u64                      everything up to it is safe
     REFUSE    number u64                      a queue refused it
+    UNROUTED  number u64                      it was mandatory, and nobody took it
     DELIVER   consumer u32, tag u64, redelivered u8, largest frame u32, tail u16 and its bytes,
               content
     SETTLE    session u32, kind u8, ranges u32, each first u64 and last u64
@@ -29,6 +31,7 @@ from mypy_extensions import i64
 from rhizome.amqp.wire import put_shortstr, put_u16, put_u32, put_u64
 from rhizome.broker.message import Message
 from rhizome.broker.outbox import Outbox
+from rhizome.broker.targets import Target
 from rhizome.cluster.link.frames import begin_frame, end_frame, put_frame, put_part
 
 ROUTE: Final = 16
@@ -38,45 +41,46 @@ REFUSE: Final = 19
 DELIVER: Final = 20
 SETTLE: Final = 21
 CREDIT: Final = 22
+UNROUTED: Final = 23
 
 FLAG_PERSISTENT: Final = 1
 FLAG_STEERED: Final = 2
+FLAG_MANDATORY: Final = 4
 
 PUBLISH_FIXED: Final = 2 + 8 + 1 + 4
 STEERED_FIXED: Final = 9
 DELIVER_FIXED: Final = 4 + 8 + 1 + 4 + 2
 
 
-def put_route(
-    outbox: Outbox,
-    slot: i64,
-    vhost: str,
-    tail: bytes,
-    queue_ids: list[int],
-    exchanges: list[str],
-    relay: bool,
-    applied: i64,
-) -> None:
+def put_route(outbox: Outbox, slot: i64, target: Target, tail: bytes, applied: i64) -> None:
     writer = BytesWriter()
     write_i64_be(writer, applied)
     put_u16(writer, slot)
-    put_shortstr(writer, vhost)
+    put_shortstr(writer, target.vhost)
     writer.write(tail)
-    put_u16(writer, len(queue_ids))
-    for queue_id in queue_ids:
+    put_u16(writer, len(target.queue_ids))
+    for queue_id in target.queue_ids:
         put_u64(writer, queue_id)
-    put_u16(writer, len(exchanges))
-    for name in exchanges:
-        put_shortstr(writer, name)
-    writer.append(1 if relay else 0)
+    _put_names(writer, target.exchanges)
+    _put_names(writer, target.keys)
+    _put_names(writer, target.names)
+    writer.append(1 if target.relay else 0)
     put_frame(outbox, ROUTE, writer.getvalue())
 
 
-def put_publish(outbox: Outbox, slot: i64, number: i64, message: Message) -> None:
+def _put_names(writer: BytesWriter, names: list[str]) -> None:
+    put_u16(writer, len(names))
+    for name in names:
+        put_shortstr(writer, name)
+
+
+def put_publish(outbox: Outbox, slot: i64, number: i64, message: Message, mandatory: bool) -> None:
     content = message.content
     steered = message.expiration_ms >= 0 or message.priority > 0
     flags: i64 = FLAG_PERSISTENT if message.persistent else 0
     size: i64 = PUBLISH_FIXED + len(content)
+    if mandatory:
+        flags |= FLAG_MANDATORY
     if steered:
         flags |= FLAG_STEERED
         size += STEERED_FIXED
@@ -94,7 +98,7 @@ def put_publish(outbox: Outbox, slot: i64, number: i64, message: Message) -> Non
 
 
 def put_number(outbox: Outbox, method: i64, number: i64) -> None:
-    """Write CONFIRM or REFUSE."""
+    """Write CONFIRM, REFUSE or UNROUTED."""
     writer = outbox.writer
     begin_frame(outbox, method, 8)
     write_i64_be(writer, number)

@@ -85,6 +85,7 @@ class ConsistentHashExchange(Exchange):
     ) -> None:
         super().__init__(vhost, name, kind, durable, auto_delete, internal, arguments)
         self._header = _hashed_header(self.arguments)
+        self.chooses = True
         self.reads_headers = self._header != ""
         self._shares = {}
 

@@ -34,7 +34,8 @@ class Binding:
     """One binding from the exchange named ``source``.
 
     ``arguments_key`` is the canonical form of ``arguments``: two bindings between the same pair
-    with equal ``key`` and ``arguments_key`` are one.
+    with equal ``key`` and ``arguments_key`` are one. ``chooses``: of all its bindings the source
+    takes one for each message.
     """
 
     source: str
@@ -42,6 +43,7 @@ class Binding:
     key: str
     arguments: dict[str, object]
     arguments_key: bytes
+    chooses: bool
 
     def __init__(
         self,
@@ -50,12 +52,14 @@ class Binding:
         key: str,
         arguments: dict[str, object],
         arguments_key: bytes,
+        chooses: bool,
     ) -> None:
         self.source = source
         self.destination = destination
         self.key = key
         self.arguments = arguments
         self.arguments_key = arguments_key
+        self.chooses = chooses
 
     def identity(self) -> tuple[bool, str, str, bytes]:
         """What tells this binding from all others of its source."""

@@ -27,6 +27,7 @@ class Exchange(Destination):
     ``id`` tells it from earlier and later ones of its name (0 for those that are always there).
     ``alternate`` names where messages go that match nothing ("" for nowhere), policies included.
     ``delayed`` says that messages wait here for their x-delay before they are routed.
+    ``chooses`` says that a message goes to one destination of all, not to each that matches.
     ``reads_headers`` says that ``match`` looks at headers or properties, not only at the key.
     Invariant: ``links`` counts the bindings to each destination that is an exchange.
     """
@@ -39,6 +40,7 @@ class Exchange(Destination):
     arguments: dict[str, object]
     alternate: str
     delayed: bool
+    chooses: bool
     reads_headers: bool
     links: dict[Exchange, int]
     _bindings: dict[tuple[bool, str, str, bytes], Binding]
@@ -62,6 +64,7 @@ class Exchange(Destination):
         self.arguments = {} if arguments is None else arguments
         self.alternate = self.declared_alternate()
         self.delayed = False
+        self.chooses = False
         self.reads_headers = False
         self.links = {}
         self._bindings = {}
@@ -94,7 +97,9 @@ class Exchange(Destination):
     def bind(self, destination: Destination, key: str, arguments: dict[str, object]) -> bool:
         """Add a binding; False if the same one is there already."""
         self.check_binding(key, arguments)
-        binding = Binding(self.name, destination, key, arguments, arguments_key(arguments))
+        binding = Binding(
+            self.name, destination, key, arguments, arguments_key(arguments), self.chooses
+        )
         identity = binding.identity()
         if identity in self._bindings:
             return False
