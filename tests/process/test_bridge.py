@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
 from rhizome.client import ClientError, Properties, connect
 from rhizome.errors import AmqpError
-from rhizome.testing.processes import BrokerProcess, wait_until
+from rhizome.testing.processes import BrokerProcess, free_port, wait_until
 
 from .kit import broker_with, contents, run
 
@@ -450,6 +452,104 @@ def test_a_destination_that_is_killed_again_and_again_loses_nothing(site: Site) 
     assert first_occurrences(found) == list(range(confirmed))
     # What was under way is sent again, and nothing else.
     assert len(found) <= confirmed + KILLS * prefetch
+
+
+class LocalCluster:
+    """Three brokers of `rhizome up`, which has the shape of a broker for the helpers here."""
+
+    BROKERS: Final = 3
+    START_SECONDS_MAX: Final = 90.0
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port, self._http_port = _neighbours(self.BROKERS), _neighbours(self.BROKERS)
+        self._output = directory.with_suffix(".txt")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """All brokers of the cluster."""
+        ports = range(self._port, self._port + self.BROKERS)
+        return f"amqp://guest:guest@{','.join(f'127.0.0.1:{port}' for port in ports)}/"
+
+    def start(self) -> None:
+        ports = ("--base-port", str(self._port), "--http-base-port", str(self._http_port))
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [*self._command(), *ports], stdout=output, stderr=subprocess.STDOUT
+            )
+        wait_until(
+            lambda: "\nready" in self._output.read_text(), "the cluster", self.START_SECONDS_MAX
+        )
+
+    def kill_root_and_start_it_again(self) -> None:
+        root = wait_until(self._root, "a root", SECONDS_MAX)
+        os.kill(int((self._directory / root / "pid").read_text()), signal.SIGKILL)
+        subprocess.run([*self._command(), "--restart", root], check=True, capture_output=True)
+
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    def kill(self) -> None:
+        """`up` ends its brokers before it ends."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(self.START_SECONDS_MAX)
+        self._process = None
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", "rhizome", "up", "--data", str(self._directory)]
+
+    def _root(self) -> str:
+        """What the first broker that answers says; the one that was killed doesn't."""
+        for port in range(self._http_port, self._http_port + self.BROKERS):
+            login = ["--user", "guest", "--password", "guest", "--json"]
+            asked = [sys.executable, "-m", "rhizome", "status", "--http", f"127.0.0.1:{port}"]
+            said = subprocess.run([*asked, *login], capture_output=True, check=False)
+            if said.returncode == 0:
+                return str(json.loads(said.stdout)["cluster"]["root"] or "")
+        return ""
+
+
+def _neighbours(count: int) -> int:
+    """The first of so many free ports in a row."""
+    while True:
+        first = free_port()
+        with contextlib.ExitStack() as sockets:
+            try:
+                for port in range(first, first + count):
+                    sockets.enter_context(socket.create_server(("127.0.0.1", port)))
+            except (OSError, OverflowError):
+                continue
+            return first
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("where", ["source", "destination"])
+def test_a_bridge_outlives_the_roots_of_its_clusters(tmp_path: Path, where: str) -> None:
+    """What the home that was killed holds comes back with it; nobody else has a copy."""
+    site = Site(tmp_path)
+    cluster = LocalCluster(tmp_path / "cluster")
+    if where == "source":
+        site.a = cast(Any, cluster)
+    else:
+        site.b = cast(Any, cluster)
+    try:
+        site.a.start()
+        site.b.start()
+        declare(site.a, "orders")
+        declare(site.b, "orders", DEDUP)
+        bridge = site.bridge("--queue", "orders", "--prefetch", "50")
+        bridge.start_and_run()
+        confirmed = run(disturb(site, 3, cluster.kill_root_and_start_it_again), 200)
+        found = arrived(site, bridge)
+    finally:
+        site.end()
+    assert first_occurrences(found) == list(range(len(set(found))))
+    assert len(set(found)) >= confirmed
+    if where == "source":
+        assert len(found) == len(set(found))
 
 
 @pytest.mark.soak

@@ -26,7 +26,9 @@ LINK_ERRORS = (ClientError, AmqpError, OSError)
 LASTING = (AccessRefused, LoginRefused, InvalidPath, NotAllowed, NotFound, PreconditionFailed)
 # Closes that a message brings about, rather than what it is sent to.
 OF_A_MESSAGE = (PreconditionFailed, ContentTooLarge, FrameError, SyntaxErrorFault)
-EXCLUSIVE_TEXT = "exclusive use"
+# Refusals that pass by themselves, though the code says otherwise: another bridge has the queue, or
+# the queue is there and its broker isn't (so say both Rhizome and RabbitMQ).
+PASSING_TEXTS = ("in exclusive use", "is down or")
 
 
 class BridgeError(RhizomeError):
@@ -50,8 +52,8 @@ class ConfirmsOverdue(ClientError):
 
 
 def needs_a_person(error: BaseException) -> bool:
-    """Whether waiting is of no use. A queue in exclusive use becomes free when its user ends."""
-    return isinstance(error, LASTING) and EXCLUSIVE_TEXT not in str(error)
+    """Whether waiting is of no use."""
+    return isinstance(error, LASTING) and not any(text in str(error) for text in PASSING_TEXTS)
 
 
 def one_line(error: BaseException) -> str:
@@ -68,4 +70,6 @@ def advising(advice: str) -> Iterator[None]:
     try:
         yield
     except (NotFound, PreconditionFailed) as error:
+        if not needs_a_person(error):
+            raise
         raise type(error)(f"{error.text}; {advice}", error.class_id, error.method_id) from None

@@ -11,8 +11,10 @@ import pytest
 from rhizome.bridge import BridgeSettings, InvalidBridge, Refused, load_bridges
 from rhizome.bridge.addresses import Addresses
 from rhizome.bridge.backoff import FIRST_S, Backoff
+from rhizome.bridge.errors import needs_a_person
 from rhizome.bridge.events import REFUSED, BridgeEvent, Reporter
 from rhizome.bridge.flow import Side
+from rhizome.errors import AccessRefused, ConnectionForced, NotFound
 
 URI = "amqp://guest:guest@127.0.0.1/"
 ENDS = f'from = "{URI}"\nto = "{URI}"\n'
@@ -170,6 +172,25 @@ def test_two_addresses_of_one_cluster_are_one_place() -> None:
 def test_a_given_name_goes_before_the_told_one() -> None:
     one, other = side("amqp://a/", "rhizome", "x"), side("amqp://c/", "rhizome")
     assert (one.place(other), other.place(one)) == ("x:/", "rhizome:/")
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (NotFound("no queue 'q' in vhost '/'"), True),
+        (AccessRefused("access to queue 'q' refused for user 'u'"), True),
+        (AccessRefused("queue 'q' in vhost '/' in exclusive use"), False),
+        (NotFound("home broker 'b1' of queue 'q' is down or cannot be reached"), False),
+        (NotFound("home node 'n' of durable queue 'q' is down or inaccessible"), False),
+        (ConnectionForced("shutdown"), False),
+        (OSError("no route to host"), False),
+    ],
+)
+def test_only_what_waiting_does_not_mend_needs_a_person(error: Exception, wanted: bool) -> None:
+    assert needs_a_person(error) is wanted
 
 
 # --- reports
