@@ -187,7 +187,7 @@ class ClusterHost:
             wall_ms,
             monotonic_ms(),
         )
-        return compose(
+        clustered = compose(
             config,
             world,
             applications,
@@ -197,6 +197,8 @@ class ClusterHost:
             tuple(str(address) for address in addresses),
             link_settings(section, config.limits.message_bytes_max),
         )
+        clustered.node.recover()
+        return clustered
 
     def drive(self, shell: Shell, clustered: Clustered) -> NodeDriver:
         tls = link_context(self.config.tls) if self.config.cluster.tls else None

@@ -19,7 +19,7 @@ from rhizome.broker.log import JournalLog
 from rhizome.broker.observer import Observer
 from rhizome.cluster.admission import AdmissionRules
 from rhizome.cluster.commands import PutSettings
-from rhizome.cluster.consensus import Consensus
+from rhizome.cluster.consensus import ALL_RULES, Consensus, Rules
 from rhizome.cluster.failover import ENTRY_POINTS, load_policies
 from rhizome.cluster.handling import NodeHandler, NodeObserver
 from rhizome.cluster.identity import SECONDARY, Hello
@@ -67,6 +67,8 @@ class World:
     chance: Random
     wall_ms: int
     now_ms: int
+    rules: Rules = ALL_RULES
+    """Only tests that show what a rule is for break one."""
 
 
 class ReadyGate(Authenticator):
@@ -102,7 +104,7 @@ def compose(
     addresses: tuple[str, ...],
     link_settings: LinkSettings,
 ) -> Clustered:
-    """A broker of a cluster, which joins it once it is driven."""
+    """A broker of a cluster. Whoever drives it calls ``node.recover`` before anything else."""
     section = config.cluster
     image = world.cluster_store.load()
     if image.damage:
@@ -138,6 +140,7 @@ def compose(
         world.now_ms,
         names if founds else None,
         starting=True,
+        rules=world.rules,
     )
     state = ClusterState(broker, load_policies(entry_points(group=ENTRY_POINTS)))
     handler = NodeHandler()
@@ -165,7 +168,6 @@ def compose(
     for primary in section.primaries:
         if primary.name != config.broker.name:
             links.configure(primary.name, (str(primary.address),), "primary")
-    node.recover()
     return Clustered(broker, node, links)
 
 

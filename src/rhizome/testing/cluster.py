@@ -139,6 +139,7 @@ class Member(Adopter):
         self.node = self.clustered.node
         self.links = self.clustered.links
         self.links.adopter = self
+        self.node.recover()
 
     def kill(self) -> None:
         """End it without a word; its disk keeps what was written."""

@@ -72,6 +72,51 @@ class Settled(NamedTuple):
     entry: int
 
 
+class Declared(NamedTuple):
+    """An application got its declare-ok for a queue that nobody deletes."""
+
+    broker: str
+    queue: str
+
+
+class Confirmed(NamedTuple):
+    """An application was told that a message is safe."""
+
+    application: str
+    body: str
+
+
+class Consumed(NamedTuple):
+    """An application got a message of a shared queue."""
+
+    application: str
+    body: str
+
+
+class NewsTold(NamedTuple):
+    """An application published to subscribers."""
+
+    application: str
+    body: str
+
+
+class NewsHeard(NamedTuple):
+    """A subscriber got what was published."""
+
+    application: str
+    body: str
+
+
+class Subscribed(NamedTuple):
+    """A subscriber's private queue is bound and consumed."""
+
+    application: str
+
+
+class SubscriberGone(NamedTuple):
+    application: str
+
+
 class LeaseGained(NamedTuple):
     """A broker holds a lease, and held none before (R9)."""
 

@@ -159,7 +159,7 @@ def test_headers_decide_wherever_the_queue_is(cluster: CoreCluster, at: str) -> 
     bind(client, queue_at(client, "q1", "b1"), "amq.headers", colour="red")
     bind(client, queue_at(client, "q3", "b3"), "amq.headers", colour="red", size="big")
     mine = private_queue(other)
-    bind(other, mine, "amq.headers", size="big", **{"x_match": "any"})
+    bind(other, mine, "amq.headers", size="big", x_match="any")
     other.consume(mine, no_ack=True)
     client.publish("amq.headers", "", b"1", Properties(headers={"colour": "red"}))
     client.publish("amq.headers", "", b"2", Properties(headers={"colour": "red", "size": "big"}))

@@ -1,0 +1,236 @@
+"""The scenario "cluster": whole brokers with applications on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rhizome.broker.queue import Queue
+from rhizome.cluster.consensus import Rules
+from rhizome.cluster.identity import PRIMARY, SECONDARY
+from rhizome.testing.sim.broker_program import BrokerProgram
+from rhizome.testing.sim.checkers import (
+    Checker,
+    CommittedStateNeverLost,
+    OneRootPerTerm,
+    OneRootServes,
+    StateAgreesOnAllBrokers,
+)
+from rhizome.testing.sim.observations import (
+    Confirmed,
+    Consumed,
+    Declared,
+    Healed,
+    NewsHeard,
+    NewsTold,
+    Subscribed,
+    SubscriberGone,
+)
+from rhizome.testing.sim.process import Process
+from rhizome.testing.sim.run import RunOptions, Simulation, drawn
+from rhizome.testing.sim.world import SECOND, World
+
+ARRIVE_US = 10 * SECOND
+
+
+def programs(checker: Checker) -> list[BrokerProgram]:
+    return [each for each in checker.watch.brokers.values() if isinstance(each, BrokerProgram)]
+
+
+class DeclareOkMeansKnown(Checker):
+    """R10: after declare-ok every broker with a lease knows the queue; nobody ever forgets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._declared: dict[str, str] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Declared: self._note}
+
+    def _note(self, seen: Declared) -> None:
+        self._declared[seen.queue] = seen.broker
+        for program in programs(self):
+            if program.has_lease() and not _knows(program, seen.queue):
+                self.fail(
+                    f"{seen.broker} has its declare-ok for {seen.queue}, and {program.name} holds "
+                    f"a lease and doesn't know it: {program.explain()}"
+                )
+
+    def final(self) -> None:
+        for program in programs(self):
+            for queue, broker in self._declared.items():
+                if not _knows(program, queue):
+                    self.fail(f"{program.name} lacks {queue}, which {broker} declared")
+
+
+def _knows(program: BrokerProgram, queue: str) -> bool:
+    vhost = program.broker.state.vhosts.get("/")
+    return vhost is not None and queue in vhost.queues
+
+
+class NoBounceNoDoubleDelivery(Checker):
+    """O33, A3: a subscriber hears no news twice, and those of one teller in their order. Once the
+    faults are over, everybody hears all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heard: dict[str, dict[str, int]] = {}
+        self._subscribed: dict[str, int] = {}
+        self._told: list[tuple[int, str]] = []
+        self._healed_us = -1
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            NewsHeard: self._note_heard,
+            NewsTold: self._note_told,
+            Subscribed: self._note_subscribed,
+            SubscriberGone: self._note_gone,
+            Healed: self._note_healed,
+        }
+
+    def _note_healed(self, _: Healed) -> None:
+        self._healed_us = self.watch.world.now_us
+
+    def _note_subscribed(self, seen: Subscribed) -> None:
+        self._subscribed[seen.application] = self.watch.world.now_us
+
+    def _note_gone(self, seen: SubscriberGone) -> None:
+        self._subscribed.pop(seen.application, None)
+
+    def _note_told(self, seen: NewsTold) -> None:
+        self._told.append((self.watch.world.now_us, seen.body))
+
+    def _note_heard(self, seen: NewsHeard) -> None:
+        heard = self._heard.setdefault(seen.application, {})
+        teller, _, number = seen.body.rpartition("/")
+        last = heard.get(teller, 0)
+        if int(number) <= last:
+            self.fail(f"{seen.application} heard {seen.body} after {teller}/{last}")
+        heard[teller] = int(number)
+
+    def final(self) -> None:
+        end_us = self.watch.world.now_us
+        due = [
+            body
+            for told_us, body in self._told
+            if self._healed_us + 2 * ARRIVE_US <= told_us <= end_us - ARRIVE_US
+        ]
+        for application, since_us in self._subscribed.items():
+            heard = self._heard.get(application, {})
+            for body in due:
+                teller, _, number = body.rpartition("/")
+                if since_us < self._healed_us + ARRIVE_US and heard.get(teller, 0) < int(number):
+                    self.fail(f"{application} never heard {body}, told after all faults were over")
+
+
+class NoConfirmedMessageLost(Checker):
+    """What was confirmed was consumed, or is still in its queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._confirmed: dict[str, str] = {}
+        self._consumed: dict[str, None] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Confirmed: self._note_confirmed, Consumed: self._note_consumed}
+
+    def _note_confirmed(self, seen: Confirmed) -> None:
+        self._confirmed[seen.body] = seen.application
+
+    def _note_consumed(self, seen: Consumed) -> None:
+        self._consumed[seen.body] = None
+
+    def final(self) -> None:
+        kept = self._kept()
+        for body, application in self._confirmed.items():
+            if body not in self._consumed and body not in kept:
+                self.fail(f"{body} was confirmed to {application}, and is nowhere")
+
+    def _kept(self) -> set[str]:
+        kept: set[str] = set()
+        for program in programs(self):
+            for queue in program.broker.shared.values():
+                if queue.away is None:
+                    kept.update(_bodies(queue))
+        return kept
+
+
+def _bodies(queue: Queue) -> list[str]:
+    messages = [message for lane in queue.lanes for message in lane.resident()]
+    messages.extend(queue.unacked_messages())
+    contents = [bytes(message.content) for message in messages]
+    for lane in queue.lanes:
+        for _, position in lane.paged.positions():
+            contents.append(bytes(queue.broker.pager.read_one(position).content))
+    return [_body_of(content) for content in contents]
+
+
+def _body_of(content: bytes) -> str:
+    header = 8 + int.from_bytes(content[3:7], "big")
+    return content[header + 7 : -1].decode()
+
+
+class AllJoined(Checker):
+    """Once the faults are over every broker serves again."""
+
+    def __init__(self, expected: list[str]) -> None:
+        super().__init__()
+        self._expected = expected
+
+    def final(self) -> None:
+        running = {program.name: program for program in programs(self)}
+        for name in self._expected:
+            program = running.get(name)
+            if program is None:
+                self.fail(f"{name} doesn't run at the end")
+            elif not program.node.ready or program.node.isolated:
+                self.fail(f"{name} has not joined: {program.explain()}")
+
+
+class ClusterScenario:
+    """Hosts b1, ... for primaries and s1, ... for secondaries."""
+
+    name = "cluster"
+
+    def build(self, world: World, options: RunOptions) -> Simulation:
+        primaries = [f"b{n + 1}" for n in range(drawn(world, "brokers", options.brokers))]
+        secondaries = [f"s{n + 1}" for n in range(drawn(world, "secondaries", options.secondaries))]
+        names = [*primaries, *secondaries]
+        simulation = Simulation(
+            world,
+            [
+                OneRootPerTerm(),
+                CommittedStateNeverLost(),
+                StateAgreesOnAllBrokers(),
+                OneRootServes(),
+                DeclareOkMeansKnown(),
+                NoBounceNoDoubleDelivery(),
+                NoConfirmedMessageLost(),
+                AllJoined(names),
+            ],
+        )
+        rules = Rules(**dict.fromkeys(options.broken, False))
+        simulation.processes = [
+            _process(
+                simulation, name, PRIMARY if name in primaries else SECONDARY, primaries, rules
+            )
+            for name in names
+        ]
+        simulation.plan.may_lose_disk = _never
+        return simulation
+
+
+def _never(name: str) -> bool:
+    """Without copies a lost disk is lost messages: not promised to be survived yet."""
+    return False
+
+
+def _process(
+    simulation: Simulation, name: str, role: str, primaries: list[str], rules: Rules
+) -> Process:
+    return Process(
+        simulation.world,
+        simulation.network,
+        name,
+        lambda host: BrokerProgram(host, name, role, primaries, simulation.watch, rules),
+    )

@@ -1,0 +1,45 @@
+"""Whole brokers with applications on them, in a simulated world."""
+
+from __future__ import annotations
+
+import pytest
+
+from rhizome.testing.sim.run import Outcome, RunOptions
+from rhizome.testing.sim.scenarios import run_named
+
+OPTIONS = RunOptions(brokers=(3, 4), secondaries=(0, 2), minutes=1.5)
+SEEDS = range(3)
+SOAK_SEEDS = range(3, 60)
+
+
+def _check(outcome: Outcome) -> None:
+    tail = "\n".join(outcome.tail)
+    assert outcome.passed, f"seed {outcome.seed}: {outcome.checker}: {outcome.text}\n{tail}"
+    for kind in ("Declared", "Confirmed", "Consumed", "NewsHeard"):
+        assert outcome.counts.get(kind, 0) > 0, f"seed {outcome.seed} shows nothing: no {kind}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.timeout(600)
+def test_a_cluster_keeps_its_promises_under_faults(seed: int) -> None:
+    _check(run_named("cluster", seed, OPTIONS))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", SOAK_SEEDS)
+def test_many_clusters_keep_their_promises(seed: int) -> None:
+    _check(run_named("cluster", seed, OPTIONS))
+
+
+def test_a_declare_ok_that_comes_too_early_is_caught() -> None:
+    """R10 is broken on purpose."""
+    broken = RunOptions(brokers=(3, 3), secondaries=(1, 1), minutes=1, broken=["settled_before_ok"])
+    outcome = run_named("cluster", 0, broken)
+    assert outcome.checker == "DeclareOkMeansKnown", outcome.text
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    short = RunOptions(brokers=(3, 3), secondaries=(1, 1), minutes=0.1)
+    first, second = (run_named("cluster", 7, short) for _ in range(2))
+    assert first.events > 0
+    assert first.digest == second.digest
