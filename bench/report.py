@@ -18,6 +18,7 @@ from scenarios import (
     RESTART_SECONDS_MAX,
     RESTART_TITLE,
     THROUGHPUT,
+    all_names,
 )
 
 Run = dict[str, Any]
@@ -147,19 +148,38 @@ def history_line(run: Run) -> Run:
     return {**facts, "numbers": numbers}
 
 
+def merged(runs: list[Run]) -> Run:
+    """The newest measurement of each scenario, with when and at which commit it was made.
+
+    A scenario is taken whole from one run: figures of two brokers are comparable only if they were
+    measured in turn. Quick runs prove nothing and are left out.
+    """
+    found: Run = {"versions": {}, "scenarios": {}, "quick": False}
+    for run in sorted((run for run in runs if not run["quick"]), key=lambda run: run["date"]):
+        circumstances = {key: run[key] for key in ("date", "commit", "runs", "seconds")}
+        measured = {name: {**one, **circumstances} for name, one in run["scenarios"].items()}
+        found = {
+            **run,
+            "versions": {**found["versions"], **run["versions"]},
+            "scenarios": {**found["scenarios"], **measured},
+        }
+    return found
+
+
 def markdown(run: Run) -> str:
+    """The table of a merged run."""
     versions = ", ".join(f"{who}: {version}" for who, version in run["versions"].items())
     parts = [
         "# Benchmark results",
-        f"{run['date']}, commit {run['commit']}; {versions}; {run['cores']} cores shared by broker "
-        f"and generator, Linux {run['kernel']}, Python {run['python']}. Median of {run['runs']} "
-        f"alternating runs of {run['seconds']:g} s. Every message is checked by the generator. "
-        "Made by `make bench`; do not edit.",
+        f"{versions}; {run['cores']} cores shared by broker and generator, Linux {run['kernel']}, "
+        f"Python {run['python']}. Brokers are measured in turn; every message is checked by the "
+        "generator. Made by `make bench`; do not edit.",
         "![rates and CPU](results.svg)",
         throughput_table(run),
         latency_table(run),
         other_table(run),
         "## Targets\n\n```\n" + checks_as_text(checks(run)) + "\n```",
+        when_table(run),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -228,6 +248,21 @@ def other_table(run: Run) -> str:
         for name, title, key in wanted
     ]
     return "## Memory and restart\n\n" + table(["", "RabbitMQ", "Rhizome", "targets"], rows)
+
+
+def when_table(run: Run) -> str:
+    """Which scenarios were measured when; those that no run has measured are named too."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name in all_names():
+        one = run["scenarios"].get(name)
+        facts = ("not measured", "", "", "")
+        if one is not None:
+            facts = (one["date"], one["commit"], str(one["runs"]), f"{one['seconds']:g}")
+        groups.setdefault(facts, []).append(name)
+    rows = [[*facts, ", ".join(names)] for facts, names in sorted(groups.items())]
+    heads = ["measured", "commit", "runs (median)", "seconds", "scenarios"]
+    note = "Backlogs, restarts and idle connections are measured once per run.\n\n"
+    return "## When\n\n" + note + table(heads, rows)
 
 
 # ---- the chart: two panels of horizontal bars on logarithmic axes --------------------------------

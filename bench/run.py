@@ -1,8 +1,8 @@
 """`make bench`: Rhizome and RabbitMQ measured by the same generator, in turn, on this machine.
 
 Writes bench/results/DATE.json and a line of bench/history.jsonl; a complete run, or one with
---write, also writes the table bench/RESULTS.md and the chart bench/results.svg. Exit status 1 means
-that a target was missed.
+--write, also writes the table bench/RESULTS.md and the chart bench/results.svg, from the newest
+results of every scenario. Exit status 1 means that a target was missed.
 """
 
 from __future__ import annotations
@@ -165,8 +165,10 @@ def write(run: dict[str, Any], complete: bool) -> None:
     with (HERE / "history.jsonl").open("a") as history:
         history.write(json.dumps(report.history_line(run)) + "\n")
     if complete:
-        (HERE / "RESULTS.md").write_text(report.markdown(run))
-        (HERE / "results.svg").write_text(report.chart(run))
+        stored = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+        newest = report.merged(stored)
+        (HERE / "RESULTS.md").write_text(report.markdown(newest))
+        (HERE / "results.svg").write_text(report.chart(newest))
 
 
 def main() -> int:

@@ -99,10 +99,39 @@ def test_a_quick_run_says_nothing_about_absolute_limits(report: ModuleType) -> N
 
 
 def test_table_and_chart_show_what_was_measured(report: ModuleType) -> None:
-    run = run_with(auto_16=throughput(4_000_000.0, 0.25))
+    run = report.merged([run_with(auto_16=throughput(4_000_000.0, 0.25))])
     text = report.markdown(run)
     assert "| 90k | 4M | 44.4x | 20 | 0.25 | 0.0125x | 1.48 | pass |" in text
     assert "3 of 3 targets met" in text
     chart = report.chart(run)
     assert chart.count("<rect") == 1 + 2 + 4  # background, legend, two bars in two panels
     assert "16 B, auto-ack" in chart
+
+
+def test_the_table_has_the_newest_measurement_of_each_scenario(report: ModuleType) -> None:
+    older = run_with(auto_16=throughput(1.0, 9.0), idle={"rhizome": {"kib_each": 30.0}})
+    newer = {**run_with(auto_16=throughput(4_000_000.0, 0.25)), "date": "2026-02-01T00:00:00Z"}
+    run = report.merged([newer, older])
+    assert run["scenarios"]["auto-16"]["medians"] == throughput(4_000_000.0, 0.25)
+    assert verdicts(report, run)["idle: KiB per connection"]
+    text = report.markdown(run)
+    assert "| 2026-01-01T00:00:00Z | abc | 3 | 4 | idle |" in text
+    assert "| 2026-02-01T00:00:00Z | abc | 3 | 4 | auto-16 |" in text
+    assert "| not measured |  |  |  | auto-128, " in text
+
+
+def test_a_scenario_is_never_made_up_of_two_runs(report: ModuleType) -> None:
+    older = run_with(auto_16=throughput(4_000_000.0, 0.25))
+    newer = run_with(auto_16={"rhizome": {"rate": 1.0, "cpu_per_million": 1.0}})
+    run = report.merged([older, {**newer, "date": "2026-02-01T00:00:00Z"}])
+    assert "rabbitmq" not in run["scenarios"]["auto-16"]["medians"]
+
+
+def test_a_quick_run_is_not_shown(report: ModuleType) -> None:
+    kept = run_with(auto_16=throughput(4_000_000.0, 0.25))
+    quick = {
+        **run_with(auto_16=throughput(1.0, 9.0)),
+        "quick": True,
+        "date": "2026-02-01T00:00:00Z",
+    }
+    assert report.merged([kept, quick]) == report.merged([kept])
