@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 STATM: Final = Path("/proc/self/statm")
+PROCESSOR_PRESSURE: Final = Path("/proc/pressure/cpu")
 FILE_DESCRIPTORS: Final = "/proc/self/fd"
 MEMORY_LIMITS: Final = (
     "/sys/fs/cgroup/memory.max",
@@ -19,6 +20,15 @@ MEMORY_LIMITS: Final = (
 def resident_set_bytes() -> int:
     try:
         return int(STATM.read_text().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def processors_waited_for_us() -> int:
+    """For how long at least one process on this machine had to wait for a processor; 0: unknown."""
+    try:
+        some = PROCESSOR_PRESSURE.read_text().splitlines()[0]
+        return int(some.partition("total=")[2])
     except (OSError, IndexError, ValueError):
         return 0
 

@@ -3,14 +3,16 @@
 Whoever waits in epoll has let its processor halt, and to wake that (worst of all in a virtual
 machine) can take longer than everything the broker does with a message. While messages come at
 short intervals, the loop is therefore kept polling for at most ``window_us`` after the last of
-them. There are three bounds on what that may cost:
+them. There are four bounds on what that may cost:
 
 - It begins only when input came twice within a window. A broker at rest, or one with a message
   now and then, never polls; its own ticks are no input.
 - Between two looks it yields the processor. Whoever else can run, runs.
-- If it then has to wait for the processor, others have use for it, and a process that sleeps is
-  preferred to one that never does: it gives up polling for a while, and for longer if that happens
-  again and again.
+- It is given up as long as processors are wanted: as long as somebody on this machine, be it
+  another broker, waits for one for a good part of the time. Then they don't halt, and who sleeps
+  is preferred to who never does.
+- If one look comes late after the other, it is given up for a while, and for longer each time that
+  happens again: others wanted the processor, or the broker was at work and had no sleep to avoid.
 """
 
 from __future__ import annotations
@@ -20,11 +22,18 @@ from typing import Any, Final, final
 
 from mypy_extensions import i64
 
-YIELD_LOST_NS: Final = 1_000_000
-"""Yielding for this long means that the processor is wanted: less is a neighbour's short turn."""
+LATE_NS: Final = 1_000_000
+"""A look this long after the one before is late; a neighbour's short turn takes less."""
 
 PAUSE_NS_MIN: Final = 100_000_000
-PAUSE_NS_MAX: Final = 1_000_000_000
+PAUSE_NS_MAX: Final = 3_200_000_000
+UNTROUBLED_NS: Final = 1_000_000_000
+"""After so long without a late look the next pause is a short one again."""
+
+WANTED_PERCENT: Final = 25
+"""Processors are wanted if somebody waited for one in more than this part of the time. A client
+that shares the broker's processor waits for the next yield with each message: some 5 percent.
+"""
 
 
 @final
@@ -37,9 +46,13 @@ class BusyPoll:
     yield_processor: Callable[[], None]
     polling: bool
     input_ns: i64
+    looked_ns: i64
     paused_until_ns: i64
     pause_ns: i64
     polls: i64
+    wanted: bool
+    waited_us: i64
+    waited_at_ns: i64
 
     def __init__(
         self,
@@ -55,9 +68,13 @@ class BusyPoll:
         self.polling = False
         # Long ago: the first input is no second one.
         self.input_ns = -(1 << 62)
+        self.looked_ns = 0
         self.paused_until_ns = 0
         self.pause_ns = PAUSE_NS_MIN
         self.polls = 0
+        self.wanted = False
+        self.waited_us = 0
+        self.waited_at_ns = 0
 
     def input_came(self) -> None:
         """Clients have sent something: if that was soon after the last time, expect more."""
@@ -66,27 +83,47 @@ class BusyPoll:
         now_ns: i64 = self.clock_ns()
         gap_ns: i64 = now_ns - self.input_ns
         self.input_ns = now_ns
-        if not self.polling and gap_ns <= self.window_ns and now_ns >= self.paused_until_ns:
+        if self.polling:
+            self._look(now_ns)
+        elif gap_ns <= self.window_ns and self._may_poll(now_ns):
             self.polling = True
+            self.looked_ns = now_ns
             self.loop.call_soon(self._poll)
+
+    def processors_waited_for(self, total_us: i64) -> None:
+        """About once a second: for how long anybody has waited for a processor since it started.
+
+        That is what Linux counts as pressure; where it is not known, it does not grow.
+        """
+        now_ns: i64 = self.clock_ns()
+        waited_ns: i64 = (total_us - self.waited_us) * 1000
+        self.wanted = waited_ns * 100 > (now_ns - self.waited_at_ns) * WANTED_PERCENT
+        self.waited_us = total_us
+        self.waited_at_ns = now_ns
 
     def _poll(self) -> None:
         """Runs once per iteration of the loop, which looks at the sockets without waiting."""
         self.polls += 1
         now_ns: i64 = self.clock_ns()
-        if now_ns - self.input_ns >= self.window_ns:
-            self.polling = False
-            return
-        self.yield_processor()
-        back_ns: i64 = self.clock_ns()
-        if back_ns - now_ns >= YIELD_LOST_NS:
-            self.polling = False
-            self._pause(back_ns)
-            return
-        self.loop.call_soon(self._poll)
+        self._look(now_ns)
+        if now_ns - self.input_ns < self.window_ns and self._may_poll(now_ns):
+            self.yield_processor()
+            now_ns = self.clock_ns()
+            self._look(now_ns)
+            if self._may_poll(now_ns):
+                self.loop.call_soon(self._poll)
+                return
+        self.polling = False
 
-    def _pause(self, now_ns: i64) -> None:
-        if now_ns - self.paused_until_ns < PAUSE_NS_MAX:
+    def _may_poll(self, now_ns: i64) -> bool:
+        return not self.wanted and now_ns >= self.paused_until_ns
+
+    def _look(self, now_ns: i64) -> None:
+        late_ns: i64 = now_ns - self.looked_ns
+        self.looked_ns = now_ns
+        if late_ns < LATE_NS:
+            return
+        if now_ns - self.paused_until_ns < UNTROUBLED_NS:
             self.pause_ns = min(self.pause_ns * 2, PAUSE_NS_MAX)
         else:
             self.pause_ns = PAUSE_NS_MIN

@@ -14,7 +14,11 @@ from rhizome.journal import compaction
 from rhizome.journal.checkpoint import CheckpointBuilder
 from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.store import Store
-from rhizome.management.process import machine_memory_bytes, resident_set_bytes
+from rhizome.management.process import (
+    machine_memory_bytes,
+    processors_waited_for_us,
+    resident_set_bytes,
+)
 from rhizome.server.config import Config
 from rhizome.server.memory import trim_malloc
 from rhizome.server.shell import Shell
@@ -42,6 +46,7 @@ class Maintenance:
         self.appended_last = 0
 
     def run(self) -> None:
+        self.shell.busy_poll.processors_waited_for(processors_waited_for_us())
         self.check_alarms()
         self.compact()
         if self.store.checkpoint_due() or self._is_resting():
