@@ -34,9 +34,6 @@ QUEUES: Final = (
     *("bridge.ev", "bridge.pair", "bridge.amq.fanout", "bridge.odd"),
 )
 DEDUP: Final[dict[str, object]] = {"x-dedup": "message-id"}
-COMMAND: Final = (
-    "from rhizome.cli.main import COMMANDS, main;COMMANDS['bridge'] = 'rhizome.cli.bridge'; main()"
-)
 
 
 class BridgeProcess:
@@ -51,7 +48,7 @@ class BridgeProcess:
 
     def start(self) -> None:
         """Start it, and return at once."""
-        command = [sys.executable, "-c", COMMAND, "bridge", "--json", *self._arguments]
+        command = [sys.executable, "-m", "rhizome", "bridge", "--json", *self._arguments]
         with self._output.open("ab") as output:
             self._start = output.tell()
             self._process = subprocess.Popen(

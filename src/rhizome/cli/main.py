@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "publish": "rhizome.cli.publish",
     "consume": "rhizome.cli.consume",
     "browse": "rhizome.cli.browse",
+    "bridge": "rhizome.cli.bridge",
     "bench": "rhizome.cli.bench",
     "journal": "rhizome.cli.journal",
     "sim": "rhizome.cli.sim",
