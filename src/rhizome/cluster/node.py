@@ -495,7 +495,7 @@ class Node(Cluster):
         self.isolated = isolated
         if isolated:
             reason = self.consensus.status().waits_for
-            self.broker.isolate(f"broker '{self.me.name}' is isolated: {reason}")
+            self.broker.isolate(f"broker '{self.me.name}' is isolated: it waits for {reason}")
         elif self.ready:
             self.broker.isolate("")
 
@@ -553,7 +553,8 @@ class Node(Cluster):
             reason = self.consensus.status().waits_for
             self.proposals.give_up(
                 self.now_ms,
-                f"broker '{self.me.name}' is isolated and can't change the cluster: {reason}",
+                f"broker '{self.me.name}' is isolated and can't change the cluster: "
+                f"it waits for {reason}",
             )
 
     def _explain_waiting(self) -> None:

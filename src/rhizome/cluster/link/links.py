@@ -38,7 +38,14 @@ from rhizome.cluster.link.link import (
 from rhizome.cluster.link.opening import Opening
 from rhizome.cluster.link.peers import LinkSettings, Peer
 from rhizome.cluster.link.proof import Chance, Dialler, LinkKey
-from rhizome.errors import AmqpError, ConnectionForced, InternalFault, NotAllowed, SyntaxErrorFault
+from rhizome.errors import (
+    AccessRefused,
+    AmqpError,
+    ConnectionForced,
+    InternalFault,
+    NotAllowed,
+    SyntaxErrorFault,
+)
 
 LINKED_ALREADY: Final = "these brokers are linked already"
 NOBODY: Final = Hello("", "0" * 32, "0")
@@ -301,6 +308,11 @@ class Links(LinkOwner):
         """Called by ``Opening``: the peer has closed the connection instead."""
         if code == ConnectionForced.code:
             link.lost(LINKED_ALREADY)
+        elif code == AccessRefused.code:
+            link.lost(
+                f"refused by {link.name} at {link.address}, which has another cluster key or "
+                f"doesn't take this broker; its log says more: {reason}"
+            )
         else:
             link.lost(f"refused by {link.name} at {link.address}: {reason}")
 
