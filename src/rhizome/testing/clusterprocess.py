@@ -8,10 +8,12 @@ wants to say which broker it talks to uses ``brokers``.
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import signal
+import time
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -43,19 +45,21 @@ class ClusterProcess:
         self._key.write_text(secrets.token_urlsafe(32))
         self._key.chmod(0o600)
         self.brokers: dict[str, BrokerProcess] = {}
+        self._paused: set[str] = set()
         names = [f"b{number + 1}" for number in range(primaries)]
         others = [f"s{number + 1}" for number in range(secondaries)]
         for name in [*names, *others]:
             self.brokers[name] = BrokerProcess(directory / name)
-        listed = [f"{name}={self.host}:{self.brokers[name].port}" for name in names]
+        self._listed = [f"{name}={self.host}:{self.brokers[name].port}" for name in names]
         for name, broker in self.brokers.items():
             role = "primary" if name in names else "secondary"
-            broker.add_arguments(self._arguments(name, role, listed))
+            broker.add_arguments(self.arguments(name, role))
 
-    def _arguments(self, name: str, role: str, primaries: Iterable[str]) -> list[str]:
+    def arguments(self, name: str, role: str) -> list[str]:
+        """What makes a broker one of this cluster, on the command line."""
         arguments = ["--name", name, "--role", role, "--machine", f"machine-{name}"]
         arguments += ["--cluster-key-file", str(self._key)]
-        for primary in primaries:
+        for primary in self._listed:
             arguments += ["--primary", primary]
         return arguments
 
@@ -83,13 +87,27 @@ class ClusterProcess:
     def running(self) -> list[BrokerProcess]:
         return [broker for broker in self.brokers.values() if broker.is_running()]
 
+    def names(self) -> list[str]:
+        """The brokers that run and are not paused."""
+        return [
+            name
+            for name, broker in self.brokers.items()
+            if broker.is_running() and name not in self._paused
+        ]
+
     # --- life
 
     def start(self) -> None:
         """Start all brokers and return once they agree on a root and are linked."""
-        with ThreadPoolExecutor(len(self.brokers)) as pool:
-            list(pool.map(BrokerProcess.start, self.brokers.values()))
+        self._start(list(self.brokers.values()))
         self.wait_until_whole()
+
+    def _start(self, brokers: list[BrokerProcess]) -> None:
+        """Together: the first of them can't be ready alone."""
+        for broker in brokers:
+            broker.launch()
+        for broker in brokers:
+            broker.wait_until_ready(AGREE_SECONDS_MAX)
 
     def stop(self) -> list[int]:
         """Stop all brokers that run; their exit codes."""
@@ -104,6 +122,23 @@ class ClusterProcess:
     def kill(self) -> None:
         for broker in self.running():
             broker.kill()
+        self._paused.clear()
+
+    def pause(self, name: str) -> None:
+        """Stop a broker in its tracks (SIGSTOP); its sockets stay open."""
+        os.kill(self.brokers[name].pid, signal.SIGSTOP)
+        self._paused.add(name)
+
+    def resume(self, name: str) -> None:
+        os.kill(self.brokers[name].pid, signal.SIGCONT)
+        self._paused.discard(name)
+
+    def make_whole(self) -> None:
+        """Resume and start again whoever doesn't run, and wait until all are linked."""
+        for name in list(self._paused):
+            self.resume(name)
+        self._start([each for each in self.brokers.values() if not each.is_running()])
+        self.wait_until_whole()
 
     def printed(self) -> str:
         return "\n".join(f"--- {name}\n{each.printed()}" for name, each in self.brokers.items())
@@ -125,8 +160,7 @@ class ClusterProcess:
 
     def root(self) -> str:
         """The root that all running brokers name; "" if they don't agree."""
-        running = [name for name, broker in self.brokers.items() if broker.is_running()]
-        seen = {self._root_seen_by(name) for name in running}
+        seen = {self._root_seen_by(name) for name in self.names()}
         return seen.pop() if len(seen) == 1 else ""
 
     def _root_seen_by(self, name: str) -> str:
@@ -135,19 +169,41 @@ class ClusterProcess:
 
     def wait_for_root(self, but: str = "") -> str:
         """Wait until all running brokers name the same root, and not ``but``."""
+        return self.wait_for_new_root(but)[0]
+
+    def wait_for_new_root(self, but: str) -> tuple[str, float]:
+        """As `wait_for_root`, with the seconds that it took."""
+        begun = time.monotonic()
 
         def agreed() -> str:
             root = self.root()
             return root if root != but else ""
 
-        return wait_until(agreed, f"a root other than {but!r}", AGREE_SECONDS_MAX)
+        root = wait_until(agreed, f"a root other than {but!r}", AGREE_SECONDS_MAX)
+        return root, time.monotonic() - begun
+
+    def broker_status(self, name: str) -> str:
+        """What a broker says of itself: `ready`, `isolated`, ...; "" if it doesn't answer."""
+        for broker in self.status(name).get("brokers", []):
+            if broker["name"] == name:
+                return str(broker["status"])
+        return ""
+
+    def wait_for_status(self, name: str, *wanted: str) -> str:
+        """Wait until a broker says one of these of itself."""
+
+        def said() -> str:
+            status = self.broker_status(name)
+            return status if status in wanted else ""
+
+        return wait_until(said, f"{name} to be {' or '.join(wanted)}", AGREE_SECONDS_MAX)
 
     def wait_until_whole(self) -> None:
         """Wait until all running brokers have the same root and see each other serve."""
         wait_until(self._is_whole, "all brokers to be linked", AGREE_SECONDS_MAX)
 
     def _is_whole(self) -> bool:
-        running = [name for name, broker in self.brokers.items() if broker.is_running()]
+        running = self.names()
         for name in running:
             seen = {each["name"]: each for each in self.status(name).get("brokers", [])}
             for other in running:

@@ -158,6 +158,19 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start the broker and return once it has printed its `ready` line."""
+        self.launch()
+        self.wait_until_ready()
+
+    def wait_until_ready(self, seconds: float = START_SECONDS_MAX) -> None:
+        """Wait for the `ready` line of a broker that was launched."""
+        try:
+            wait_until(self._said_ready, "the broker's ready line", seconds)
+        except TimeoutError as error:
+            self.kill()
+            raise BrokerProcessError(f"{error}\n{self.printed()}") from None
+
+    def launch(self) -> None:
+        """Start the broker, which may never become ready."""
         if self._process is not None:
             raise BrokerProcessError(f"broker {self._process.pid} is already running")
         with self.output.open("ab") as output:
@@ -170,11 +183,6 @@ class BrokerProcess:
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
             )
         self._guard = _start_guard(self._process.pid)
-        try:
-            wait_until(self._said_ready, "the broker's ready line", START_SECONDS_MAX)
-        except TimeoutError as error:
-            self.kill()
-            raise BrokerProcessError(f"{error}\n{self.printed()}") from None
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask the broker to close, wait for it, and return its exit code."""
