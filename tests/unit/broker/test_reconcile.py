@@ -201,3 +201,17 @@ def test_damaged_snapshot_changes_nothing() -> None:
     data = state.snapshot(transient=True)
     with pytest.raises(DamagedCommandError):
         reconcile(state, data[:-1])
+
+
+def test_binding_made_anew_with_its_arguments_in_another_order_is_the_same() -> None:
+    first: list[Command] = [
+        DeclareQueue("/", "q"),
+        Bind("/", "amq.match", "q", arguments={"a": 1, "b": 2}),
+    ]
+    again: list[Command] = [
+        Unbind("/", "amq.match", "q", arguments={"a": 1, "b": 2}),
+        Bind("/", "amq.match", "q", arguments={"b": 2, "a": 1}),
+    ]
+    state, target = replay(first), replay(first, again)
+    take_in(state, target.snapshot(transient=True))
+    assert state.snapshot(transient=True) == target.snapshot(transient=True)

@@ -242,3 +242,19 @@ def test_damaged_snapshot_is_refused() -> None:
             State.restore(data[:length])
     with pytest.raises(DamagedCommandError, match="follow its end"):
         State.restore(data + b"\0")
+
+
+def test_limit_set_again_has_the_same_place_before_and_after_a_restore() -> None:
+    state = replay(
+        [
+            PutUser("a", ""),
+            PutUser("b", ""),
+            PutLimit("user", "a", "max-queues", 1),
+            PutLimit("user", "b", "max-queues", 1),
+            DeleteLimit("user", "a", "max-queues"),
+        ]
+    )
+    restored = State.restore(state.snapshot())
+    for each in (state, restored):
+        each.apply(PutLimit("user", "a", "max-queues", 2))
+    assert restored.snapshot() == state.snapshot()
