@@ -112,10 +112,6 @@ def _changeable(office: Office) -> Membership:
 
 
 def _propose(office: Office, membership: Membership) -> int:
-    """Of one machine's brokers the root's own vote stays, then that of the first listed (R13)."""
     desk = office.desk
-    first = [v for v in membership.voters if v.name == desk.me.name]
-    others = [v for v in membership.voters if v.name != desk.me.name]
-    votes = {v.name: v for v in one_vote_per_machine(first + others, desk.rules)}
-    voters = tuple(votes[name] for name in membership.names())
+    voters = one_vote_per_machine(membership.voters, desk.me.name, desk.rules)
     return office.append(MEMBERSHIP, payload(Membership(voters))).index

@@ -202,9 +202,9 @@ class Consensus:
         """
         self.machine.begin(now_ms)
         office = self.machine.office
-        if office is None or office.heir or not office.has_room(reserve):
-            return None
-        index = office.append(APPLICATION, data).index
+        index = None
+        if office is not None and not office.heir and office.has_room(reserve):
+            index = office.append(APPLICATION, data).index
         self.machine.end()
         return index
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from rhizome.cluster.consensus.codec import decode
-from rhizome.cluster.consensus.entries import FOUNDING, Founding, Registration
+from rhizome.cluster.consensus.entries import Registration
 from rhizome.cluster.consensus.events import Event
 from rhizome.cluster.consensus.ledger import Ledger
 from rhizome.cluster.consensus.membership import Electorate, Membership, Voter
@@ -112,13 +111,8 @@ class Desk:
         return voter is not None and voter.votes and self.counts(newest, voter)
 
     def founding_uuid(self) -> str:
-        """The cluster UUID in the log's first entry, committed or not; empty if there is none."""
-        if self.registry.cluster_uuid:
-            return self.registry.cluster_uuid
-        log = self.ledger.log
-        if log.start.index or not len(log) or log.entry(1).kind != FOUNDING:
-            return ""
-        return decode(Founding, log.entry(1).payload).cluster_uuid
+        """The cluster that the log belongs to, though its founding may not be committed yet."""
+        return self.ledger.log.founding_uuid or self.registry.cluster_uuid
 
     def linked_voters(self) -> list[str]:
         """The other voters that this broker can ask: linked, and the ones that are meant."""

@@ -26,6 +26,8 @@ class Log:
         self.bytes = 0
         self._base = (base_index, base)
         self.memberships: list[tuple[int, Membership]] = [self._base]
+        self.founding_uuid = ""
+        """The cluster UUID in the newest founding entry here, committed or not."""
         self._entries: list[Entry] = []
 
     @property
@@ -115,6 +117,7 @@ class Log:
         self._entries = entries
         self.bytes = sum(map(size_of, entries))
         self.memberships = [self._base]
+        self.founding_uuid = ""
         for entry in entries:
             self._note_membership(entry)
 
@@ -122,7 +125,10 @@ class Log:
         membership = membership_of(entry)
         if membership is None:
             return
-        if entry.kind == FOUNDING and decode(Founding, entry.payload).parent_uuid:
-            # A forced root asks nobody of the cluster that it leaves (R12).
-            self.memberships.clear()
+        if entry.kind == FOUNDING:
+            founding = decode(Founding, entry.payload)
+            self.founding_uuid = founding.cluster_uuid
+            if founding.parent_uuid:
+                # A forced root asks nobody of the cluster that it leaves (R12).
+                self.memberships.clear()
         self.memberships.append((entry.index, membership))

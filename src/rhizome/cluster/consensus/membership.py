@@ -70,16 +70,21 @@ class Membership:
         return replace(self, voters=tuple(v for v in self.voters if v.name != name))
 
 
-def one_vote_per_machine(voters: Iterable[Voter], rules: Rules) -> tuple[Voter, ...]:
-    """The voters, of which the first of each machine votes and later ones don't (R13)."""
-    seen: dict[str, None] = {}
-    result = []
-    for voter in voters:
-        taken = bool(voter.machine) and voter.machine in seen and rules.one_vote_per_machine
-        if voter.machine:
-            seen[voter.machine] = None
-        result.append(replace(voter, votes=not taken))
-    return tuple(result)
+def one_vote_per_machine(voters: Iterable[Voter], root: str, rules: Rules) -> tuple[Voter, ...]:
+    """The voters, of which one of each machine votes: the root, or else the first (R13)."""
+    listed = list(voters)
+    chosen: dict[str, str] = {v.machine: v.name for v in listed if v.name == root}
+    for voter in listed:
+        chosen.setdefault(voter.machine, voter.name)
+    return tuple(
+        replace(
+            voter,
+            votes=not voter.machine
+            or chosen[voter.machine] == voter.name
+            or not rules.one_vote_per_machine,
+        )
+        for voter in listed
+    )
 
 
 Counts: TypeAlias = Callable[[Membership, Voter], bool]

@@ -82,7 +82,7 @@ class Office:
                 voters.append(Voter(voter.name, hello.uuid, hello.machine))
             elif desk.rules.founding_quorum:
                 voters.append(voter)
-        return Membership(one_vote_per_machine(voters, desk.rules))
+        return Membership(one_vote_per_machine(voters, desk.me.name, desk.rules))
 
     # Entries.
 
@@ -146,7 +146,7 @@ class Office:
         """Told of entries that have just been committed, after the registry was."""
         for entry in entries:
             if entry.term == self.term:
-                self._uncommitted_bytes -= size_of(entry)
+                self._uncommitted_bytes = max(0, self._uncommitted_bytes - size_of(entry))
             if entry.kind == REGISTRATION:
                 self._registering.pop(decode(Registration, entry.payload).name, None)
         if not self.is_ready and self.desk.ledger.commit >= self.first_index:

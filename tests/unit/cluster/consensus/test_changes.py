@@ -241,6 +241,17 @@ def test_a_forced_root_is_alone_and_keeps_what_it_had() -> None:
     assert stage.roots() == ["b3"]
 
 
+def test_brokers_of_the_parent_are_refused_before_the_new_cluster_is_committed() -> None:
+    stage = at_work(THREE)
+    stage.kill("b1")
+    stage.cut("b2", "b3")
+    stage.run(2000)
+    stage.hang_disk("b3")
+    stage.order("b3", lambda core, now: core.force_root(now))
+    stage.link("b2", "b3")
+    assert any("b3 refuses b2" in line for line in stage.lines)
+
+
 def test_others_join_a_forced_root_one_by_one_with_empty_stores() -> None:
     stage = at_work(THREE)
     stage.kill("b1", "b2", "s1")

@@ -66,9 +66,15 @@ def test_who_isnt_the_one_that_is_meant_counts_nowhere() -> None:
 
 def test_of_one_machine_the_first_votes() -> None:
     voters = [Voter("b1", "u", "m"), Voter("b2", "u", "m"), Voter("b3"), Voter("b4")]
-    found = one_vote_per_machine(voters, ALL_RULES)
+    found = one_vote_per_machine(voters, "b4", ALL_RULES)
     assert [voter.votes for voter in found] == [True, False, True, True]
     assert len(Membership(found).voting()) == 3
+
+
+def test_of_the_machine_of_the_root_the_root_votes() -> None:
+    voters = [Voter("b1", "u", "m"), Voter("b2", "u", "m"), Voter("b3", "u", "n")]
+    found = one_vote_per_machine(voters, "b2", ALL_RULES)
+    assert [voter.votes for voter in found] == [False, True, True]
 
 
 def test_settings_that_break_a_lease_are_refused() -> None:
