@@ -390,7 +390,12 @@ class Broker:
         queue.remove_consumer(consumer)
         if consumer.proxy is not None:
             consumer.proxy.detach(consumer)
-        elif queue.definition.auto_delete and queue.consumer_count == 0 and queue.had_consumer:
+        elif queue.had_consumer:
+            self.delete_if_unused(queue)
+
+    def delete_if_unused(self, queue: Queue) -> None:
+        """Delete an auto-delete queue that nobody consumes, or is expected to."""
+        if queue.definition.auto_delete and queue.consumer_count == 0 and queue.expected == 0:
             self.delete_queue(queue)
 
     # ---- blocking publishers --------------------------------------------------------------------

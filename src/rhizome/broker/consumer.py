@@ -48,6 +48,7 @@ class Consumer:
     carrier: Carrier | None
     number: i64
     credit: i64
+    drained_ms: i64
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Consumer:
         self.carrier = None
         self.number = 0
         self.credit = 0
+        self.drained_ms = 0
 
     def can_take(self) -> bool:
         """Whether a delivery fits in the consumer's prefetch, the channel's and the outbox."""

@@ -64,8 +64,11 @@ class Pacing:
     def _is_consumer_busy(self, now_ms: i64) -> bool:
         for level in self.queue.levels:
             for consumer in level.consumers:
-                connection = consumer.channel.connection
-                if now_ms - connection.drained_ms < BUSY_MS and not consumer.is_sated():
+                drained_ms = consumer.channel.connection.drained_ms
+                if consumer.carrier is not None and consumer.credit <= 0:
+                    # The link takes more; it is the application behind it that doesn't.
+                    drained_ms = consumer.drained_ms
+                if now_ms - drained_ms < BUSY_MS and not consumer.is_sated():
                     return True
         return False
 

@@ -43,7 +43,8 @@ class Queue(Destination):
     is ever ready here.
 
     Invariant: ``ready`` is the sum of the lanes' ready messages less those superseded; ``unacked``
-    counts deliveries not yet settled; ``ready_bytes`` adds up the contents of the ready ones,
+    counts deliveries not yet settled; ``expected`` counts the brokers whose consumers may come back
+    when their link does; ``ready_bytes`` adds up the contents of the ready ones,
     ``body_bytes`` their bodies, but only where ``bytes_max`` bounds these.
     """
 
@@ -68,6 +69,7 @@ class Queue(Destination):
     levels: list[Level]
     consumer_count: i64
     had_consumer: bool
+    expected: i64
     active: Consumer | None
     exclusive: bool
     marked: bool
@@ -107,6 +109,7 @@ class Queue(Destination):
         self.levels = []
         self.consumer_count = 0
         self.had_consumer = False
+        self.expected = 0
         self.active = None
         self.exclusive = False
         self.marked = False

@@ -136,3 +136,21 @@ class Reach:
         target = Target(forward, vhost, self.keys)
         self.targets.append(target)
         return target
+
+
+def still_there(targets: list[Target], shared: dict[int, Queue]) -> list[Target]:
+    """The targets without the queues that were deleted in the meantime."""
+    kept: list[Target] = []
+    for target in targets:
+        ids = [queue_id for queue_id in target.queue_ids if queue_id in shared]
+        if len(ids) == len(target.queue_ids):
+            kept.append(target)
+        elif len(ids) > 0 or len(target.exchanges) > 0 or len(target.names) > 0:
+            # Routes share their targets, so this is another one.
+            rest = Target(target.forward, target.vhost, target.keys)
+            rest.queue_ids = ids
+            rest.exchanges = target.exchanges
+            rest.names = target.names
+            rest.relay = target.relay
+            kept.append(rest)
+    return kept

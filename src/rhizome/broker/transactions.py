@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from rhizome.amqp.methods import TxCommitOk, TxRollbackOk, TxSelectOk
+from rhizome.broker.targets import still_there
 from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -49,10 +50,12 @@ def commit(channel: Channel) -> None:
     if transaction is None:
         raise PreconditionFailed("channel is not transactional", 90, 20)
     channel.transaction = Transaction()
+    broker = channel.connection.broker
     for publication in transaction.publications:
         # What was routed to a queue that is gone by now reaches it no more.
         publication.queues = [queue for queue in publication.queues if not queue.deleted]
-    channel.connection.broker.commit_transaction(channel, transaction, TxCommitOk())
+        publication.targets = still_there(publication.targets, broker.shared)
+    broker.commit_transaction(channel, transaction, TxCommitOk())
 
 
 def rollback(channel: Channel) -> None:

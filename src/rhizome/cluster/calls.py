@@ -6,6 +6,7 @@ END_SESSION   a channel is closed: take back what it holds
 PREFETCH      the prefetch of a channel for all its consumers
 CALL          an operation on a queue; answered
 ANSWER        code 0, or the code and text of an error
+ATTACHED      behind the last consumer that is attached again when a link comes back
 BEGIN         the first frame of an edge on a link: its incarnation, and the number of its
               oldest unconfirmed publish
 """
@@ -31,6 +32,7 @@ END_SESSION: Final = 36
 PREFETCH: Final = 37
 CALL: Final = 38
 ANSWER: Final = 39
+ATTACHED: Final = 40
 
 OP_GET: Final = "get"
 OP_COUNTS: Final = "counts"

@@ -20,6 +20,7 @@ from rhizome.cluster.wire import put_publish, put_route
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
     from rhizome.broker.connection import Connection
+    from rhizome.broker.queue import Queue
 
 PENDING_BYTES_MAX: Final = 8 << 20
 """Above this much on its way, publishers wait."""
@@ -110,6 +111,26 @@ class Way(Forward):
         while at < len(self.messages):
             if len(self.targets[at].queue_ids) == 0:
                 self._drop(at)
+            at += 1
+        self._advance()
+
+    def drop_deleted(self, shared: dict[int, Queue]) -> None:
+        """Without a link: give up what is for queues only that were deleted."""
+        at: i64 = 0
+        gone = False
+        judged: Target | None = None
+        while at < len(self.messages):
+            target = self.targets[at]
+            if target is not judged:
+                judged = target
+                gone = True
+                for queue_id in target.queue_ids:
+                    if queue_id in shared:
+                        gone = False
+            message = self.messages[at]
+            if gone and message is not None:
+                self.messages[at] = None
+                self.pending_bytes -= len(message.content) + MESSAGE_OVERHEAD_BYTES
             at += 1
         self._advance()
 

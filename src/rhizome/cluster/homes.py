@@ -36,6 +36,7 @@ from rhizome.cluster.asking import (
 )
 from rhizome.cluster.calls import (
     ATTACH,
+    ATTACHED,
     CALL,
     DETACH,
     END_SESSION,
@@ -408,6 +409,7 @@ class RemoteHome(Away):
             consumer = self.consumers[number]
             if consumer not in attaching:
                 self._attach(consumer, self.owners[number], ReattachCall(self, consumer))
+        self._put(ATTACHED, {})
 
     def disconnect(self) -> None:
         """The link is gone. Deliveries that came over it can't be settled any more; the home has

@@ -7,7 +7,7 @@ the cluster's log than this one waits, with everything behind it, until this bro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from librt.strings import read_i64_be
 from mypy_extensions import i64
@@ -16,6 +16,7 @@ from rhizome.amqp.values import encode_table, read_table
 from rhizome.cluster.calls import (
     ANSWER,
     ATTACH,
+    ATTACHED,
     BEGIN,
     CALL,
     DETACH,
@@ -45,13 +46,18 @@ from rhizome.cluster.wire import (
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
+    from rhizome.broker.queue import Queue
+
+ABANDONED_MS: Final = 10_000
+"""So long after their link went down consumers may still come back to auto-delete queues."""
 
 
 @final
 class Neighbour:
     """Invariant: ``track`` and ``serving`` are there exactly while there is a link; ``taken``
     remembers, for the edge's last incarnation, the last publish that was taken from it. While
-    ``waits`` is set this broker is not ready, and all frames are held.
+    ``waits`` is set this broker is not ready, and all frames are held. ``abandoned`` are
+    auto-delete queues that were consumed over the last link.
     """
 
     broker: Broker
@@ -70,6 +76,8 @@ class Neighbour:
     held_for: i64
     waits: bool
     confirmed: bool
+    abandoned: list[Queue]
+    disconnected_ms: i64
 
     def __init__(self, broker: Broker, applied: Applied, interests: Interests, name: str) -> None:
         self.broker = broker
@@ -88,6 +96,8 @@ class Neighbour:
         self.held_for = 0
         self.waits = False
         self.confirmed = False
+        self.abandoned = []
+        self.disconnected_ms = 0
 
     def is_secondary(self) -> bool:
         return self.role == SECONDARY
@@ -117,8 +127,9 @@ class Neighbour:
         self.way.disconnect()
         self.home.disconnect()
         if self.serving is not None:
-            self.serving.close()
+            self.abandoned.extend(self.serving.close())
             self.serving = None
+        self.disconnected_ms = self.broker.turn.now_ms
         self.broker.committed()
 
     def _note_taken(self) -> None:
@@ -143,6 +154,17 @@ class Neighbour:
 
     def tick(self, now_ms: i64) -> None:
         self.home.tick(now_ms)
+        if self.track is None and now_ms - self.disconnected_ms >= ABANDONED_MS:
+            self._judge_abandoned()
+
+    def _judge_abandoned(self) -> None:
+        """Whoever wanted to consume again does: auto-delete queues without a consumer go."""
+        abandoned = self.abandoned
+        self.abandoned = []
+        for queue in abandoned:
+            queue.expected -= 1
+            if not queue.deleted:
+                self.broker.delete_if_unused(queue)
 
     def end_turn(self) -> None:
         """Before the link is flushed: tell what was settled here and what is safe here."""
@@ -163,6 +185,9 @@ class Neighbour:
 
     def caught_up(self) -> None:
         """This broker has applied more: take up what was held."""
+        if self.track is None and len(self.way.messages) > 0:
+            self.way.drop_deleted(self.broker.shared)
+            self.confirmed = True
         while len(self.held) > 0 and not self.waits and self.applied.index >= self.held_for:
             self.held_for = 0
             held = self.held
@@ -222,6 +247,8 @@ class Neighbour:
             self._begin(serving, table)
         elif method == ATTACH:
             serving.attach(table)
+        elif method == ATTACHED:
+            self._judge_abandoned()
         elif method == DETACH:
             serving.detach(table)
         elif method == DETACHED:

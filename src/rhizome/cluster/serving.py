@@ -151,10 +151,21 @@ class Serving(Carrier):
         self.confirms.published = last
         self.confirms.sent = last
 
-    def close(self) -> None:
-        """The link is gone: take everything back."""
+    def close(self) -> list[Queue]:
+        """The link is gone: take everything back.
+
+        Answers the auto-delete queues that were consumed over it; they stay until it is known
+        whether their consumers come back.
+        """
+        abandoned: dict[Queue, None] = {}
+        for consumer in self.consumers.values():
+            if consumer.queue.definition.auto_delete and not consumer.queue.deleted:
+                abandoned[consumer.queue] = None
+        for queue in abandoned:
+            queue.expected += 1
         self.carrier.lost()
         self.consumers = {}
+        return list(abandoned)
 
     # ---- publishes ------------------------------------------------------------------------------
 
@@ -349,6 +360,7 @@ class Serving(Carrier):
         consumer.carrier = self
         consumer.number = _int(table, "consumer")
         consumer.credit = _int(table, "window")
+        consumer.drained_ms = self.broker.turn.now_ms
         self.consumers[consumer.number] = consumer
         channel.consumers[consumer.tag] = consumer
         self._answer(table, {})
@@ -428,6 +440,7 @@ class Serving(Carrier):
         if consumer is None:
             return
         consumer.credit += read_i64_be(data, at + 4)
+        consumer.drained_ms = self.broker.turn.now_ms
         queue = consumer.queue
         if queue.ready > 0 and not queue.marked:
             queue.touch()

@@ -31,6 +31,7 @@ class ClusterAsCore:
         self.cluster: CoreCluster = make_cluster(3, 1)
         self.place = place
         self._next = 0
+        self.broker = self.cluster["b1"].broker
 
     def member(self) -> Member:
         """The broker that the next client is on. The first queue's home is b1."""
@@ -40,7 +41,9 @@ class ClusterAsCore:
         return self.cluster[among[(self._next - 1) % len(among)]]
 
     def connect(self, **options: int) -> CoreClient:
-        return self.member().connect(**options)
+        member = self.member()
+        self.broker = member.broker
+        return member.connect(**options)
 
     def queue(self, name: str, vhost: str = "/") -> Queue:
         """The queue where it is active."""

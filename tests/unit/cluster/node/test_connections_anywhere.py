@@ -1,0 +1,20 @@
+"""What `tests/unit/broker/test_core_connections.py` says, on any broker of a cluster."""
+
+from anywhere import as_in_cluster
+
+globals().update(
+    as_in_cluster(
+        "test_core_connections",
+        # They hold the syncs of a core, restart it, or wait for half an hour.
+        leave_out=[
+            "test_cancelled_consumer_times_out_too",
+            # They look into the one core that there is.
+            "test_binding_of_a_locked_queue_is_not_removed",
+            "test_congested_queue_pauses_its_publisher_while_its_consumer_is_busy",
+            "test_new_publisher_is_blocked_while_the_alarm_lasts",
+            "test_connection_without_heartbeats_may_be_silent",
+            "test_declare_is_answered_only_when_it_is_synced",
+            "test_what_follows_a_waiting_declare_keeps_its_order",
+        ],
+    )
+)

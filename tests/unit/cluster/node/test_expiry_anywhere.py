@@ -1,0 +1,13 @@
+"""What `tests/unit/broker/test_core_expiry.py` says, on any broker of a cluster."""
+
+from anywhere import as_in_cluster
+
+globals().update(
+    as_in_cluster(
+        "test_core_expiry",
+        # They hold the syncs of a core, restart it, or wait for half an hour.
+        leave_out=[
+            "test_persistent_delayed_message_survives_a_restart",
+        ],
+    )
+)
