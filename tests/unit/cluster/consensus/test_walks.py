@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.unit.cluster.consensus.walk import Walk, Weather
 
@@ -22,6 +24,19 @@ def test_a_walk_without_changes_of_the_membership(seed: int, primaries: int) -> 
 def test_a_walk_with_everything(seed: int, primaries: int) -> None:
     walk = Walk(seed, primaries, secondaries=1)
     walk.go(40, Weather())
+    walk.peace()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 1000),
+    st.integers(2, 5),
+    st.lists(st.sampled_from(list(vars(Weather()))), max_size=30),
+)
+def test_any_sequence_of_events_is_survived(seed: int, primaries: int, kinds: list[str]) -> None:
+    """Shrinks to the shortest story that goes wrong."""
+    walk = Walk(seed, primaries, secondaries=1)
+    walk.follow(kinds)
     walk.peace()
 
 

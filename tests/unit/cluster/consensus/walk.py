@@ -66,6 +66,13 @@ class Walk:
             getattr(self, kind)()
             self.stage.run(self.chance.choice((0, 1, 5, 40)))
 
+    def follow(self, kinds: list[str]) -> None:
+        """Let these things happen, in this order."""
+        self.stage.start(*self.names, *self.others)
+        for kind in kinds:
+            getattr(self, kind)()
+            self.stage.run(self.chance.choice((0, 1, 5, 40)))
+
     def peace(self, patience_ms: int = 40_000) -> None:
         """All faults end; then everything must work again."""
         stage = self.stage
