@@ -55,6 +55,10 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
+    def at(self, host: str) -> Address:
+        """The same for another broker, at ``host`` or ``host:port``; raises InvalidUri."""
+        return _with_host(self, host, host, self.port)
+
 
 def parse_uris(uris: str | Sequence[str]) -> list[Address]:
     """All addresses of one URI or of a list of URIs, in the order in which to try them."""

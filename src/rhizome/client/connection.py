@@ -24,7 +24,14 @@ from rhizome.amqp.properties import Properties
 from rhizome.client.address import Address, Tls, parse_uris
 from rhizome.client.channel import Channel, ReturnCallback
 from rhizome.client.consumer import Consumer
-from rhizome.client.errors import ConnectFailed, ConnectionLost, NotOpen, ProtocolViolation, renewed
+from rhizome.client.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    NotOpen,
+    ProtocolViolation,
+    Redirected,
+    renewed,
+)
 from rhizome.client.events import (
     ChannelEnded,
     ConnectionBlocked,
@@ -46,6 +53,7 @@ WRITE_BYTES_PENDING_MAX: Final = 128 * 1024
 SOCKET_BUFFER_BYTES_HIGH: Final = 1024 * 1024
 COMMAND_INVALID: Final = CommandInvalid.code
 CLOSE_TIMEOUT_S: Final = 5.0
+REDIRECTS_MAX: Final = 3
 SOCKET_CLOSE_TIMEOUT_S: Final = 1.0
 TICK_S_DEFAULT: Final = 1.0
 
@@ -76,7 +84,8 @@ def connect(
 
     `uri` is one URI, whose host part may list several `host:port` separated by commas, or a list
     of URIs. Addresses are tried in order; ConnectFailed tells why each of them failed. A broker
-    that refuses the login or the vhost ends the search: the others would, too.
+    that refuses the login or the vhost ends the search: the others would, too. A broker that sends
+    us to another one is followed, a few times at most.
 
     `name` is shown to operators. `on_blocked` is called with the reason when the broker stops
     taking publishes, and with None when it takes them again. With amqps and no `ssl_context` the
@@ -91,10 +100,20 @@ def connect(
 
     async def opener() -> Connection:
         attempts: list[tuple[str, BaseException]] = []
-        for address in addresses:
-            connection = Connection(address, name, client_properties or {}, on_blocked)
+        ahead = list(addresses)
+        properties = dict(client_properties or {})
+        redirects = 0
+        while ahead:
+            address = ahead.pop(0)
+            connection = Connection(address, name, properties, on_blocked)
             try:
                 await connection._open(ssl_context)
+            except Redirected as elsewhere:
+                attempts.append((address.label, elsewhere))
+                redirects += 1
+                if redirects <= REDIRECTS_MAX:
+                    properties["redirected"] = True
+                    ahead.insert(0, address.at(elsewhere.host))
             except (OSError, ConnectionLost, ConnectionForced, ProtocolViolation) as error:
                 attempts.append((address.label, error))
             else:

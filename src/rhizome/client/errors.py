@@ -47,6 +47,15 @@ class ConnectFailed(ClientError):
         super().__init__(f"could not connect to any broker ({reasons})")
 
 
+class Redirected(ClientError):
+    """The broker wants another one to take the connection: the one at ``host``."""
+
+    def __init__(self, host: str, known_hosts: str) -> None:
+        self.host = host
+        self.known_hosts = known_hosts
+        super().__init__(f"the broker sends us to {host}")
+
+
 class ConnectionLost(ClientError):
     """The connection ended without a connection.close from either side."""
 

@@ -62,7 +62,7 @@ from rhizome.amqp.spec import (
 from rhizome.amqp.values import encode_table
 from rhizome.amqp.wire import SHORTSTR_BYTES_MAX
 from rhizome.client import replies
-from rhizome.client.errors import ConnectionLost, NotOpen, ProtocolViolation
+from rhizome.client.errors import ConnectionLost, NotOpen, ProtocolViolation, Redirected
 from rhizome.client.events import (
     ChannelEnded,
     ConnectionBlocked,
@@ -88,6 +88,7 @@ CAPABILITIES: Final[dict[str, object]] = {
     "consumer_cancel_notify": True,
     "connection.blocked": True,
     "authentication_failure_close": True,
+    "connection.redirect": True,
 }
 
 
@@ -510,6 +511,11 @@ class ClientConnection:
         self._received_ms = self._tick_ms
         events.append(ConnectionOpened(self.server_properties, method.known_hosts))
 
+    def _redirected(self, method: Method, events: list[Event]) -> None:
+        assert isinstance(method, methods.ConnectionRedirect)
+        self.phase = Phase.ENDED
+        events.append(ConnectionEnded(Redirected(method.host, method.known_hosts)))
+
     def _blocked(self, method: Method, events: list[Event]) -> None:
         assert isinstance(method, methods.ConnectionBlocked)
         events.append(ConnectionBlocked(method.reason))
@@ -566,6 +572,7 @@ _CONNECTION_METHODS: Final[dict[tuple[Phase, type[Method]], _Handler]] = {
     (Phase.SECURED, methods.ConnectionSecure): ClientConnection._secure,
     (Phase.SECURED, methods.ConnectionTune): ClientConnection._tune,
     (Phase.TUNED, methods.ConnectionOpenOk): ClientConnection._open_ok,
+    (Phase.TUNED, methods.ConnectionRedirect): ClientConnection._redirected,
     (Phase.OPEN, methods.ConnectionBlocked): ClientConnection._blocked,
     (Phase.OPEN, methods.ConnectionUnblocked): ClientConnection._unblocked,
     (Phase.OPEN, methods.ConnectionUpdateSecretOk): ClientConnection._secret_updated,
