@@ -24,13 +24,12 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
-from rhizome.amqp.methods import BasicCancel, BasicGet, Method
+from rhizome.amqp.methods import BasicCancel, BasicGet
 from rhizome.broker import basic
 from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.arguments import QueueArguments
 from rhizome.broker.channel import Channel
 from rhizome.broker.commands import Command, DeleteQueue
-from rhizome.broker.confirms import are_safe
 from rhizome.broker.connection import Connection
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.deadletters import with_header
@@ -53,7 +52,7 @@ from rhizome.broker.outcome import (
     VhostDeleted,
 )
 from rhizome.broker.pager import Pager
-from rhizome.broker.port import Cluster, Forward, GroupLog
+from rhizome.broker.port import Cluster, GroupLog
 from rhizome.broker.publishing import Publication, place
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE, Replies
@@ -67,7 +66,7 @@ from rhizome.broker.vhost import VHost
 from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
-    from rhizome.broker.transactions import Transaction
+    from rhizome.broker.transactions import PendingCommit
 
 
 @final
@@ -82,29 +81,6 @@ class Settings:
         self.name = name
         self.version = version
         self.cluster_name = cluster_name
-
-
-@final
-class PendingCommit:
-    """A transaction that is answered once its record is on disk, and what it sent to other brokers
-    is safe there.
-    """
-
-    index: i64
-    elsewhere: dict[Forward, int]
-    channel: Channel
-    answer: Method
-
-    def __init__(
-        self, index: i64, elsewhere: dict[Forward, int], channel: Channel, answer: Method
-    ) -> None:
-        self.index = index
-        self.elsewhere = elsewhere
-        self.channel = channel
-        self.answer = answer
-
-    def is_safe(self, committed_disk: i64) -> bool:
-        return self.index <= committed_disk and are_safe(self.elsewhere)
 
 
 @final
@@ -452,7 +428,8 @@ class Broker:
         """Note a dead letter; it is sent before the turn ends."""
         self.dead_letters.append(DeadLetter(queue, message, reason))
 
-    def _send_dead_letters(self) -> None:
+    def send_dead_letters(self) -> None:
+        """Send what was noted; more may be noted meanwhile."""
         letters = self.dead_letters
         self.dead_letters = []
         for letter in letters:
@@ -467,33 +444,6 @@ class Broker:
         key_bytes = key.encode("utf-8", "surrogateescape")
         tail = bytes([len(exchange_bytes)]) + exchange_bytes + bytes([len(key_bytes)]) + key_bytes
         return self.pager.route(tail)
-
-    def commit_transaction(
-        self, channel: Channel, transaction: Transaction, answer: Method
-    ) -> None:
-        """Do what a transaction collected as one record; answer once that is on disk."""
-        if len(transaction.publications) == 0 and len(transaction.settled) == 0:
-            channel.send(answer)
-            return
-        size: i64 = 0
-        for publication in transaction.publications:
-            size += len(publication.message.content) + 256
-        elsewhere: dict[Forward, int] = {}
-        self.log.begin(size + len(transaction.settled) * 32)
-        for publication in transaction.publications:
-            # It exists from here on: its time to live counts from the commit.
-            publication.message.arrived_ms = self.turn.now_ms
-            place(self, publication, channel)
-            for target in publication.targets:
-                elsewhere[target.forward] = target.forward.sent
-        for tag, kind in transaction.settled.items():
-            channel.settle_one(tag, kind)
-        while len(self.dead_letters) > 0:
-            self._send_dead_letters()
-        self._write_settled()
-        index = self.log.commit()
-        channel.connection.suspend()
-        self.commits.append(PendingCommit(index, elsewhere, channel, answer))
 
     def publish_internally(self, message: Message, queues: list[Queue]) -> None:
         """Publish on behalf of the broker itself."""
@@ -539,8 +489,8 @@ class Broker:
             for queue in queues:
                 self._dispatch(queue)
             if len(self.dead_letters) > 0:
-                self._send_dead_letters()
-        self._write_settled()
+                self.send_dead_letters()
+        self.write_settled()
         if len(turn.channels) > 0:
             channels = turn.channels
             turn.channels = []
@@ -554,7 +504,8 @@ class Broker:
         except Exception as error:
             self.observer.bug(error, f"queue '{queue.name}' in vhost '{queue.vhost}'")
 
-    def _write_settled(self) -> None:
+    def write_settled(self) -> None:
+        """Write the dequeues of this turn into the log."""
         settled = self.turn.settled
         if len(settled) > 0:
             self.turn.settled = []

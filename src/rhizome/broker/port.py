@@ -128,6 +128,11 @@ class Proxy:
         """Ack, reject or requeue (``unacked.py``) a message that was delivered here."""
         raise NotImplementedError
 
+    def commit(self, elsewhere: dict[Forward, int]) -> None:
+        """What was settled so far belongs to a transaction: add what has to be confirmed before
+        it is safe at the home."""
+        raise NotImplementedError
+
     def detach(self, consumer: Consumer) -> None:
         """The consumer is gone; what it holds unacked it may still settle."""
         raise NotImplementedError

@@ -1,20 +1,49 @@
 """Transactions: publishes and settlements of a channel, kept until commit and then done at once.
 
-Everything that a commit changes goes into one journal record, so that a crash leaves all of it or
-nothing.
+Everything that a commit changes on a broker goes into one journal record, so that a crash leaves
+all of it or nothing. What it changes on other brokers is theirs; the commit waits until they have
+it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from rhizome.amqp.methods import TxCommitOk, TxRollbackOk, TxSelectOk
+from mypy_extensions import i64
+
+from rhizome.amqp.methods import Method, TxCommitOk, TxRollbackOk, TxSelectOk
+from rhizome.broker.confirms import are_safe
+from rhizome.broker.port import Forward, Proxy
+from rhizome.broker.publishing import Publication, place
 from rhizome.broker.targets import still_there
 from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
     from rhizome.broker.channel import Channel
-    from rhizome.broker.publishing import Publication
+
+
+@final
+class PendingCommit:
+    """A transaction that is answered once its record is on disk, and what it sent to other brokers
+    is safe there.
+    """
+
+    index: i64
+    elsewhere: dict[Forward, int]
+    channel: Channel
+    answer: Method
+
+    def __init__(
+        self, index: i64, elsewhere: dict[Forward, int], channel: Channel, answer: Method
+    ) -> None:
+        self.index = index
+        self.elsewhere = elsewhere
+        self.channel = channel
+        self.answer = answer
+
+    def is_safe(self, committed_disk: i64) -> bool:
+        return self.index <= committed_disk and are_safe(self.elsewhere)
 
 
 @final
@@ -55,7 +84,38 @@ def commit(channel: Channel) -> None:
         # What was routed to a queue that is gone by now reaches it no more.
         publication.queues = [queue for queue in publication.queues if not queue.deleted]
         publication.targets = still_there(publication.targets, broker.shared)
-    broker.commit_transaction(channel, transaction, TxCommitOk())
+    if len(transaction.publications) == 0 and len(transaction.settled) == 0:
+        channel.send(TxCommitOk())
+        return
+    broker.commits.append(_carry_out(broker, channel, transaction))
+    channel.connection.suspend()
+
+
+def _carry_out(broker: Broker, channel: Channel, transaction: Transaction) -> PendingCommit:
+    """Do what a transaction collected, here as one record."""
+    size: i64 = 0
+    for publication in transaction.publications:
+        size += len(publication.message.content) + 256
+    elsewhere: dict[Forward, int] = {}
+    broker.log.begin(size + len(transaction.settled) * 32)
+    for publication in transaction.publications:
+        # It exists from here on: its time to live counts from the commit.
+        publication.message.arrived_ms = broker.turn.now_ms
+        place(broker, publication, channel)
+        for target in publication.targets:
+            elsewhere[target.forward] = target.forward.sent
+    proxies: dict[Proxy, None] = {}
+    for tag, kind in transaction.settled.items():
+        consumer = channel.unacked.consumer(tag)
+        if consumer is not None and consumer.proxy is not None:
+            proxies[consumer.proxy] = None
+        channel.settle_one(tag, kind)
+    while len(broker.dead_letters) > 0:
+        broker.send_dead_letters()
+    broker.write_settled()
+    for proxy in proxies:
+        proxy.commit(elsewhere)
+    return PendingCommit(broker.log.commit(), elsewhere, channel, TxCommitOk())
 
 
 def rollback(channel: Channel) -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.message import Message
+from rhizome.broker.message import Message, Route
 from rhizome.broker.port import Forward
 from rhizome.broker.publishing import send_return
 from rhizome.broker.targets import Target
 from rhizome.cluster.track import Applied, Track
-from rhizome.cluster.wire import put_publish, put_route
+from rhizome.cluster.wire import FENCE, put_number, put_publish, put_route
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
@@ -47,6 +47,8 @@ class Way(Forward):
     next_slot: i64
     paused: list[Connection]
     reason: str
+    nothing: Message
+    nowhere: Target
 
     def __init__(self, broker_name: str, applied: Applied) -> None:
         super().__init__(broker_name)
@@ -62,6 +64,8 @@ class Way(Forward):
         self.next_slot = 0
         self.paused = []
         self.reason = ""
+        self.nothing = Message(Route("", "", b"\0\0"), b"", 0, 0)
+        self.nowhere = Target(self, "", [])
 
     def send(self, message: Message, target: Target, channel: Channel | None, tag: i64) -> i64:
         self.sent += 1
@@ -89,6 +93,19 @@ class Way(Forward):
         put_publish(track.outbox, target.number, number, message, mandatory)
         if not track.link.marked:
             track.link.touch()
+
+    def fence(self) -> i64:
+        """Send a number that is confirmed once all that was settled before it is safe there."""
+        assert self.track is not None
+        self.sent += 1
+        self.messages.append(self.nothing)
+        self.targets.append(self.nowhere)
+        self.channels.append(None)
+        self.tags.append(0)
+        self.pending_bytes += len(self.nothing.content) + MESSAGE_OVERHEAD_BYTES
+        put_number(self.track.outbox, FENCE, self.sent)
+        self.track.link.touch()
+        return self.sent
 
     # ---- the link -------------------------------------------------------------------------------
 

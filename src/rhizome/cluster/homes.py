@@ -131,6 +131,12 @@ class Session(Proxy):
             self.marked = True
             self.home.touched.append(self)
 
+    def commit(self, elsewhere: dict[Forward, int]) -> None:
+        track = self.home.track
+        if track is not None:
+            self.flush(track.outbox)
+            elsewhere[self.home.way] = self.home.way.fence()
+
     def detach(self, consumer: Consumer) -> None:
         self.home.detach(self, consumer)
 

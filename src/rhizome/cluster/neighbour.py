@@ -37,6 +37,7 @@ from rhizome.cluster.wire import (
     CONFIRM,
     CREDIT,
     DELIVER,
+    FENCE,
     PUBLISH,
     REFUSE,
     ROUTE,
@@ -227,6 +228,8 @@ class Neighbour:
             self.confirmed = True
         elif method == REFUSE:
             self.way.refuse(read_i64_be(data, start))
+        elif method == FENCE:
+            serving.fenced(read_i64_be(data, start))
         elif method == UNROUTED:
             self.way.unrouted(read_i64_be(data, start))
         elif method == ROUTE:

@@ -237,6 +237,19 @@ class Serving(Carrier):
             self.return_last()
         return None
 
+    def fenced(self, number: i64) -> None:
+        """A FENCE frame: what was settled up to here becomes one record; confirm it when safe."""
+        if number <= self.last:
+            return
+        log = self.broker.log
+        self.last = number
+        self.confirms.published = number
+        log.begin(0)
+        while len(self.broker.dead_letters) > 0:
+            self.broker.send_dead_letters()
+        self.broker.write_settled()
+        self.confirms.need_index = log.commit()
+
     def return_last(self) -> None:
         """Nobody took the last publish, which was mandatory."""
         put_number(self.outbox, UNROUTED, self.last)

@@ -10,6 +10,7 @@ read by offset here; everything else between brokers is a table (`messages.py`).
               content
     CONFIRM   number u64                      everything up to it is safe
     REFUSE    number u64                      a queue refused it
+    FENCE     number u64                      confirmed once all settled before it is safe
     UNROUTED  number u64                      it was mandatory, and nobody took it
     DELIVER   consumer u32, tag u64, redelivered u8, largest frame u32, tail u16 and its bytes,
               content
@@ -42,6 +43,7 @@ DELIVER: Final = 20
 SETTLE: Final = 21
 CREDIT: Final = 22
 UNROUTED: Final = 23
+FENCE: Final = 24
 
 FLAG_PERSISTENT: Final = 1
 FLAG_STEERED: Final = 2
@@ -98,7 +100,7 @@ def put_publish(outbox: Outbox, slot: i64, number: i64, message: Message, mandat
 
 
 def put_number(outbox: Outbox, method: i64, number: i64) -> None:
-    """Write CONFIRM, REFUSE or UNROUTED."""
+    """Write CONFIRM, REFUSE, UNROUTED or FENCE."""
     writer = outbox.writer
     begin_frame(outbox, method, 8)
     write_i64_be(writer, number)

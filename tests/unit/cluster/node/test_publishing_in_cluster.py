@@ -19,7 +19,9 @@ from scene import (
     sent_on,
 )
 
+from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
+    BasicAck,
     TxCommit,
     TxCommitOk,
     TxRollback,
@@ -251,12 +253,37 @@ def test_settlements_of_a_transaction_count_at_the_home(cluster: CoreCluster, at
     client.consume("q")
     tags = [delivery.tag for delivery in client.deliveries()]
     home = cluster["b1"].queue("q")
-    client.connection.channels[1].ack(tags[-1], True)
+    client.send(BasicAck(tags[-1], multiple=True))
     assert home.unacked == 2
     client.call(TxRollback(), TxRollbackOk)
-    client.connection.channels[1].ack(tags[-1], True)
+    client.send(BasicAck(tags[-1], multiple=True))
     client.call(TxCommit(), TxCommitOk)
     assert (home.unacked, home.ready) == (0, 0)
+
+
+def test_commit_of_settlements_waits_until_their_home_has_them_on_disk(
+    cluster: CoreCluster,
+) -> None:
+    client = cluster["b2"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    for body in (b"a", b"b"):
+        client.publish("", "q", body, PERSISTENT)
+    client.call(TxSelect(), TxSelectOk)
+    client.consume("q")
+    [first, _] = client.deliveries()
+    client.send(BasicAck(first.tag))
+    client.connection.receive(method_frame(1, TxCommit()))
+    edge = cluster["b2"]
+    edge.busy = True
+    while edge.turn():
+        pass
+    assert client.take() == []
+    cluster.settle()
+    client.expect(TxCommitOk)
+    cluster["b1"].kill()
+    cluster["b1"].start()
+    cluster.advance_until_ready()
+    assert client.bodies() == [b"b"]
 
 
 @pytest.mark.parametrize("at", AWAY)
