@@ -1,6 +1,7 @@
 """`rhizome up`: processes started, watched, started again and stopped in order.
 
-What `up` itself does is tested with fake brokers, which are quick and misbehave when told to.
+What `up` itself does is tested with fake brokers, which are quick and misbehave when told to; real
+clusters show that real brokers are like them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from rhizome.testing.processes import wait_until
 
 FAKE = Path(__file__).with_name("fake_cluster.py")
 SECONDS_MAX = 30.0
+REAL_SECONDS_MAX = 90.0
 
 
 def free_ports(count: int) -> int:
@@ -56,6 +59,7 @@ class Up:
             if fake
             else [sys.executable, "-m", "rhizome", "up", "--data", str(directory), *pairs]
         )
+        self.seconds_max = SECONDS_MAX if fake else REAL_SECONDS_MAX
         self.output = directory.with_name(f"{directory.name}.output")
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -81,7 +85,7 @@ class Up:
             return has
 
         try:
-            wait_until(found, repr(text), SECONDS_MAX)
+            wait_until(found, repr(text), self.seconds_max)
         except TimeoutError as error:
             raise AssertionError(f"{error}\n{self.printed()}") from None
 
@@ -97,18 +101,18 @@ class Up:
             [*command, "--data", str(self.directory), "--restart", name],
             capture_output=True,
             text=True,
-            timeout=SECONDS_MAX,
+            timeout=self.seconds_max,
             check=False,
         )
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(SECONDS_MAX)
+        return self.process.wait(self.seconds_max)
 
     def wait(self) -> int:
         assert self.process is not None
-        return self.process.wait(SECONDS_MAX)
+        return self.process.wait(self.seconds_max)
 
     def mood(self, name: str, mood: str) -> None:
         (self.directory / name).mkdir(parents=True, exist_ok=True)
@@ -118,7 +122,7 @@ class Up:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(SECONDS_MAX)
+                self.process.wait(self.seconds_max)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -334,7 +338,20 @@ def test_control_socket_works_in_a_deep_directory(tmp_path: Path, make: Make) ->
     assert up.restart("b1").returncode == 0
 
 
-# --- with a real broker
+# --- with real brokers
+
+
+def status_of(http_port: int) -> dict[str, Any]:
+    """What `rhizome status --json` prints."""
+    command = [sys.executable, "-m", "rhizome", "status", "--json"]
+    done = subprocess.run(
+        [*command, "--http", f"127.0.0.1:{http_port}"],
+        capture_output=True,
+        timeout=REAL_SECONDS_MAX,
+        check=True,
+    )
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 def test_one_real_broker_serves_and_survives_kill_and_restart(make: Make) -> None:
@@ -350,22 +367,52 @@ def test_one_real_broker_serves_and_survives_kill_and_restart(make: Make) -> Non
     assert up.restart("b1").returncode == 0
     with blocking.Connection(url) as connection, connection.channel() as channel:
         channel.declare_queue("orders", durable=True, passive=True)
-    status = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "rhizome",
-            "status",
-            "--json",
-            "--http",
-            f"127.0.0.1:{up.http_port}",
-        ],
-        capture_output=True,
-        timeout=SECONDS_MAX,
-        check=True,
-    )
-    assert json.loads(status.stdout)["cluster"]["root"] == "b1"
+    assert status_of(up.http_port)["cluster"]["root"] == "b1"
     assert up.stop(signal.SIGINT) == 0
     secret = key.read_text().strip()
     for file in up.directory.glob("b1/*"):
         assert file.is_dir() or secret not in file.read_text()
+
+
+def keys(document: Any) -> set[str]:
+    return set(document)
+
+
+@pytest.mark.timeout(300)
+def test_real_cluster_elects_another_root_and_takes_the_old_one_back(make: Make) -> None:
+    up = make(3, 1, fake=False)
+    up.start_until_ready()
+    last = up.printed().splitlines()[-1]
+    assert last.startswith("ready: 4 brokers, all linked, root is ")
+
+    status = status_of(up.http_port + 3)
+    assert keys(status) >= {"cluster", "brokers", "groups", "failover_map"}
+    assert keys(status["cluster"]) >= {"uuid", "term", "root", "quorum"}
+    assert status["cluster"]["quorum"] == {"defined": 3, "active": 3, "needed": 2}
+    assert sorted(each["name"] for each in status["brokers"]) == ["b1", "b2", "b3", "s1"]
+    shape = {"name", "role", "status", "seniority", "machine", "addresses", "connections"}
+    assert all(keys(each) >= shape for each in status["brokers"])
+    assert sorted(each["home"] for each in status["groups"]) == ["b1", "b2", "b3"]
+    shape = {"id", "home", "epoch", "failover", "in_sync", "queues", "messages"}
+    assert all(keys(each) >= shape for each in status["groups"])
+    assert {"b1", "b2", "b3"} <= keys(status["failover_map"])
+
+    root = status["cluster"]["root"]
+    up.kill(root)
+    up.wait_for(f"{root} was ended by SIGKILL and stays down")
+    up.wait_for(" is the new root (term ")
+    port = up.http_port + (0 if root != "b1" else 1)
+    seen = status_of(port)
+    assert seen["cluster"]["root"] not in (None, root)
+    stopped = {each["name"]: each["status"] for each in seen["brokers"]}
+    assert stopped[root] == "stopped"
+
+    done = up.restart(root)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{root} is back (process {up.pid(root)}); root is ")
+    again = status_of(port)
+    assert again["cluster"]["root"] == seen["cluster"]["root"]
+    assert again["cluster"]["uuid"] == status["cluster"]["uuid"]
+    assert again["cluster"]["quorum"]["active"] == 3
+    assert up.stop() == 0, up.printed()
+    assert not list(up.directory.glob("*/pid"))
