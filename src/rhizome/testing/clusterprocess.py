@@ -14,6 +14,7 @@ import signal
 import time
 import urllib.request
 from base64 import b64encode
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -25,10 +26,15 @@ AGREE_SECONDS_MAX: Final = 60.0
 HTTP_SECONDS_MAX: Final = 5.0
 
 
+def on_loopback(name: str, directory: Path) -> BrokerProcess:
+    return BrokerProcess(directory)
+
+
 class ClusterProcess:
     """Primaries b1.. and secondaries s1.., each a `rhizome serve`.
 
-    Invariant: names, ports and directories stay the same over restarts.
+    Invariant: names, ports and directories stay the same over restarts. ``make`` makes the process
+    of a broker from its name and directory; by default it listens on loopback.
     """
 
     host: Final = "127.0.0.1"
@@ -36,7 +42,12 @@ class ClusterProcess:
     password: Final = "guest"
 
     def __init__(
-        self, directory: Path, primaries: int = 3, secondaries: int = 0, seed: int = 0
+        self,
+        directory: Path,
+        primaries: int = 3,
+        secondaries: int = 0,
+        seed: int = 0,
+        make: Callable[[str, Path], BrokerProcess] = on_loopback,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
@@ -49,8 +60,9 @@ class ClusterProcess:
         names = [f"b{number + 1}" for number in range(primaries)]
         others = [f"s{number + 1}" for number in range(secondaries)]
         for name in [*names, *others]:
-            self.brokers[name] = BrokerProcess(directory / name)
-        self._listed = [f"{name}={self.host}:{self.brokers[name].port}" for name in names]
+            self.brokers[name] = make(name, directory / name)
+        voters = [(name, self.brokers[name]) for name in names]
+        self._listed = [f"{name}={broker.host}:{broker.port}" for name, broker in voters]
         for name, broker in self.brokers.items():
             role = "primary" if name in names else "secondary"
             broker.add_arguments(self.arguments(name, role))
@@ -160,7 +172,10 @@ class ClusterProcess:
 
     def root(self) -> str:
         """The root that all running brokers name; "" if they don't agree."""
-        seen = {self._root_seen_by(name) for name in self.names()}
+        return self._root_among(self.names())
+
+    def _root_among(self, names: Iterable[str]) -> str:
+        seen = {self._root_seen_by(name) for name in names}
         return seen.pop() if len(seen) == 1 else ""
 
     def _root_seen_by(self, name: str) -> str:
@@ -173,10 +188,15 @@ class ClusterProcess:
 
     def wait_for_new_root(self, but: str) -> tuple[str, float]:
         """As `wait_for_root`, with the seconds that it took."""
+        return self.wait_for_root_among(self.names(), but)
+
+    def wait_for_root_among(self, names: Iterable[str], but: str) -> tuple[str, float]:
+        """Wait until these brokers name the same root, and not ``but``; it, and the seconds."""
+        among = list(names)
         begun = time.monotonic()
 
         def agreed() -> str:
-            root = self.root()
+            root = self._root_among(among)
             return root if root != but else ""
 
         root = wait_until(agreed, f"a root other than {but!r}", AGREE_SECONDS_MAX)
@@ -197,6 +217,15 @@ class ClusterProcess:
             return status if status in wanted else ""
 
         return wait_until(said, f"{name} to be {' or '.join(wanted)}", AGREE_SECONDS_MAX)
+
+    def wait_until_apart(self, name: str, other: str) -> None:
+        """Wait until a broker has noticed that it has no link with another."""
+
+        def noticed() -> bool:
+            brokers = self.status(name).get("brokers", [])
+            return any(each["name"] == other and not each["linked"] for each in brokers)
+
+        wait_until(noticed, f"{name} to miss {other}", AGREE_SECONDS_MAX)
 
     def wait_until_whole(self) -> None:
         """Wait until all running brokers have the same root and see each other serve."""

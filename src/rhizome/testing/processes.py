@@ -100,10 +100,9 @@ class BrokerProcess:
 
     Invariant: between `start` and `stop` or `kill` exactly one process of ours is running, and it
     has said that it is ready. `arguments` are added to the command line, `environment` to the
-    environment of this process.
+    environment of this process. It listens on ``host``, and ``launcher`` goes before the command.
     """
 
-    host: Final = "127.0.0.1"
     user: Final = "guest"
     password: Final = "guest"
 
@@ -113,13 +112,17 @@ class BrokerProcess:
         *,
         arguments: Sequence[str] = (),
         environment: dict[str, str] | None = None,
+        host: str = "127.0.0.1",
+        launcher: Sequence[str] = (),
     ) -> None:
+        self.host = host
         self.directory = directory
         self.data = directory / "data"
         self.output = directory / "output.txt"
         self.port = free_port()
         self.http_port = free_port()
         self._arguments = tuple(arguments)
+        self._launcher = tuple(launcher)
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -153,7 +156,7 @@ class BrokerProcess:
             "--http",
             f"{self.host}:{self.http_port}",
         ]
-        serve = [sys.executable, "-m", "rhizome", "serve", *addresses]
+        serve = [*self._launcher, sys.executable, "-m", "rhizome", "serve", *addresses]
         return [*serve, "--data", str(self.data), *self._arguments]
 
     def start(self) -> None:
