@@ -13,7 +13,7 @@ from rhizome.testing.sim.run import RunOptions
 from rhizome.testing.sim.scenarios import run_named, run_seeds
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT = RunOptions(brokers=(3, 5), secondaries=(0, 2), minutes=3.0)
+SHORT = RunOptions(brokers=(3, 5), secondaries=(0, 2), minutes=1.5)
 LONG = RunOptions(brokers=(3, 5), secondaries=(0, 2), minutes=5.0)
 CHUNK = 25
 
