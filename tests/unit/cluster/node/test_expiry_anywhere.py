@@ -5,7 +5,7 @@ from anywhere import as_in_cluster
 globals().update(
     as_in_cluster(
         "test_core_expiry",
-        # They hold the syncs of a core, restart it, or wait for half an hour.
+        # It restarts a core; test_publishing_in_cluster.py has its like.
         leave_out=[
             "test_persistent_delayed_message_survives_a_restart",
         ],

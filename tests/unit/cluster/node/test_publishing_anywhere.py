@@ -5,7 +5,7 @@ from anywhere import as_in_cluster
 globals().update(
     as_in_cluster(
         "test_core_publishing",
-        # They hold the syncs of a core, restart it, or wait for half an hour.
+        # They hold the syncs of a core, restart it, or look into it.
         leave_out=[
             "test_commit_is_answered_only_when_it_is_synced",
             "test_commit_waits_for_the_sync_of_its_own_record",
