@@ -324,9 +324,18 @@ def _answer_declare(channel: Channel, queue: Queue) -> None:
 
 
 def _declare_reply_queue(channel: Channel, method: QueueDeclare) -> None:
-    """A server asks whether its client still waits for a reply."""
-    if method.queue != REPLY_QUEUE and not channel.connection.broker.replies.knows(method.queue):
-        raise no_queue(channel.connection.router.vhost, method.queue)
+    """A server asks whether its client still waits for a reply.
+
+    Of a client on another broker only that broker is known, and that it can be reached.
+    """
+    broker = channel.connection.broker
+    vhost = channel.connection.router.vhost
+    if (
+        method.queue != REPLY_QUEUE
+        and not broker.replies.knows(method.queue)
+        and broker.cluster.private_elsewhere(vhost, method.queue) is None
+    ):
+        raise no_queue(vhost, method.queue)
     channel.last_queue = method.queue
     if not method.no_wait:
         channel.send(QueueDeclareOk(method.queue, 0, 1))

@@ -23,6 +23,7 @@ from rhizome.amqp.methods import (
     ExchangeDelete,
     QueueBind,
     QueueDeclare,
+    QueueDeclareOk,
     QueueDelete,
     QueuePurge,
 )
@@ -248,6 +249,7 @@ def test_replies_find_their_way_between_any_two_brokers(
         )
         [request] = serving.deliveries()
         assert request.properties.reply_to is not None
+        serving.call(QueueDeclare(request.properties.reply_to, passive=True), QueueDeclareOk)
         serving.publish("", request.properties.reply_to, b"%d!" % number)
     assert asking.bodies() == [b"0!", b"1!", b"2!"]
 
