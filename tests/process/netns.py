@@ -112,7 +112,10 @@ class Network:
     def broker(self, name: str, directory: Path) -> BrokerProcess:
         """A broker in its namespace, not started yet."""
         launcher = ("ip", "netns", "exec", self.space(name))
-        return BrokerProcess(directory, host=self.address(name), launcher=launcher)
+        environment = {"RHIZOME_SECURITY_LOOPBACK_USERS": ""}
+        return BrokerProcess(
+            directory, environment=environment, host=self.address(name), launcher=launcher
+        )
 
     # --- faults
 

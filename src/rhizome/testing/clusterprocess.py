@@ -111,8 +111,12 @@ class ClusterProcess:
 
     def start(self) -> None:
         """Start all brokers and return once they agree on a root and are linked."""
-        self._start(list(self.brokers.values()))
-        self.wait_until_whole()
+        try:
+            self._start(list(self.brokers.values()))
+            self.wait_until_whole()
+        except BaseException:
+            self.kill()
+            raise
 
     def _start(self, brokers: list[BrokerProcess]) -> None:
         """Together: the first of them can't be ready alone."""
