@@ -317,6 +317,8 @@ class RemoteHome(Away):
         call.table = table
         self.calls[number] = call
         if self.track is not None:
+            # What the channel gave back before it asks must be in the queue when the home looks.
+            self.end_turn()
             self._put(frame, table)
 
     def tick(self, now_ms: i64) -> None:

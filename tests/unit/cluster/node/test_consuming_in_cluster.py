@@ -17,6 +17,7 @@ from rhizome.amqp.methods import (
     BasicAck,
     BasicCancel,
     BasicCancelOk,
+    BasicGet,
     BasicNack,
     BasicQos,
     BasicQosOk,
@@ -32,7 +33,7 @@ from rhizome.amqp.methods import (
     QueuePurgeOk,
 )
 from rhizome.testing.cluster import CoreCluster, make_cluster
-from rhizome.testing.core import CoreClient
+from rhizome.testing.core import Content, CoreClient
 
 HOMES = ("b1", "b2", "b3")
 
@@ -331,3 +332,23 @@ def test_consumer_tag_that_looks_like_a_number_is_its_own(cluster: CoreCluster, 
     for name in ("q1", "q3"):
         client.publish("", name, name.encode())
     assert client.bodies() == [b"q1", b"q3"]
+
+
+@pytest.mark.parametrize("at", AWAY)
+def test_get_finds_what_was_given_back_in_the_same_turn(cluster: CoreCluster, at: str) -> None:
+    client = cluster[at].connect()
+    queue_at(client, "q", "b1")
+    for body in (b"a", b"b"):
+        client.publish("", "q", body)
+    got = client.get("q", no_ack=False)
+    assert got is not None
+    client.send(BasicNack(got.tag, False, True), BasicGet("q", True))
+    assert [content.body for content in contents(client)] == [b"a"]
+    client.send(QueuePurge("q"))
+    assert client.expect(QueuePurgeOk).message_count == 1
+
+
+def contents(client: CoreClient) -> list[Content]:
+    """What gets were answered with."""
+    events = client.take()
+    return [each for each in events if isinstance(each, Content)]
