@@ -22,6 +22,8 @@ from scenarios import (
 )
 
 Run = dict[str, Any]
+CIRCUMSTANCES = ("date", "commit", "load", "runs", "seconds", "note")
+"""What is told about the measurement of a scenario; results from before a key was added lack it."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def merged(runs: list[Run]) -> Run:
     """
     found: Run = {"versions": {}, "scenarios": {}, "quick": False}
     for run in sorted((run for run in runs if not run["quick"]), key=lambda run: run["date"]):
-        circumstances = {key: run[key] for key in ("date", "commit", "runs", "seconds")}
+        circumstances = {key: run.get(key, "") for key in CIRCUMSTANCES}
         measured = {name: {**one, **circumstances} for name, one in run["scenarios"].items()}
         found = {
             **run,
@@ -253,15 +255,17 @@ def other_table(run: Run) -> str:
 def when_table(run: Run) -> str:
     """Which scenarios were measured when; those that no run has measured are named too."""
     groups: dict[tuple[str, ...], list[str]] = {}
+    nowhere = dict.fromkeys(CIRCUMSTANCES, "") | {"date": "not measured"}
     for name in all_names():
-        one = run["scenarios"].get(name)
-        facts = ("not measured", "", "", "")
-        if one is not None:
-            facts = (one["date"], one["commit"], str(one["runs"]), f"{one['seconds']:g}")
-        groups.setdefault(facts, []).append(name)
+        one = run["scenarios"].get(name, nowhere)
+        groups.setdefault(tuple(str(one[key]) for key in CIRCUMSTANCES), []).append(name)
     rows = [[*facts, ", ".join(names)] for facts, names in sorted(groups.items())]
-    heads = ["measured", "commit", "runs (median)", "seconds", "scenarios"]
-    note = "Backlogs, restarts and idle connections are measured once per run.\n\n"
+    heads = ["measured", "commit", "load before", "runs (median)", "seconds", "note", "scenarios"]
+    note = (
+        "Backlogs, restarts and idle connections are measured once per run. A load average above "
+        "1 before a run means that others were using the machine: mistrust its latencies, and its "
+        "durable rates most.\n\n"
+    )
     return "## When\n\n" + note + table(heads, rows)
 
 

@@ -54,6 +54,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--skip-rhizome", action="store_true", help="the baseline alone")
     parser.add_argument("--quick", action="store_true", help="one short run each, small backlogs")
     parser.add_argument("--write", action="store_true", help="write RESULTS.md in any case")
+    parser.add_argument("--note", default="", help="what a reader of the results must know")
     options = parser.parse_args()
     names = [name for value in options.only or [] for name in value.split(",")]
     unknown = set(names) - set(all_names())
@@ -148,12 +149,14 @@ def circumstances(brokers: list[BrokerUnderTest], options: argparse.Namespace) -
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": commit.stdout.strip() or "none",
         "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "versions": versions,
         "runs": options.runs,
         "seconds": options.seconds,
         "quick": options.quick,
+        "note": options.note,
     }
 
 

@@ -23,6 +23,7 @@ def run_with(**scenarios: dict[str, dict[str, float]]) -> dict[str, Any]:
         "date": "2026-01-01T00:00:00Z",
         "commit": "abc",
         "cores": 2,
+        "load": 0.5,
         "kernel": "6",
         "python": "3.11",
         "runs": 3,
@@ -115,9 +116,9 @@ def test_the_table_has_the_newest_measurement_of_each_scenario(report: ModuleTyp
     assert run["scenarios"]["auto-16"]["medians"] == throughput(4_000_000.0, 0.25)
     assert verdicts(report, run)["idle: KiB per connection"]
     text = report.markdown(run)
-    assert "| 2026-01-01T00:00:00Z | abc | 3 | 4 | idle |" in text
-    assert "| 2026-02-01T00:00:00Z | abc | 3 | 4 | auto-16 |" in text
-    assert "| not measured |  |  |  | auto-128, " in text
+    assert "| 2026-01-01T00:00:00Z | abc | 0.5 | 3 | 4.0 |  | idle |" in text
+    assert "| 2026-02-01T00:00:00Z | abc | 0.5 | 3 | 4.0 |  | auto-16 |" in text
+    assert "| not measured |  |  |  |  |  | auto-128, " in text
 
 
 def test_a_scenario_is_never_made_up_of_two_runs(report: ModuleType) -> None:
