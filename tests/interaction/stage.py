@@ -72,6 +72,9 @@ class Actor:
         self.hanging = False
         self.starting = False
         self.clock_permille = 1000
+        self.is_lazy = False
+        """Whether it puts off applying what is committed, until ``Stage.catch_up``."""
+        self.due: list[Entry] = []
         self.state: list[bytes] = []
         self.entries: list[Entry] = []
         self.store = self._empty_store()
@@ -166,6 +169,7 @@ class Stage:
         actor.starts += 1
         actor.state.clear()
         actor.entries.clear()
+        actor.due.clear()
         self.say(f"{actor.name} starts")
         actor.core = Consensus(
             actor.hello(),
@@ -232,6 +236,12 @@ class Stage:
         self.say(f"the disk of {name} works again")
         self.actors[name].hanging = False
         self._sync(self.actors[name], self.core(name))
+
+    def catch_up(self, name: str) -> None:
+        """Have a lazy broker apply what it put off."""
+        self.actors[name].is_lazy = False
+        self._apply(self.actors[name], self.core(name))
+        self._turn(self.actors[name])
 
     def propose(self, name: str, data: bytes) -> int | None:
         index = self.core(name).propose(data, self.clock(name))
@@ -306,15 +316,21 @@ class Stage:
             if ready.snapshot is not None:
                 actor.state[:] = ready.snapshot.data.split(b"\n") if ready.snapshot.data else []
                 actor.entries.clear()
+                actor.due.clear()
                 core.applied(ready.snapshot.index, self.clock(actor.name))
-            if ready.committed:
-                actor.apply(ready.committed)
-                core.applied(ready.committed[-1].index, self.clock(actor.name))
+            actor.due.extend(ready.committed)
+            if actor.due and not actor.is_lazy:
+                self._apply(actor, core)
             for event in ready.events:
                 self.on_event(actor, event)
             if core.snapshot_due:
                 core.snapshot_taken(b"\n".join(actor.state))
         self.on_turn(actor)
+
+    def _apply(self, actor: Actor, core: Consensus) -> None:
+        actor.apply(actor.due)
+        core.applied(actor.due[-1].index, self.clock(actor.name))
+        actor.due.clear()
 
     def _sync(self, actor: Actor, core: Consensus) -> None:
         if actor.core is core and not actor.hanging:

@@ -371,7 +371,6 @@ class Machine:
             desk.emit(PeerRefused(name, reason))
             return
         desk.peers[name] = Peer(hello, up=True)
-        self._learn_of_founding(hello)
         if self.office is not None:
             self.office.peer_up(name)
         elif self.candidacy is not None:
@@ -393,10 +392,3 @@ class Machine:
         if not ours or not hello.cluster_uuid or ours == hello.cluster_uuid:
             return False
         return bool(desk.registry.cluster_uuid) or hello.primaries_hash != desk.me.primaries_hash
-
-    def _learn_of_founding(self, hello: Hello) -> None:
-        """A cluster UUID enters a store when it is committed: a peer's proves it for our entry."""
-        desk = self.desk
-        if hello.cluster_uuid and not desk.registry.cluster_uuid:
-            if hello.cluster_uuid == desk.founding_uuid():
-                self._advance_commit(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rhizome.cluster.consensus import ChangeRefused, NotRoot
@@ -168,6 +170,34 @@ def test_a_wiped_primary_counts_nowhere_until_it_is_admitted() -> None:
     assert voter.uuid == "b3-uuid-1"
 
 
+def test_wiped_primaries_that_see_the_cluster_found_no_other() -> None:
+    stage = at_work(THREE)
+    stage.kill(*THREE)
+    for name in ("b2", "b3"):
+        stage.actors[name].wipe()
+    stage.start(*THREE)
+    stage.run(10_000)
+    assert stage.roots() == []
+    assert stage.core("b2").cluster_uuid == ""
+
+
+def test_a_founding_that_its_root_forgot_was_committed_is_found_again() -> None:
+    """b1 alone has the newest entries, and doesn't know that its cluster was founded."""
+    stage = Stage(THREE)
+    Audience(stage)
+    stage.start(*THREE)
+    stage.run_until(lambda: bool(stage.core("b2").cluster_uuid))
+    stage.propose("b1", b"x")
+    stage.run(1)
+    stage.kill(*THREE)
+    image = stage.actors["b1"].store.image
+    stage.actors["b1"].store.image = replace(image, commit=0, cluster_uuid="")
+    stage.start(*THREE)
+    stage.run(5000)
+    assert len(stage.roots()) == 1
+    assert stage.core("b1").cluster_uuid == stage.core("b2").cluster_uuid
+
+
 def test_a_broker_on_the_machine_of_another_is_bound_without_a_vote() -> None:
     stage = Stage(THREE)
     stage.actors["b3"].machine = stage.actors["b1"].machine
@@ -211,6 +241,7 @@ def test_a_root_that_is_handing_over_takes_no_more_proposals() -> None:
     assert stage.propose("b1", b"y") is None
     stage.run(4000)
     assert stage.roots() == ["b1"]  # the heir never caught up: given up
+    assert stage.core("b1").term == 1
     assert stage.propose("b1", b"z") is not None
 
 

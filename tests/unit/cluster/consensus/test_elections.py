@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
+from random import Random
 
 import pytest
 
+from rhizome.cluster.consensus import ALL_RULES, ConsensusSettings
+from rhizome.cluster.consensus.desk import Desk
+from rhizome.cluster.consensus.election import Candidacy
 from rhizome.cluster.consensus.entries import APPLICATION
-from rhizome.cluster.identity import WITNESS
+from rhizome.cluster.identity import WITNESS, Hello, hash_primaries
 from rhizome.cluster.storage import Entry, Image
 from tests.interaction.stage import Stage
 from tests.unit.cluster.consensus.audience import Audience
@@ -131,6 +135,22 @@ def test_a_paused_root_finds_that_it_is_none() -> None:
     stage.censor = lambda sender, receiver, message: "b1" in (sender, receiver)
     stage.run_until(lambda: "b2" in stage.roots())
     assert stage.holders().count("b1") == 0
+
+
+def test_an_earlier_batch_that_is_synced_is_not_the_own_vote() -> None:
+    """R3: what counts is the sync of the batch with the vote in it."""
+    me = Hello("b1", "u1", "i1", primaries_hash=hash_primaries(("b1",)))
+    desk = Desk(me, Image("u1"), ConsensusSettings(), Random(1), 0, ("b1",), ALL_RULES)
+    desk.ledger.touch()
+    earlier = desk.ledger.take(0)
+    assert earlier is not None
+    candidacy = Candidacy(desk)
+    vote = desk.ledger.take(0)
+    assert vote is not None
+    candidacy.written(earlier[0])
+    assert not candidacy.won
+    candidacy.written(vote[0])
+    assert candidacy.won
 
 
 def test_the_vote_of_a_term_is_given_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rhizome.cluster.consensus import ConsensusSettings
 from rhizome.cluster.consensus.events import BrokerLeaseOver, Event, IncarnationRetired
-from rhizome.cluster.consensus.messages import Append, Message, Report
+from rhizome.cluster.consensus.messages import Append, Heartbeat, Message, Report
 from tests.interaction.stage import Actor, Stage
 from tests.unit.cluster.consensus.audience import Audience
 
@@ -119,6 +119,76 @@ def test_a_new_root_waits_for_everybody_but_the_old_one() -> None:
     assert index is not None
     took_ms = stage.run_until(lambda: stage.core("b2").settled_index >= index)
     assert 3000 < took_ms < 3300
+
+
+def test_a_new_root_grants_no_lease_to_one_that_missed_what_was_settled_before_it() -> None:
+    """s1 was away while x was settled; the root that knew it is gone."""
+    stage = at_work()
+    stage.isolate("s1")
+    stage.run(5000)
+    stage.propose("b1", b"x")
+    stage.run(50)
+    stage.kill("b1")
+    stage.run_until(lambda: stage.roots() == ["b2"])
+    stage.censor = lambda sender, receiver, message: (
+        isinstance(message, Append) and receiver == "s1"
+    )
+    stage.heal()
+    stage.run(3000)
+    assert stage.core("s1").root == "b2"
+    assert "s1" not in stage.holders()
+
+
+def test_a_new_root_waits_for_one_whose_registration_it_did_not_know_to_be_committed() -> None:
+    stage = Stage(THREE, ("s1",))
+    Audience(stage)
+    stage.start(*THREE)
+    stage.run_until(lambda: len(stage.holders()) == 3)
+    stage.run(200)
+    stage.censor = lambda sender, receiver, message: (
+        isinstance(message, Heartbeat) and receiver in ("b2", "b3")
+    )
+    stage.start("s1")
+    stage.run_until(lambda: "s1" in stage.holders())
+    assert stage.core("b2").registry.get("s1") is None
+    stage.isolate("s1")
+    stage.kill("b1")
+    stage.censor = lambda sender, receiver, message: False
+    stage.run_until(lambda: stage.roots() == ["b2"])
+    assert "s1" in stage.holders()
+    index = stage.propose("b2", b"x")
+    assert index is not None
+    stage.run_until(lambda: stage.core("b2").settled_index >= index)
+    assert "s1" not in stage.holders()
+
+
+def test_a_root_serves_only_when_it_has_applied_what_was_settled_before() -> None:
+    """b2 has the entries, and is elected; its application is behind."""
+    stage = at_work()
+    stage.actors["b2"].is_lazy = True
+    index = stage.propose("b1", b"x")
+    assert index is not None
+    stage.run_until(lambda: stage.core("b3").settled_index >= index)
+    assert "b2" not in stage.holders()
+    stage.kill("b1")
+    stage.run_until(lambda: stage.roots() == ["b2"])
+    stage.run(500)
+    assert "b2" not in stage.holders()
+    stage.catch_up("b2")
+    stage.run(200)
+    assert "b2" in stage.holders()
+
+
+def test_one_that_was_root_for_a_moment_holds_no_lease_from_before() -> None:
+    """b2 follows b1, loses touch with everybody, and b3 counts it as the root that is gone."""
+    stage = at_work()
+    stage.kill("b1")
+    stage.start("b1")
+    stage.run_until(lambda: stage.roots() == ["b2"])
+    stage.run(2)
+    stage.isolate("b2")
+    stage.run_until(lambda: "b3" in stage.roots() or "b1" in stage.roots())
+    assert "b2" not in stage.holders()
 
 
 def test_a_broker_that_hangs_while_others_wait_loses_its_lease() -> None:
