@@ -58,7 +58,9 @@ interop: test-deps ## tests with other people's clients
 
 soak: test-deps ## the long suites: fuzzing, kill loops, thousands of examples per property
 	HYPOTHESIS_PROFILE=soak RHIZOME_EXPECT=$$(cat build/form) \
-		$(BIN)/python -m pytest --timeout 3600 $(SUITE_DIRS)
+		$(BIN)/python -m pytest --timeout 3600 -o faulthandler_timeout=3700 $(SUITE_DIRS)
+	RHIZOME_EXPECT=$$(cat build/form) RHIZOME_TEST_CLUSTER=2 \
+		$(BIN)/python -m pytest -q tests/conformance tests/interop
 	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[fuzz]' || true
 	RHIZOME_PURE=1 $(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 

@@ -4,7 +4,8 @@ By default those start a Rhizome process. With RHIZOME_TEST_AMQP=amqp://user:pas
 they use the broker that is there instead (and its HTTP API at RHIZOME_TEST_HTTP, port 15672 by
 default), which is how the same tests are shown to hold on RabbitMQ. Tests of what only Rhizome does
 carry the marker `rhizome_only` and are left out then. With RHIZOME_TEST_CLUSTER=SEED they start a
-cluster of three primaries and a secondary, and each connection goes to a broker by chance.
+cluster of three primaries and a secondary, and each connection goes to a broker by chance; tests
+with the marker `lone_only` are left out.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 EXTERNAL_AMQP = os.environ.get("RHIZOME_TEST_AMQP", "")
 CLUSTER_SEED = os.environ.get("RHIZOME_TEST_CLUSTER", "")
 EXTERNAL_HTTP = os.environ.get("RHIZOME_TEST_HTTP", "")
-TEST_SECONDS_MAX = 60
+# The first test of a run waits for the brokers, and a busy machine is slow to start four.
+TEST_SECONDS_MAX = 180 if CLUSTER_SEED else 60
 SOCKET_SUITES = ("conformance", "interop")
 
 
@@ -65,6 +67,7 @@ class ExternalBroker:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rhizome_only: says what Rhizome does and RabbitMQ does not")
+    config.addinivalue_line("markers", "lone_only(reason): holds of one broker, not of a cluster")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -75,6 +78,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS_MAX))
         if EXTERNAL_AMQP and item.get_closest_marker("rhizome_only") is not None:
             item.add_marker(pytest.mark.skip(reason="only Rhizome does this"))
+        lone_only = item.get_closest_marker("lone_only")
+        if CLUSTER_SEED and lone_only is not None:
+            item.add_marker(pytest.mark.skip(reason=lone_only.args[0]))
 
 
 @pytest.fixture(scope="session")

@@ -281,6 +281,7 @@ def test_update_secret_is_answered(connection: Connection) -> None:
     assert connection.channel().declare()
 
 
+@pytest.mark.lone_only("other brokers know whose a server-named queue is, not that it is gone")
 def test_close_is_answered_and_ends_open_channels(connect: Connect, connection: Connection) -> None:
     queue = connection.channel().declare()
     connection.call(m.ConnectionClose(200, "bye"), m.ConnectionCloseOk)

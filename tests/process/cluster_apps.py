@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from random import Random
 
 from rhizome.client import Channel, Properties, connect
-from rhizome.client.errors import ClientError
+from rhizome.client.errors import ClientError, ConnectFailed, MessageReturned
 from rhizome.errors import AmqpError
 from rhizome.testing.clusterprocess import ClusterProcess
 
@@ -109,6 +109,8 @@ class Applications:
             try:
                 async with self._channel(at) as channel:
                     await work(at, channel)  # type: ignore[misc]
+            except (ConnectFailed, MessageReturned):
+                pass  # a broker or a service that is only starting
             except (*GONE, AmqpError) as error:
                 broker = self.cluster.brokers[at]
                 if broker.is_running() and broker.pid == pid and not self.stopping:
@@ -158,15 +160,21 @@ class Applications:
         self.declared.append(name)
 
     async def _call(self, at: str, channel: Channel) -> None:
-        """Ask a service on another broker; a question to a broker that dies is nobody's fault."""
-        other = self.chance.choice([name for name in self.cluster.names() if name != at])
+        """Ask a service on another broker; a question to a broker that dies is nobody's fault, nor
+        is one between secondaries that goes with its root (A3)."""
+        other = self.chance.choice(
+            [name for name in self.cluster.names() if name[0] + at[0] != "ss"]
+        )
         server = self.cluster.brokers[other]
         pid = server.pid
         number = str(next(self._numbers))
         properties = Properties(reply_to=REPLIES, correlation_id=number)
         async with channel.consume(REPLIES, no_ack=True) as replies:
             await channel.publish(
-                b"question", routing_key=f"service.{other}", properties=properties
+                b"question",
+                routing_key=f"service.{other}",
+                properties=properties,
+                mandatory=True,
             )
             try:
                 async with asyncio.timeout(CALL_SECONDS_MAX):
