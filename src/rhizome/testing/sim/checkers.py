@@ -23,6 +23,7 @@ from rhizome.testing.sim.observations import (
     RegistryAt,
     Serves,
     Settled,
+    Started,
     Voted,
     trace_line,
 )
@@ -87,7 +88,11 @@ class Watch:
         for checker in checkers:
             checker.watch = self
             for kind, handler in checker.handlers().items():
-                self._handlers.setdefault(kind, []).append(handler)
+                self.listen(kind, handler)
+
+    def listen(self, kind: type, handler: Callable[[Any], None]) -> None:
+        """Hand every observation of a kind to `handler`."""
+        self._handlers.setdefault(kind, []).append(handler)
 
     def see(self, observation: Observation) -> None:
         self.world.note(trace_line(observation))
@@ -133,6 +138,27 @@ class OneVotePerTerm(Checker):
             self.fail(
                 f"{seen.broker} voted for {other} and for {seen.candidate} in term {seen.term}"
             )
+
+
+class OneVotePerMachine(Checker):
+    """R13: of the brokers on one machine at most one votes in a term."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._machines: dict[str, str] = {}
+        self._voters: dict[tuple[str, int], str] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Started: self._started, Voted: self._voted}
+
+    def _started(self, seen: Started) -> None:
+        self._machines[seen.broker] = seen.machine
+
+    def _voted(self, seen: Voted) -> None:
+        machine = self._machines.get(seen.broker, "")
+        other = self._voters.setdefault((machine, seen.term), seen.broker)
+        if machine and other != seen.broker:
+            self.fail(f"{other} and {seen.broker} on {machine} both voted in term {seen.term}")
 
 
 class SecondariesNeverVote(Checker):

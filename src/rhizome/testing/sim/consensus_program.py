@@ -123,7 +123,8 @@ class ConsensusProgram(Program):
 
     def started(self) -> None:
         self.watch.brokers[self.place.name] = self
-        self.watch.see(seen.Started(self.place.name, self.uuid, self.place.role))
+        place = self.place
+        self.watch.see(seen.Started(place.name, self.uuid, place.role, place.machine))
         self.core.started(self.host.now_ms())
 
     def gone(self) -> None:
@@ -342,9 +343,11 @@ class ConsensusProgram(Program):
         now_ms = self.host.now_ms()
         change = self.core.add_primary if add else self.core.remove_primary
         try:
-            return f"entry {change(name, now_ms)}"
+            entry = change(name, now_ms)
         except (ChangeRefused, NotRoot) as refusal:
             return f"refused: {refusal}"
+        self.watch.see(seen.Ordered(self.place.name, f"{'add' if add else 'remove'} {name}"))
+        return f"entry {entry}"
 
     def hand_over(self, name: str) -> str:
         try:

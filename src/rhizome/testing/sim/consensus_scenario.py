@@ -1,15 +1,15 @@
 """The scenario "consensus": brokers that run the consensus core and nothing else.
 
-A seed draws how many primaries and secondaries there are, whether one of the primaries is a
-witness, how many primaries stand by to be added, how small the logs and snapshots are. Besides the
-faults of every simulation, primaries are added and removed and the office is handed over.
+A seed draws how many primaries and secondaries there are, what is odd about one of them, how many
+primaries stand by to be added, how small the logs and snapshots are. Besides the faults of every
+simulation, primaries are added and removed and the office is handed over.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from rhizome.cluster.consensus import ConsensusSettings, Rules
@@ -21,6 +21,7 @@ from rhizome.testing.sim.checkers import (
     NothingStuck,
     OneRootPerTerm,
     OneRootServes,
+    OneVotePerMachine,
     OneVotePerTerm,
     SecondariesNeverVote,
     SettledMeansApplied,
@@ -92,11 +93,13 @@ class ConsensusScenario:
         primaries = _numbered("b", 1, drawn(world, "brokers", options.brokers))
         spares = _numbered("b", len(primaries) + 1, int(chance.random() * (SPARES_MAX + 1)))
         secondaries = _numbered("s", 1, drawn(world, "secondaries", options.secondaries))
-        places = _places(primaries, spares, secondaries, with_witness=chance.random() < 0.2)
+        places = _places(primaries, spares, secondaries)
+        _make_odd(places, primaries, chance)
         book = MembershipBook()
         checkers = [
             OneRootPerTerm(),
             OneVotePerTerm(),
+            OneVotePerMachine(),
             SecondariesNeverVote(),
             CommittedStateNeverLost(),
             StateAgreesOnAllBrokers(),
@@ -119,27 +122,32 @@ def _numbered(letter: str, first: int, count: int) -> list[str]:
     return [f"{letter}{number}" for number in range(first, first + count)]
 
 
-def _places(
-    primaries: list[str], spares: list[str], secondaries: list[str], with_witness: bool
-) -> list[Place]:
+def _places(primaries: list[str], spares: list[str], secondaries: list[str]) -> list[Place]:
     voters = primaries + spares
-    places = []
-    for name in voters + secondaries:
-        role = SECONDARY if name in secondaries else PRIMARY
-        if with_witness and name == primaries[-1]:
-            role = WITNESS
-        dials = voters if name in secondaries else [other for other in voters if other > name]
-        places.append(
-            Place(
-                name=name,
-                role=role,
-                primaries=tuple(primaries),
-                bootstrap=name in primaries,
-                machine=f"machine-{name}",
-                dials=tuple(dials),
-            )
+    return [
+        Place(
+            name=name,
+            role=SECONDARY if name in secondaries else PRIMARY,
+            primaries=tuple(primaries),
+            bootstrap=name in primaries,
+            machine=f"machine-{name}",
+            dials=tuple(voters if name in secondaries else [v for v in voters if v > name]),
         )
-    return places
+        for name in voters + secondaries
+    ]
+
+
+def _make_odd(places: list[Place], primaries: list[str], chance: random.Random) -> None:
+    """What configurations are like: a witness, two primaries on one machine, or one that the
+    others take for a primary and that is none."""
+    last = len(primaries) - 1
+    choice = chance.random()
+    if choice < 0.15:
+        places[last] = replace(places[last], role=WITNESS)
+    elif choice < 0.25 and last >= 2:
+        places[last] = replace(places[last], machine=places[last - 1].machine)
+    elif choice < 0.35 and last >= 2:
+        places[last] = replace(places[last], role=SECONDARY, bootstrap=False)
 
 
 def _workload(chance: random.Random, options: RunOptions) -> Workload:

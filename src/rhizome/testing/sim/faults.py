@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from rhizome.testing.sim.ambush import Ambushes
+from rhizome.testing.sim.checkers import Watch
 from rhizome.testing.sim.network import Network, Way
 from rhizome.testing.sim.process import CLOCK_PARTS, Process
 from rhizome.testing.sim.world import MS, SECOND, World
@@ -52,17 +54,24 @@ class Faults:
     """Injects the faults of a plan, and undoes them."""
 
     def __init__(
-        self, world: World, network: Network, processes: Sequence[Process], plan: FaultPlan
+        self,
+        world: World,
+        network: Network,
+        processes: Sequence[Process],
+        plan: FaultPlan,
+        watch: Watch,
     ) -> None:
         self.counts: dict[str, int] = {}
         self._world = world
         self._network = network
         self._processes = list(processes)
         self._names = [process.name for process in processes]
+        self._by_name = {process.name: process for process in processes}
         self._plan = plan
         self._chance = world.chance("faults")
         self._undone = 0
         self._undo: dict[int, Undo] = {}
+        self._ambushes = Ambushes(world, watch, self)
         every = self._table()
         self._kinds = self._mood(every)
         self._gap_us = _log_uniform(self._chance, GAP_US_MIN, GAP_US_MAX) / plan.pace
@@ -84,6 +93,7 @@ class Faults:
             "drift": self.drift,
             "flip": self.flip,
             "wipe": self.wipe,
+            **self._ambushes.kinds(),
             **self._plan.extra,
         }
 
@@ -166,13 +176,23 @@ class Faults:
         left, right = names[:cut], names[cut + bridge :]
         self._block([way for a in left for b in right for way in ((a, b), (b, a))])
 
+    def split_off(self, name: str) -> None:
+        """Two sides that cannot talk, with this host and a few others on the smaller one."""
+        others = self._chance.sample(self._names, len(self._names))
+        left = [name, *[other for other in others if other != name][: (len(others) - 1) // 2]]
+        right = [other for other in others if other not in left]
+        self._block([way for a in left for b in right for way in ((a, b), (b, a))])
+
     def isolate(self, chance: random.Random) -> None:
-        """One host cut off, in both directions or in one."""
-        name = self._some().name
+        """One host cut off."""
+        self.isolate_host(self._some().name)
+
+    def isolate_host(self, name: str) -> None:
+        """Cut a host off, in both directions or in one."""
         others = [other for other in self._names if other != name]
         out = [(name, other) for other in others]
         back = [(other, name) for other in others]
-        choice = chance.random()
+        choice = self._chance.random()
         self._block(out + back if choice < 0.4 else out if choice < 0.7 else back)
 
     def one_way(self, chance: random.Random) -> None:
@@ -217,15 +237,19 @@ class Faults:
 
     def kill(self, chance: random.Random) -> None:
         """A program is killed and started again after a while."""
-        process = self._some()
-        process.kill()
-        self._restart_later(process)
+        self.kill_host(self._some().name)
+
+    def kill_host(self, name: str) -> None:
+        self._by_name[name].kill()
+        self._restart_later(self._by_name[name])
 
     def power_cut(self, chance: random.Random) -> None:
         """A machine loses power for a while."""
-        process = self._some()
-        process.power_cut()
-        self._restart_later(process)
+        self.cut_power_of(self._some().name)
+
+    def cut_power_of(self, name: str) -> None:
+        self._by_name[name].power_cut()
+        self._restart_later(self._by_name[name])
 
     def blackout(self, chance: random.Random) -> None:
         """All machines lose power at once; they come back one by one."""
@@ -259,10 +283,13 @@ class Faults:
     # --- disks
 
     def stall(self, chance: random.Random) -> None:
-        """A disk ends no sync for a while."""
-        process = self._some()
-        self._world.note(f"{process.name} disk stalls")
-        process.disk.stall(self._world.now_us + self._length_us())
+        """A disk ends no sync for a while, or several that share something do."""
+        share = chance.random() if chance.random() < 0.3 else 0.0
+        stalled = [each for each in self._processes if chance.random() < share] or [self._some()]
+        until_us = self._world.now_us + self._length_us()
+        for process in stalled:
+            self._world.note(f"{process.name} disk stalls")
+            process.disk.stall(until_us)
 
     def flip(self, chance: random.Random) -> None:
         """A bit has flipped while a program was down."""

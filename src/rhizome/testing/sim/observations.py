@@ -19,6 +19,7 @@ class Started(NamedTuple):
     broker: str
     uuid: str
     role: str
+    machine: str = ""
 
 
 class Voted(NamedTuple):
@@ -154,6 +155,13 @@ class MembershipAt(NamedTuple):
     broker: str
     entry: int
     voters: list[tuple[str, str]]
+
+
+class Ordered(NamedTuple):
+    """A root has begun what a person ordered, such as a change of membership."""
+
+    broker: str
+    order: str
 
 
 class Serves(NamedTuple):

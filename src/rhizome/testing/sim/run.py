@@ -24,6 +24,8 @@ STORM_SHARE: Final = 0.7
 CALM_US_MIN: Final = 40 * SECOND
 """Time for programs to come back, elect a root and catch up after the faults."""
 STORM_START_US: Final = 5 * SECOND
+EARLY_STORM_CHANCE: Final = 0.3
+"""How often things go wrong from the first moment on."""
 TAIL_LINES: Final = 40
 
 Range = tuple[int, int]
@@ -101,9 +103,10 @@ def run_seed(
     plan = simulation.plan
     plan.kinds = options.faults
     plan.pace = options.pace
-    plan.start_us = min(STORM_START_US, end_us)
+    early = world.chance("storm").random() < EARLY_STORM_CHANCE
+    plan.start_us = 0 if early else min(STORM_START_US, end_us)
     plan.end_us = max(plan.start_us, min(int(end_us * STORM_SHARE), end_us - CALM_US_MIN))
-    faults = Faults(world, simulation.network, simulation.processes, plan)
+    faults = Faults(world, simulation.network, simulation.processes, plan, simulation.watch)
     checker, text = _run(simulation, faults, end_us)
     digest = world.trace.digest()
     return Outcome(

@@ -1,0 +1,84 @@
+"""Faults that wait for the worst moment.
+
+Most rules guard a moment that chance seldom hits: between a vote and its sync, between a commit and
+the news of it, just after an election. An ambush is set by the fault schedule, lies in wait for the
+observation, and strikes whoever it is about within a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from rhizome.testing.sim.checkers import Watch
+from rhizome.testing.sim.observations import BecameRoot, Committed, Ordered, Voted
+from rhizome.testing.sim.world import MS, World
+
+STRIKE_US_MAX: Final = 5 * MS
+
+
+class Striker(Protocol):
+    """What can be done to a host, by name."""
+
+    def isolate_host(self, name: str) -> None: ...
+    def kill_host(self, name: str) -> None: ...
+    def cut_power_of(self, name: str) -> None: ...
+    def split_off(self, name: str) -> None: ...
+
+
+class Ambushes:
+    """Those that are set, each for one kind of moment."""
+
+    def __init__(self, world: World, watch: Watch, striker: Striker) -> None:
+        self._world = world
+        self._striker = striker
+        self._chance = world.chance("ambush")
+        self._set: dict[str, bool] = {}
+        watch.listen(Voted, self._voted)
+        watch.listen(BecameRoot, self._became_root)
+        watch.listen(Committed, self._committed)
+        watch.listen(Ordered, self._ordered)
+        self._newest = 0
+
+    def kinds(self) -> dict[str, Callable[[random.Random], None]]:
+        """The faults that set one."""
+        return {
+            "ambush-voter": lambda _: self._arm("voter"),
+            "ambush-root": lambda _: self._arm("root"),
+            "ambush-commit": lambda _: self._arm("commit"),
+            "ambush-change": lambda _: self._arm("change"),
+        }
+
+    def _arm(self, moment: str) -> None:
+        self._set[moment] = True
+
+    def _voted(self, seen: Voted) -> None:
+        """Its vote is on its way: perhaps it forgets it."""
+        if seen.broker != seen.candidate:
+            self._spring("voter", seen.broker, [self._striker.cut_power_of])
+
+    def _became_root(self, seen: BecameRoot) -> None:
+        """It has begun its term, and perhaps nobody else hears of that."""
+        striker = self._striker
+        self._spring("root", seen.broker, [striker.isolate_host, striker.kill_host])
+
+    def _committed(self, seen: Committed) -> None:
+        """It is the first to know that an entry is committed, and perhaps the only one."""
+        if seen.entry > self._newest:
+            self._newest = seen.entry
+            striker = self._striker
+            strikes = [striker.isolate_host, striker.kill_host, striker.split_off]
+            self._spring("commit", seen.broker, strikes)
+
+    def _ordered(self, seen: Ordered) -> None:
+        """A change of membership is under way: the cluster falls apart around it."""
+        striker = self._striker
+        self._spring("change", seen.broker, [striker.split_off, striker.isolate_host])
+
+    def _spring(self, moment: str, name: str, strikes: Sequence[Callable[[str], None]]) -> None:
+        if self._set.pop(moment, False):
+            strike = strikes[int(self._chance.random() * len(strikes))]
+            delay_us = int(self._chance.random() ** 2 * STRIKE_US_MAX)
+            self._world.note(f"ambush of {name}")
+            self._world.after(delay_us, strike, name)
