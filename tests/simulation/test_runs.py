@@ -64,7 +64,7 @@ def test_checkers_see_two_roots_behind_a_partition() -> None:
 
 def test_a_violation_tells_what_led_to_it() -> None:
     outcomes = [run_seed(ToyScenario(), seed, PARTITIONS) for seed in range(12)]
-    failed = next(outcome for outcome in outcomes if not outcome.passed)
+    failed = next(each for each in outcomes if each.checker not in ("", "NothingStuck"))
     assert failed.text
     assert failed.tail
     assert failed.virtual_us < PARTITIONS.minutes * 60_000_000

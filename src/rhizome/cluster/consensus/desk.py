@@ -90,19 +90,32 @@ class Desk:
     def counts(self, membership: Membership, voter: Voter) -> bool:
         """Whether the broker that bears a voter's name is the one meant: the same UUID (R7).
 
-        Before the founding any empty store with the same list of primaries is.
+        Before the founding any empty store with the same list of primaries is; of those that are
+        here from one machine only the first listed (R13).
         """
         hello = self.hello_of(voter.name)
         if hello is None or (not hello.votes() and self.rules.secondaries_never_vote):
             return False
         if membership.founding:
-            return hello.primaries_hash == self.me.primaries_hash and hello.cluster_uuid in (
-                "",
-                self.founding_uuid(),
-            )
+            empty = hello.cluster_uuid in ("", self.founding_uuid())
+            same_list = hello.primaries_hash == self.me.primaries_hash
+            return empty and same_list and not self._shares_machine(membership, hello)
         if not self.rules.wiped_store_is_new:
             return True
         return voter.uuid == hello.uuid
+
+    def _shares_machine(self, membership: Membership, hello: Hello) -> bool:
+        """Whether a broker that is listed earlier is here from the same machine."""
+        if not hello.machine or not self.rules.one_vote_per_machine:
+            return False
+        for name in membership.names():
+            if name == hello.name:
+                return False
+            other = self.hello_of(name)
+            if other is not None and (name == self.me.name or self.is_up(name)):
+                if other.machine == hello.machine and other.votes():
+                    return True
+        return False
 
     def i_vote(self) -> bool:
         """Whether this broker is a voter of the newest membership that it knows."""

@@ -141,20 +141,29 @@ class OneVotePerTerm(Checker):
 
 
 class OneVotePerMachine(Checker):
-    """R13: of the brokers on one machine at most one votes in a term."""
+    """R13: of the brokers on one machine at most one votes in a term.
+
+    Before the founding nobody knows who else will come from which machine.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self._founded = False
         self._machines: dict[str, str] = {}
         self._voters: dict[tuple[str, int], str] = {}
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {Started: self._started, Voted: self._voted}
+        return {Started: self._started, Voted: self._voted, Committed: self._committed}
 
     def _started(self, seen: Started) -> None:
         self._machines[seen.broker] = seen.machine
 
+    def _committed(self, _: Committed) -> None:
+        self._founded = True
+
     def _voted(self, seen: Voted) -> None:
+        if not self._founded:
+            return
         machine = self._machines.get(seen.broker, "")
         other = self._voters.setdefault((machine, seen.term), seen.broker)
         if machine and other != seen.broker:
