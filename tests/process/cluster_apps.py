@@ -160,7 +160,7 @@ class Applications:
         self.declared.append(name)
 
     async def _call(self, at: str, channel: Channel) -> None:
-        """Ask a service on another broker; a question to a broker that dies is nobody's fault, nor
+        """Ask a service on any broker; a question to a broker that dies is nobody's fault, nor
         is one between secondaries that goes with its root (A3)."""
         other = self.chance.choice(
             [name for name in self.cluster.names() if name[0] + at[0] != "ss"]
