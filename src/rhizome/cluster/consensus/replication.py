@@ -50,7 +50,6 @@ class Progress:
         self.mode = PROBING
         self.next = self.desk.ledger.log.last_index + 1
         self.in_flight = 0
-        self.commit_told = self.settled_told = 0
         self.granted_ms = NO_STAMP
         self.tell_now = True
         self._snapshot = None

@@ -154,6 +154,25 @@ def test_an_absent_primary_is_bound_when_it_comes() -> None:
     assert stage.roots() == ["b2"]
 
 
+def test_a_primary_that_is_not_bound_yet_counts_nowhere() -> None:
+    """b3 is linked, but has nothing of the log: it is no second of three."""
+    stage = Stage(THREE)
+    Audience(stage)
+    stage.start("b1", "b2")
+    stage.run_until(lambda: len(stage.holders()) == 2)
+    stage.censor = lambda sender, receiver, message: (
+        isinstance(message, Append) and receiver == "b3"
+    )
+    stage.start("b3")
+    stage.run(500)
+    voter = stage.core("b1").registry.membership.get("b3")
+    assert voter is not None
+    assert voter.uuid == ""
+    stage.kill("b2")
+    stage.run(2000)
+    assert stage.roots() == []
+
+
 def test_a_wiped_primary_counts_nowhere_until_it_is_admitted() -> None:
     stage = at_work(THREE)
     stage.kill("b2", "b3")

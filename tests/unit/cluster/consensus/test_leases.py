@@ -8,7 +8,7 @@ import pytest
 
 from rhizome.cluster.consensus import ConsensusSettings
 from rhizome.cluster.consensus.events import BrokerLeaseOver, Event, IncarnationRetired
-from rhizome.cluster.consensus.messages import Append, Heartbeat, Message, Report
+from rhizome.cluster.consensus.messages import Append, AppendAnswer, Heartbeat, Message, Report
 from tests.interaction.stage import Actor, Stage
 from tests.unit.cluster.consensus.audience import Audience
 
@@ -261,6 +261,26 @@ def test_a_secondary_that_stays_away_is_retired_and_must_come_as_a_new_one() -> 
     stage.start("s1")
     stage.run(500)
     assert "s1" in stage.holders()
+
+
+def test_one_that_is_being_retired_gets_no_lease_any_more() -> None:
+    """s1 comes back while its retirement is written, but not committed yet."""
+    stage = at_work(replace(ConsensusSettings(), retire_ms=5000))
+    stage.isolate("s1")
+    stage.run(4900)
+    stage.censor = lambda sender, receiver, message: (
+        isinstance(message, AppendAnswer) and sender in ("b2", "b3")
+    )
+    stage.run(300)
+    assert stage.core("b1").status().last_index > stage.core("b1").commit_index
+    stage.heal()
+    stage.run(500)
+    assert "s1" not in stage.holders()
+    stage.censor = lambda sender, receiver, message: False
+    stage.cut("b1", "b2")
+    stage.link("b1", "b2")
+    stage.run(500)
+    assert stage.core("s1").retired
 
 
 def test_a_secondary_that_was_retired_unseen_learns_it_when_it_returns() -> None:

@@ -124,6 +124,18 @@ def test_an_entry_that_was_cut_is_not_synced_when_its_batch_is() -> None:
     assert pair.ledger.synced_index == 2
 
 
+def test_entries_in_place_of_synced_ones_are_not_synced_yet() -> None:
+    pair = Pair()
+    pair.ledger.enter_term(1)
+    pair.append(5)
+    pair.take(0)
+    pair.sync(0)
+    pair.ledger.enter_term(2)
+    pair.ledger.cut(3)
+    pair.append(4)
+    assert pair.ledger.synced_index == 2
+
+
 def test_both_memberships_count_until_the_newer_is_known_to_be_committed() -> None:
     ledger = Pair().ledger
     ledger.enter_term(1)

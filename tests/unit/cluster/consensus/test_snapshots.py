@@ -153,6 +153,7 @@ def test_many_terms_of_conflict_are_skipped_by_term() -> None:
     for number in range(200):
         stage.propose("b1", b"lost %d" % number)
     stage.run(3000)
+    fill(stage, 40)
     probes: list[int] = []
 
     def watch(sender: str, receiver: str, message: Message) -> bool:
