@@ -104,18 +104,42 @@ class Desk:
             return True
         return voter.uuid == hello.uuid
 
-    def _shares_machine(self, membership: Membership, hello: Hello) -> bool:
-        """Whether a broker that is listed earlier is here from the same machine."""
+    def _shares_machine(self, membership: Membership, hello: Hello) -> str:
+        """The broker that is listed earlier and is here from the same machine; empty if none is."""
         if not hello.machine or not self.rules.one_vote_per_machine:
-            return False
+            return ""
         for name in membership.names():
             if name == hello.name:
-                return False
+                return ""
             other = self.hello_of(name)
             if other is not None and (name == self.me.name or self.is_up(name)):
                 if other.machine == hello.machine and other.votes():
-                    return True
-        return False
+                    return name
+        return ""
+
+    def uncounted(self) -> list[str]:
+        """Why voters that are here don't count, in words for people."""
+        newest = self.electorate.newest
+        here = [v for v in newest.voters if v.name == self.me.name or self.is_up(v.name)]
+        return [
+            f"{voter.name} doesn't count: {self._why_uncounted(newest, voter)}"
+            for voter in here
+            if not voter.votes or not self.counts(newest, voter)
+        ]
+
+    def _why_uncounted(self, membership: Membership, voter: Voter) -> str:
+        hello = self.hello_of(voter.name)
+        assert hello is not None
+        if not hello.votes():
+            return "it is a secondary"
+        if not voter.votes:
+            return "another voter has its machine id"
+        if not membership.founding:
+            return "the root hasn't admitted its store yet"
+        if hello.primaries_hash != self.me.primaries_hash:
+            return f"it is configured with another list of primaries than {self.me.name}"
+        twin = self._shares_machine(membership, hello)
+        return f"it has the machine id of {twin}" if twin else "it belongs to a cluster already"
 
     def i_vote(self) -> bool:
         """Whether this broker is a voter of the newest membership that it knows."""

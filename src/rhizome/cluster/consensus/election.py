@@ -103,7 +103,8 @@ class Candidacy:
         if self.voting:
             return f"votes of {', '.join(self._missing(self.votes)) or 'nobody'}"
         if not self._may_be_elected():
-            return "links to more primaries: these are too few to elect a root"
+            too_few = "links to more primaries: these are too few to elect a root"
+            return "; ".join([too_few, *self.desk.uncounted()])
         said_no = [f"{n}: {a.reason}" for n, a in self.answers.items() if not a.yes]
         if said_no:
             return "pre-votes; no from " + ", ".join(said_no)

@@ -191,9 +191,9 @@ class Machine:
             return False
         if desk.ledger.is_stuck(desk.now_ms, desk.settings.election_patience_ms):
             return False
-        return not self._is_joining()
+        return not self.is_joining()
 
-    def _is_joining(self) -> bool:
+    def is_joining(self) -> bool:
         """Whether this broker has no cluster and sees one: then it joins that, and founds none."""
         desk = self.desk
         if desk.registry.cluster_uuid:

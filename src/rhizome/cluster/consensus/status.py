@@ -103,6 +103,8 @@ def _waits_for(machine: Machine) -> str:
     if machine.judge.honours():
         left_ms = machine.judge.honours_ms - desk.now_ms
         return f"the lease of the root it last heard, {left_ms} ms more"
+    if machine.is_joining():
+        return "the root of the cluster that it sees, to join it"
     if not desk.i_vote():
-        return "a root: it doesn't vote itself"
+        return "; ".join(["a root: it can't be one itself", *desk.uncounted()])
     return "an election"

@@ -97,6 +97,34 @@ def test_lists_of_primaries_that_differ_found_nothing() -> None:
     assert stage.roots() == []
 
 
+def test_status_says_why_brokers_that_are_here_dont_count() -> None:
+    stage = Stage(THREE)
+    stage.actors["b2"].machine = stage.actors["b1"].machine
+    stage.actors["b3"].bootstrap = ("b1", "b3")
+    stage.start(*THREE)
+    stage.run(5000)
+    waits_for = stage.core("b1").status().waits_for
+    assert waits_for == (
+        "links to more primaries: these are too few to elect a root; "
+        "b2 doesn't count: it has the machine id of b1; "
+        "b3 doesn't count: it is configured with another list of primaries than b1"
+    )
+    assert "b2 doesn't count" in stage.core("b2").status().waits_for
+
+
+def test_status_says_that_a_wiped_store_is_not_admitted() -> None:
+    stage = at_work()
+    stage.kill(*THREE)
+    stage.actors["b3"].wipe()
+    stage.start("b1", "b3")
+    stage.run(5000)
+    assert "b3 doesn't count: the root hasn't admitted its store yet" in (
+        stage.core("b1").status().waits_for
+    )
+    waits_for = stage.core("b3").status().waits_for
+    assert waits_for == "the root of the cluster that it sees, to join it"
+
+
 def test_a_starting_broker_is_waited_for_while_the_candidate_is_young() -> None:
     stage = Stage(THREE)
     stage.actors["b3"].starting = True
