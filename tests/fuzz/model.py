@@ -76,12 +76,17 @@ class ModelConsumer:
 
 @dataclass(eq=False)
 class ModelQueue:
+    """`hurried` says that messages had to go while others were still on their way back: a consumer
+    of a lower priority may have got one before a higher one had room.
+    """
+
     shape: Shape
     ready: list[Entry] = field(default_factory=list)
     unacked: list[Entry] = field(default_factory=list)
     consumers: list[ModelConsumer] = field(default_factory=list)
     expected: list[Entry] = field(default_factory=list)
     deleted: bool = False
+    hurried: bool = False
 
     def lane(self, entry: Entry) -> int:
         return min(entry.priority, self.shape.priority_max)
@@ -195,9 +200,12 @@ class Model:
                 self.dispatch(queue)
             if not self.letters:
                 return
-            letters, self.letters = self.letters, []
-            for queue, entry, reason in letters:
-                self._bury(queue, entry, reason)
+            self._bury_letters()
+
+    def _bury_letters(self) -> None:
+        letters, self.letters = self.letters, []
+        for queue, entry, reason in letters:
+            self._bury(queue, entry, reason)
 
     def take(self, queue: ModelQueue) -> Entry | None:
         """What a pull gets: nothing in its last instant, which is for consumers that wait."""
@@ -243,6 +251,7 @@ class Model:
             return
         queue.ready.append(entry)
         queue.sort()
+        queue.hurried = queue.hurried or queue.is_over()
         self._enforce(queue)
 
     def commit(self, channel: ModelChannel) -> None:
@@ -252,6 +261,9 @@ class Model:
             self.publish(one)
         for tag, kind in settled.items():
             self.settle(channel, tag, kind)
+        # Dead letters are part of it: they are in their queues before anything is delivered.
+        while self.letters:
+            self._bury_letters()
 
     def close(self, channel: ModelChannel) -> None:
         """A channel goes: its consumers first, then what it holds comes back."""
@@ -275,6 +287,13 @@ class Model:
                 return
             queue.ready.remove(entry)
             self._discard(queue, entry, "expired")
+
+    def restart(self, entries: dict[str, list[Entry]], shapes: dict[str, Shape]) -> None:
+        """Everybody has gone and these are left; what clients held may be beyond a bound now."""
+        self.queues = {name: ModelQueue(shapes[name], some) for name, some in entries.items()}
+        for queue in self.queues.values():
+            self._enforce(queue)
+        self.finish_action()
 
     def durable(self) -> dict[str, list[Entry]]:
         """What a restart must find if everything so far is on disk, in order of delivery."""

@@ -537,6 +537,10 @@ class Queue(Destination):
         self.counts = counts
         if self.bounded:
             self._measure_bodies()
+            # What clients held is ready again and may be too much. An isolated broker touches its
+            # queues when it no longer is.
+            if self.ready > 0 and not self.marked and self.broker.may_deliver:
+                self.touch()
         self.may_expire = True
         self.broker.timers.watch(self)
 

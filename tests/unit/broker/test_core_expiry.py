@@ -150,6 +150,30 @@ def test_unacked_messages_do_not_count_for_the_length(client: CoreClient) -> Non
     assert drained(client, queue) == [b"2"]
 
 
+def test_what_clients_held_is_trimmed_to_the_length_after_a_restart(
+    core: Core, client: CoreClient
+) -> None:
+    """It is ready again and would count; nobody has to touch the queue for that."""
+    dead = client.declare("dead", durable=True)
+    queue = client.declare(
+        "q",
+        durable=True,
+        x_max_length=2,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key=dead,
+    )
+    client.prefetch(2)
+    client.consume(queue)
+    for body in (b"1", b"2", b"3", b"4"):
+        client.publish("", queue, body, Properties(delivery_mode=2))
+    assert client.bodies() == [b"1", b"2"]
+    again = core.restarted()
+    assert again.queue(queue).ready == 2
+    after = again.connect()
+    assert drained(after, queue) == [b"3", b"4"]
+    assert drained(after, dead) == [b"1", b"2"]
+
+
 def test_length_in_bytes_counts_bodies(client: CoreClient) -> None:
     queue = client.declare("q", x_max_length_bytes=10)
     for body in (b"12345", b"67890", b"abc"):
