@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.internal.conjecture import engine
 
 from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import Broker, BrokerProcess
@@ -31,11 +35,16 @@ settings.register_profile("default", deadline=None, database=_EXAMPLES)
 settings.register_profile("soak", deadline=None, database=_EXAMPLES, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+# A failure that takes minutes to shrink would meet the end of its time and never be shown. It is
+# in the database then, and shrinks further in the next run.
+engine.MAX_SHRINKING_SECONDS = 60
+
 EXTERNAL_AMQP = os.environ.get("RHIZOME_TEST_AMQP", "")
 CLUSTER_SEED = os.environ.get("RHIZOME_TEST_CLUSTER", "")
 EXTERNAL_HTTP = os.environ.get("RHIZOME_TEST_HTTP", "")
 # The first test of a run waits for the brokers, and a busy machine is slow to start four.
 TEST_SECONDS_MAX = 180 if CLUSTER_SEED else 60
+PROPERTY_SECONDS_MAX = 240
 SOCKET_SUITES = ("conformance", "interop")
 
 
@@ -70,11 +79,42 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "lone_only(reason): holds of one broker, not of a cluster")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+class TookTooLong(BaseException):
+    """Not a failure that hypothesis may catch: it takes the example that was just running for the
+    culprit, runs it again, and reports "inconsistent data generation" when that ends well.
+    """
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: Any, settings: Any) -> bool | None:
+    """The timer of pytest-timeout for properties; None leaves a test to pytest-timeout's own."""
+    if item.get_closest_marker("hypothesis") is None or settings.method != "signal":
+        return None
+
+    def strike(number: int, frame: FrameType | None) -> None:
+        raise TookTooLong(f"not done after {settings.timeout:g} s")
+
+    def cancel() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    item.cancel_timeout = cancel
+    signal.signal(signal.SIGALRM, strike)
+    signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+    return True
+
+
+@pytest.hookimpl(trylast=True)  # when hypothesis has marked what is its own
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         suite = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
-        if suite in SOCKET_SUITES and item.get_closest_marker("timeout") is None:
+        is_property = item.get_closest_marker("hypothesis") is not None
+        if item.get_closest_marker("timeout") is not None:
+            pass
+        elif is_property and config.getoption("timeout", None) is None:
+            item.add_marker(pytest.mark.timeout(PROPERTY_SECONDS_MAX))
+        elif suite in SOCKET_SUITES:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS_MAX))
         if EXTERNAL_AMQP and item.get_closest_marker("rhizome_only") is not None:
             item.add_marker(pytest.mark.skip(reason="only Rhizome does this"))
