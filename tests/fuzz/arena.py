@@ -22,7 +22,6 @@ from rhizome.broker.access import Peer
 from rhizome.broker.stages import CLOSED, CLOSING, RUNNING
 from rhizome.testing.core import PROTOCOL_HEADER, Content, Core, CoreClient, make_core
 
-SEED: Final = bytes(range(32))
 TAIL_BYTES_MAX: Final = 3 * 131072
 GONE_MS: Final = 30_000
 
@@ -175,11 +174,21 @@ def _check_close(code: int, text: str, known: dict[int, str]) -> None:
     assert len(text.encode("utf-8", "surrogateescape")) <= 255
 
 
+class RecordedClient(CoreClient):
+    """A client that keeps the bytes that came."""
+
+    output = b""
+
+    def _parse(self) -> None:
+        self.output += self._input
+        super()._parse()
+
+
 class GoodClient:
     """A client that does nothing wrong, on a private queue, and wants to be served."""
 
     def __init__(self, core: Core) -> None:
-        self.client = core.connect()
+        self.client = RecordedClient(core)
         self.client.call(m.QueueDeclare("good", exclusive=True), m.QueueDeclareOk)
         self.client.consume("good", "good")
         self.client.confirm()
@@ -206,8 +215,6 @@ class Arena:
 
     def __init__(self, resident_budget_bytes: int = 0, good: bool = True) -> None:
         self.core = make_core(resident_budget_bytes)
-        # Generated names are the same in every run, so that outputs can be compared.
-        self.core.broker._seed = SEED
         self.good = GoodClient(self.core) if good else None
         self.hostile: list[RawClient] = []
 

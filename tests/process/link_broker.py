@@ -29,7 +29,7 @@ from rhizome.journal.files import MemoryFiles
 from rhizome.journal.store import MemoryStore
 from rhizome.security.tls import link_context, server_context
 from rhizome.server.app import peer_of, wall_clock_ms
-from rhizome.server.boot import make_broker, make_log
+from rhizome.server.boot import SEED_BYTES, make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
 from rhizome.server.config import Config
 from rhizome.server.links import LinkDriver
@@ -127,6 +127,7 @@ class LinkBroker:
             AccessEpoch(),
             Closings(self.events.changed),
             wall_clock_ms(),
+            os.urandom(SEED_BYTES),
         )
         self.core = core
         never = BusyPoll(loop, 0, time.monotonic_ns, os.sched_yield)

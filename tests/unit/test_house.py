@@ -12,6 +12,9 @@ LONG_MODULES = ROOT / "tests" / "unit" / "long_modules.txt"
 MODULE_LINES_MAX = 600
 SKIPPED_PARTS = {".git", ".venv", ".cache", "build", "data", "node_modules", "__pycache__", "dist"}
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".c", ".sh", ".yml", ".js", ".mjs", ".html", ".css"}
+CORES = ("amqp", "journal", "broker", "cluster")
+# What differs from process to process. A class may hash its own values.
+UNREPEATABLE = re.compile(r"(?<![\w.])(id|(?<!return )hash)\(|\burandom\b|\buuid[14]\b|\bweakref\b")
 # In pieces, so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
 NOT_OF_THE_PROJECT = re.compile(
@@ -88,6 +91,10 @@ def test_source_never_sleeps_for_a_condition() -> None:
     polling = ROOT / "src" / "rhizome" / "testing" / "processes.py"
     others = [p for p in python_files("src") if p != polling]
     assert not matches(re.compile(r"\btime\.sleep\("), others)
+
+
+def test_cores_ask_for_nothing_that_a_simulation_could_not_repeat() -> None:
+    assert not matches(UNREPEATABLE, python_files(*(f"src/rhizome/{core}" for core in CORES)))
 
 
 def test_generated_names_and_paths_of_a_workplace_stay_out() -> None:

@@ -32,7 +32,7 @@ from rhizome.journal.writer import ALWAYS, NEVER, Flush
 from rhizome.management.network import bind, is_loopback
 from rhizome.security.login import LoginService
 from rhizome.security.tls import certificate_names, server_context
-from rhizome.server.boot import make_broker, make_log
+from rhizome.server.boot import SEED_BYTES, make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
 from rhizome.server.clustered import ClusterHost, NodeDriver
 from rhizome.server.composition import Clustered
@@ -128,7 +128,14 @@ class Application:
             self.broker = clustered.broker
         else:
             self.broker = make_broker(
-                config, self.store, log, authenticator, epoch, observer, wall_clock_ms()
+                config,
+                self.store,
+                log,
+                authenticator,
+                epoch,
+                observer,
+                wall_clock_ms(),
+                os.urandom(SEED_BYTES),
             )
         records.broker = self.broker
         self.login = authenticator

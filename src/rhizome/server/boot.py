@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
 from typing import Final
 
 from rhizome import __version__
@@ -29,7 +29,7 @@ from rhizome.broker.queue import Queue
 from rhizome.broker.state import State
 from rhizome.journal.recovery import Recovered
 from rhizome.journal.store import Store
-from rhizome.security.passwords import hash_password
+from rhizome.security.passwords import SALT_BYTES, hash_password
 from rhizome.server.config import Config
 from rhizome.server.sections import UserDefinition
 
@@ -68,18 +68,19 @@ def make_broker(
     epoch: AccessEpoch,
     observer: Observer,
     now_ms: int,
-    seed: bytes = b"",
+    seed: bytes,
 ) -> Broker:
     """The core, with the state and the messages that the store holds.
 
-    ``seed`` makes the names that it gives; only a test that wants them again passes one.
+    All chance comes from ``seed``, so that a simulation can have everything again. Elsewhere it is
+    SEED_BYTES that nobody can guess.
     """
     broker = make_empty_broker(config, store, log, authenticator, epoch, observer, now_ms, seed)
     _restore_state(broker, store.recovered)
     index = store.recovered.commands[-1][0] if store.recovered.commands else 0
     broker.cluster = LoneCluster(broker, store.journal, index)
     if not broker.state.vhosts:
-        for command in first_definitions(config):
+        for command in first_definitions(config, seed):
             broker.cluster.propose(command, None)
     _restore_messages(broker, store.recovered)
     broker.delayed.recover()
@@ -94,7 +95,7 @@ def make_empty_broker(
     epoch: AccessEpoch,
     observer: Observer,
     now_ms: int,
-    seed: bytes = b"",
+    seed: bytes,
 ) -> Broker:
     """The core without anything in it yet."""
     pager = Pager(
@@ -108,7 +109,7 @@ def make_empty_broker(
         epoch,
         make_limits(config),
         observer,
-        seed or os.urandom(SEED_BYTES),
+        seed,
         now_ms,
     )
 
@@ -157,15 +158,18 @@ def _restore_messages(broker: Broker, recovered: Recovered) -> None:
 # ---- definitions of a new store -----------------------------------------------------------------
 
 
-def first_definitions(config: Config) -> list[Command]:
-    """The vhosts, users and policies that configuration gives a new store."""
+def first_definitions(config: Config, seed: bytes) -> list[Command]:
+    """The vhosts, users and policies that configuration gives a new store.
+
+    ``seed`` salts the passwords.
+    """
     commands: list[Command] = []
     for name, vhost in config.vhosts.items():
         commands.append(PutVhost(name, vhost.description))
         commands.extend(_limits_of(SCOPE_VHOST, name, vhost.connections_max, "max-connections"))
         commands.extend(_limits_of(SCOPE_VHOST, name, vhost.queues_max, "max-queues"))
     for name, user in config.users.items():
-        commands.extend(_user_commands(name, user))
+        commands.extend(_user_commands(name, user, seed))
     for name, policy in config.policies.items():
         commands.append(
             PutPolicy(
@@ -180,10 +184,11 @@ def first_definitions(config: Config) -> list[Command]:
     return commands
 
 
-def _user_commands(name: str, user: UserDefinition) -> list[Command]:
+def _user_commands(name: str, user: UserDefinition, seed: bytes) -> list[Command]:
     password_hash = user.password_hash
     if not password_hash and user.password:
-        password_hash = hash_password(user.password.encode())
+        salt = hashlib.sha256(seed + b"salt of " + repr(name).encode()).digest()[:SALT_BYTES]
+        password_hash = hash_password(user.password.encode(), salt=salt)
     commands: list[Command] = [PutUser(name, password_hash, user.kind, tuple(user.tags))]
     for vhost, rule in user.permissions.items():
         commands.append(PutPermission(name, vhost, rule.configure, rule.write, rule.read))

@@ -155,7 +155,7 @@ def compose(
         PutSettings(
             section.placement, COPIES, section.failover_policy, section.state_size_max_bytes
         ),
-        _first_commands(config, founds and image.is_empty()),
+        _first_commands(config, world.seed, founds and image.is_empty()),
         world.store.recovered.queues,
         AdmissionRules(section.connect_policy, key if section.demand_key else b""),
         world.now_ms,
@@ -171,12 +171,12 @@ def compose(
     return Clustered(broker, node, links)
 
 
-def _first_commands(config: Config, founds: bool) -> Callable[[], list[Command]]:
+def _first_commands(config: Config, seed: bytes, founds: bool) -> Callable[[], list[Command]]:
     """What a founding root proposes.
 
     Passwords are hashed now, while nobody waits: a root that hashes for a second loses its office.
     """
     if not founds:
-        return lambda: first_definitions(config)
-    made = first_definitions(config)
+        return lambda: first_definitions(config, seed)
+    made = first_definitions(config, seed)
     return lambda: made

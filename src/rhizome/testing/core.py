@@ -11,12 +11,15 @@ it has nothing left to do, so a test reads what has come and never waits.
     client.publish("", queue, b"hello")
     assert client.get(queue).body == b"hello"
 
+The same calls get the same bytes, in every process: all chance comes from a core's seed.
+
 With `hold_syncs` set nothing that is written counts as safe until `sync` is called: the disk is as
 slow as the test wants it to be.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -128,10 +131,13 @@ class Core:
     one (`BugReports`) has been raised.
     """
 
-    def __init__(self, files: MemoryFiles, config: Config, now_ms: int = START_MS) -> None:
+    def __init__(
+        self, files: MemoryFiles, config: Config, now_ms: int = START_MS, seed: bytes = SEED
+    ) -> None:
         self.files = files
         self.config = config
         self.now_ms = now_ms
+        self.seed = seed
         self.hold_syncs = False
         self.observer = BugReports()
         self._synced: list[Callable[[], None]] = []
@@ -146,7 +152,7 @@ class Core:
             AccessEpoch(),
             self.observer,
             now_ms,
-            SEED,
+            seed,
         )
         self.settle()
 
@@ -155,8 +161,9 @@ class Core:
         return CoreClient(self, **options)
 
     def restarted(self) -> Core:
-        """A new core on what this one has written, as after a crash."""
-        return Core(self.files, self.config, self.now_ms)
+        """A new core on what this one has written, as after a crash; it gives other names."""
+        seed = hashlib.sha256(self.seed).digest()
+        return Core(self.files, self.config, self.now_ms, seed)
 
     def queue(self, name: str, vhost: str = "/") -> Queue:
         found = self.broker.state.vhosts[vhost].destinations[name]

@@ -31,6 +31,7 @@ from rhizome.server.busypoll import BusyPoll
 from rhizome.server.config import Config
 from rhizome.server.sections import MemorySection, PermissionDefinition, UserDefinition
 from rhizome.server.shell import Shell
+from rhizome.testing.core import SEED
 
 T = TypeVar("T")
 
@@ -84,7 +85,9 @@ class Core:
         epoch = AccessEpoch()
         records = StateRecords()
         login = LoginService(records, epoch, config.login_settings())
-        self.broker = make_broker(config, self.store, log, login, epoch, Observer(), self.now_ms)
+        self.broker = make_broker(
+            config, self.store, log, login, epoch, Observer(), self.now_ms, SEED
+        )
         records.broker = self.broker
         never = BusyPoll(loop, 0, time.monotonic_ns, os.sched_yield)
         self.shell = Shell(
