@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -16,10 +17,11 @@ from typing import Annotated, Final
 
 import typer
 
-from rhizome.cli import loops
+from rhizome.cli import interrupts, loops
 from rhizome.cli.benchload import Done, Failed, Plan, Progress, Share, share_out, work
 from rhizome.cli.benchstats import Counts, Histogram, Summary, summarize, total_counts
 from rhizome.cli.errors import CliError
+from rhizome.cli.interrupts import Interruption
 from rhizome.cli.options import URI_DEFAULT, JsonOption, UriOption
 from rhizome.cli.output import print_json, print_table
 from rhizome.client import connect
@@ -79,18 +81,18 @@ def bench(
 ) -> None:
     """Load a broker with publishers and consumers, and measure rates and latencies.
 
-    Latency is the time from publish to receipt. Uses queues of its own and deletes them.
+    Latency is the time from publish to receipt. Uses queues of its own and deletes them. Ctrl-C
+    ends it early: results of what has run are shown.
     """
     if publishers + consumers == 0:
         raise CliError("nothing to do: give --publishers or --consumers")
     names = tuple(f"rhizome-bench-{os.getpid()}-{number}" for number in range(queues))
     shares = share_out(publishers, consumers, processes)
-    summaries: list[Summary] = []
-    for body_bytes in [parse_body_size(text) for text in size or ["1KiB"]]:
-        plan = Plan(
+    plans = [
+        Plan(
             uri=uri,
             queues=names,
-            body_bytes=body_bytes,
+            body_bytes=parse_body_size(text),
             confirm_window=confirm,
             ack_every=ack,
             persistent=persistent,
@@ -98,9 +100,9 @@ def bench(
             seconds=seconds,
             prefetch=prefetch,
         )
-        with live_report(plan, quiet=as_json) as report:
-            summaries.append(run_plan(plan, shares, report))
-    _print_summaries(summaries, as_json)
+        for text in size or ["1KiB"]
+    ]
+    _print_summaries(run_plans(plans, shares, quiet=as_json), as_json)
 
 
 def parse_body_size(text: str) -> int:
@@ -128,32 +130,54 @@ class _Process:
     done: Done | None = None
 
 
-def run_plan(plan: Plan, shares: Sequence[Share], report: Report) -> Summary:
-    """Make the queues, run the workers, delete the queues; Ctrl-C ends a run early."""
+def run_plans(plans: Sequence[Plan], shares: Sequence[Share], quiet: bool) -> list[Summary]:
+    """Run one after the other; Ctrl-C ends the one that runs early, and there is no next one."""
+    summaries: list[Summary] = []
+    with interrupts.noted() as interruption:
+        for plan in plans:
+            if not interruption.strikes:
+                with live_report(plan, quiet) as report:
+                    summaries.append(run_plan(plan, shares, report, interruption))
+    return summaries
+
+
+def run_plan(
+    plan: Plan, shares: Sequence[Share], report: Report, interruption: Interruption
+) -> Summary:
+    """Make the queues, run the workers, delete the queues.
+
+    An interruption before the workers are off raises KeyboardInterrupt, one later ends them early.
+    """
     started: list[_Process] = []
     try:
         loops.run(_set_up(plan))
-        started += [_start(plan, share) for share in shares]
+        for share in shares:
+            interruption.check()
+            started.append(_start(plan, share))
         for each in started:
-            _expect_ready(each)
-        _run_workers(started, report)
+            _expect_ready(each, interruption)
+        _run_workers(started, report, interruption)
     finally:
         for each in started:
             _end(each)
-        loops.run(_tear_down(plan))
+        loops.run_to_end(_tear_down(plan))
     return _summary(plan, [each.done for each in started if each.done is not None])
 
 
-def _run_workers(workers: Sequence[_Process], report: Report) -> None:
+def _run_workers(workers: Sequence[_Process], report: Report, interruption: Interruption) -> None:
     began = time.monotonic()
-    try:
-        for each in workers:
-            each.pipe.send("go")
-        _follow(workers, began, report)
-    except KeyboardInterrupt:
-        for each in workers:
-            _stop(each)
-        _follow(workers, began, report)
+    for each in workers:
+        each.pipe.send("go")
+    is_stopped = False
+    while any(each.done is None for each in workers):
+        if interruption.strikes and not is_stopped:
+            is_stopped = True
+            for each in workers:
+                _stop(each)
+        if interruption.strikes > 1:
+            raise KeyboardInterrupt  # the workers are too slow for somebody
+        _follow(workers)
+        report(time.monotonic() - began, total_counts(each.counts for each in workers))
 
 
 async def _set_up(plan: Plan) -> None:
@@ -179,26 +203,31 @@ def _start(plan: Plan, share: Share) -> _Process:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(plan, share, theirs), daemon=True)
-    process.start()
+    # Started along with the first process it would let signals through again, too early.
+    resource_tracker.ensure_running()
+    with interrupts.withheld():
+        process.start()
     theirs.close()
     return _Process(process, ours, Counts())
 
 
-def _expect_ready(worker: _Process) -> None:
-    said = worker.pipe.recv() if worker.pipe.poll(READY_PATIENCE_S) else None
+def _expect_ready(worker: _Process, interruption: Interruption) -> None:
+    deadline = time.monotonic() + READY_PATIENCE_S
+    while not worker.pipe.poll(POLL_S):
+        interruption.check()
+        if time.monotonic() >= deadline:
+            raise CliError(f"a worker was not ready within {READY_PATIENCE_S:.0f} s; use fewer")
+    said = _heard(worker)
     if isinstance(said, Failed):
         raise CliError(said.reason)
-    if said is None:
-        raise CliError(f"a worker was not ready within {READY_PATIENCE_S:.0f} s; use fewer")
 
 
-def _follow(workers: Sequence[_Process], began: float, report: Report) -> None:
-    """Take in what the workers say until all of them are done."""
-    while open_workers := [each for each in workers if each.done is None]:
-        for pipe in wait([each.pipe for each in open_workers], POLL_S):
-            worker = next(each for each in open_workers if each.pipe is pipe)
-            _take(worker)
-        report(time.monotonic() - began, total_counts(each.counts for each in workers))
+def _follow(workers: Sequence[_Process]) -> None:
+    """Take in what the workers say, for a moment."""
+    busy = {each.pipe: each for each in workers if each.done is None}
+    for pipe in wait(list(busy), POLL_S):
+        assert isinstance(pipe, Pipe)
+        _take(busy[pipe])
 
 
 def _stop(worker: _Process) -> None:
@@ -209,11 +238,16 @@ def _stop(worker: _Process) -> None:
         pass
 
 
-def _take(worker: _Process) -> None:
+def _heard(worker: _Process) -> object:
     try:
-        said = worker.pipe.recv()
+        said: object = worker.pipe.recv()
     except EOFError:
         raise CliError("a worker process died; look at its output above") from None
+    return said
+
+
+def _take(worker: _Process) -> None:
+    said = _heard(worker)
     if isinstance(said, Failed):
         raise CliError(said.reason)
     if isinstance(said, Progress):
@@ -228,6 +262,8 @@ def _end(worker: _Process) -> None:
     if worker.done is None:
         worker.process.terminate()
     worker.process.join(END_PATIENCE_S)
+    if worker.process.is_alive():
+        worker.process.kill()
     worker.pipe.close()
 
 

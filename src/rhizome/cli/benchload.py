@@ -8,6 +8,7 @@ latencies.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import Sequence
@@ -99,7 +100,8 @@ def work(plan: Plan, share: Share, pipe: Pipe) -> None:
     try:
         loops.run(_Worker(plan, share, pipe).run())
     except Exception as error:
-        pipe.send(Failed(describe_failure(error)))
+        with contextlib.suppress(OSError):  # the parent may have gone
+            pipe.send(Failed(describe_failure(error)))
 
 
 class _Worker:

@@ -4,15 +4,51 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+from rhizome.cli import interrupts
 
 T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` to its end. Ctrl-C cancels it and ends the command with KeyboardInterrupt."""
+    cancellable = _Cancellable(work)
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        try:
+            return runner.run(cancellable.run())
+        except (asyncio.CancelledError, Exception):
+            # What came of the cancellation, be it an error of a connection that is half open.
+            if not cancellable.struck:
+                raise
+    raise KeyboardInterrupt
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end. What Ctrl-C does meanwhile is the caller's affair."""
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(work)
+
+
+class _Cancellable(Generic[T]):
+    """Work that Ctrl-C cancels; a second one ends the process, should the first have no effect."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self.struck = False
+
+    async def run(self) -> T:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._work)
+
+        def strike() -> None:
+            if self.struck:
+                interrupts.leave()
+            self.struck = True
+            loop.call_soon_threadsafe(task.cancel)
+
+        with interrupts.handled(strike):
+            return await task
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

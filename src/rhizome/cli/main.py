@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from rhizome.cli import interrupts
 from rhizome.cli.errors import describe_failure, is_expected, one_line, print_failure
 
 # Command: module whose `app` it is, in the order in which --help shows them.
@@ -75,7 +76,7 @@ class RhizomeGroup(TyperGroup):
         except typer.TyperException as error:
             sys.exit(_tell_usage(error))
         except typer.Abort:
-            sys.exit(130)
+            sys.exit(interrupts.EXIT_CODE)
         except Exception as error:
             if not is_expected(error):
                 raise
@@ -143,8 +144,3 @@ def _root(
     ] = False,
 ) -> None:
     """Rhizome, a clustered AMQP 0-9-1 message broker."""
-
-
-def main() -> None:
-    """Entry point of the `rhizome` command."""
-    app(prog_name="rhizome")

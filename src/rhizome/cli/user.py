@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from rhizome.cli import interrupts
 from rhizome.cli.api import Api, endpoint, path
 from rhizome.cli.options import (
     HTTP_DEFAULT,
@@ -54,12 +55,17 @@ def add_user(
     password: PasswordOption = "",
 ) -> None:
     """Add a user, or give an existing one another password."""
-    chosen = new_password or typer.prompt(
-        f"Password of '{name}'", hide_input=True, confirmation_prompt=True
-    )
-    document = {"password": chosen, "tags": tags}
+    document = {"password": new_password or _ask_password(name), "tags": tags}
     Api(endpoint(http, user, password)).put(path("users", name), document)
     print(f"user '{name}' is set; allow it something with: rhizome user permit {name}")
+
+
+def _ask_password(name: str) -> str:
+    with interrupts.raised():  # the prompt must give the terminal its echo back
+        chosen: str = typer.prompt(
+            f"Password of '{name}'", hide_input=True, confirmation_prompt=True
+        )
+    return chosen
 
 
 @app.command("delete")
