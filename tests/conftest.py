@@ -151,6 +151,7 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     yield process
     if process.is_running():
         assert process.stop() == 0, process.printed()
+    process.close()
 
 
 @pytest.fixture

@@ -26,11 +26,14 @@ STOP_SECONDS_MAX: Final = 30.0
 POLL_SECONDS: Final = 0.01
 OUTPUT_CHARS_QUOTED_MAX: Final = 4000
 # A killed test run can't stop its brokers. The guard of each waits for the end of its input,
-# which comes when the run has gone, and then kills the broker.
+# which comes when the run has gone, and then kills the broker; or for the end of the broker. It
+# has a descriptor of the process: the number may be another's by the time the run ends.
 _GUARD: Final = """
-import os, signal, sys
-sys.stdin.read()
-os.kill(int(sys.argv[1]), signal.SIGKILL)
+import select, signal, sys
+broker = int(sys.argv[1])
+ready, _, _ = select.select([sys.stdin, broker], [], [])
+if broker not in ready:
+    signal.pidfd_send_signal(broker, signal.SIGKILL)
 """
 
 
@@ -91,16 +94,26 @@ class Broker(Protocol):
 
 
 def _start_guard(pid: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-I", "-S", "-c", _GUARD, str(pid)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    """`pid` must not have been waited for yet."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        command = [sys.executable, "-I", "-S", "-c", _GUARD, str(descriptor)]
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=[descriptor]
+        )
+    finally:
+        os.close(descriptor)
 
 
 class BrokerProcess:
     """One `rhizome serve` on loopback.
 
     Invariant: between `start` and `stop` or `kill` exactly one process of ours is running, and it
-    has said that it is ready. `arguments` are added to the command line, `environment` to the
-    environment of this process. It listens on ``host``, and ``launcher`` goes before the command.
+    has said that it is ready; unless it has ended by itself, after which `stop` tells its exit code
+    and `start` begins anew. No guard outlives its broker.
+
+    `arguments` are added to the command line, `environment` to the environment of this process. It
+    listens on ``host``, and ``launcher`` goes before the command.
     """
 
     user: Final = "guest"
@@ -165,17 +178,21 @@ class BrokerProcess:
         self.wait_until_ready()
 
     def wait_until_ready(self, seconds: float = START_SECONDS_MAX) -> None:
-        """Wait for the `ready` line of a broker that was launched."""
+        """Wait for the `ready` line of a broker that was launched; without it there is none."""
         try:
             wait_until(self._said_ready, "the broker's ready line", seconds)
         except TimeoutError as error:
-            self.kill()
+            self.close()
             raise BrokerProcessError(f"{error}\n{self.printed()}") from None
+        except BaseException:
+            # Also when a test's time is up: nobody else knows of the process.
+            self.close()
+            raise
 
     def launch(self) -> None:
         """Start the broker, which may never become ready."""
-        if self._process is not None:
-            raise BrokerProcessError(f"broker {self._process.pid} is already running")
+        if self.is_running():
+            raise BrokerProcessError(f"broker {self.pid} is already running")
         with self.output.open("ab") as output:
             self._output_start = output.tell()
             self._process = subprocess.Popen(
@@ -185,7 +202,11 @@ class BrokerProcess:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
             )
-        self._guard = _start_guard(self._process.pid)
+        try:
+            self._guard = _start_guard(self._process.pid)
+        except BaseException:
+            self.close()
+            raise
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask the broker to close, wait for it, and return its exit code."""
@@ -208,6 +229,11 @@ class BrokerProcess:
         process.wait(STOP_SECONDS_MAX)
         self._forget()
 
+    def close(self) -> None:
+        """Leave no process behind, whatever has happened; twice does no harm."""
+        if self._process is not None:
+            self.kill()
+
     def restart(self) -> None:
         """Stop cleanly and start again on the same ports and data."""
         self.stop_cleanly()
@@ -221,7 +247,12 @@ class BrokerProcess:
 
     def is_running(self) -> bool:
         """Whether our process exists and has not ended by itself."""
-        return self._process is not None and self._process.poll() is None
+        if self._process is None:
+            return False
+        if self._process.poll() is not None:
+            self._end_guard()
+            return False
+        return True
 
     def printed(self) -> str:
         """The end of what the process has printed since its last start."""
@@ -240,6 +271,7 @@ class BrokerProcess:
     ) -> None:
         if self.is_running():
             self.stop()
+        self.close()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -247,12 +279,15 @@ class BrokerProcess:
         return self._process
 
     def _forget(self) -> None:
-        """The process has ended; its guard must end before the number is given to another."""
+        """The process has ended."""
         self._process = None
-        if self._guard is not None:
-            self._guard.kill()
-            self._guard.communicate()
-            self._guard = None
+        self._end_guard()
+
+    def _end_guard(self) -> None:
+        guard, self._guard = self._guard, None  # several threads may ask whether the broker runs
+        if guard is not None:
+            guard.kill()
+            guard.communicate()
 
     def _said_ready(self) -> bool:
         process = self._running()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -94,3 +95,49 @@ def test_a_broker_ends_when_the_run_that_started_it_is_killed(tmp_path: Path) ->
     run.kill()
     run.communicate()
     wait_until(lambda: not is_alive(pid), "the broker to end")
+
+
+def guards_of(broker_pid: int) -> list[int]:
+    """Processes of ours that hold a descriptor of that process."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            infos = [path.read_text() for path in (entry / "fdinfo").iterdir()]
+        except (FileNotFoundError, NotADirectoryError, ProcessLookupError, PermissionError):
+            continue
+        if entry.name.isdigit() and any(f"\nPid:\t{broker_pid}\n" in info for info in infos):
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.timeout(60)
+def test_the_guard_of_a_broker_that_died_by_itself_goes_too(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    (guard,) = wait_until(lambda: guards_of(broker.pid), "the guard")
+    os.kill(broker.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(guard), "the guard to end without being asked")
+    assert not broker.is_running()
+    assert not Path(f"/proc/{guard}").exists(), "nobody has waited for the guard"
+    assert broker.stop() == -signal.SIGKILL
+
+
+@pytest.mark.timeout(60)
+def test_a_broker_that_died_by_itself_can_be_started_again(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        first = broker.pid
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: not broker.is_running(), "the broker to end")
+        broker.start()
+        assert broker.pid != first
+    assert not broker.is_running()
+
+
+def test_closing_twice_and_before_a_start_does_no_harm(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.close()
+    broker.start()
+    pid = broker.pid
+    broker.close()
+    broker.close()
+    assert not is_alive(pid)
