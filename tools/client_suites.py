@@ -4,6 +4,9 @@
 
 The suites come from the packages that the libraries publish (PyPI, npm, Debian), pinned here, and
 are unpacked under .cache/client-suites. A suite whose tools are missing is left out, and says why.
+They run where there is no network but loopback (loopback_only.py), with the broker's ports on it:
+what other people's tests dial is not in our hands. Where the system doesn't allow that nothing is
+run, unless --with-network says that it may be.
 
 What fails on RabbitMQ 3.10 itself is in tests/interop/suites/expected.json; `--record` writes that
 file and is meant for a run against RabbitMQ. Any other failure makes the exit code 1, and so does a
@@ -25,14 +28,16 @@ import urllib.request
 import venv
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from loopback_only import LoopbackOnly, NoNamespace
+from suite_results import Expectation, Outcome, judge, read_expected, write_expected
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 CACHE: Final = ROOT / ".cache" / "client-suites"
-EXPECTED: Final = ROOT / "tests" / "interop" / "suites" / "expected.json"
 PYPI: Final = "https://pypi.org/simple"
 SUITE_SECONDS_MAX: Final = 1800
 TEST_SECONDS_MAX: Final = 60
@@ -48,6 +53,16 @@ class Target:
 
     amqp: str
     http: str
+    prefix: tuple[str, ...] = ()
+    """What a suite's command begins with, to run where it has no network."""
+
+    @property
+    def ports(self) -> list[int]:
+        return [self.port, urlsplit(self.http).port or 15672]
+
+    def is_on_loopback(self) -> bool:
+        hosts = (self.host, urlsplit(self.http).hostname)
+        return all(host in ("127.0.0.1", "localhost") for host in hosts)
 
     @property
     def host(self) -> str:
@@ -71,14 +86,6 @@ class Target:
         return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/%2F"
 
 
-@dataclass
-class Outcome:
-    """The names of the tests of one run, by what became of them."""
-
-    passed: set[str] = field(default_factory=set)
-    failed: set[str] = field(default_factory=set)
-
-
 Environment = Callable[[Target], Mapping[str, str]]
 Prepare = Callable[[Path, Target], None]
 
@@ -87,10 +94,12 @@ def nothing_to_prepare(tree: Path, target: Target) -> None:
     """Most suites run as they were published."""
 
 
-def run(command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> str:
+def run(
+    target: Target, command: Sequence[str], directory: Path, environment: Mapping[str, str]
+) -> str:
     """Run a suite's command, whatever its exit code, and return what it printed."""
     done = subprocess.run(
-        command,
+        [*target.prefix, *command],
         cwd=directory,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
@@ -134,7 +143,7 @@ class PytestSuite:
         report.unlink(missing_ok=True)
         options = ["-q", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS_MAX}"]
         command = [str(python), "-m", "pytest", *options, f"--junitxml={report}", *self.arguments]
-        printed = run(command, tree, self.environment(target))
+        printed = run(target, command, tree, self.environment(target))
         (directory / "printed.txt").write_text(printed)
         if not report.exists():
             raise Unavailable(f"pytest wrote no report: {printed[-500:]}")
@@ -331,7 +340,7 @@ class MochaSuite:
         options = ["--reporter", "json", "--reporter-option", f"output={report}"]
         # The vhost of a URL without a path is "/".
         url = f"amqp://{target.user}:{target.password}@{target.host}:{target.port}"
-        printed = run([*mocha, *options, *self.tests], tree, {"URL": url})
+        printed = run(target, [*mocha, *options, *self.tests], tree, {"URL": url})
         text = report.read_text() if report.exists() else printed[printed.find("{") :]
         found = json.loads(text)
         return Outcome(
@@ -382,7 +391,7 @@ class GoSuite:
         go = str(root / "lib" / "go-1.19" / "bin" / "go")
         tree = root / "share" / "gocode" / "src" / self.path
         command = [go, "test", "-count=1", "-tags", "integration", "-timeout", "10m", "-json", "."]
-        return self._outcome(run(command, tree, environment))
+        return self._outcome(run(target, command, tree, environment))
 
     def _unpack(self, package: str, directory: Path) -> None:
         done = directory / "done" / package
@@ -490,54 +499,6 @@ SUITES: Final[tuple[Suite, ...]] = (
 )
 
 
-# --- comparing with RabbitMQ
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """What a suite did on RabbitMQ."""
-
-    passed: int
-    failed: tuple[str, ...]
-
-
-def read_expected() -> dict[str, Expectation]:
-    if not EXPECTED.exists():
-        return {}
-    found = json.loads(EXPECTED.read_text())
-    return {
-        name: Expectation(entry["passed"], tuple(entry["failed"]))
-        for name, entry in found["suites"].items()
-    }
-
-
-def write_expected(expected: Mapping[str, Expectation]) -> None:
-    suites = {
-        name: {"passed": entry.passed, "failed": sorted(entry.failed)}
-        for name, entry in sorted(expected.items())
-    }
-    EXPECTED.parent.mkdir(parents=True, exist_ok=True)
-    document = {"broker": "RabbitMQ 3.10", "suites": suites}
-    EXPECTED.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-
-
-def judge(name: str, outcome: Outcome, expected: Expectation | None) -> bool:
-    """Print what a suite did; False if it did worse than on RabbitMQ."""
-    known = set(expected.failed) if expected else set()
-    new = sorted(outcome.failed - known)
-    cured = sorted(known & outcome.passed)
-    counts = f"{len(outcome.passed)} passed, {len(outcome.failed)} failed, {len(new)} of them new"
-    print(f"{name}: {counts}", flush=True)
-    for test in new:
-        print(f"    fails here and not on RabbitMQ: {test}")
-    for test in cured:
-        print(f"    passes here and not on RabbitMQ: {test}")
-    fewer = expected is not None and len(outcome.passed) < expected.passed
-    if fewer and expected is not None and not new:
-        print(f"    only {len(outcome.passed)} tests passed, {expected.passed} did on RabbitMQ")
-    return not new and not fewer
-
-
 def main() -> int:
     names = [suite.name for suite in SUITES]
     parser = argparse.ArgumentParser(
@@ -546,27 +507,46 @@ def main() -> int:
     parser.add_argument("--amqp", default="amqp://guest:guest@127.0.0.1:5672/")
     parser.add_argument("--http", default="http://127.0.0.1:15672")
     parser.add_argument("--record", action="store_true", help="keep the failures as expected ones")
+    parser.add_argument(
+        "--with-network", action="store_true", help="let the suites reach any address"
+    )
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"any of {', '.join(names)}")
     options = parser.parse_args()
     if unknown := set(options.suites) - set(names):
         parser.error(f"no such suite: {', '.join(sorted(unknown))}")
     target = Target(options.amqp, options.http)
+    wanted = [suite for suite in SUITES if not options.suites or suite.name in options.suites]
+    if options.with_network:
+        return 0 if run_suites(wanted, target, options.record) else 1
+    if not target.is_on_loopback():
+        parser.error("the broker must listen on 127.0.0.1, or give --with-network")
+    try:
+        with LoopbackOnly(target.ports) as inside:
+            confined = replace(target, prefix=tuple(inside.prefix))
+            return 0 if run_suites(wanted, confined, options.record) else 1
+    except NoNamespace as error:
+        parser.error(
+            f"the suites can't be kept off the network ({error}): run this as root, or accept that "
+            "they may reach any address with --with-network"
+        )
+
+
+def run_suites(suites: Sequence[Suite], target: Target, record: bool) -> bool:
+    """False if one of them did worse than on RabbitMQ, or could not run."""
     expected = read_expected()
     good = True
-    for suite in SUITES:
-        if options.suites and suite.name not in options.suites:
-            continue
+    for suite in suites:
         try:
             outcome = suite.run(target)
         except (Unavailable, OSError, subprocess.TimeoutExpired) as error:
             print(f"{suite.name}: left out: {error}")
             good = False
             continue
-        if options.record:
+        if record:
             expected[suite.name] = Expectation(len(outcome.passed), tuple(outcome.failed))
             write_expected(expected)
         good = judge(suite.name, outcome, expected.get(suite.name)) and good
-    return 0 if good else 1
+    return good
 
 
 if __name__ == "__main__":
