@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -203,9 +202,7 @@ def _start(plan: Plan, share: Share) -> _Process:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(plan, share, theirs), daemon=True)
-    # Started along with the first process it would let signals through again, too early.
-    resource_tracker.ensure_running()
-    with interrupts.withheld():
+    with interrupts.starting_processes():
         process.start()
     theirs.close()
     return _Process(process, ours, Counts())

@@ -78,6 +78,17 @@ def withheld() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def starting_processes() -> Iterator[None]:
+    """`withheld`, for processes of `multiprocessing`."""
+    from multiprocessing import resource_tracker
+
+    # Started along with the first process it would let signals through again, too early.
+    resource_tracker.ensure_running()
+    with withheld():
+        yield
+
+
 class Interruption:
     """Takes note of Ctrl-C, for work that looks whether it is wanted any longer."""
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from rhizome.cli import interrupts
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import JsonOption
 from rhizome.cli.output import print_fields, print_json
@@ -87,7 +88,8 @@ def sim(
         raise CliError("--trace needs a single seed: give --seed")
     begun_s = time.monotonic()
     outcomes: list[Outcome] = []
-    with _progress(len(chosen), as_json) as report:
+    # Pure computation, which may be left anywhere; but the display has a cursor to bring back.
+    with interrupts.raised(), _progress(len(chosen), as_json) as report:
         for outcome in _run(scenario, chosen, options, jobs, trace):
             outcomes.append(outcome)
             report(outcome)
@@ -112,7 +114,7 @@ def _run(
 ) -> Iterator[Outcome]:
     try:
         if trace is None:
-            yield from run_seeds(scenario, seeds, options, jobs)
+            yield from run_seeds(scenario, seeds, options, jobs, interrupts.starting_processes)
             return
         with trace.open("w") as sink:
             yield run_named(scenario, seeds[0], options, sink)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Final, TextIO, cast
 
@@ -32,17 +34,31 @@ def run_named(name: str, seed: int, options: RunOptions, sink: TextIO | None = N
 
 
 def run_seeds(
-    name: str, seeds: Sequence[int], options: RunOptions, jobs: int = 1
+    name: str,
+    seeds: Sequence[int],
+    options: RunOptions,
+    jobs: int = 1,
+    starting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[Outcome]:
-    """Run seeds one after the other, or in several processes; outcomes come as they are ready."""
+    """Run seeds one after the other, or in several processes; outcomes come as they are ready.
+
+    The processes are started within ``starting``.
+    """
     scenario(name)
     if jobs <= 1 or len(seeds) <= 1:
         for seed in seeds:
             yield run_named(name, seed, options)
         return
     work = [(name, seed, options) for seed in seeds]
-    with multiprocessing.get_context("spawn").Pool(min(jobs, len(seeds))) as pool:
+    with starting():
+        pool = multiprocessing.get_context("spawn").Pool(min(jobs, len(seeds)), _ignore_interrupts)
+    with pool:
         yield from pool.imap_unordered(_run_one, work)
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches all processes of a terminal; the parent ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run_one(work: tuple[str, int, RunOptions]) -> Outcome:
