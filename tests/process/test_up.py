@@ -65,8 +65,12 @@ class Up:
 
     def start(self) -> None:
         with self.output.open("wb") as output:
+            # Whoever runs the tests in the background may ignore these; what is tested must not.
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                ["env", "--default-signal=HUP,INT", *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
             )
 
     def start_until_ready(self) -> None:

@@ -14,7 +14,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from anywhere import PLACES, ClusterAsCore
 
 
-@pytest.fixture(params=PLACES)
+def _everywhere_but_here_in_the_soak_run() -> list[object]:
+    """Each place costs minutes: one that mixes all of them is enough for every run."""
+    return [
+        place if place == "anywhere" else pytest.param(place, marks=pytest.mark.soak)
+        for place in PLACES
+    ]
+
+
+@pytest.fixture(params=_everywhere_but_here_in_the_soak_run())
 def core(request: pytest.FixtureRequest) -> ClusterAsCore:
     return ClusterAsCore(request.param)
 
