@@ -243,6 +243,7 @@ def test_deleting_a_vhost_closes_its_connections(vhost: str, http: Http, connect
     assert closed.text.startswith(f"CONNECTION_FORCED - vhost '{vhost}' is ")
 
 
+@pytest.mark.lone_only("the HTTP API lists the connections of the broker that is asked")
 @pytest.mark.rhizome_only  # RabbitMQ lists a connection after some seconds
 def test_a_connection_can_be_closed_over_http_as_soon_as_it_is_open(
     http: Http, connect: Connect

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -14,8 +15,17 @@ from rhizome.testing.processes import wait_until
 from .conftest import Connect, Unique
 from .wire import Channel, Closed, Connection
 
+IN_CLUSTER = bool(os.environ.get("RHIZOME_TEST_CLUSTER"))
+
 
 def exists(connection: Connection, queue: str) -> bool:
+    code = code_of(connection, queue)
+    assert code in (0, 404)
+    return code == 0
+
+
+def code_of(connection: Connection, queue: str) -> int:
+    """What a passive declare is answered with; 0 if the queue is there."""
     code = 0
     probe = connection.channel()
     try:
@@ -23,8 +33,15 @@ def exists(connection: Connection, queue: str) -> bool:
         probe.close()
     except Closed as closed:
         code = closed.code
-    assert code in (0, 404)
-    return code == 0
+    return code
+
+
+def goes(connection: Connection, queue: str) -> bool:
+    """Whether a private queue is gone. Other brokers of a cluster hear of it a moment later; until
+    then they say 405."""
+    if IN_CLUSTER:
+        wait_until(lambda: code_of(connection, queue) != 405, f"queue {queue} to go")
+    return not exists(connection, queue)
 
 
 @pytest.fixture
@@ -184,7 +201,7 @@ def test_an_exclusive_queue_goes_with_its_connection(
     owner = connect()
     queue = owner.channel().declare(unique("mine"))
     owner.close_politely()
-    assert not exists(channel.connection, queue)
+    assert goes(channel.connection, queue)
 
 
 def test_an_exclusive_queue_can_be_published_to_by_anyone(channel: Channel, other: Channel) -> None:
