@@ -154,6 +154,12 @@ class Register(Program):
     def serves_as_root(self) -> bool:
         return self.root == self.host.name
 
+    def disk_silence_ms(self) -> int:
+        return 0
+
+    def root_lease_ms(self) -> int:
+        return 0
+
     def explain(self) -> str:
         return f"term {self.term}, root {self.root}, {len(self.log)} entries"
 

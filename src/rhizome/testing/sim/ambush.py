@@ -16,6 +16,7 @@ from rhizome.testing.sim.observations import BecameRoot, Committed, Ordered, Vot
 from rhizome.testing.sim.world import MS, World
 
 STRIKE_US_MAX: Final = 5 * MS
+AT_ONCE_CHANCE: Final = 0.5
 
 
 class Striker(Protocol):
@@ -25,6 +26,7 @@ class Striker(Protocol):
     def kill_host(self, name: str) -> None: ...
     def cut_power_of(self, name: str) -> None: ...
     def split_off(self, name: str) -> None: ...
+    def cut_power_of_all(self, name: str) -> None: ...
 
 
 class Ambushes:
@@ -68,7 +70,12 @@ class Ambushes:
         if seen.entry > self._newest:
             self._newest = seen.entry
             striker = self._striker
-            strikes = [striker.isolate_host, striker.kill_host, striker.split_off]
+            strikes = [
+                striker.isolate_host,
+                striker.kill_host,
+                striker.split_off,
+                striker.cut_power_of_all,
+            ]
             self._spring("commit", seen.broker, strikes)
 
     def _ordered(self, seen: Ordered) -> None:
@@ -79,6 +86,7 @@ class Ambushes:
     def _spring(self, moment: str, name: str, strikes: Sequence[Callable[[str], None]]) -> None:
         if self._set.pop(moment, False):
             strike = strikes[int(self._chance.random() * len(strikes))]
-            delay_us = int(self._chance.random() ** 2 * STRIKE_US_MAX)
+            at_once = self._chance.random() < AT_ONCE_CHANCE
+            delay_us = 0 if at_once else int(self._chance.random() * STRIKE_US_MAX)
             self._world.note(f"ambush of {name}")
             self._world.after(delay_us, strike, name)

@@ -320,6 +320,12 @@ class BrokerProgram(Program, Adopter):
     def serves_as_root(self) -> bool:
         return self.node.consensus.is_root and self.has_lease()
 
+    def disk_silence_ms(self) -> int:
+        return (self.watch.world.now_us - self.host.disk.synced_us) // 1_000
+
+    def root_lease_ms(self) -> int:
+        return self.node.consensus.desk.settings.root_lease_ms
+
     def explain(self) -> str:
         status = self.node.consensus.status()
         return (

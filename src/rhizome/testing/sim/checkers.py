@@ -21,6 +21,7 @@ from rhizome.testing.sim.observations import (
     LeaseOver,
     Observation,
     RegistryAt,
+    Resigned,
     Serves,
     Settled,
     Started,
@@ -29,9 +30,11 @@ from rhizome.testing.sim.observations import (
 )
 from rhizome.testing.sim.world import SECOND, World, shown_time
 
+CLOCK_MARGIN: Final = 0.05
 CATCH_UP_US: Final = 5 * SECOND
 """What was committed so long before the end must have reached everybody by then."""
 
+GLANCE_US: Final = SECOND // 4
 VOTER_ROLES: Final = ("primary", "witness")
 
 
@@ -55,6 +58,10 @@ class BrokerView(Protocol):
     def serves_as_root(self) -> bool:
         """Whether it would act as root now, by its own clock."""
 
+    def disk_silence_ms(self) -> int:
+        """How long ago its disk took something."""
+
+    def root_lease_ms(self) -> int: ...
     def explain(self) -> str:
         """Role, term, root and what it waits for, in one line."""
 
@@ -68,6 +75,9 @@ class Checker:
     def handlers(self) -> dict[type, Callable[[Any], None]]:
         """Which observations go where."""
         return {}
+
+    def glance(self) -> None:
+        """Called every so often: what is wrong now, whatever has happened?"""
 
     def final(self) -> None:
         """The simulation ends: what should have happened by now?"""
@@ -100,6 +110,12 @@ class Watch:
         self.counts[kind.__name__] = self.counts.get(kind.__name__, 0) + 1
         for handler in self._handlers.get(kind, ()):
             handler(observation)
+
+    def glance(self) -> None:
+        """Let the checkers look around, now and from now on."""
+        for checker in self.checkers:
+            checker.glance()
+        self.world.after(GLANCE_US, self.glance)
 
     def final(self) -> None:
         for checker in self.checkers:
@@ -263,6 +279,11 @@ class StateAgreesOnAllBrokers(Checker):
 class OneRootServes(Checker):
     """R9: whoever acts as root under a lease is the only one to do so, whatever the clocks say."""
 
+    def glance(self) -> None:
+        serving = [name for name, each in self.watch.brokers.items() if each.serves_as_root()]
+        if len(serving) > 1:
+            self.fail(f"{' and '.join(serving)} serve as root at the same time")
+
     def handlers(self) -> dict[type, Callable[[Any], None]]:
         return {Serves: self._serves}
 
@@ -273,6 +294,32 @@ class OneRootServes(Checker):
                     f"{seen.broker} begins to serve as root of term {seen.term} while {name} "
                     f"still does: {broker.explain()}"
                 )
+
+
+class RootHasDisk(Checker):
+    """R9: a root whose disk takes nothing loses its office with its lease."""
+
+    def glance(self) -> None:
+        for name, broker in self.watch.brokers.items():
+            allowed_ms = int(broker.root_lease_ms() * (1 + CLOCK_MARGIN)) + 1
+            if broker.serves_as_root() and broker.disk_silence_ms() > allowed_ms:
+                silence_ms = broker.disk_silence_ms()
+                self.fail(f"{name} serves as root with a disk that is silent for {silence_ms} ms")
+
+
+class HealthyRootStays(Checker):
+    """R5: who returns does not depose a root that holds its lease.
+
+    Not among the checkers of every run: a candidate whose campaign began before the root was
+    elected may depose it, once and rightly.
+    """
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Resigned: self._resigned}
+
+    def _resigned(self, seen: Resigned) -> None:
+        if seen.held and seen.reason.startswith("term "):
+            self.fail(f"{seen.broker}, root of term {seen.term}, held its lease: {seen.reason}")
 
 
 class LeaseOverMeansOver(Checker):

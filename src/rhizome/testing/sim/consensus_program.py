@@ -84,6 +84,7 @@ class ConsensusProgram(Program):
         self._waiting: dict[int, str] = {}
         self._settled = 0
         self._committed = 0
+        self._root_lease_until_ms = 0
         identity = host.chance("identity")
         self._incarnation = f"{identity.getrandbits(64):016x}"
         self.store = SimClusterStore(host, f"{identity.getrandbits(128):032x}", self._written)
@@ -165,6 +166,7 @@ class ConsensusProgram(Program):
             self._do(ready)
             ready = self.core.ready()
         self._tell_settled()
+        self._root_lease_until_ms = self.core.lease_until_ms() if self.core.is_root else 0
         self.links.flush()
 
     # --- links
@@ -219,7 +221,7 @@ class ConsensusProgram(Program):
             self.watch.see(seen.BecameRoot(name, event.term, self._log()))
             self._propose_ms = now_ms
         elif isinstance(event, events.Resigned):
-            held = int(self.core.lease_until_ms() > now_ms)
+            held = int(self._root_lease_until_ms > now_ms)
             self.watch.see(seen.Resigned(name, event.term, held, event.reason))
             self._propose_ms = NEVER_MS
             self._waiting.clear()
@@ -323,6 +325,12 @@ class ConsensusProgram(Program):
 
     def serves_as_root(self) -> bool:
         return self.core.is_root and self.has_lease()
+
+    def disk_silence_ms(self) -> int:
+        return (self.watch.world.now_us - self.host.disk.synced_us) // 1_000
+
+    def root_lease_ms(self) -> int:
+        return self.workload.settings.root_lease_ms
 
     def explain(self) -> str:
         status = self.core.status()

@@ -23,6 +23,7 @@ from rhizome.testing.sim.checkers import (
     OneRootServes,
     OneVotePerMachine,
     OneVotePerTerm,
+    RootHasDisk,
     SecondariesNeverVote,
     SettledMeansApplied,
     StateAgreesOnAllBrokers,
@@ -88,6 +89,10 @@ class ConsensusScenario:
 
     name = "consensus"
 
+    def __init__(self, more: Callable[[], list[Checker]] = list) -> None:
+        """`more` makes checkers that watch besides the usual ones."""
+        self._more = more
+
     def build(self, world: World, options: RunOptions) -> Simulation:
         chance = world.chance("scenario")
         primaries = _numbered("b", 1, drawn(world, "brokers", options.brokers))
@@ -104,10 +109,12 @@ class ConsensusScenario:
             CommittedStateNeverLost(),
             StateAgreesOnAllBrokers(),
             OneRootServes(),
+            RootHasDisk(),
             LeaseOverMeansOver(),
             SettledMeansApplied(),
             book,
             NothingStuck([place.name for place in places]),
+            *self._more(),
         ]
         simulation = Simulation(world, checkers)
         workload = _workload(chance, options)

@@ -102,6 +102,8 @@ class SimDisk:
         self.host = host
         self.files: dict[str, SimFile] = {}
         self.syncs = 0
+        self.synced_us = 0
+        """When the last sync ended."""
         self._chance = world.chance(f"disk/{host}")
         self._free_us = 0
         self._stalled_until_us = 0
@@ -157,7 +159,7 @@ class SimDisk:
     ) -> None:
         if run != self._run:
             return
-        self.syncs += 1
+        self._note_sync()
         for file, written in covered:
             file.made_durable(written)
         deliver(done)
@@ -165,9 +167,13 @@ class SimDisk:
     def _replaced(self, run: int, deliver: Deliver, done: Done) -> None:
         if run != self._run:
             return
-        self.syncs += 1
+        self._note_sync()
         self._replace_oldest()
         deliver(done)
+
+    def _note_sync(self) -> None:
+        self.syncs += 1
+        self.synced_us = self.world.now_us
 
     def _replace_oldest(self) -> None:
         name, data = self._replacing.pop(0)

@@ -81,6 +81,7 @@ class Faults:
         return {
             "partition": self.partition,
             "isolate": self.isolate,
+            "pair": self.pair,
             "one-way": self.one_way,
             "disconnect": self.disconnect,
             "storm": self.storm,
@@ -195,6 +196,12 @@ class Faults:
         choice = self._chance.random()
         self._block(out + back if choice < 0.4 else out if choice < 0.7 else back)
 
+    def pair(self, chance: random.Random) -> None:
+        """Two hosts that cannot talk to each other, and to everybody else can."""
+        if len(self._names) > 1:
+            a, b = chance.sample(self._names, 2)
+            self._block([(a, b), (b, a)])
+
     def one_way(self, chance: random.Random) -> None:
         """Some ways blocked, each in one direction."""
         ways = [(a, b) for a in self._names for b in self._names if a != b]
@@ -253,6 +260,9 @@ class Faults:
 
     def blackout(self, chance: random.Random) -> None:
         """All machines lose power at once; they come back one by one."""
+        self.cut_power_of_all("")
+
+    def cut_power_of_all(self, name: str) -> None:
         for process in self._processes:
             process.power_cut()
             self._restart_later(process)

@@ -131,6 +131,7 @@ def _run(simulation: Simulation, faults: Faults, end_us: int) -> tuple[str, str]
         for process in simulation.processes:
             process.start()
         faults.schedule()
+        watch.glance()
         world.run_until(simulation.plan.end_us)
         watch.see(Healed())
         world.run_until(end_us)
