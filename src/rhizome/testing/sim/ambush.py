@@ -58,7 +58,8 @@ class Ambushes:
     def _voted(self, seen: Voted) -> None:
         """Its vote is on its way: perhaps it forgets it."""
         if seen.broker != seen.candidate:
-            self._spring("voter", seen.broker, [self._striker.cut_power_of])
+            striker = self._striker
+            self._spring("voter", seen.broker, [striker.cut_power_of, striker.cut_power_of_all])
 
     def _became_root(self, seen: BecameRoot) -> None:
         """It has begun its term, and perhaps nobody else hears of that."""

@@ -89,9 +89,13 @@ class ConsensusScenario:
 
     name = "consensus"
 
-    def __init__(self, more: Callable[[], list[Checker]] = list) -> None:
-        """`more` makes checkers that watch besides the usual ones."""
+    def __init__(
+        self, more: Callable[[], list[Checker]] = list, settings: dict[str, int] | None = None
+    ) -> None:
+        """`more` makes checkers that watch besides the usual ones; `settings` of the core are the
+        same in every seed, the others are drawn."""
         self._more = more
+        self._settings = settings or {}
 
     def build(self, world: World, options: RunOptions) -> Simulation:
         chance = world.chance("scenario")
@@ -117,7 +121,7 @@ class ConsensusScenario:
             *self._more(),
         ]
         simulation = Simulation(world, checkers)
-        workload = _workload(chance, options)
+        workload = _workload(chance, options, self._settings)
         simulation.processes = [_process(simulation, place, workload) for place in places]
         simulation.plan.may_lose_disk = book.may_lose_disk
         orders = _Orders(simulation, primaries + spares, book)
@@ -157,21 +161,21 @@ def _make_odd(places: list[Place], primaries: list[str], chance: random.Random) 
         places[last] = replace(places[last], role=SECONDARY, bootstrap=False)
 
 
-def _workload(chance: random.Random, options: RunOptions) -> Workload:
+def _workload(chance: random.Random, options: RunOptions, fixed: dict[str, int]) -> Workload:
     heartbeat_ms = chance.choice((150, 250, 400))
-    settings = ConsensusSettings(
-        heartbeat_ms=heartbeat_ms,
-        root_lease_ms=6 * heartbeat_ms,
-        home_lease_ms=6 * heartbeat_ms + 2_000,
-        log_entries_max=chance.choice((16, 64, 256, 4096)),
-        log_entries_kept=chance.choice((0, 8, 64)),
-        append_entries_max=chance.choice((1, 4, 1024)),
-        appends_in_flight_max=chance.choice((1, 8)),
-        snapshot_chunk_bytes=chance.choice((64, 1024, 262_144)),
-        retire_ms=chance.choice((10_000, 60_000)),
-    )
+    settings = {
+        "heartbeat_ms": heartbeat_ms,
+        "root_lease_ms": 6 * heartbeat_ms,
+        "home_lease_ms": 6 * heartbeat_ms + 2_000,
+        "log_entries_max": chance.choice((16, 64, 256, 4096)),
+        "log_entries_kept": chance.choice((0, 8, 64)),
+        "append_entries_max": chance.choice((1, 4, 1024)),
+        "appends_in_flight_max": chance.choice((1, 8)),
+        "snapshot_chunk_bytes": chance.choice((64, 1024, 262_144)),
+        "retire_ms": chance.choice((10_000, 60_000)),
+    }
     return Workload(
-        settings=settings,
+        settings=ConsensusSettings(**{**settings, **fixed}),
         rules=_rules(options),
         propose_ms=chance.choice((200, 1_000, 4_000)),
         payload_bytes_max=chance.choice((50, 2_000)),
