@@ -131,7 +131,7 @@ class LinkBroker:
         )
         self.core = core
         never = BusyPoll(loop, 0, time.monotonic_ns, os.sched_yield)
-        self.shell = Shell(core, log, core.cluster, store, loop, wall_clock_ms, never)
+        self.shell = Shell(core, core.cluster, store, loop, wall_clock_ms, never)
         self.links = Links(hello, LinkKey(key), settings, self.events, SystemRandom(), 0)
         core.authenticator = LinkAuthenticator(self.links, core.authenticator)
         context = None if tls is None else link_context(tls)

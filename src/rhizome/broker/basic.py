@@ -22,6 +22,7 @@ from rhizome.broker.commands import QUEUE
 from rhizome.broker.consumer import Consumer, put_content
 from rhizome.broker.lookup import check_read, find_queue, queue_name
 from rhizome.broker.message import Message
+from rhizome.broker.port import EVERYTHING
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE
 from rhizome.broker.unacked import REQUEUE
@@ -152,6 +153,8 @@ def pull(queue: Queue) -> Message | None:
     """
     now_ms = queue.broker.turn.now_ms
     queue.last_used_ms = now_ms
+    if queue.log.visible < EVERYTHING and queue.ready > 0 and not queue.may_show_first():
+        return None
     return queue.next_message(now_ms + 1)
 
 

@@ -90,6 +90,7 @@ class Broker:
     turn: Turn
     state: State
     log: GroupLog
+    logs: dict[int, GroupLog]
     pager: Pager
     cluster: Cluster
     authenticator: Authenticator
@@ -106,6 +107,7 @@ class Broker:
     commits: list[PendingCommit]
     dead_letters: list[DeadLetter]
     pulls: list[tuple[Channel, BasicGet]]
+    published: i64
     may_deliver: bool
     blocking: bool
     block_reason: str
@@ -139,6 +141,8 @@ class Broker:
         self.turn = Turn()
         self.turn.now_ms = now_ms
         self.log = log
+        self.logs = {int(log.group): log}
+        self.published = 0
         self.pager = pager
         self.cluster = Cluster()
         self.authenticator = authenticator
@@ -234,8 +238,8 @@ class Broker:
         queue.levels = []
         queue.consumer_count = 0
         queue.drop_ready()
-        if queue.durable:
-            self.log.drop(queue.id)
+        if queue.recorded and queue.away is None:
+            queue.log.drop(queue.id)
 
     def announce(self, outcome: Outcome) -> None:
         """Tell clients what a command took from them, after whoever proposed it has its answer.
@@ -512,8 +516,19 @@ class Broker:
             for queue in settled:
                 queue.write_settled()
 
+    def handed_over(self, token: i64) -> None:
+        """The journal's batch of this turn, which ends at ``token``, was handed to the writer."""
+        for log in self.logs.values():
+            log.handed_over(token)
+
+    def synced(self, position: i64) -> None:
+        """Everything below ``position`` of the journal is on disk."""
+        for log in self.logs.values():
+            log.synced(position)
+        self.committed()
+
     def committed(self) -> None:
-        """The log has come further: confirm and answer what waited for that."""
+        """A log has come further: confirm and answer what waited for that."""
         waiting = self.unconfirmed
         self.unconfirmed = []
         for channel in waiting:
@@ -523,11 +538,22 @@ class Broker:
                 channel.flush_confirms()
         if len(self.commits) > 0:
             self._answer_commits()
+        for log in self.logs.values():
+            if len(log.waiting) > 0:
+                self._wake(log)
+
+    def _wake(self, log: GroupLog) -> None:
+        """More of a log is visible: go on with the queues that wait for that."""
+        waiting = log.waiting
+        log.waiting = []
+        for queue in waiting:
+            if not queue.marked and not queue.deleted:
+                queue.touch()
+        self._pull_again()
 
     def _answer_commits(self) -> None:
-        safe = self.log.committed_disk
-        done = [commit for commit in self.commits if commit.is_safe(safe)]
-        self.commits = [commit for commit in self.commits if not commit.is_safe(safe)]
+        done = [commit for commit in self.commits if commit.is_safe()]
+        self.commits = [commit for commit in self.commits if not commit.is_safe()]
         for commit in done:
             channel = commit.channel
             if channel.connection.stage != CLOSED:
@@ -539,6 +565,10 @@ class Broker:
         """The shell has handed the batches of this turn to the writers."""
         self.pager.submitted()
         self.cluster.submitted()
+        self._pull_again()
+
+    def _pull_again(self) -> None:
+        """What pulls wait for may be there."""
         pulls = self.pulls
         self.pulls = []
         for channel, method in pulls:

@@ -421,7 +421,7 @@ class Channel:
             return
         confirms.close_turn()
         broker = self.connection.broker
-        tag = confirms.ready(broker.log.committed_disk) if broker.may_deliver else 0
+        tag = confirms.ready() if broker.may_deliver else 0
         if tag > 0:
             self._confirm(confirms, tag)
         if len(confirms.tags) > 0 and not confirms.waiting:

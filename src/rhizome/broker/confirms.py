@@ -1,8 +1,9 @@
 """Confirms: which publishes of a channel may be confirmed, in batches per turn.
 
-A turn's publishes on a channel share one entry: confirm up to ``tag`` once the log has ``index`` on
-disk, and every other broker that got one of them has it as safe. So confirming costs nothing per
-message, and the frames sent say multiple=true.
+A turn's publishes on a channel share one entry per log that they go to: confirm up to ``tag`` once
+that log has what is persistent on disk and the rest in memory, on all copies that count, and every
+other broker that got one of them has it as safe. So confirming costs nothing per message, and the
+frames sent say multiple=true.
 """
 
 from __future__ import annotations
@@ -11,20 +12,25 @@ from typing import final
 
 from mypy_extensions import i64
 
-from rhizome.broker.port import Forward
+from rhizome.broker.port import Forward, GroupLog
 
 
 @final
 class Confirms:
-    """Invariant: tags and indexes in ``tags`` and ``indexes`` rise; tags <= ``sent`` are
-    confirmed. ``elsewhere`` holds for each entry what other brokers must have confirmed.
+    """Invariant: ``tags`` rise; tags <= ``sent`` are confirmed. An entry says what must be safe
+    before its tag, and all later ones, may be: ``disks`` and ``memories`` in the log in ``logs``
+    (None: nothing), ``elsewhere`` what other brokers must have confirmed.
     """
 
     published: i64
     sent: i64
-    need_index: i64
+    log: GroupLog | None
+    need_disk: i64
+    need_memory: i64
     tags: list[int]
-    indexes: list[int]
+    logs: list[GroupLog | None]
+    disks: list[int]
+    memories: list[int]
     elsewhere: list[dict[Forward, int] | None]
     sent_on: dict[Forward, int] | None
     waiting: bool
@@ -32,12 +38,28 @@ class Confirms:
     def __init__(self) -> None:
         self.published = 0
         self.sent = 0
-        self.need_index = 0
+        self.log = None
+        self.need_disk = 0
+        self.need_memory = 0
         self.tags = []
-        self.indexes = []
+        self.logs = []
+        self.disks = []
+        self.memories = []
         self.elsewhere = []
         self.sent_on = None
         self.waiting = False
+
+    def need(self, log: GroupLog, index: i64, on_disk: bool) -> None:
+        """What was published last (it is counted already) has this index in a log."""
+        if log is not self.log:
+            if self.log is not None:
+                # It may wait for what both logs have: what came before it does not.
+                self._close(self.published - 1)
+            self.log = log
+        if on_disk:
+            self.need_disk = index
+        else:
+            self.need_memory = index
 
     def wait_for(self, forward: Forward, number: i64) -> None:
         """What was published last went to another broker, too, under this number."""
@@ -49,15 +71,29 @@ class Confirms:
         """Put what was published since the last turn into one entry."""
         last: i64 = self.tags[-1] if len(self.tags) > 0 else self.sent
         if self.published > last:
-            self.tags.append(self.published)
-            self.indexes.append(self.need_index)
-            self.elsewhere.append(self.sent_on)
-            self.sent_on = None
+            self._close(self.published)
 
-    def ready(self, committed_disk: i64) -> i64:
+    def _close(self, tag: i64) -> None:
+        self.tags.append(tag)
+        self.logs.append(self.log)
+        self.disks.append(self.need_disk)
+        self.memories.append(self.need_memory)
+        self.elsewhere.append(self.sent_on)
+        self.log = None
+        self.need_disk = 0
+        self.need_memory = 0
+        self.sent_on = None
+
+    def ready(self) -> i64:
         """The highest tag that may be confirmed now; 0 if none beyond those sent."""
         count: i64 = 0
-        while count < len(self.tags) and self.indexes[count] <= committed_disk:
+        while count < len(self.tags):
+            log = self.logs[count]
+            if log is not None and (
+                self.disks[count] > log.committed_disk
+                or self.memories[count] > log.committed_memory
+            ):
+                break
             others = self.elsewhere[count]
             if others is not None and not are_safe(others):
                 break
@@ -66,9 +102,11 @@ class Confirms:
             return 0
         tag: i64 = self.tags[count - 1]
         del self.tags[:count]
-        del self.indexes[:count]
+        del self.logs[:count]
+        del self.disks[:count]
+        del self.memories[:count]
         del self.elsewhere[:count]
-        return tag
+        return tag if tag > self.sent else 0
 
 
 def are_safe(others: dict[Forward, int]) -> bool:

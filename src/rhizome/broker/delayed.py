@@ -47,8 +47,7 @@ class Delayed:
 
     def hold(self, queue: Queue, message: Message, delay_ms: int) -> None:
         """Take a message in; from here on it is as safe as in any queue."""
-        ids = [queue.id] if queue.durable else []
-        self.broker.log.append(message, ids)
+        queue.log.append(message, [queue.id], queue.durable)
         self.broker.pager.charge(queue, message)
         queue.published += 1
         queue.unacked += 1
@@ -103,7 +102,7 @@ class Delayed:
         message.priority = held.priority
         message.persistent = properties.delivery_mode == 2
         send_on(message, reach.targets, None)
-        enqueue(self.broker, message, reach.queues, properties.message_id or "")
+        enqueue(self.broker, message, reach.queues, properties.message_id or "", None)
 
 
 def delay_of(message: Message) -> int:

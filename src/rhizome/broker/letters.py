@@ -70,4 +70,4 @@ def send_letter(broker: Broker, letter: DeadLetter) -> None:
     message.persistent = properties.delivery_mode == 2
     message.priority = properties.priority or 0
     send_on(message, reach.targets, None)
-    enqueue(broker, message, reach.queues, properties.message_id or "")
+    enqueue(broker, message, reach.queues, properties.message_id or "", None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
-from rhizome.broker.message import SPILL_POSITION_FIRST, Message
+from rhizome.broker.message import SPILL_POSITION_FIRST, Message, body_bytes
 from rhizome.journal.index import PagedIndex
 
 if TYPE_CHECKING:
@@ -27,8 +27,34 @@ def resident_index(lane: Lane) -> PagedIndex:
     return found
 
 
+def ready_indexes(queue: Queue) -> list[int]:
+    """The ready messages of a queue that its log knows of."""
+    found: list[int] = []
+    replicated = queue.log.replicated
+    for lane in queue.lanes:
+        for message in lane.resident():
+            if replicated or message.position != 0:
+                found.append(message.index)
+        for index, position in lane.paged.positions():
+            if replicated or position < SPILL_POSITION_FIRST:
+                found.append(index)
+    return found
+
+
+def ready_body_bytes(queue: Queue) -> i64:
+    """The bodies of the ready messages, on disk and in memory, if that is what bounds the queue."""
+    total: i64 = 0
+    if queue.options.bytes_max >= 0:
+        for lane in queue.lanes:
+            for message in lane.resident():
+                total += body_bytes(message.content)
+            for _, position in lane.paged.positions():
+                total += body_bytes(queue.broker.pager.read_one(position).content)
+    return total
+
+
 def unacked_indexes(broker: Broker) -> dict[Queue, dict[int, PagedIndex]]:
-    """The unacked persistent messages of all durable queues, by priority."""
+    """The unacked persistent messages of all recorded queues, by priority."""
     found: dict[Queue, dict[int, PagedIndex]] = {}
     for connection in broker.holders():
         for channel in connection.channels.values():
@@ -38,10 +64,10 @@ def unacked_indexes(broker: Broker) -> dict[Queue, dict[int, PagedIndex]]:
             for tag in unacked.tags():
                 consumer = unacked.consumer(tag)
                 message = unacked.message(tag)
-                if consumer is not None and message is not None and consumer.queue.durable:
+                if consumer is not None and message is not None and consumer.queue.recorded:
                     _add_unacked(found, consumer.queue, message)
     for queue, message in broker.delayed.holdings():
-        if queue.durable:
+        if queue.recorded:
             _add_unacked(found, queue, message)
     return found
 
@@ -58,11 +84,14 @@ def _add_unacked(found: dict[Queue, dict[int, PagedIndex]], queue: Queue, messag
     add_live(index, message)
 
 
+def is_journaled(message: Message) -> bool:
+    return 0 < message.position < SPILL_POSITION_FIRST
+
+
 def add_live(index: PagedIndex, message: Message) -> None:
     """Note a message if its record is in the journal."""
-    position = message.position
-    if message.persistent and 0 < position < SPILL_POSITION_FIRST:
-        index.append(message.index, position)
+    if is_journaled(message):
+        index.append(message.index, message.position)
 
 
 def resident_in(queue: Queue, segment: i64, unacked: bool) -> list[Message]:

@@ -12,41 +12,74 @@ from rhizome.broker.message import Message
 from rhizome.broker.port import GroupLog
 from rhizome.journal.journal import Journal
 
-LOCAL_GROUP: Final = 1
+LOCAL_GROUP: Final = 0
+"""Of queues without copies: private ones, and all of a lone broker."""
 TX_RECORD_BYTES: Final = 256
 
 
 @final
-class JournalLog(GroupLog):
-    """Invariant: ``tokens[i]`` is the journal position behind the records up to ``indexes[i]``."""
+class Progress:
+    """How far the records of one log are on disk.
 
-    journal: Journal
-    epoch: i64
-    recorded: i64
+    Invariant: ``tokens[i]`` is the journal position behind the records up to ``indexes[i]``.
+    """
+
     noted: i64
+    done: i64
     tokens: list[int]
     indexes: list[int]
 
-    def __init__(self, journal: Journal, epoch: i64, next_index: i64) -> None:
-        super().__init__(next_index)
-        self.journal = journal
-        self.epoch = epoch
-        self.recorded = next_index - 1
-        self.noted = next_index - 1
+    def __init__(self, index: i64) -> None:
+        self.noted = index
+        self.done = index
         self.tokens = []
         self.indexes = []
 
-    def append(self, message: Message, durable_ids: list[int]) -> None:
+    def handed_over(self, token: i64, recorded: i64) -> None:
+        """The journal's batch, which ends at position ``token``, has the records up to
+        ``recorded``."""
+        if recorded > self.noted:
+            self.tokens.append(token)
+            self.indexes.append(recorded)
+            self.noted = recorded
+
+    def synced(self, position: i64) -> i64:
+        """Everything below ``position`` is on disk: the index up to which the log is."""
+        done: i64 = 0
+        while done < len(self.tokens) and self.tokens[done] <= position:
+            done += 1
+        if done > 0:
+            self.done = self.indexes[done - 1]
+            del self.tokens[:done]
+            del self.indexes[:done]
+        return self.done
+
+
+@final
+class JournalLog(GroupLog):
+    """The log of what this broker keeps alone."""
+
+    journal: Journal
+    recorded: i64
+    progress: Progress
+
+    def __init__(self, journal: Journal, epoch: i64, next_index: i64) -> None:
+        super().__init__(LOCAL_GROUP, epoch, next_index)
+        self.journal = journal
+        self.recorded = next_index - 1
+        self.progress = Progress(next_index - 1)
+
+    def append(self, message: Message, ids: list[int], durable: bool) -> None:
         index = self.next_index
         self.next_index = index + 1
         message.index = index
         self.committed_memory = index
-        if message.persistent and len(durable_ids) > 0:
+        if message.persistent and durable:
             message.position = self.journal.enqueue(
                 LOCAL_GROUP,
                 self.epoch,
                 index,
-                durable_ids,
+                ids,
                 message.route.tail,
                 message.arrived_ms,
                 message.expiration_ms,
@@ -54,13 +87,13 @@ class JournalLog(GroupLog):
                 0,
                 message.content,
             )
-            message.shared = len(durable_ids) > 1
+            message.shared = len(ids) > 1
             self.recorded = index
 
-    def dequeue(self, queue_id: i64, indexes: list[int]) -> None:
+    def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:
         self.journal.dequeue(LOCAL_GROUP, self.epoch, queue_id, indexes)
 
-    def requeue(self, queue_id: i64, index: i64, count: i64) -> None:
+    def requeue(self, queue_id: i64, index: i64, count: i64, durable: bool) -> None:
         self.journal.requeue(LOCAL_GROUP, self.epoch, queue_id, index, count)
 
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
@@ -82,18 +115,7 @@ class JournalLog(GroupLog):
         return index
 
     def handed_over(self, token: i64) -> None:
-        """The journal's batch, which ends at position ``token``, was handed to the writer."""
-        if self.recorded > self.noted:
-            self.tokens.append(token)
-            self.indexes.append(self.recorded)
-            self.noted = self.recorded
+        self.progress.handed_over(token, self.recorded)
 
     def synced(self, position: i64) -> None:
-        """Everything below ``position`` is on disk."""
-        done: i64 = 0
-        while done < len(self.tokens) and self.tokens[done] <= position:
-            done += 1
-        if done > 0:
-            self.committed_disk = self.indexes[done - 1]
-            del self.tokens[:done]
-            del self.indexes[:done]
+        self.committed_disk = self.progress.synced(position)

@@ -25,6 +25,7 @@ from rhizome.amqp.properties import (
 from rhizome.amqp.wire import u16_at, u32_at
 
 if TYPE_CHECKING:
+    from rhizome.broker.port import GroupLog
     from rhizome.broker.queue import Queue
     from rhizome.broker.targets import Target
 
@@ -47,12 +48,38 @@ MESSAGE_OVERHEAD_BYTES: Final = 176
 
 
 @final
+class Part:
+    """Those queues of a route that share a log, and what a record in that log names of them.
+
+    A local log names durable queues only; a replicated one all.
+    """
+
+    log: GroupLog
+    queues: list[Queue]
+    ids: list[int]
+    durable: bool
+
+    def __init__(self, log: GroupLog) -> None:
+        self.log = log
+        self.queues = []
+        self.ids = []
+        self.durable = False
+
+    def add(self, queue: Queue) -> None:
+        self.queues.append(queue)
+        if queue.durable or self.log.replicated:
+            self.ids.append(queue.id)
+        if queue.durable:
+            self.durable = True
+
+
+@final
 class Route:
     """Where one (exchange, routing key) leads, and how a delivery names it.
 
     Invariant: ``queues`` (active here) and ``targets`` (on other brokers) are what the router
-    answered at topology epoch ``epoch``; a route of an older epoch is never used to publish, but
-    messages go on referring to it for ``tail``.
+    answered at topology epoch ``epoch``; ``parts`` are the queues by log. A route of an older epoch
+    is never used to publish, but messages go on referring to it for ``tail``.
     """
 
     exchange: str
@@ -60,8 +87,8 @@ class Route:
     tail: bytes
     epoch: i64
     queues: list[Queue]
+    parts: list[Part]
     targets: list[Target]
-    durable_ids: list[int]
     plain: bool
     mandatory: bool
     immediate: bool
@@ -74,8 +101,8 @@ class Route:
         self.tail = tail
         self.epoch = -1
         self.queues = []
+        self.parts = []
         self.targets = []
-        self.durable_ids = []
         self.plain = False
         self.mandatory = False
         self.immediate = False
@@ -85,15 +112,15 @@ class Route:
 
 @final
 class Message:
-    """One message in the memory of this broker, shared by all local queues that took it.
+    """One message in the memory of this broker, shared by all local queues of one log that took it.
 
     Invariant: ``index`` orders messages within their group and is the message's place in each of
     its queues; a requeued message goes back to that place. ``position`` is where its record is (0:
-    nowhere) and counts as one reference per durable queue, or, for a message that was read back
-    from the spill, as the one reference of the queue that read it. ``spilled`` only remembers where
-    a copy was written for the first queue that paged it, so that others share it. ``shared`` says
-    that its record names several queues. ``cost`` is what each queue that has it in memory is
-    charged.
+    nowhere) and counts as one reference per queue that the record names, or, for a message that was
+    read back from the spill, as the one reference of the queue that read it. ``spilled`` only
+    remembers where a copy was written for the first queue that paged it, so that others share it.
+    ``shared`` says that its record names several queues. ``cost`` is what each queue that has it in
+    memory is charged.
     """
 
     route: Route
@@ -124,6 +151,16 @@ class Message:
         self.persistent = False
         self.shared = False
         self.cost = len(content) + MESSAGE_OVERHEAD_BYTES
+
+
+def copy_of(message: Message) -> Message:
+    """The same message for another log, which gives it another index."""
+    copy = Message(message.route, message.content, message.channel, message.frame_bytes_max)
+    copy.arrived_ms = message.arrived_ms
+    copy.expiration_ms = message.expiration_ms
+    copy.priority = message.priority
+    copy.persistent = message.persistent
+    return copy
 
 
 def content_channel(content: bytes) -> i64:

@@ -100,7 +100,7 @@ class Pager:
             self.resident_bytes += cost
             queue.resident_bytes += cost
             lane.push(message)
-        elif queue.durable and message.persistent:
+        elif queue.recorded and message.position != 0:
             lane.append_paged(message.index, message.position)
         else:
             lane.append_paged(message.index, self._spill(queue, message))
@@ -267,7 +267,7 @@ class Pager:
         position = message.position
         if position >= SPILL_POSITION_FIRST:
             self.spill.release(position)
-        elif position != 0 and queue.durable:
+        elif position != 0 and queue.recorded:
             self.journal.release(position)
 
     def release_paged(self, paged: PagedIndex) -> None:

@@ -19,7 +19,7 @@ Nothing here knows sockets, files, clocks or threads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -38,31 +38,51 @@ if TYPE_CHECKING:
     from rhizome.broker.targets import Target
 
 
+EVERYTHING: Final = 1 << 62
+"""The ``visible`` of a log whose messages may be delivered at once."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class GroupLog:
     """The log of one group as its home's queues see it.
 
+    A ``replicated`` log records every decision, transient messages and those of queues that are not
+    durable included; others record what must survive a restart.
+
     Invariant: indexes are handed out in the order of ``append``; ``committed_disk`` and
-    ``committed_memory`` never fall and never pass ``next_index - 1``.
+    ``committed_memory`` never fall and never pass ``next_index - 1`` (G6). A message above
+    ``visible`` must not be delivered yet (L1); queues that wait for that are in ``waiting``.
     """
 
+    group: i64
+    epoch: i64
     next_index: i64
     committed_memory: i64
     committed_disk: i64
+    visible: i64
+    replicated: bool
+    waiting: list[Queue]
 
-    def __init__(self, next_index: i64) -> None:
+    def __init__(self, group: i64, epoch: i64, next_index: i64) -> None:
+        self.group = group
+        self.epoch = epoch
         self.next_index = next_index
         self.committed_memory = next_index - 1
         self.committed_disk = next_index - 1
+        self.visible = EVERYTHING
+        self.replicated = False
+        self.waiting = []
 
-    def append(self, message: Message, durable_ids: list[int]) -> None:
-        """Give the message its index; record it if it is persistent and a durable queue took it."""
+    def append(self, message: Message, ids: list[int], durable: bool) -> None:
+        """Give the message its index and record it, if it is persistent and ``durable`` or if the
+        log is replicated. ``ids``: the queues that the record names."""
         raise NotImplementedError
 
-    def dequeue(self, queue_id: i64, indexes: list[int]) -> None:
+    def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:
+        """Messages left a queue; ``durable`` if one of them may be in the journal."""
         raise NotImplementedError
 
-    def requeue(self, queue_id: i64, index: i64, count: i64) -> None:
+    def requeue(self, queue_id: i64, index: i64, count: i64, durable: bool) -> None:
         raise NotImplementedError
 
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
@@ -77,7 +97,16 @@ class GroupLog:
         raise NotImplementedError
 
     def commit(self) -> i64:
-        """Close the transaction; the index that must be on disk before it may be answered."""
+        """Close the transaction; the index that must be on disk before it may be answered, 0 if
+        nothing was recorded."""
+        raise NotImplementedError
+
+    def handed_over(self, token: i64) -> None:
+        """The journal's batch, which ends at position ``token``, was handed to the writer."""
+        raise NotImplementedError
+
+    def synced(self, position: i64) -> None:
+        """Everything below ``position`` of the journal is on disk."""
         raise NotImplementedError
 
 

@@ -15,14 +15,17 @@ from mypy_extensions import i64
 
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import BasicReturn
+from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import put_content
 from rhizome.broker.message import (
     DELIVERY_MODE_ONLY,
     HEADER_FLAGS_OFFSET,
     Message,
+    Part,
     Route,
+    copy_of,
 )
-from rhizome.broker.port import Cluster
+from rhizome.broker.port import Cluster, GroupLog
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_PREFIX
 from rhizome.broker.routing.destination import Destination
@@ -58,6 +61,7 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
     ):
         route = _resolve(channel, key)
     channel.published += 1
+    broker.published += 1
     message = Message(route, content, channel.number, frame_bytes_max)
     message.arrived_ms = broker.turn.now_ms
     flags: i64 = i64(read_i16_be(content, HEADER_FLAGS_OFFSET)) & 0xFFFF
@@ -69,18 +73,24 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
         and channel.transaction is None
     ):
         message.persistent = mode == 2
-        broker.log.append(message, route.durable_ids)
-        for queue in route.queues:
-            queue.push(message)
-            if queue.pacing.congested:
-                queue.pacing.pause(connection)
         confirms = channel.confirms
         if confirms is not None:
             confirms.published += 1
-            if message.position != 0:
-                confirms.need_index = message.index
             if not channel.marked:
                 channel.touch()
+        is_first = True
+        for part in route.parts:
+            if not is_first:
+                message = copy_of(message)
+            is_first = False
+            log = part.log
+            log.append(message, part.ids, part.durable)
+            for queue in part.queues:
+                queue.push(message)
+                if queue.pacing.congested:
+                    queue.pacing.pause(connection)
+            if confirms is not None and (message.position != 0 or log.replicated):
+                confirms.need(log, message.index, message.position != 0)
         if len(route.targets) > 0:
             send_on(message, route.targets, channel)
     else:
@@ -149,7 +159,7 @@ def refresh(route: Route, exchange: Exchange, router: Router, cluster: Cluster) 
         reach = reach_of(router, cluster, exchange, [route.key], None)
     route.queues = reach.queues
     route.targets = reach.targets
-    route.durable_ids = durable_ids(route.queues)
+    route.parts = parts_of(route.queues)
     route.plain = (
         not route.by_headers
         and not route.delayed
@@ -190,8 +200,18 @@ def reach_of(
     return reach.close()
 
 
-def durable_ids(queues: list[Queue]) -> list[int]:
-    return [queue.id for queue in queues if queue.durable]
+def parts_of(queues: list[Queue]) -> list[Part]:
+    """Queues by the log that records what they take, in the order in which they come."""
+    parts: list[Part] = []
+    for queue in queues:
+        for part in parts:
+            if part.log is queue.log:
+                break
+        else:
+            part = Part(queue.log)
+            parts.append(part)
+        part.add(queue)
+    return parts
 
 
 def _all_take_everything(queues: list[Queue]) -> bool:
@@ -245,12 +265,8 @@ def _publish_steered(channel: Channel, route: Route, message: Message, flags: i6
         confirms.published += 1
         channel.touch()
     accepted = place(channel.connection.broker, publication, channel)
-    if confirms is None:
-        return
-    if not accepted:
+    if confirms is not None and not accepted:
         channel.nack(confirms.published)
-    elif message.position != 0:
-        confirms.need_index = message.index
 
 
 class Publication:
@@ -304,7 +320,8 @@ def place(broker: Broker, publication: Publication, channel: Channel | None) -> 
             send_return(channel, message)
         return True
     send_on(message, publication.targets, channel)
-    return enqueue(broker, message, publication.queues, steering.message_id)
+    confirms = None if channel is None else channel.confirms
+    return enqueue(broker, message, publication.queues, steering.message_id, confirms)
 
 
 def _hold_back(broker: Broker, publication: Publication, channel: Channel) -> bool:
@@ -314,7 +331,10 @@ def _hold_back(broker: Broker, publication: Publication, channel: Channel) -> bo
     if queue is None:
         return False
     if queue.away is None:
-        broker.delayed.hold(queue, publication.message, publication.steering.delay_ms)
+        message = publication.message
+        broker.delayed.hold(queue, message, publication.steering.delay_ms)
+        if channel.confirms is not None:
+            need_for(channel.confirms, queue.log, message)
         return True
     target = Target(queue.away.forward(), vhost, [])
     target.queue_ids.append(queue.id)
@@ -336,7 +356,13 @@ def send_on(message: Message, targets: list[Target], channel: Channel | None) ->
             forward.pause(channel.connection)
 
 
-def enqueue(broker: Broker, message: Message, queues: list[Queue], message_id: str) -> bool:
+def enqueue(
+    broker: Broker,
+    message: Message,
+    queues: list[Queue],
+    message_id: str,
+    confirms: Confirms | None,
+) -> bool:
     """Append a message to the queues that accept it; False if one refused."""
     taking: list[Queue] = []
     refused = False
@@ -352,11 +378,23 @@ def enqueue(broker: Broker, message: Message, queues: list[Queue], message_id: s
             refused = True
             if queue.options.overflow == "reject-publish-dlx":
                 broker.dead_letter(queue, message, "maxlen")
-    if len(taking) > 0:
-        broker.log.append(message, durable_ids(taking))
-        for queue in taking:
+    is_first = True
+    for part in parts_of(taking):
+        if not is_first:
+            message = copy_of(message)
+        is_first = False
+        part.log.append(message, part.ids, part.durable)
+        for queue in part.queues:
             queue.push(message)
+        if confirms is not None:
+            need_for(confirms, part.log, message)
     return not refused
+
+
+def need_for(confirms: Confirms, log: GroupLog, message: Message) -> None:
+    """What was published last is confirmed once the log has this message safe."""
+    if message.position != 0 or log.replicated:
+        confirms.need(log, message.index, message.position != 0)
 
 
 def send_return(channel: Channel, message: Message) -> None:

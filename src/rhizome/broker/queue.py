@@ -18,9 +18,10 @@ from rhizome.broker.dedup import DedupWindow
 from rhizome.broker.lane import Lane
 from rhizome.broker.lastvalue import LastValues
 from rhizome.broker.level import Level
-from rhizome.broker.message import NO_EXPIRATION, SPILL_POSITION_FIRST, Message, body_bytes
+from rhizome.broker.livemessages import is_journaled, ready_body_bytes, ready_indexes
+from rhizome.broker.message import NO_EXPIRATION, Message, body_bytes
 from rhizome.broker.pacing import CONGESTED_BYTES, Pacing
-from rhizome.broker.port import Away
+from rhizome.broker.port import EVERYTHING, Away, GroupLog
 from rhizome.broker.routing.destination import Destination
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.scan import merged
@@ -51,7 +52,9 @@ class Queue(Destination):
     broker: Broker
     definition: QueueDefinition
     id: i64
+    log: GroupLog
     durable: bool
+    recorded: bool
     options: QueueArguments
     lanes: list[Lane]
     lane: Lane
@@ -77,6 +80,7 @@ class Queue(Destination):
     delivered_bytes: i64
     settled_marked: bool
     settled: list[int]
+    settled_durable: bool
     last_values: LastValues | None
     dedup: DedupWindow | None
     last_used_ms: i64
@@ -94,6 +98,7 @@ class Queue(Destination):
         self.definition = definition
         self.id = definition.id
         self.durable = definition.durable and not definition.exclusive_owner
+        self.use_log(broker.log)
         self.lanes = []
         self.lane = Lane()
         self.single = True
@@ -117,6 +122,7 @@ class Queue(Destination):
         self.delivered_bytes = 0
         self.settled_marked = False
         self.settled = []
+        self.settled_durable = False
         self.last_values = None
         self.dedup = None
         self.last_used_ms = broker.turn.now_ms
@@ -130,6 +136,11 @@ class Queue(Destination):
         self._prepare_lanes(definition.options.priority_max)
         self.apply_options(definition.options)
 
+    def use_log(self, log: GroupLog) -> None:
+        """Have what happens here recorded in this log."""
+        self.log = log
+        self.recorded = self.durable or log.replicated
+
     def apply_options(self, options: QueueArguments) -> None:
         """Take over arguments merged with policy; called again whenever a policy changes."""
         self.options = options
@@ -140,7 +151,7 @@ class Queue(Destination):
         was_bounded = self.bounded
         self.bounded = options.length_max >= 0 or options.bytes_max >= 0
         if self.bounded and not was_bounded and self.ready > 0:
-            self._measure_bodies()
+            self.body_bytes = ready_body_bytes(self)
         if options.last_value_key is not None and self.last_values is None:
             self.last_values = LastValues(options.last_value_key)
         if options.dedup is not None and self.dedup is None:
@@ -156,17 +167,6 @@ class Queue(Destination):
             self._enforce_bounds()
         if self.may_expire or options.expires_ms >= 0:
             self.broker.timers.watch(self)
-
-    def _measure_bodies(self) -> None:
-        """Add up the bodies of the ready messages, on disk and in memory."""
-        self.body_bytes = 0
-        if self.options.bytes_max < 0:
-            return
-        for lane in self.lanes:
-            for message in lane.resident():
-                self.body_bytes += body_bytes(message.content)
-            for _, position in lane.paged.positions():
-                self.body_bytes += body_bytes(self.broker.pager.read_one(position).content)
 
     def _prepare_lanes(self, priority_max: i64) -> None:
         priority: i64 = 0
@@ -209,7 +209,7 @@ class Queue(Destination):
     def push(self, message: Message) -> None:
         """Append a message that the log has taken."""
         self.published += 1
-        if self.durable and message.persistent:
+        if self.recorded and message.position != 0:
             self.durable_bytes += len(message.content)
         if self.plain and message.expiration_ms == NO_EXPIRATION:
             self.broker.pager.admit(self, self.lane, message)
@@ -340,7 +340,10 @@ class Queue(Destination):
         self.marked = False
         if self.ready > 0 and self.consumer_count > 0 and self.broker.may_deliver:
             delivered: i64 = 0
+            limited = self.log.visible < EVERYTHING
             while self.ready > 0:
+                if limited and not self.may_show_first():
+                    break
                 consumer = self._next_consumer()
                 if consumer is None:
                     break
@@ -354,6 +357,14 @@ class Queue(Destination):
             self._drop_beyond()
         if self.pacing.congested or self.ready_bytes > CONGESTED_BYTES:
             self.pacing.judge(now_ms)
+
+    def may_show_first(self) -> bool:
+        """Whether the first message is committed (L1); if not the queue is touched when it is."""
+        lane = self.lane if self.single else self._top_lane()
+        if lane.first_index() <= self.log.visible:
+            return True
+        self.log.waiting.append(self)
+        return False
 
     def _deliver(self, consumer: Consumer, message: Message) -> None:
         redelivered = len(self.counts) > 0 and message.index in self.counts
@@ -405,8 +416,8 @@ class Queue(Destination):
             self.discard(message, REASON_DELIVERY_LIMIT)
         else:
             self.counts[message.index] = count
-            if self.durable and message.persistent:
-                self.broker.log.requeue(self.id, message.index, count)
+            if self.recorded and (message.position != 0 or self.log.replicated):
+                self.log.requeue(self.id, message.index, count, is_journaled(message))
             self._put_back(message)
         if self.ready > 0 and not self.marked:
             self.touch()
@@ -441,8 +452,12 @@ class Queue(Destination):
         self.broker.pager.release(self, message)
         if len(self.counts) > 0:
             self.counts.pop(message.index, 0)
-        if self.durable and message.persistent:
-            self.durable_bytes -= len(message.content)
+        if self.recorded:
+            if is_journaled(message):
+                self.durable_bytes -= len(message.content)
+                self.settled_durable = True
+            elif not self.log.replicated:
+                return
             self.settled.append(message.index)
             if not self.settled_marked:
                 self.settled_marked = True
@@ -452,42 +467,31 @@ class Queue(Destination):
         """Write this turn's dequeues as one record."""
         self.settled_marked = False
         if not self.deleted:
-            self.broker.log.dequeue(self.id, self.settled)
+            self._log_settled()
         self.settled = []
+        self.settled_durable = False
+
+    def _log_settled(self) -> None:
+        if len(self.settled) > 0:
+            self.log.dequeue(self.id, self.settled, self.settled_durable)
 
     def purge(self) -> i64:
         """Drop all ready messages; answers how many."""
         count = self.ready
-        if self.durable and count > 0:
-            if len(self.settled) > 0:
-                self.broker.log.dequeue(self.id, self.settled)
-                self.settled = []
-            self._purge_log()
+        if self.recorded and count > 0:
+            self._log_settled()
+            self.settled = []
+            if self.unacked == 0:
+                self.log.purge(self.id, self.log.next_index - 1)
+            else:
+                # A purge names everything up to an index; what is unacked must live on.
+                self.log.dequeue(self.id, ready_indexes(self), True)
         self.drop_ready()
         return count
 
-    def _purge_log(self) -> None:
-        """Log the purge by index where it can be a range, else message by message.
-
-        A purge record names everything up to an index; unacked messages below it stay alive, so the
-        record is only right when there are none.
-        """
-        if self.unacked == 0:
-            self.broker.log.purge(self.id, self.broker.log.next_index - 1)
-            return
-        indexes: list[int] = []
-        for lane in self.lanes:
-            for message in lane.resident():
-                if message.persistent:
-                    indexes.append(message.index)
-            for index, position in lane.paged.positions():
-                if position < SPILL_POSITION_FIRST:
-                    indexes.append(index)
-        self.broker.log.dequeue(self.id, indexes)
-
     def drop_ready(self) -> None:
         """Forget all ready messages without logging."""
-        if self.durable:
+        if self.recorded:
             self.durable_bytes = self.unacked_durable_bytes()
         for lane in self.lanes:
             for message in lane.resident():
@@ -515,7 +519,7 @@ class Queue(Destination):
         total: i64 = 0
         if self.unacked > 0:
             for message in self.unacked_messages():
-                if message.persistent:
+                if is_journaled(message):
                     total += len(message.content)
         return total
 
@@ -536,7 +540,7 @@ class Queue(Destination):
         self.durable_bytes = size
         self.counts = counts
         if self.bounded:
-            self._measure_bodies()
+            self.body_bytes = ready_body_bytes(self)
             # What clients held is ready again and may be too much. An isolated broker touches its
             # queues when it no longer is.
             if self.ready > 0 and not self.marked and self.broker.may_deliver:

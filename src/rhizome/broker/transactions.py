@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from rhizome.amqp.methods import Method, TxCommitOk, TxRollbackOk, TxSelectOk
 from rhizome.broker.confirms import are_safe
-from rhizome.broker.port import Forward, Proxy
+from rhizome.broker.port import Forward, GroupLog, Proxy
 from rhizome.broker.publishing import Publication, place
 from rhizome.broker.targets import still_there
 from rhizome.errors import PreconditionFailed
@@ -29,21 +29,28 @@ class PendingCommit:
     is safe there.
     """
 
-    index: i64
+    here: dict[GroupLog, int]
     elsewhere: dict[Forward, int]
     channel: Channel
     answer: Method
 
     def __init__(
-        self, index: i64, elsewhere: dict[Forward, int], channel: Channel, answer: Method
+        self,
+        here: dict[GroupLog, int],
+        elsewhere: dict[Forward, int],
+        channel: Channel,
+        answer: Method,
     ) -> None:
-        self.index = index
+        self.here = here
         self.elsewhere = elsewhere
         self.channel = channel
         self.answer = answer
 
-    def is_safe(self, committed_disk: i64) -> bool:
-        return self.index <= committed_disk and are_safe(self.elsewhere)
+    def is_safe(self) -> bool:
+        for log, index in self.here.items():
+            if index > log.committed_disk:
+                return False
+        return are_safe(self.elsewhere)
 
 
 @final
@@ -97,7 +104,7 @@ def _carry_out(broker: Broker, channel: Channel, transaction: Transaction) -> Pe
     for publication in transaction.publications:
         size += len(publication.message.content) + 256
     elsewhere: dict[Forward, int] = {}
-    broker.log.begin(size + len(transaction.settled) * 32)
+    begin_all(broker, size + len(transaction.settled) * 32)
     for publication in transaction.publications:
         # It exists from here on: its time to live counts from the commit.
         publication.message.arrived_ms = broker.turn.now_ms
@@ -115,7 +122,26 @@ def _carry_out(broker: Broker, channel: Channel, transaction: Transaction) -> Pe
     broker.write_settled()
     for proxy in proxies:
         proxy.commit(elsewhere)
-    return PendingCommit(broker.log.commit(), elsewhere, channel, TxCommitOk())
+    return PendingCommit(commit_all(broker), elsewhere, channel, TxCommitOk())
+
+
+def begin_all(broker: Broker, bytes_expected: i64) -> None:
+    """Have whatever is recorded until `commit_all` kept whole or not at all, log by log.
+
+    The local log comes first and ends last: the journal has all of it as one record.
+    """
+    for log in broker.logs.values():
+        log.begin(bytes_expected)
+
+
+def commit_all(broker: Broker) -> dict[GroupLog, int]:
+    """The index in each log that must be on disk before the transaction may be answered."""
+    needed: dict[GroupLog, int] = {}
+    for log in reversed(list(broker.logs.values())):
+        index = log.commit()
+        if index > 0:
+            needed[log] = index
+    return needed
 
 
 def rollback(channel: Channel) -> None:

@@ -21,14 +21,15 @@ from rhizome.broker.channel import Channel
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.delayed import DELAYED_QUEUE, delay_of
-from rhizome.broker.message import Message, Route, content_channel
+from rhizome.broker.message import Message, Part, Route, content_channel, copy_of
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.port import Carrier
-from rhizome.broker.publishing import durable_ids, enqueue
+from rhizome.broker.publishing import enqueue, need_for, parts_of
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_PREFIX
 from rhizome.broker.steering import routing_headers
 from rhizome.broker.topology import check_deletable
+from rhizome.broker.transactions import begin_all, commit_all
 from rhizome.cluster.calls import (
     ANSWER,
     DETACHED,
@@ -77,7 +78,7 @@ class Slot:
     relay: bool
     epoch: i64
     queues: list[Queue]
-    durable_ids: list[int]
+    parts: list[Part]
     plain: bool
     by_headers: bool
     is_reply: bool
@@ -103,7 +104,7 @@ class Slot:
         self.relay = relay
         self.epoch = -1
         self.queues = []
-        self.durable_ids = []
+        self.parts = []
         self.plain = False
         self.by_headers = False
         self.is_reply = False
@@ -221,15 +222,19 @@ class Serving(Carrier):
             self._resolve(slot, vhost.router)
         if slot.plain:
             taken = len(slot.queues) > 0
-            self.broker.log.append(message, slot.durable_ids)
-            for queue in slot.queues:
-                queue.push(message)
+            is_first = True
+            for part in slot.parts:
+                if not is_first:
+                    message = copy_of(message)
+                is_first = False
+                part.log.append(message, part.ids, part.durable)
+                for queue in part.queues:
+                    queue.push(message)
+                need_for(confirms, part.log, message)
         elif slot.is_reply:
             taken = self.broker.replies.deliver(message)
         else:
             taken = self._enqueue(slot, message, vhost.router, number)
-        if message.position != 0:
-            confirms.need_index = message.index
         self.untaken = not taken and flags & FLAG_MANDATORY != 0
         if slot.relay:
             return message
@@ -241,14 +246,14 @@ class Serving(Carrier):
         """A FENCE frame: what was settled up to here becomes one record; confirm it when safe."""
         if number <= self.last:
             return
-        log = self.broker.log
         self.last = number
         self.confirms.published = number
-        log.begin(0)
+        begin_all(self.broker, 0)
         while len(self.broker.dead_letters) > 0:
             self.broker.send_dead_letters()
         self.broker.write_settled()
-        self.confirms.need_index = log.commit()
+        for log, index in commit_all(self.broker).items():
+            self.confirms.need(log, index, True)
 
     def return_last(self) -> None:
         """Nobody took the last publish, which was mandatory."""
@@ -260,6 +265,7 @@ class Serving(Carrier):
         queues = slot.queues
         if slot.delayed:
             self.broker.delayed.hold(queues[0], message, delay_of(message))
+            need_for(self.confirms, queues[0].log, message)
             return True
         message_id = ""
         if slot.by_headers or any(queue.dedup is not None for queue in queues):
@@ -268,7 +274,7 @@ class Serving(Carrier):
             if slot.by_headers:
                 headers = routing_headers(properties)
                 queues = [*queues, *self._private(slot, router, headers)]
-        if not enqueue(self.broker, message, queues, message_id):
+        if not enqueue(self.broker, message, queues, message_id, self.confirms):
             put_number(self.outbox, REFUSE, number)
             self.link.touch()
         return len(queues) > 0
@@ -288,7 +294,7 @@ class Serving(Carrier):
         if not slot.by_headers and not slot.is_reply:
             queues.extend(self._private(slot, router, None))
         slot.queues = queues
-        slot.durable_ids = durable_ids(queues)
+        slot.parts = parts_of(queues)
         slot.delayed = len(queues) == 1 and queues[0].name == DELAYED_QUEUE
         slot.delayed = slot.delayed and slot.route.exchange != ""
         slot.plain = not slot.by_headers and not slot.is_reply and not slot.delayed
@@ -323,7 +329,7 @@ class Serving(Carrier):
         if not self.broker.may_deliver or self.broker.alarmed:
             # In an alarm edges have to hold their publishers up, as soon as their way here is full.
             return
-        number = confirms.ready(self.broker.log.committed_disk)
+        number = confirms.ready()
         if number > 0:
             confirms.sent = number
             put_number(self.outbox, CONFIRM, number)

@@ -62,7 +62,7 @@ async def publish(
     publishing.publish(channel, _publish_fields(exchange, key), content, largest_frame(content))
     # A mandatory message that no queue takes is returned into the outbox.
     routed = channel.connection.outbox.size() == 0
-    await _until_on_disk(broker, int(confirms.need_index))
+    await _until_safe(confirms)
     return routed
 
 
@@ -84,15 +84,15 @@ def _publish_fields(exchange: str, key: str) -> bytes:
     return writer.getvalue()
 
 
-async def _until_on_disk(broker: Broker, index: int) -> None:
-    """Wait until the log is safe up to ``index`` (0: nothing was recorded).
+async def _until_safe(confirms: Confirms) -> None:
+    """Wait until what was published is confirmed.
 
-    The core tells channels, not requests, that the log has come further; a look now and then is
+    The core tells channels, not requests, that a log has come further; a look now and then is
     cheap enough for the few messages that come this way.
     """
     try:
         async with asyncio.timeout(DISK_SECONDS_MAX):
-            while broker.log.committed_disk < index:  # noqa: ASYNC110 - see above
+            while confirms.sent < confirms.published:  # noqa: ASYNC110 - see above
                 await asyncio.sleep(DISK_POLL_SECONDS)
     except TimeoutError:
         raise Unavailable(

@@ -58,7 +58,6 @@ class Rates:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.gone = NONE
-        self._first_index = int(broker.log.next_index)
         self.samples = [Sample(monotonic())]
 
     def queues(self) -> list[Queue]:
@@ -119,7 +118,7 @@ class Rates:
         return totals
 
     def _published(self) -> int:
-        return int(self.broker.log.next_index) - self._first_index
+        return int(self.broker.published)
 
     # ---- what the rows show ---------------------------------------------------------------------
 

@@ -141,7 +141,7 @@ class Application:
         self.login = authenticator
         busy_poll = BusyPoll(loop, config.broker.busy_poll_us, time.monotonic_ns, os.sched_yield)
         self.shell = Shell(
-            self.broker, log, self.broker.cluster, self.store, loop, wall_clock_ms, busy_poll
+            self.broker, self.broker.cluster, self.store, loop, wall_clock_ms, busy_poll
         )
         if self.host is not None and clustered is not None:
             self.driver = self.host.drive(self.shell, clustered)

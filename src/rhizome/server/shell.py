@@ -15,7 +15,6 @@ from mypy_extensions import i64, mypyc_attr
 from rhizome.broker.access import Peer
 from rhizome.broker.broker import Broker
 from rhizome.broker.connection import Connection
-from rhizome.broker.log import JournalLog
 from rhizome.broker.stages import CLOSED
 from rhizome.server.busypoll import BusyPoll
 
@@ -51,7 +50,6 @@ class Shell:
     """Invariant: ``scheduled`` is set exactly while ``_end_turn`` waits in the loop."""
 
     broker: Broker
-    log: JournalLog
     cluster: Any
     store: Any
     loop: Any
@@ -67,7 +65,6 @@ class Shell:
     def __init__(
         self,
         broker: Broker,
-        log: JournalLog,
         cluster: Any,
         store: Any,
         loop: Any,
@@ -75,7 +72,6 @@ class Shell:
         busy_poll: BusyPoll,
     ) -> None:
         self.broker = broker
-        self.log = log
         self.cluster = cluster
         self.store = store
         self.loop = loop
@@ -123,7 +119,7 @@ class Shell:
         store = self.store
         if store.journal.pending() or store.spill.pending():
             token: i64 = store.submit()
-            self.log.handed_over(token)
+            self.broker.handed_over(token)
             if store.congested() and not self.congested:
                 self.congested = True
                 self._apply_block()
@@ -142,8 +138,7 @@ class Shell:
     def durable(self, token: i64) -> None:
         """The store has synced everything below ``token``."""
         self.begin_turn()
-        self.log.synced(token)
-        self.broker.committed()
+        self.broker.synced(token)
         self.cluster.synced(token)
         self._check_congestion()
 

@@ -195,7 +195,7 @@ class Member(Adopter):
         broker.end_turn()
         node.end_turn()
         if self.store.journal.pending() or self.store.spill.pending():
-            self.log.handed_over(self.store.submit())
+            self.broker.handed_over(self.store.submit())
             broker.submitted()
         self._outputs()
         if self.observer.bugs:
@@ -282,8 +282,7 @@ class Member(Adopter):
     # --- events of the store
 
     def durable(self, token: int) -> None:
-        self.log.synced(token)
-        self.broker.committed()
+        self.broker.synced(token)
 
     def alarm(self, text: str) -> None:
         raise AssertionError(f"a store in memory raised an alarm: {text}")

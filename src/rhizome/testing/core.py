@@ -212,7 +212,7 @@ class Core:
         broker = self.broker
         broker.end_turn()
         if self.store.journal.pending() or self.store.spill.pending():
-            self.log.handed_over(self.store.submit())
+            self.broker.handed_over(self.store.submit())
             broker.submitted()
         connections = broker.turn.connections
         broker.turn.connections = []
@@ -232,8 +232,7 @@ class Core:
     # --- events of the store
 
     def durable(self, token: int) -> None:
-        self.log.synced(token)
-        self.broker.committed()
+        self.broker.synced(token)
         cluster = self.broker.cluster
         assert isinstance(cluster, LoneCluster)
         cluster.synced(token)

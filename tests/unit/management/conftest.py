@@ -91,7 +91,7 @@ class Core:
         records.broker = self.broker
         never = BusyPoll(loop, 0, time.monotonic_ns, os.sched_yield)
         self.shell = Shell(
-            self.broker, log, self.broker.cluster, self.store, loop, lambda: self.now_ms, never
+            self.broker, self.broker.cluster, self.store, loop, lambda: self.now_ms, never
         )
         self.context = Context(
             config, self.broker, self.shell, login, self.store, Rates(self.broker), self.now_ms

@@ -203,7 +203,7 @@ class BrokerProgram(Program, Adopter):
             broker.end_turn()
             self.node.end_turn()
             if self.store.journal.pending() or self.store.spill.pending():
-                self.log.handed_over(self.store.submit())
+                self.broker.handed_over(self.store.submit())
                 broker.submitted()
             self._flush()
             if not broker.turn.pending():
@@ -276,8 +276,7 @@ class BrokerProgram(Program, Adopter):
 
     def durable(self, token: int) -> None:
         self._begin()
-        self.log.synced(token)
-        self.broker.committed()
+        self.broker.synced(token)
 
     def alarm(self, text: str) -> None:
         raise AssertionError(f"a simulated store raised an alarm: {text}")
