@@ -3,7 +3,9 @@
     8s magic "RHIZCKP\\0" | u32 version | u8 1 if little-endian | u8 1 if clean | u16 0
     16s store uuid | u64 position
     u64 length, state snapshot (opaque)
-    u32 n | n * (u16 group, u32 epoch, u64 index, u32 m, m * (u32 epoch, u64 first index))
+    u32 n | n * (u16 group, u32 epoch, u64 index, u8 1 if its copy is not whole,
+                 u32 m, m * (u32 epoch, u64 first index),
+                 u32 k, k * (u64 origin, u64 last number))
     u32 n | n * (u32 queue id, u64 sequence, u16 length, producer)
     u32 n | n * (u64 segment, u64 references ever made to it)
     u32 n | n * (u32 queue id, u16 group, i64 content bytes (-1: unknown),
@@ -30,14 +32,15 @@ from rhizome.journal.journal import SPILL_SEGMENT_FIRST
 from rhizome.journal.records import crc32c
 from rhizome.journal.scan import QueueReplay, Replay, merged
 
-CHECKPOINT_VERSION: Final = 1
+CHECKPOINT_VERSION: Final = 2
 CHECKPOINT_MAGIC: Final = b"RHIZCKP\0"
 CHECKPOINT_PREFIX: Final = "checkpoint-"
 CHECKPOINTS_KEPT: Final = 2
 
 _HEADER: Final = struct.Struct(">8sIBBH16sQ")
-_GROUP: Final = struct.Struct(">HIQI")
+_GROUP: Final = struct.Struct(">HIQB")
 _START: Final = struct.Struct(">IQ")
+_ORIGIN: Final = struct.Struct(">QQ")
 _WATERMARK: Final = struct.Struct(">IQH")
 _SEGMENT: Final = struct.Struct(">QQ")
 _QUEUE: Final = struct.Struct(">IHq")
@@ -80,12 +83,24 @@ class CheckpointBuilder:
         self._state = snapshot
 
     def group(
-        self, group: int, epoch: int, index: int, starts: list[tuple[int, int]] | None = None
+        self,
+        group: int,
+        epoch: int,
+        index: int,
+        starts: list[tuple[int, int]] | None = None,
+        origins: dict[int, int] | None = None,
+        installing: bool = False,
     ) -> None:
-        """A group's epoch and highest index, and (epoch, first index) of the epochs to remember."""
+        """A group's epoch and highest index, (epoch, first index) of the epochs to remember, the
+        last number of each origin (A1), and whether its copy here is still being made (L2).
+        """
         starts = starts or []
-        packed = [_START.pack(*start) for start in starts]
-        self._groups.append(_GROUP.pack(group, epoch, index, len(starts)) + b"".join(packed))
+        origins = origins or {}
+        packed = [_GROUP.pack(group, epoch, index, installing), _U32.pack(len(starts))]
+        packed.extend(_START.pack(*start) for start in starts)
+        packed.append(_U32.pack(len(origins)))
+        packed.extend(_ORIGIN.pack(*item) for item in origins.items())
+        self._groups.append(b"".join(packed))
 
     def watermark(self, queue_id: int, producer: bytes, sequence: int) -> None:
         self._watermarks.append(_WATERMARK.pack(queue_id, sequence, len(producer)) + producer)
@@ -202,10 +217,10 @@ def decode(name: str, data: bytes, store_uuid: bytes) -> Checkpoint:
     if len(data) < _HEADER.size + 4 or data[:8] != CHECKPOINT_MAGIC:
         raise CorruptRecord(f"{name} is no checkpoint", 0)
     header = _HEADER.unpack_from(data, 0)
-    if header[1] > CHECKPOINT_VERSION:
+    if header[1] != CHECKPOINT_VERSION:
         raise ForeignStore(
             f"{name} has version {header[1]} and this program knows {CHECKPOINT_VERSION}: "
-            "start the newer program that wrote it"
+            "start the program that wrote it"
         )
     if crc32c(memoryview(data)[:-4]) != _U32.unpack_from(data, len(data) - 4)[0]:
         raise CorruptRecord(f"{name} fails its checksum", 0)
@@ -229,13 +244,17 @@ def decode(name: str, data: bytes, store_uuid: bytes) -> Checkpoint:
 
 def _read_groups(reader: _Reader, replay: Replay) -> None:
     for _ in range(reader.number(_U32)):
-        number, epoch, index, starts = reader.numbers(_GROUP)
+        number, epoch, index, installing = reader.numbers(_GROUP)
         group = replay.group(number)
         group.epoch = epoch
         group.index = index
-        for _ in range(starts):
+        group.installing = installing != 0
+        for _ in range(reader.number(_U32)):
             first_epoch, first_index = reader.numbers(_START)
             group.starts.append((first_epoch, first_index))
+        for _ in range(reader.number(_U32)):
+            origin, last = reader.numbers(_ORIGIN)
+            group.origins[origin] = last
 
 
 def _read_watermarks(reader: _Reader, replay: Replay) -> None:

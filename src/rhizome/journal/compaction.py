@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from rhizome.journal.index import PagedIndex
-from rhizome.journal.journal import Journal, SegmentCount
-from rhizome.journal.records import StoredMessage
+from rhizome.journal.journal import Journal
+from rhizome.journal.records import FLAG_ORIGIN, StoredMessage
+from rhizome.journal.segments import SegmentCount
 
 LIVE_PERCENT_MAX: Final = 25
 VICTIMS_PER_ROUND_MAX: Final = 4
@@ -69,7 +70,8 @@ def apply(
 ) -> int:
     """Append `messages`, read at the plan's positions, again; returns how many were moved.
 
-    What has left the index since it was planned (delivered, dropped) stays where it is.
+    What has left the index since it was planned (delivered, dropped) stays where it is. Origins
+    stay behind: the checkpoint that lets the old segment go holds their numbers.
     """
     moves: dict[int, int] = {}
     for (index, position), message in zip(relocation.entries, messages, strict=True):
@@ -85,7 +87,7 @@ def apply(
             message.arrived_ms,
             message.expiration_ms,
             message.priority,
-            message.flags,
+            message.flags & ~FLAG_ORIGIN,
             message.content,
         )
         journal.release(position)

@@ -14,10 +14,13 @@ from rhizome.journal.checkpoint import checkpoint_names, decode
 from rhizome.journal.errors import CorruptRecord, CorruptStore
 from rhizome.journal.files import DiskFiles, Files
 from rhizome.journal.records import (
+    FLAG_ORIGIN,
     KIND_DEQUEUE,
     KIND_ENQUEUE,
+    KIND_INSTALL,
     KIND_MOVED,
     KIND_NAMES,
+    KIND_NUMBER,
     KIND_PURGE,
     KIND_REQUEUE,
     KIND_STATE,
@@ -26,6 +29,7 @@ from rhizome.journal.records import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     check_record,
+    origin_at,
     parse_message,
     segment_header_fault,
     u16_at,
@@ -193,6 +197,10 @@ def _row(buffer: bytes, offset: int, size: int, segment: int, contents: bool) ->
         row.update(_message_fields(buffer, offset, contents))
     elif kind == KIND_STATE:
         row["command"] = buffer[offset + RECORD_HEADER_BYTES : offset + size]
+    elif kind == KIND_NUMBER:
+        row.update(_origin_fields(buffer, offset + RECORD_HEADER_BYTES))
+    elif kind == KIND_INSTALL:
+        row["installing"] = buffer[offset + RECORD_HEADER_BYTES] != 0
     elif size > RECORD_HEADER_BYTES and kind != KIND_TX:
         row.update(_queue_fields(kind, buffer, offset + RECORD_HEADER_BYTES))
     return row
@@ -200,7 +208,7 @@ def _row(buffer: bytes, offset: int, size: int, segment: int, contents: bool) ->
 
 def _message_fields(buffer: bytes, offset: int, contents: bool) -> Row:
     message = parse_message(buffer, offset)
-    return {
+    fields: Row = {
         "queues": message.queue_ids,
         "arrived_ms": message.arrived_ms,
         "expiration_ms": message.expiration_ms,
@@ -209,6 +217,15 @@ def _message_fields(buffer: bytes, offset: int, contents: bool) -> Row:
         "content_bytes": len(message.content),
         "content": message.content if contents else message.content[:CONTENT_SHOWN_BYTES_MAX],
     }
+    if message.flags & FLAG_ORIGIN:
+        fields.update(_origin_fields(buffer, int(origin_at(buffer, offset))))
+    return fields
+
+
+def _origin_fields(buffer: bytes, at: int) -> Row:
+    """The edge's incarnation as it is written elsewhere, and its number (A1)."""
+    origin = int(read_i64_be(buffer, at))
+    return {"origin": f"{origin:012x}", "number": int(read_i64_be(buffer, at + 8))}
 
 
 def _queue_fields(kind: int, buffer: bytes, at: int) -> Row:

@@ -62,6 +62,7 @@ from rhizome.journal.records import (
     state_record,
     watermark_record,
 )
+from rhizome.journal.segments import SegmentCount
 
 SEGMENT_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 SEGMENT_BYTES_MIN: Final = 4096
@@ -285,6 +286,25 @@ class Journal:
     ) -> i64:
         """The highest accepted sequence of a producer at a queue."""
         return self._append(watermark_record(group, epoch, index, queue_id, producer, sequence))
+
+    def append_raw(self, data: bytes, references: i64, records: i64 = 1) -> i64:
+        """Whole records that were made elsewhere, in one piece; returns the position of the first.
+
+        The others follow it in the same segment. `references` counts the queues that the messages
+        in them are in: each is one to release.
+        """
+        size: i64 = len(data)
+        self._reserve(size)
+        if size > COPY_BYTES_MAX:
+            self._flush_writer()
+            self._chunk.pieces.append(data)
+            self._chunk.size += size
+        else:
+            self._writer.write(data)
+        self._live_active += references
+        self._total_active += references
+        self.records_appended += records - 1
+        return self._advance(size)
 
     # --- transactions -------------------------------------------------------------------------
 
@@ -565,22 +585,6 @@ class Journal:
             self._chunk.pieces.append(self._writer.getvalue())
             self._chunk.size += size
             self._writer.truncate(0)
-
-
-@final
-class SegmentCount:
-    """A segment's size, live references, and references that were ever made to it."""
-
-    segment: i64
-    size: i64
-    live: i64
-    total: i64
-
-    def __init__(self, segment: i64, size: i64, live: i64, total: i64) -> None:
-        self.segment = segment
-        self.size = size
-        self.live = live
-        self.total = total
 
 
 def _ascends(indexes: list[int]) -> bool:

@@ -3,7 +3,7 @@
     record   u32 payload length | u32 crc | u8 kind | u8 flags | u16 group | u32 epoch | u64 index
              | payload
     ENQUEUE  u64 arrived ms | i64 expiration ms | u8 priority | u8 0 | u16 n | n * u32 queue id
-    MOVED    | u16 length, route tail | u32 length, content
+    MOVED    | u16 length, route tail | u32 length, content | FLAG_ORIGIN: u64 origin, u64 number
     DEQUEUE  u32 queue id | u32 n | n * (u64 first index | u32 count)
     REQUEUE  u32 queue id | u64 message index | u32 delivery count
     PURGE    u32 queue id | u64 up to this message index, inclusive
@@ -14,6 +14,12 @@
     WATER    u32 queue id | u64 sequence | u16 length, producer
     SYNCED   nothing: when this was written, all before position `index` had been synced
     END      nothing: the segment is complete
+    NUMBER   u64 origin | u64 number: the last number taken from an origin; 0 forgets the origin
+    INSTALL  u8 1: the copy of `group` is being made from here on, not eligible; 0: it is whole
+
+An origin is an incarnation of an edge (A1); 0 is none. FLAG_DURABLE says that a record of a group
+belongs into the journal of each of its copies; without it a copy keeps a message in its spill and
+forgets other records once they are applied. A home with no copies leaves it out.
 
 All numbers are big-endian. The crc is CRC-32C over everything after the crc field; a wrong length
 makes it fail too. A header of zeros is space that was never written. A segment file begins with
@@ -61,7 +67,12 @@ KIND_EPOCH: Final = 9
 KIND_WATERMARK: Final = 10
 KIND_SYNCED: Final = 11
 KIND_END: Final = 12
-KIND_LAST: Final = 12
+KIND_NUMBER: Final = 13
+KIND_INSTALL: Final = 14
+KIND_LAST: Final = 14
+
+FLAG_DURABLE: Final = 1
+FLAG_ORIGIN: Final = 2
 
 KIND_NAMES: Final = [
     "unwritten",
@@ -77,6 +88,8 @@ KIND_NAMES: Final = [
     "watermark",
     "synced",
     "end",
+    "number",
+    "install",
 ]
 
 SEGMENT_HEADER_BYTES: Final = 64
@@ -87,6 +100,7 @@ UNCHECKED_HEADER_BYTES: Final = 8
 PAYLOAD_BYTES_MAX: Final = 0x7FFF0000
 MESSAGE_META_BYTES_MIN: Final = 26
 """Payload of an ENQUEUE for no queue, without tail and content."""
+ORIGIN_BYTES: Final = 16
 
 # Answers of check_record that are not a record's size.
 CHECK_UNWRITTEN: Final = 0
@@ -212,12 +226,90 @@ def state_record(index: i64, command: bytes) -> bytes:
     return record(writer.getvalue())
 
 
-def dequeue_record(group: i64, epoch: i64, index: i64, queue_id: i64, indexes: list[int]) -> bytes:
-    """A DEQUEUE of `indexes`, which must ascend."""
+def enqueue_record(
+    group: i64,
+    epoch: i64,
+    index: i64,
+    queue_ids: list[int],
+    tail: bytes,
+    arrived_ms: i64,
+    expiration_ms: i64,
+    priority: i64,
+    flags: i64,
+    content: bytes,
+    origin: i64 = 0,
+    number: i64 = 0,
+) -> bytes:
+    """A message taken by `queue_ids`, the `number`-th of `origin` unless that is 0 (A1)."""
     writer = BytesWriter()
-    put_checked_header(writer, KIND_DEQUEUE, 0, group, epoch, index)
+    if origin != 0:
+        flags |= FLAG_ORIGIN
+    put_checked_header(writer, KIND_ENQUEUE, flags, group, epoch, index)
+    put_message_meta(writer, arrived_ms, expiration_ms, priority, queue_ids, tail, len(content))
+    parts = [writer.getvalue(), content]
+    if origin != 0:
+        writer = BytesWriter()
+        write_i64_be(writer, origin)
+        write_i64_be(writer, number)
+        parts.append(writer.getvalue())
+    return joined_record(parts)
+
+
+def joined_record(parts: list[bytes]) -> bytes:
+    """A whole record of the parts of its checked header and payload, each copied once."""
+    size: i64 = 0
+    crc: i64 = 0
+    for part in parts:
+        size += len(part)
+        crc = crc32c(part, crc)
+    assert size - CHECKED_HEADER_BYTES <= PAYLOAD_BYTES_MAX, "a record holds at most 2 GiB"
+    writer = BytesWriter()
+    put_u32(writer, size - CHECKED_HEADER_BYTES)
+    put_u32(writer, crc)
+    parts.insert(0, writer.getvalue())
+    return b"".join(parts)
+
+
+def tx_record(group: i64, epoch: i64, index: i64, flags: i64, inner: list[bytes]) -> bytes:
+    """A transaction of whole records: all of them take effect, or none."""
+    writer = BytesWriter()
+    put_checked_header(writer, KIND_TX, flags, group, epoch, index)
+    return joined_record([writer.getvalue(), *inner])
+
+
+def number_record(
+    group: i64, epoch: i64, index: i64, origin: i64, number: i64, flags: i64 = 0
+) -> bytes:
+    """The last number taken from an origin; 0 forgets the origin."""
+    writer = BytesWriter()
+    put_checked_header(writer, KIND_NUMBER, flags, group, epoch, index)
+    write_i64_be(writer, origin)
+    write_i64_be(writer, number)
+    return record(writer.getvalue())
+
+
+def install_record(group: i64, epoch: i64, index: i64, installing: bool) -> bytes:
+    """Whether a copy is being made: not eligible as a home until it is done (L2)."""
+    writer = BytesWriter()
+    put_checked_header(writer, KIND_INSTALL, FLAG_DURABLE, group, epoch, index)
+    writer.append(1 if installing else 0)
+    return record(writer.getvalue())
+
+
+def dequeue_record(
+    group: i64, epoch: i64, index: i64, queue_id: i64, indexes: list[int], flags: i64 = 0
+) -> bytes:
+    """A DEQUEUE of `indexes`, which must ascend."""
+    return dequeue_ranges_record(group, epoch, index, queue_id, ascending_ranges(indexes), flags)
+
+
+def dequeue_ranges_record(
+    group: i64, epoch: i64, index: i64, queue_id: i64, ranges: list[int], flags: i64 = 0
+) -> bytes:
+    """A DEQUEUE of [first, count, first, count, ...]."""
+    writer = BytesWriter()
+    put_checked_header(writer, KIND_DEQUEUE, flags, group, epoch, index)
     put_u32(writer, queue_id)
-    ranges = ascending_ranges(indexes)
     put_u32(writer, len(ranges) // 2)
     at: i64 = 0
     while at < len(ranges):
@@ -251,36 +343,50 @@ def ascending_ranges(indexes: list[int]) -> list[int]:
 
 
 def requeue_record(
-    group: i64, epoch: i64, index: i64, queue_id: i64, message_index: i64, delivery_count: i64
+    group: i64,
+    epoch: i64,
+    index: i64,
+    queue_id: i64,
+    message_index: i64,
+    delivery_count: i64,
+    flags: i64 = 0,
 ) -> bytes:
     writer = BytesWriter()
-    put_checked_header(writer, KIND_REQUEUE, 0, group, epoch, index)
+    put_checked_header(writer, KIND_REQUEUE, flags, group, epoch, index)
     put_u32(writer, queue_id)
     write_i64_be(writer, message_index)
     put_u32(writer, delivery_count)
     return record(writer.getvalue())
 
 
-def purge_record(group: i64, epoch: i64, index: i64, queue_id: i64, up_to_index: i64) -> bytes:
+def purge_record(
+    group: i64, epoch: i64, index: i64, queue_id: i64, up_to_index: i64, flags: i64 = 0
+) -> bytes:
     writer = BytesWriter()
-    put_checked_header(writer, KIND_PURGE, 0, group, epoch, index)
+    put_checked_header(writer, KIND_PURGE, flags, group, epoch, index)
     put_u32(writer, queue_id)
     write_i64_be(writer, up_to_index)
     return record(writer.getvalue())
 
 
-def drop_queue_record(group: i64, epoch: i64, index: i64, queue_id: i64) -> bytes:
+def drop_queue_record(group: i64, epoch: i64, index: i64, queue_id: i64, flags: i64 = 0) -> bytes:
     writer = BytesWriter()
-    put_checked_header(writer, KIND_DROP_QUEUE, 0, group, epoch, index)
+    put_checked_header(writer, KIND_DROP_QUEUE, flags, group, epoch, index)
     put_u32(writer, queue_id)
     return record(writer.getvalue())
 
 
 def watermark_record(
-    group: i64, epoch: i64, index: i64, queue_id: i64, producer: bytes, sequence: i64
+    group: i64,
+    epoch: i64,
+    index: i64,
+    queue_id: i64,
+    producer: bytes,
+    sequence: i64,
+    flags: i64 = 0,
 ) -> bytes:
     writer = BytesWriter()
-    put_checked_header(writer, KIND_WATERMARK, 0, group, epoch, index)
+    put_checked_header(writer, KIND_WATERMARK, flags, group, epoch, index)
     put_u32(writer, queue_id)
     write_i64_be(writer, sequence)
     put_u16(writer, len(producer))
@@ -408,6 +514,13 @@ def content_bytes_at(buffer: bytes, offset: i64) -> i64:
     """Content length of the message record at `offset`, from its first bytes."""
     at: i64 = tail_at(buffer, offset)
     return u32_at(buffer, at + u16_at(buffer, at - 2))
+
+
+def origin_at(buffer: bytes, offset: i64) -> i64:
+    """Where origin and number of the message record at `offset` are; it must have FLAG_ORIGIN."""
+    at: i64 = tail_at(buffer, offset)
+    at += u16_at(buffer, at - 2)
+    return at + 4 + u32_at(buffer, at)
 
 
 def decode_run(

@@ -25,7 +25,6 @@ from rhizome.journal.checkpoint import Checkpoint, checkpoint_names, decode
 from rhizome.journal.errors import CorruptRecord, CorruptStore, ForeignStore
 from rhizome.journal.files import Files
 from rhizome.journal.index import PagedIndex
-from rhizome.journal.journal import SegmentCount
 from rhizome.journal.records import (
     FORMAT_VERSION,
     KIND_END,
@@ -55,6 +54,7 @@ from rhizome.journal.scan import (
     find_record,
     merged,
 )
+from rhizome.journal.segments import SegmentCount
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 SECTOR_BYTES: Final = 512

@@ -7,6 +7,7 @@ Records are applied in the order of the journal. The rules, which the broker mus
   queue a new place; both carry the message's own index;
 - DEQUEUE, PURGE, DROP_QUEUE and EPOCH only ever end the life of messages that an earlier record of
   the journal (or the checkpoint) brought to life;
+- the number of an origin (A1) only rises with messages; a NUMBER sets it whatever it was;
 - so the live set after the last record is right whatever prefix of the journal survived a crash.
 """
 
@@ -22,13 +23,16 @@ from rhizome.journal.records import (
     CHECK_BAD,
     CHECK_INCOMPLETE,
     CHECK_UNWRITTEN,
+    FLAG_ORIGIN,
     KIND_DEQUEUE,
     KIND_DROP_QUEUE,
     KIND_END,
     KIND_ENQUEUE,
     KIND_EPOCH,
+    KIND_INSTALL,
     KIND_LAST,
     KIND_MOVED,
+    KIND_NUMBER,
     KIND_PURGE,
     KIND_REQUEUE,
     KIND_STATE,
@@ -38,6 +42,7 @@ from rhizome.journal.records import (
     RECORD_HEADER_BYTES,
     check_record,
     content_bytes_at,
+    origin_at,
     u16_at,
     u32_at,
 )
@@ -115,16 +120,34 @@ class QueueReplay:
 
 @final
 class GroupReplay:
-    """How far a group's log got, and where its epochs began."""
+    """How far a group's log got, where its epochs began, and the last number of each origin.
+
+    `installing`: a copy of it was being made and is not whole.
+    """
 
     epoch: i64
     index: i64
     starts: list[tuple[int, int]]
+    origins: dict[int, int]
+    installing: bool
 
     def __init__(self) -> None:
         self.epoch = 0
         self.index = 0
         self.starts = []
+        self.origins = {}
+        self.installing = False
+
+    def take_number(self, origin: i64, number: i64) -> None:
+        """A message of an origin: a copy of an old one (MOVED) must not take the number back."""
+        if number > i64(self.origins.get(int(origin), 0)):
+            self.origins[int(origin)] = int(number)
+
+    def set_number(self, origin: i64, number: i64) -> None:
+        if number == 0:
+            self.origins.pop(int(origin), None)
+        else:
+            self.origins[int(origin)] = int(number)
 
 
 @final
@@ -265,6 +288,9 @@ class Replay:
             queue.level(priority).append_sized(index, position, size)
             self.messages += 1
             at += 4
+        if u32_at(buffer, offset + 8) >> 16 & FLAG_ORIGIN:
+            at = origin_at(buffer, offset)
+            self._group_replay.take_number(read_i64_be(buffer, at), read_i64_be(buffer, at + 8))
 
     def _dequeue(self, buffer: bytes, at: i64) -> None:
         queue = self.queues.get(int(u32_at(buffer, at)))
@@ -288,6 +314,13 @@ class Replay:
 
     def _rare(self, kind: i64, buffer: bytes, at: i64) -> None:
         assert kind <= KIND_LAST
+        if kind == KIND_NUMBER:
+            number: i64 = read_i64_be(buffer, at + 8)
+            self._group_replay.set_number(read_i64_be(buffer, at), number)
+            return
+        if kind == KIND_INSTALL:
+            self._group_replay.installing = buffer[at] != 0
+            return
         queue_id = int(u32_at(buffer, at))
         queue = self.queues.get(queue_id)
         if kind == KIND_WATERMARK:

@@ -14,11 +14,17 @@ from rhizome.journal.records import (
     CHECK_BAD,
     CHECK_INCOMPLETE,
     CHECK_UNWRITTEN,
+    FLAG_DURABLE,
     ascending_ranges,
     check_record,
     decode_message,
     decode_run,
+    dequeue_record,
+    enqueue_record,
+    install_record,
+    number_record,
     segment_header_fault,
+    tx_record,
 )
 
 UUID = bytes(range(16))
@@ -40,7 +46,7 @@ def every_kind() -> Journal:
     journal.epoch(2, 7, 1)
     tail = b"\x02ex\x03key"
     journal.enqueue(2, 7, 1, [5, 0xFFFFFFFE], tail, 1_700_000_000_000, -1, 9, 1, b"content")
-    journal.enqueue(2, 7, 2, [5], tail, 1_700_000_000_001, 60_000, 0, 0xFF, b"")
+    journal.enqueue(2, 7, 2, [5], tail, 1_700_000_000_001, 60_000, 0, 0xFD, b"")
     journal.dequeue(2, 7, 5, [12, 1, 2, 3, 10])
     journal.requeue(2, 7, 5, 2, 3)
     journal.purge(0xFFFF, 0xFFFFFFFF, 5, 1 << 62)
@@ -50,8 +56,17 @@ def every_kind() -> Journal:
     journal.end_tx()
     journal.state(1, b"declare")
     journal.watermark(2, 7, 5, b"producer", 1 << 40)
-    journal.moved(2, 7, 2, [5], tail, 1_700_000_000_001, 60_000, 0, 0xFF, b"")
+    journal.moved(2, 7, 2, [5], tail, 1_700_000_000_001, 60_000, 0, 0xFD, b"")
     journal.drop_queue(2, 7, 6)
+    numbered = enqueue_record(2, 7, 6, [5], tail, 1, 2, 3, FLAG_DURABLE, b"numbered", 0xFEDC, 12)
+    journal.append_raw(numbered, 1)
+    journal.append_raw(number_record(2, 7, 7, 0xFEDC, 13, FLAG_DURABLE), 0)
+    inner = [
+        enqueue_record(2, 7, 8, [5, 6], tail, 1, 2, 3, 0, b"in a transaction", 0xFEDC, 14),
+        dequeue_record(2, 7, 9, 6, [5], FLAG_DURABLE),
+    ]
+    journal.append_raw(tx_record(2, 7, 10, FLAG_DURABLE, inner), 2)
+    journal.append_raw(install_record(2, 7, 10, True), 0)
     journal.synced(3 << 32 | 64)
     return journal
 
@@ -68,8 +83,14 @@ def test_golden_segment_reads_as_what_was_appended() -> None:
     rows = list(records(files))
     assert [row["kind"] for row in rows] == [
         *("epoch", "enqueue", "enqueue", "dequeue", "requeue", "purge"),
-        *("tx", "enqueue", "dequeue", "state", "watermark", "moved", "drop-queue", "synced"),
+        *("tx", "enqueue", "dequeue", "state", "watermark", "moved", "drop-queue"),
+        *("enqueue", "number", "tx", "enqueue", "dequeue", "install", "synced"),
     ]
+    assert rows[13]["origin"] == rows[14]["origin"] == rows[16]["origin"] == "00000000fedc"
+    assert (rows[13]["number"], rows[14]["number"], rows[16]["number"]) == (12, 13, 14)
+    assert (rows[13]["content"], rows[13]["flags"]) == (b"numbered", 3)
+    assert rows[16]["tx"] == rows[17]["tx"] == rows[15]["offset"]
+    assert rows[18]["installing"] is True
     assert rows[1]["queues"] == [5, 0xFFFFFFFE]
     assert rows[1]["content"] == b"content"
     assert rows[3]["ranges"] == [(1, 3), (10, 1), (12, 1)]
@@ -78,6 +99,33 @@ def test_golden_segment_reads_as_what_was_appended() -> None:
     assert rows[9]["command"] == b"declare"
     assert (rows[10]["sequence"], rows[10]["producer"]) == (1 << 40, b"producer")
     assert segment_header_fault(bytes(files.contents[3][:64]), 3, UUID) == ""
+
+
+def test_a_record_made_elsewhere_has_the_bytes_of_one_made_here() -> None:
+    here, elsewhere = Journal(UUID), Journal(UUID)
+    here.enqueue(2, 7, 1, [5, 6], b"tail", 1, -1, 9, FLAG_DURABLE, b"content" * 1000)
+    made = enqueue_record(2, 7, 1, [5, 6], b"tail", 1, -1, 9, FLAG_DURABLE, b"content" * 1000)
+    position = elsewhere.append_raw(made, 2)
+    assert written(elsewhere.take()) == written(here.take())
+    assert (elsewhere.records_appended, elsewhere.bytes_appended) == (1, here.bytes_appended)
+    assert elsewhere.live_references() == here.live_references() == {1: 2}
+    elsewhere.release(position, 2)
+    assert elsewhere.live_references() == {}
+
+
+def test_records_appended_in_one_piece_lie_in_one_segment() -> None:
+    journal = Journal(UUID, 4096)
+    journal.append_raw(enqueue_record(2, 7, 1, [5], b"", 0, -1, 0, 1, b"x" * 2000), 1)
+    several = [enqueue_record(2, 7, i, [5], b"", 0, -1, 0, 1, b"x" * 500) for i in (2, 3, 4, 5)]
+    position = journal.append_raw(b"".join(several), 4, 4)
+    assert position == 2 << 32 | 64
+    segments = written(journal.take())
+    for at, index in enumerate((2, 3, 4, 5)):
+        message = decode_message(segments[2], 64 + at * len(several[0]))
+        assert message is not None
+        assert message.index == index
+    assert journal.records_appended == 5
+    assert journal.live_references() == {1: 1, 2: 4}
 
 
 def test_positions_are_known_when_a_record_is_appended() -> None:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import pytest
 
 from rhizome.journal import checkpoint as checkpoints
+from rhizome.journal import compaction
 from rhizome.journal.checkpoint import CheckpointBuilder
 from rhizome.journal.errors import CorruptStore, ForeignStore
 from rhizome.journal.files import MemoryFiles
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import Journal
+from rhizome.journal.records import (
+    FLAG_DURABLE,
+    decode_message,
+    enqueue_record,
+    install_record,
+    number_record,
+    tx_record,
+)
 from rhizome.journal.recovery import Corruption, Recovered, recover
 from tests.unit.journal.crashing import copy_of
 
@@ -174,7 +183,7 @@ def checkpoint(
 ) -> None:
     builder = CheckpointBuilder(int(journal.end_position()), UUID)
     builder.state(b"snapshot")
-    builder.group(0, 3, 1000, [(1, 1), (3, 900)])
+    builder.group(0, 3, 1000, [(1, 1), (3, 900)], {0xA: 9, 0xB: 5}, installing=True)
     builder.watermark(1, b"producer", 77)
     builder.queue(1, 0, 100 * len(paged), {2: 5})
     builder.entries(0, paged)
@@ -193,6 +202,8 @@ def test_a_checkpoint_brings_everything_back() -> None:
     assert recovered.watermarks == {(1, b"producer"): 77}
     assert (recovered.groups[0].epoch, recovered.groups[0].index) == (3, 1000)
     assert recovered.groups[0].starts == [(1, 1), (3, 900)]
+    assert recovered.groups[0].origins == {0xA: 9, 0xB: 5}
+    assert recovered.groups[0].installing
     assert recovered.records == 2, "what comes before the checkpoint isn't read"
     assert recovered.queues[1].content_bytes == 7000
     assert recovered.queues[1].delivery_counts == {}
@@ -317,3 +328,48 @@ def test_a_transaction_with_a_damaged_length_is_not_taken_for_a_torn_one() -> No
         files, start, _ = with_transaction(after)
         files.contents[1][start] ^= 0x40
         assert [corruption.offset for corruption in corruptions(files)] == [start]
+
+
+def test_the_last_number_of_each_origin_is_recovered() -> None:
+    files, journal, _ = checkpointed(10)
+    journal.append_raw(enqueue_record(0, 3, 1001, [1], b"", 0, -1, 0, 1, b"", 0xA, 10), 1)
+    journal.append_raw(number_record(0, 3, 1002, 0xA, 11, 1), 0)
+    journal.append_raw(number_record(0, 3, 1003, 0xB, 0, 1), 0)
+    old = enqueue_record(0, 3, 1004, [1], b"", 0, -1, 0, 1, b"", 0xA, 4)
+    new = enqueue_record(0, 3, 1005, [1], b"", 0, -1, 0, 1, b"", 0xC, 7)
+    journal.append_raw(tx_record(0, 3, 1006, 1, [old, new]), 2)
+    journal.append_raw(install_record(0, 3, 1006, False), 0)
+    write(files, journal)
+    group = recover(files, UUID).groups[0]
+    assert group.origins == {0xA: 11, 0xC: 7}
+    assert group.index == 1006
+    assert not group.installing
+
+
+def test_origins_are_kept_per_group() -> None:
+    files = MemoryFiles()
+    journal = Journal(UUID, 4096)
+    for group in (1, 2, 1):
+        journal.append_raw(number_record(group, 1, 1, 0xA, group * 10, 1), 0)
+    write(files, journal)
+    groups = recover(files, UUID).groups
+    assert (groups[1].origins, groups[2].origins) == ({0xA: 10}, {0xA: 20})
+
+
+def test_moving_a_message_leaves_its_origin_behind() -> None:
+    files = MemoryFiles()
+    journal = Journal(UUID, 4096)
+    made = enqueue_record(1, 1, 5, [1], b"", 0, -1, 0, FLAG_DURABLE, b"body", 0xA, 3)
+    position = journal.append_raw(made, 1)
+    write(files, journal)
+    paged = PagedIndex()
+    paged.append(5, position)
+    step = compaction.plan(1, paged, 1)
+    assert step is not None
+    message = decode_message(made, 0)
+    assert message is not None
+    assert compaction.apply(step, [message], paged, journal) == 1
+    write(files, journal)
+    recovered = recover(files, UUID)
+    assert recovered.groups[1].origins == {0xA: 3}
+    assert live(recovered) == [5]
