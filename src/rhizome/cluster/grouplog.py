@@ -1,0 +1,250 @@
+"""The log of a group at its home: what is recorded here, its standbys get.
+
+Every record is made once, as bytes of the journal's own format. What must survive a restart goes
+into this broker's journal; while there are standbys, all of it is kept until the end of the turn
+and then shipped to them as it is.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from mypy_extensions import i64
+
+from rhizome.broker.log import Progress
+from rhizome.broker.message import Message
+from rhizome.broker.port import EVERYTHING, GroupLog
+from rhizome.journal.journal import Journal
+from rhizome.journal.records import (
+    FLAG_DURABLE,
+    dequeue_record,
+    drop_queue_record,
+    enqueue_record,
+    number_record,
+    purge_record,
+    requeue_record,
+    tx_record,
+)
+
+
+@final
+class Batch:
+    """The records of one turn, with the indexes from ``first`` to ``last``."""
+
+    first: i64
+    last: i64
+    parts: list[bytes]
+    size: i64
+
+    def __init__(self, first: i64, last: i64, parts: list[bytes], size: i64) -> None:
+        self.first = first
+        self.last = last
+        self.parts = parts
+        self.size = size
+
+
+@final
+class ReplicatedLog(GroupLog):
+    """Invariant: each record takes the next index. ``origins`` has the last number that was taken
+    from each edge (A1), ``starts`` the first index of each epoch, this one included (L2).
+
+    ``alone``: no standby has to answer, so what is here is committed. ``recovering``: the home is
+    new, and confirms and shows nothing before its copies and edges are heard (G7, A2).
+    ``shipping``: a standby listens, so records are kept for it.
+    """
+
+    journal: Journal
+    origins: dict[int, int]
+    starts: list[tuple[int, int]]
+    alone: bool
+    recovering: bool
+    shipping: bool
+    recorded: i64
+    progress: Progress
+    _first: i64
+    _parts: list[bytes]
+    _size: i64
+    _inner: list[bytes] | None
+    _inner_durable: bool
+
+    def __init__(
+        self,
+        journal: Journal,
+        group: i64,
+        epoch: i64,
+        next_index: i64,
+        starts: list[tuple[int, int]],
+        origins: dict[int, int],
+    ) -> None:
+        super().__init__(group, epoch, next_index)
+        self.replicated = True
+        self.journal = journal
+        self.origins = origins
+        self.starts = starts
+        self.alone = True
+        self.recovering = False
+        self.shipping = False
+        self.recorded = next_index - 1
+        self.progress = Progress(next_index - 1)
+        self._first = next_index
+        self._parts = []
+        self._size = 0
+        self._inner = None
+        self._inner_durable = False
+
+    # ---- records --------------------------------------------------------------------------------
+
+    def append(self, message: Message, ids: list[int], durable: bool) -> None:
+        self.append_from(message, ids, durable, 0, 0)
+
+    def append_from(
+        self, message: Message, ids: list[int], durable: bool, origin: i64, number: i64
+    ) -> None:
+        """Append what an edge sent under this number, which the record remembers (A1)."""
+        index = self.next_index
+        message.index = index
+        durable = durable and message.persistent
+        if origin != 0:
+            self.origins[origin] = number
+        if not durable and not self.shipping:
+            self._advance()
+            return
+        record = enqueue_record(
+            self.group,
+            self.epoch,
+            index,
+            ids,
+            message.route.tail,
+            message.arrived_ms,
+            message.expiration_ms,
+            message.priority,
+            FLAG_DURABLE if durable else 0,
+            message.content,
+            origin,
+            number,
+        )
+        if durable:
+            message.position = self._keep(record, len(ids))
+            message.shared = len(ids) > 1
+        self._ship(record, durable)
+
+    def note_number(self, origin: i64, number: i64) -> None:
+        """A number of an edge was taken without a message; 0: the edge won't come back."""
+        if number == 0:
+            self.origins.pop(origin, 0)
+        else:
+            self.origins[origin] = number
+        self._put(
+            number_record(self.group, self.epoch, self.next_index, origin, number, FLAG_DURABLE),
+            True,
+        )
+
+    def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:
+        indexes.sort()
+        flags: i64 = FLAG_DURABLE if durable else 0
+        self._put(
+            dequeue_record(self.group, self.epoch, self.next_index, queue_id, indexes, flags),
+            durable,
+        )
+
+    def requeue(self, queue_id: i64, index: i64, count: i64, durable: bool) -> None:
+        flags: i64 = FLAG_DURABLE if durable else 0
+        self._put(
+            requeue_record(self.group, self.epoch, self.next_index, queue_id, index, count, flags),
+            durable,
+        )
+
+    def purge(self, queue_id: i64, up_to_index: i64) -> None:
+        self._put(
+            purge_record(
+                self.group, self.epoch, self.next_index, queue_id, up_to_index, FLAG_DURABLE
+            ),
+            True,
+        )
+
+    def drop(self, queue_id: i64) -> None:
+        self._put(
+            drop_queue_record(self.group, self.epoch, self.next_index, queue_id, FLAG_DURABLE), True
+        )
+
+    def begin(self, bytes_expected: i64) -> None:
+        """The journal's own record is opened by the local log, which begins first."""
+        self._inner = []
+        self._inner_durable = False
+
+    def commit(self) -> i64:
+        inner = self._inner
+        self._inner = None
+        if inner is None or len(inner) == 0:
+            return 0
+        index = self.next_index
+        flags: i64 = FLAG_DURABLE if self._inner_durable else 0
+        if self._inner_durable:
+            self.recorded = index
+        self._ship(tx_record(self.group, self.epoch, index, flags, inner), self._inner_durable)
+        return index
+
+    def _put(self, record: bytes, durable: bool) -> None:
+        if durable:
+            self._keep(record, 0)
+        self._ship(record, durable)
+
+    def _keep(self, record: bytes, references: i64) -> i64:
+        self.recorded = self.next_index
+        return self.journal.append_raw(record, references)
+
+    def _ship(self, record: bytes, durable: bool) -> None:
+        if self._inner is not None:
+            self._inner.append(record)
+            self._inner_durable = self._inner_durable or durable
+        elif self.shipping:
+            self._parts.append(record)
+            self._size += len(record)
+        self._advance()
+
+    def _advance(self) -> None:
+        if self.alone and not self.recovering:
+            self.committed_memory = self.next_index
+        self.next_index += 1
+
+    def take_batch(self) -> Batch | None:
+        """What was recorded since the last call; None if that is nothing."""
+        first = self._first
+        if first == self.next_index:
+            return None
+        batch = Batch(first, self.next_index - 1, self._parts, self._size)
+        self._first = self.next_index
+        self._parts = []
+        self._size = 0
+        return batch
+
+    # ---- how far it is safe ---------------------------------------------------------------------
+
+    def handed_over(self, token: i64) -> None:
+        self.progress.handed_over(token, self.recorded)
+
+    def synced(self, position: i64) -> None:
+        self.progress.synced(position)
+        if self.alone and not self.recovering:
+            self.set_committed(self.next_index - 1, self.disk())
+
+    def disk(self) -> i64:
+        """How far the log is on this broker's disk, as far as it has to be."""
+        if self.recorded <= self.progress.done:
+            return self.next_index - 1
+        return self.progress.done
+
+    def set_committed(self, memory: i64, disk: i64) -> None:
+        """The copies that count have this much (G6)."""
+        if memory > self.committed_memory:
+            self.committed_memory = memory
+        if disk > self.committed_disk:
+            self.committed_disk = disk
+        self.judge_visible()
+
+    def judge_visible(self) -> None:
+        """Show what is committed, or nothing while recovering (L1, A2)."""
+        if self.recovering:
+            self.visible = 0
+        else:
+            self.visible = EVERYTHING if self.alone else self.committed_memory
