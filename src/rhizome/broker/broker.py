@@ -114,6 +114,7 @@ class Broker:
     alarmed: bool
     alarm_reason: str
     isolation: str
+    stall: str
     stalled: dict[int, Connection]
     congested: dict[Queue, None]
     _seed: bytes
@@ -166,6 +167,7 @@ class Broker:
         self.alarmed = False
         self.alarm_reason = ""
         self.isolation = ""
+        self.stall = ""
         self.stalled = {}
         self.congested = {}
         self._seed = seed
@@ -401,9 +403,14 @@ class Broker:
                     queue.touch()
             self.committed()
 
+    def hold_back(self, reason: str) -> None:
+        """Have publishers wait for copies of what they publish, until the reason is empty (G10)."""
+        self.stall = reason
+        self._judge_blocking()
+
     def _judge_blocking(self) -> None:
-        blocking = self.alarmed or self.isolation != ""
-        reason = self.isolation or (self.alarm_reason if self.alarmed else "")
+        blocking = self.alarmed or self.isolation != "" or self.stall != ""
+        reason = self.isolation or (self.alarm_reason if self.alarmed else "") or self.stall
         if blocking == self.blocking and reason == self.block_reason:
             return
         self.blocking = blocking
@@ -520,6 +527,7 @@ class Broker:
         """The journal's batch of this turn, which ends at ``token``, was handed to the writer."""
         for log in self.logs.values():
             log.handed_over(token)
+        self.cluster.handed_over(token)
 
     def synced(self, position: i64) -> None:
         """Everything below ``position`` of the journal is on disk."""

@@ -72,6 +72,23 @@ def unacked_indexes(broker: Broker) -> dict[Queue, dict[int, PagedIndex]]:
     return found
 
 
+def journaled_indexes(
+    queue: Queue, unacked: dict[Queue, dict[int, PagedIndex]]
+) -> list[tuple[int, PagedIndex]]:
+    """Everything of a queue that is in the journal, by priority, in any number of parts.
+
+    ``unacked`` is what `unacked_indexes` answers. Spilled messages are in there as well.
+    """
+    found: list[tuple[int, PagedIndex]] = []
+    for priority, lane in enumerate(queue.lanes):
+        found.append((priority, lane.paged))
+        found.append((priority, resident_index(lane)))
+    levels = unacked.get(queue)
+    if levels is not None:
+        found.extend(levels.items())
+    return found
+
+
 def _add_unacked(found: dict[Queue, dict[int, PagedIndex]], queue: Queue, message: Message) -> None:
     levels = found.get(queue)
     if levels is None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from rhizome.broker.routing.exchange import Exchange
     from rhizome.broker.state import Outcome
     from rhizome.broker.targets import Target
+    from rhizome.journal.checkpoint import CheckpointBuilder
+    from rhizome.journal.index import PagedIndex
 
 
 EVERYTHING: Final = 1 << 62
@@ -52,6 +54,8 @@ class GroupLog:
     Invariant: indexes are handed out in the order of ``append``; ``committed_disk`` and
     ``committed_memory`` never fall and never pass ``next_index - 1`` (G6). A message above
     ``visible`` must not be delivered yet (L1); queues that wait for that are in ``waiting``.
+    ``starts`` has the first index of each epoch of a replicated log, this one included (L2), and
+    ``origins`` the last number that was taken from each edge (A1).
     """
 
     group: i64
@@ -61,6 +65,8 @@ class GroupLog:
     committed_disk: i64
     visible: i64
     replicated: bool
+    starts: list[tuple[int, int]]
+    origins: dict[int, int]
     waiting: list[Queue]
 
     def __init__(self, group: i64, epoch: i64, next_index: i64) -> None:
@@ -71,6 +77,8 @@ class GroupLog:
         self.committed_disk = next_index - 1
         self.visible = EVERYTHING
         self.replicated = False
+        self.starts = []
+        self.origins = {}
         self.waiting = []
 
     def append(self, message: Message, ids: list[int], durable: bool) -> None:
@@ -226,6 +234,17 @@ class Cluster:
 
     def queue_made(self, queue: Queue) -> None:
         """A shared queue was made: say where it is active, and give it what was kept for it."""
+
+    def handed_over(self, token: i64) -> None:
+        """The journal's batch of this turn, which ends at position ``token``, went to the
+        writer."""
+
+    def write_checkpoint(self, builder: CheckpointBuilder) -> None:
+        """Add what the journal holds for groups that are active elsewhere."""
+
+    def passive_indexes(self) -> list[tuple[int, PagedIndex]]:
+        """The messages kept here of queues that are active elsewhere, by queue."""
+        return []
 
     def submitted(self) -> None:
         """The batches of this turn were handed to the writers."""

@@ -45,8 +45,7 @@ class Batch:
 
 @final
 class ReplicatedLog(GroupLog):
-    """Invariant: each record takes the next index. ``origins`` has the last number that was taken
-    from each edge (A1), ``starts`` the first index of each epoch, this one included (L2).
+    """Invariant: each record takes the next index.
 
     ``alone``: no standby has to answer, so what is here is committed. ``recovering``: the home is
     new, and confirms and shows nothing before its copies and edges are heard (G7, A2).
@@ -54,8 +53,6 @@ class ReplicatedLog(GroupLog):
     """
 
     journal: Journal
-    origins: dict[int, int]
-    starts: list[tuple[int, int]]
     alone: bool
     recovering: bool
     shipping: bool

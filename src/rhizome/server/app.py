@@ -145,7 +145,7 @@ class Application:
         )
         if self.host is not None and clustered is not None:
             self.driver = self.host.drive(self.shell, clustered)
-        self.maintenance = Maintenance(config, self.broker, log, self.store, self.shell)
+        self.maintenance = Maintenance(config, self.broker, self.store, self.shell)
         self._report_recovery(log)
         self.shell.begin_turn()
 

@@ -6,13 +6,14 @@ import logging
 from typing import Final
 
 from rhizome.broker.broker import Broker
-from rhizome.broker.livemessages import resident_in, resident_index, unacked_indexes
-from rhizome.broker.log import LOCAL_GROUP, JournalLog
+from rhizome.broker.livemessages import journaled_indexes, resident_in, unacked_indexes
 from rhizome.broker.message import Message
 from rhizome.broker.queue import Queue
 from rhizome.journal import compaction
 from rhizome.journal.checkpoint import CheckpointBuilder
 from rhizome.journal.errors import CorruptRecord
+from rhizome.journal.index import PagedIndex
+from rhizome.journal.journal import Journal
 from rhizome.journal.store import Store
 from rhizome.management.process import (
     machine_memory_bytes,
@@ -34,9 +35,8 @@ RESTING_BYTES_MIN: Final = 16 * 1024 * 1024
 class Maintenance:
     """Called about once a second by the application."""
 
-    def __init__(self, config: Config, broker: Broker, log: JournalLog, store: Store, shell: Shell):
+    def __init__(self, config: Config, broker: Broker, store: Store, shell: Shell) -> None:
         self.broker = broker
-        self.log = log
         self.store = store
         self.shell = shell
         self.memory_max_bytes = config.memory.high_watermark.of(machine_memory_bytes())
@@ -106,15 +106,16 @@ class Maintenance:
         """Everything that the journal amounts to at this instant."""
         builder = self.store.begin_checkpoint()
         builder.state(self.broker.state.snapshot())
-        builder.group(LOCAL_GROUP, int(self.log.epoch), int(self.log.next_index) - 1)
+        for log in self.broker.logs.values():
+            end = int(log.next_index) - 1
+            builder.group(int(log.group), int(log.epoch), end, log.starts, log.origins)
         unacked = unacked_indexes(self.broker)
-        for queue in durable_queues(self.broker):
-            builder.queue(queue.id, LOCAL_GROUP, int(queue.durable_bytes), dict(queue.counts))
-            for priority, lane in enumerate(queue.lanes):
-                builder.entries(priority, lane.paged)
-                builder.entries(priority, resident_index(lane))
-            for priority, index in unacked.get(queue, {}).items():
+        for queue in recorded_queues(self.broker):
+            group = int(queue.log.group)
+            builder.queue(queue.id, group, int(queue.durable_bytes), dict(queue.counts))
+            for priority, index in journaled_indexes(queue, unacked):
                 builder.entries(priority, index)
+        self.broker.cluster.write_checkpoint(builder)
         return builder
 
     # ---- compaction -----------------------------------------------------------------------------
@@ -133,19 +134,24 @@ class Maintenance:
 
     def _empty(self, spill: bool, segment: int) -> None:
         journal = self.store.spill if spill else self.store.journal
+        for queue_id, paged in self.broker.cluster.passive_indexes():
+            self._relocate(queue_id, paged, segment, journal)
         for queue in all_queues(self.broker):
             for lane in queue.lanes:
-                step = compaction.plan(int(queue.id), lane.paged, segment)
-                if step is not None:
-                    compaction.apply(step, self.store.fetch(step.entries), lane.paged, journal)
+                self._relocate(int(queue.id), lane.paged, segment, journal)
             for message in resident_in(queue, segment, queue.unacked > 0):
                 if spill:
                     # In memory anyway: the copy on disk is not needed.
                     self.store.spill.release(message.position)
                     message.position = 0
-                elif queue.durable:
+                elif queue.recorded:
                     self._move(queue, message)
         self.shell.begin_turn()
+
+    def _relocate(self, queue_id: int, paged: PagedIndex, segment: int, journal: Journal) -> None:
+        step = compaction.plan(queue_id, paged, segment)
+        if step is not None:
+            compaction.apply(step, self.store.fetch(step.entries), paged, journal)
 
     def _move(self, queue: Queue, message: Message) -> None:
         """Write a message in memory again.
@@ -157,8 +163,8 @@ class Maintenance:
             return
         old = message.position
         message.position = self.store.journal.moved(
-            LOCAL_GROUP,
-            self.log.epoch,
+            queue.log.group,
+            queue.log.epoch,
             message.index,
             [int(queue.id)],
             message.route.tail,
@@ -180,5 +186,5 @@ def all_queues(broker: Broker) -> list[Queue]:
     ]
 
 
-def durable_queues(broker: Broker) -> list[Queue]:
-    return [queue for queue in all_queues(broker) if queue.durable]
+def recorded_queues(broker: Broker) -> list[Queue]:
+    return [queue for queue in all_queues(broker) if queue.recorded and queue.away is None]
