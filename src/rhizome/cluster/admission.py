@@ -132,7 +132,7 @@ class Admission:
         me = node.me.name
         mine = len(node.broker.running_connections())
         best, fewest = me, mine - SLACK
-        for name, told in node.gossip.items():
+        for name, told in node.gossip.heard.items():
             record = node.state.registry.brokers.get(name)
             count = told.get("connections")
             if record is None or record.role == WITNESS or not isinstance(count, int):

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from rhizome.amqp.values import encode_table, read_table
-from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue, DeleteExchange
+from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue
 from rhizome.broker.delayed import DELAYED_QUEUE
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.port import Away, Cluster, Waiter
@@ -50,6 +49,7 @@ from rhizome.cluster.consensus.events import (
     RootLost,
     RootReady,
 )
+from rhizome.cluster.gossip import GOSSIP, Gossip
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.identity import SECONDARY, Hello
 from rhizome.cluster.interests import NAME_MARK, Interest, Interests, interest_of
@@ -61,6 +61,7 @@ from rhizome.cluster.state import Applied as AppliedEntry
 from rhizome.cluster.state import ClusterState
 from rhizome.cluster.storage import ClusterStore, Entry
 from rhizome.cluster.track import Applied
+from rhizome.cluster.unused import drop_unused
 from rhizome.journal.recovery import RecoveredQueue
 
 if TYPE_CHECKING:
@@ -73,12 +74,6 @@ if TYPE_CHECKING:
 
 CONSENSUS: Final = 64
 PROPOSE: Final = 65
-GOSSIP: Final = 66
-
-GOSSIP_EVERY_MS: Final = 1_000
-
-UNHEARD_MS: Final = 10_000
-"""So long after its link went down a broker may be thought to have private queues still."""
 
 EXPLAIN_AFTER_MS: Final = 1_000
 """Publishers that wait for a broker are told so when it has been away for this long."""
@@ -139,9 +134,8 @@ class Node(Cluster):
         self.isolated = True
         self.when_ready: list[Callable[[], None]] = []
         self._begun = False
-        self._gossiped_ms = now_ms
-        self.gossip: dict[str, dict[str, object]] = {}
-        self._down_since_ms: dict[str, int] = {}
+        self.gossip = Gossip(self)
+        self.down_since_ms: dict[str, int] = {}
         broker.isolate("this broker has not joined its cluster yet")
 
     def attach(self, links: Links) -> None:
@@ -256,7 +250,7 @@ class Node(Cluster):
         return neighbour
 
     def link_up(self, link: Link) -> None:
-        self._down_since_ms.pop(link.name, None)
+        self.down_since_ms.pop(link.name, None)
         self.observer.link_up(link.name)
         self.neighbour(link.name).connect(link)
         self.neighbour(link.name).way.explain("")
@@ -265,8 +259,8 @@ class Node(Cluster):
             self._send_all()
 
     def link_down(self, link: Link, reason: str) -> None:
-        self._down_since_ms[link.name] = self.now_ms
-        self.gossip.pop(link.name, None)
+        self.down_since_ms[link.name] = self.now_ms
+        self.gossip.forget(link.name)
         self.observer.link_down(link.name, reason)
         self.neighbour(link.name).disconnect()
         self.consensus.peer_down(link.name, self.now_ms)
@@ -279,7 +273,7 @@ class Node(Cluster):
             if self.consensus.is_root:
                 self.consensus.propose(data[start:end], self.now_ms)
         elif method == GOSSIP:
-            self.gossip[link.name] = read_table(data[start:end], 0)[0]
+            self.gossip.received(link.name, data[start:end])
             self.admission.heard_of(link.name)
         else:
             self.neighbour(link.name).frame(method, data, start, end)
@@ -298,30 +292,7 @@ class Node(Cluster):
         self._explain_waiting()
         for neighbour in self.neighbours.values():
             neighbour.tick(self.broker.turn.now_ms)
-        if self.now_ms - self._gossiped_ms >= GOSSIP_EVERY_MS:
-            self._gossiped_ms = self.now_ms
-            self._tell_gossip()
-
-    def news(self) -> dict[str, object]:
-        """What others are told about this broker now and then, for people to look at."""
-        messages: dict[str, object] = {}
-        for queue in self.broker.shared.values():
-            if queue.away is None:
-                group = str(queue.definition.group)
-                count = messages.get(group, 0)
-                assert isinstance(count, int)
-                messages[group] = count + int(queue.ready + queue.unacked)
-        return {
-            "connections": len(self.broker.running_connections()),
-            "isolated": self.isolated,
-            "ready": self.ready,
-            "messages": messages,
-        }
-
-    def _tell_gossip(self) -> None:
-        payload = encode_table(self.news())
-        for link in self.links.open_links():
-            link.send(GOSSIP, payload)
+        self.gossip.tick()
 
     def next_deadline_ms(self) -> int:
         return min(self.consensus.next_deadline_ms(), self.links.next_deadline_ms())
@@ -338,7 +309,7 @@ class Node(Cluster):
         self._pump()
         self._answer_settled()
         if self.interests.unused:
-            self._drop_unused()
+            drop_unused(self)
         for neighbour in self.neighbours.values():
             neighbour.end_turn()
 
@@ -517,35 +488,6 @@ class Node(Cluster):
         for work in waiting:
             work()
 
-    def _drop_unused(self) -> None:
-        """Have auto-delete exchanges deleted that have lost their last binding.
-
-        Whether other brokers have private queues bound is known from their links only. One that
-        is out of reach for a moment may have some; one that stays away has no say.
-        """
-        if not self._hears_all():
-            return
-        unused = self.interests.unused
-        self.interests.unused = {}
-        for exchange in unused:
-            vhost = self.broker.state.vhosts.get(exchange.vhost)
-            here = vhost is not None and vhost.router.exchanges.get(exchange.name) is exchange
-            if here and exchange.is_unused():
-                command = DeleteExchange(exchange.vhost, exchange.name, True, exchange.id)
-                self.propose(command, None)
-
-    def _hears_all(self) -> bool:
-        for record in self.state.registry.view():
-            if record.name == self.me.name or record.role == self.me.role == SECONDARY:
-                continue
-            told = self.interests.told.get(record.name)
-            if told is not None:
-                if not told.heard:
-                    return False
-            elif self.now_ms - self._down_since_ms.get(record.name, 0) < UNHEARD_MS:
-                return False
-        return True
-
     # ---- what waits -----------------------------------------------------------------------------
 
     def _give_up_proposals(self) -> None:
@@ -558,7 +500,7 @@ class Node(Cluster):
             )
 
     def _explain_waiting(self) -> None:
-        for name, since_ms in self._down_since_ms.items():
+        for name, since_ms in self.down_since_ms.items():
             if self.now_ms - since_ms >= EXPLAIN_AFTER_MS:
                 way = self.neighbour(name).way
                 way.explain(f"broker '{name}', home of a queue published to, can't be reached")

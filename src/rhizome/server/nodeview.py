@@ -29,7 +29,7 @@ def known_to(node: Node) -> Known:
     """What the node knows now."""
     hellos = {node.me.name: node.me}
     connections: dict[str, int] = {}
-    news = {node.me.name: node.news(), **node.gossip}
+    news = node.gossip.all_news()
     for link in node.links.open_links():
         hellos[link.name] = link.peer
     for name, told in news.items():
@@ -66,7 +66,7 @@ class NodeView:
 
     def _groups(self, known: Known) -> tuple[GroupInfo, ...]:
         node = self._node
-        news = {node.me.name: node.news(), **node.gossip}
+        news = node.gossip.all_news()
         found = []
         for group in node.state.groups.groups.values():
             counts = news.get(group.home, {}).get("messages", {})
