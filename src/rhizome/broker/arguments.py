@@ -19,6 +19,8 @@ OVERFLOW_REJECT: Final = "reject-publish"
 OVERFLOW_REJECT_DLX: Final = "reject-publish-dlx"
 
 PRIORITY_MAX: Final = 255
+COPIES_MAX: Final = 15
+"""As many as a cluster may have primaries."""
 
 _OVERFLOW_MODES: Final = (OVERFLOW_DROP_HEAD, OVERFLOW_REJECT, OVERFLOW_REJECT_DLX)
 _QUEUE_MODES: Final = ("default", "lazy")
@@ -117,6 +119,8 @@ class QueueArguments:
     consumer_timeout_ms: i64
     replicate: str | None
     group: str | None
+    copies: i64  # of each message, its home's included; -1: as the cluster does
+    min_copies: i64  # below it confirms wait
     lazy: bool
     lazy_given: bool
     age_max_ms: i64  # of a stream
@@ -142,6 +146,8 @@ class QueueArguments:
         self.consumer_timeout_ms = -1
         self.replicate = None
         self.group = None
+        self.copies = -1
+        self.min_copies = -1
         self.lazy = False
         self.lazy_given = False
         self.age_max_ms = -1
@@ -177,6 +183,8 @@ class QueueArguments:
             both.lazy = policy.get("queue-mode") == "lazy"
         both.replicate = self.replicate or _replicate(_word(policy, "replicate", _REPLICATE))
         both.group = _first(self.group, policy, "group")
+        both.copies = self.copies if self.copies > 0 else _count(policy, "copies")
+        both.min_copies = _count(policy, "min-copies")
         both.priority_max = self.priority_max
         both.single_active_consumer = self.single_active_consumer
         both.queue_type = self.queue_type
@@ -202,6 +210,14 @@ def _lower_age(own: i64, policy: dict[str, object]) -> i64:
     if age_ms < 0:
         return own
     return age_ms if own < 0 or age_ms < own else own
+
+
+def _count(policy: dict[str, object], key: str) -> i64:
+    """Return a policy's number of copies; -1 if it says none."""
+    value = policy.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        return -1
+    return min(value, COPIES_MAX)
 
 
 def _first(own: str | None, policy: dict[str, object], key: str) -> str | None:
@@ -394,7 +410,7 @@ def _read_modes(reader: _Reader, checked: QueueArguments) -> None:
     if version >= 0 and version not in _QUEUE_VERSIONS:
         raise reader.refuse("x-queue-version", f"\"unsupported queue version '{version}'\"")
     checked.single_active_consumer = reader.flag("x-single-active-consumer")
-    reader.positive("x-quorum-initial-group-size")
+    checked.copies = min(_clamped(reader.positive("x-quorum-initial-group-size")), COPIES_MAX)
     age = reader.text("x-max-age")
     if age is not None:
         checked.age_max_ms = parse_age_ms(age)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from rhizome.broker.arguments import COPIES_MAX
 from rhizome.broker.commands import PutPolicy
 from rhizome.broker.definitions import Policy, QueueDefinition
 from rhizome.broker.routing.exchange import Exchange
@@ -35,6 +36,8 @@ _NUMBERS: Final = (
     "consumer-timeout",
     "stream-max-segment-size-bytes",
 )
+# How many copies; a policy's alone.
+_COUNTS: Final = ("copies", "min-copies")
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
     "queue-mode": ("default", "lazy"),
@@ -106,6 +109,11 @@ def _check_setting(where: str, key: str, value: object, operator: bool) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise PreconditionFailed(
                 f"{where} sets {key} to {value!r}; it must be a whole number of at least {least}"
+            )
+    elif key in _COUNTS:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= COPIES_MAX:
+            raise PreconditionFailed(
+                f"{where} sets {key} to {value!r}; it must be a whole number from 1 to {COPIES_MAX}"
             )
     elif key in _CHOICES:
         if value not in _CHOICES[key]:

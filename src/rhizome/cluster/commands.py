@@ -72,12 +72,14 @@ class PutSettings(ClusterCommand):
     copies: int
     failover_policy: str
     state_size_max_bytes: int
+    min_copies: int = 1
 
 
 @dataclass(frozen=True)
 class AppointHome(ClusterCommand):
     """Make an incarnation of a broker the home of a group, in the epoch after ``epoch``; only if
-    the group is still in that epoch and its in-sync set has that ``version`` (G1, G3, G5)."""
+    the group is still in that epoch and its in-sync set has that ``version`` (G1, G3, G5), and only
+    if that broker is an in-sync member or was the last home: nobody else has everything."""
 
     group: int
     broker: str
@@ -97,11 +99,59 @@ class SetInSync(ClusterCommand):
 
 
 @dataclass(frozen=True)
+class PlanMove(ClusterCommand):
+    """Let a group's home go to another broker when that one has a whole copy, if the group is still
+    in ``epoch`` (G11); with "" it stays. The home makes a copy there, hands over and asks for
+    `TransferHome`."""
+
+    group: int
+    broker: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class TransferHome(ClusterCommand):
+    """The home, which has stopped admitting, hands a group to a whole member that has everything
+    (G11). Conditional as a takeover is; the old home is a whole member of the new epoch."""
+
+    group: int
+    broker: str
+    incarnation: str
+    epoch: int
+    version: int
+
+
+@dataclass(frozen=True)
+class ForceHome(ClusterCommand):
+    """A takeover that may lose, ordered by a person (G8): any primary becomes the home, with the
+    copy that it has. ``parent`` is the epoch of that copy, 0 if it has none."""
+
+    group: int
+    broker: str
+    incarnation: str
+    epoch: int
+    version: int
+    parent: int
+
+
+@dataclass(frozen=True)
 class SetDraining(ClusterCommand):
-    """Begin or end to empty a broker before it stops (G11)."""
+    """Begin or end to empty a broker before it stops (G11). ``grace_ms``: the time over which its
+    sessions are asked to go elsewhere, once it is home to nothing."""
 
     broker: str
     draining: bool
+    grace_ms: int = 0
+
+
+@dataclass(frozen=True)
+class SetAway(ClusterCommand):
+    """An incarnation has lost its lease, or has one again. For placing and for people to see: what
+    is safe never depends on it."""
+
+    broker: str
+    incarnation: str
+    away: bool
 
 
 @dataclass(frozen=True)
@@ -119,7 +169,11 @@ OPERATIONS: Final[dict[str, type[Command]]] = {
     "put-settings": PutSettings,
     "appoint-home": AppointHome,
     "set-in-sync": SetInSync,
+    "plan-move": PlanMove,
+    "transfer-home": TransferHome,
+    "force-home": ForceHome,
     "set-draining": SetDraining,
+    "set-away": SetAway,
     "set-failover-list": SetFailoverList,
 }
 

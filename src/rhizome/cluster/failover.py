@@ -51,8 +51,8 @@ FailoverMap = dict[str, tuple[FailoverInfo, ...]]
 def ring(broker: str, view: Sequence[BrokerRecord], count: int) -> list[str]:
     """The next brokers after this one in order of seniority, round and round.
 
-    Never one on the same machine, which would fall with it, nor one that keeps no queues. A machine
-    that nobody knows ("") is none that two brokers could share.
+    Never one on the same machine, which would fall with it, nor one that keeps no queues or is to
+    stop. A machine that nobody knows ("") is none that two brokers could share.
     """
     names = [each.name for each in view]
     at = names.index(broker)
@@ -61,7 +61,7 @@ def ring(broker: str, view: Sequence[BrokerRecord], count: int) -> list[str]:
     fit = [
         each.name
         for each in following
-        if each.holds_queues() and (not machine or each.machine != machine)
+        if each.holds_queues() and not each.draining and (not machine or each.machine != machine)
     ]
     return fit[:count]
 

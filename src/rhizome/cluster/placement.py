@@ -5,6 +5,9 @@ queue goes to the group with the fewest queues, or where its declarer asks (`x-g
 a policy: a broker's name or a group's number). With `root` there is one group, and its home follows
 the root. Witnesses and secondaries bring none.
 
+Queues that are not to be replicated (`x-replicate` none) are in the *local* group of a primary,
+which is made when the first such queue is declared and never has another home (G9).
+
 All of this is decided while an entry is applied, from what was applied before it.
 """
 
@@ -12,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from rhizome.broker.definitions import QueueDefinition
-from rhizome.broker.outcome import Fact, QueueCreated, QueueDeleted
+from rhizome.broker.outcome import Fact, QueueChanged, QueueCreated, QueueDeleted
 from rhizome.broker.state import State
 from rhizome.broker.words import queue_resource
 from rhizome.cluster.commands import (
@@ -23,13 +27,20 @@ from rhizome.cluster.commands import (
     SPREAD,
     WHOLE,
     AppointHome,
+    ForceHome,
     Member,
+    PlanMove,
+    PutSettings,
     SetInSync,
+    TransferHome,
 )
 from rhizome.cluster.facts import ClusterFact, GroupChanged, GroupRemoved
 from rhizome.cluster.failover import FailoverMap
 from rhizome.cluster.registry import BrokerRecord, Registry
+from rhizome.cluster.wishes import Wishes
 from rhizome.errors import NotFound, PreconditionFailed
+
+NOT_REPLICATED: Final = "none"
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,11 @@ class Group:
     another incarnation of it is another home, in another epoch (G1). A group whose home was removed
     has neither: it is unavailable until a home is appointed. ``in_sync`` are the standbys that the
     home must wait for; ``version`` counts the changes of that set (G5).
+
+    ``local``: its queues are not replicated, and nobody takes it over (G9). ``copies`` is how many
+    its queues ask for, the home's included, and ``min_copies`` how many must be there (G10).
+    ``moving_to``: whom the home is to hand the group to (G11). ``parent``: the epoch that the
+    present one continues; lower than the one before after `ForceHome` (G8), 0 if from nothing.
     """
 
     id: int
@@ -50,75 +66,151 @@ class Group:
     version: int = 1
     in_sync: tuple[Member, ...] = ()
     failover: tuple[str, ...] = ()
+    local: bool = False
+    copies: int = 1
+    min_copies: int = 1
+    moving_to: str = ""
+    parent: int = 0
+
+    def member(self, broker: str) -> Member | None:
+        return next((each for each in self.in_sync if each.broker == broker), None)
+
+    def is_whole(self, broker: str, incarnation: str) -> bool:
+        return Member(broker, incarnation, WHOLE) in self.in_sync
 
 
 class Groups:
-    """Invariant: numbers are never given twice; ``queues`` counts the shared queues of each group
-    in ``groups``, and has no others."""
+    """Invariant: numbers are never given twice; ``wishes`` has the shared queues of the groups in
+    ``groups``, and no others."""
 
     groups: dict[int, Group]
-    queues: dict[int, int]
+    wishes: Wishes
     next_id: int
 
     def __init__(self) -> None:
         self.groups = {}
-        self.queues = {}
+        self.wishes = Wishes()
         self.next_id = 1
 
     # --- counting
 
-    def observe(self, facts: Iterable[Fact]) -> None:
-        """Count the queues that came and went."""
-        for fact in facts:
-            if isinstance(fact, QueueCreated) and not fact.definition.is_private():
-                self._count(fact.definition.group, 1)
-            elif isinstance(fact, QueueDeleted) and not fact.definition.is_private():
-                self._count(fact.definition.group, -1)
+    @property
+    def queues(self) -> dict[int, int]:
+        """The number of shared queues of each group."""
+        return {group: self.wishes.count(group) for group in self.groups}
+
+    def observe(
+        self, changes: Iterable[Fact], settings: PutSettings, facts: list[ClusterFact]
+    ) -> None:
+        """Take in the queues that came, went, or ask for something else."""
+        touched: dict[int, None] = {}
+        for change in changes:
+            if isinstance(change, (QueueCreated, QueueChanged)):
+                if not change.definition.is_private():
+                    self._check_group(change.definition)
+                    self.wishes.put(change.definition)
+                    touched[change.definition.group] = None
+            elif isinstance(change, QueueDeleted) and not change.definition.is_private():
+                self.wishes.drop(change.definition)
+                touched[change.definition.group] = None
+        for group in touched:
+            self._set_copies(self.groups[group], settings, facts)
 
     def recount(self, state: State) -> None:
-        self.queues = dict.fromkeys(self.groups, 0)
+        self.wishes = Wishes()
         for vhost in state.vhosts.values():
             for definition in vhost.queues.values():
                 if not definition.is_private():
-                    self._count(definition.group, 1)
+                    self._check_group(definition)
+                    self.wishes.put(definition)
 
-    def _count(self, group: int, change: int) -> None:
+    def _check_group(self, definition: QueueDefinition) -> None:
+        group = definition.group
         assert group in self.groups, f"a queue is in group {group}, which does not exist"
-        self.queues[group] += change
+
+    def settle_copies(self, settings: PutSettings, facts: list[ClusterFact]) -> None:
+        """Have the copies that settings and queues ask for."""
+        for group in list(self.groups.values()):
+            self._set_copies(group, settings, facts)
+
+    def _set_copies(self, group: Group, settings: PutSettings, facts: list[ClusterFact]) -> None:
+        copies, least = 1, 1
+        if not group.local:
+            copies, least = self.wishes.copies(group.id, settings.copies, settings.min_copies)
+        if (copies, least) != (group.copies, group.min_copies):
+            self._put(replace(group, copies=copies, min_copies=least), facts)
 
     # --- placing
 
-    def place(self, definition: QueueDefinition, registry: Registry, placement: str) -> int:
+    def place(
+        self,
+        definition: QueueDefinition,
+        registry: Registry,
+        placement: str,
+        facts: list[ClusterFact],
+    ) -> int:
         """The group for a new queue; raises PreconditionFailed if there is none as asked for."""
-        if not self.groups:
-            raise PreconditionFailed(
-                f"{queue_resource(definition.vhost, definition.name)} can't be placed: "
-                "no primary that keeps queues has registered yet; try again later"
-            )
+        if definition.options.replicate == NOT_REPLICATED:
+            return self._place_locally(definition, registry, facts)
+        shared = [group for group in self.groups.values() if not group.local]
+        if not shared:
+            raise _no_place(definition)
         if definition.options.group is not None:
-            return self._asked_for(definition, definition.options.group)
+            return self._asked_for(definition, definition.options.group, shared)
         if placement == ROOT:
-            return min(self.groups)
-        fit = [group for group in self.groups.values() if _is_fit(group, registry)]
-        least = min(fit or self.groups.values(), key=lambda each: (self.queues[each.id], each.id))
+            return min(group.id for group in shared)
+        fit = [group for group in shared if _is_fit(group, registry)]
+        least = min(fit or shared, key=lambda each: (self.wishes.count(each.id), each.id))
         return least.id
 
-    def _asked_for(self, definition: QueueDefinition, wanted: str) -> int:
+    def _asked_for(self, definition: QueueDefinition, wanted: str, among: list[Group]) -> int:
         """By the broker that is at home there, or brought it, or by number."""
-        for group in self.groups.values():
+        for group in among:
             if group.origin == wanted:
                 return group.id
-        for group in self.groups.values():
+        for group in among:
             if wanted in (group.home, str(group.id)):
                 return group.id
         known = ", ".join(
-            f"{group.id} ({group.origin or 'its broker was removed'})"
-            for group in self.groups.values()
+            f"{group.id} ({group.origin or 'its broker was removed'})" for group in among
         )
         raise PreconditionFailed(
             f"{queue_resource(definition.vhost, definition.name)} asks for group '{wanted}'; "
             f"there are {known}"
         )
+
+    def _place_locally(
+        self, definition: QueueDefinition, registry: Registry, facts: list[ClusterFact]
+    ) -> int:
+        """The local group of the primary that was asked for, or that has the fewest such queues."""
+        wanted = definition.options.group
+        local = [group for group in self.groups.values() if group.local]
+        by_number = [group.id for group in local if str(group.id) == wanted]
+        if by_number:
+            return by_number[0]
+        known = [each for each in registry.view() if each.holds_queues() and each.incarnation]
+        if not known:
+            raise _no_place(definition)
+        if wanted is not None:
+            known = [each for each in known if each.name == wanted]
+            if not known:
+                return self._asked_for(definition, wanted, list(self.groups.values()))
+        fit = [each for each in known if not each.draining and not each.away]
+        by_home = {group.home: group for group in local}
+
+        def load(broker: BrokerRecord) -> tuple[int, int]:
+            group = by_home.get(broker.name)
+            return (0 if group is None else self.wishes.count(group.id), broker.seniority)
+
+        chosen = min(fit or known, key=load)
+        group = by_home.get(chosen.name)
+        return self._new(chosen, True, facts) if group is None else group.id
+
+    def _new(self, broker: BrokerRecord, local: bool, facts: list[ClusterFact]) -> int:
+        group = Group(self.next_id, broker.name, broker.name, broker.incarnation, local=local)
+        self._put(group, facts)
+        self.next_id += 1
+        return group.id
 
     # --- brokers come and go
 
@@ -127,21 +219,22 @@ class Groups:
         for broker in registry.view():
             if not broker.holds_queues() or not broker.incarnation:
                 continue
-            brought = any(group.origin == broker.name for group in self.groups.values())
-            if not self.groups or (placement == SPREAD and not brought):
-                self._put(Group(self.next_id, broker.name, broker.name, broker.incarnation), facts)
-                self.next_id += 1
-        if placement == ROOT and self.groups:
-            first = min(self.groups)
-            for group in list(self.groups.values()):
-                if group.id != first and self.queues[group.id] == 0:
+            shared = [group for group in self.groups.values() if not group.local]
+            brought = any(group.origin == broker.name for group in shared)
+            if not shared or (placement == SPREAD and not brought):
+                self._new(broker, False, facts)
+        shared = [group for group in self.groups.values() if not group.local]
+        if placement == ROOT and shared:
+            first = min(group.id for group in shared)
+            for group in shared:
+                if group.id != first and self.wishes.count(group.id) == 0:
                     self._remove(group, facts)
 
     def restarted(self, broker: BrokerRecord, facts: list[ClusterFact]) -> None:
         """A broker is there in a new incarnation.
 
         As a member it has perhaps lost what was not on disk (G2). As a home without standbys it is
-        the only one who has the messages, and is appointed again (G3); with standbys the root
+        the only one who has the messages, and is appointed again (G3, G9); with standbys the root
         decides.
         """
         for group in list(self.groups.values()):
@@ -151,7 +244,7 @@ class Groups:
                 changed = replace(changed, in_sync=members, version=group.version + 1)
             is_home = group.home == broker.name and group.incarnation != broker.incarnation
             if is_home and not group.in_sync:
-                changed = replace(changed, incarnation=broker.incarnation, epoch=group.epoch + 1)
+                changed = _in_new_epoch(changed, broker)
             if changed != group:
                 self._put(changed, facts)
 
@@ -159,7 +252,7 @@ class Groups:
         """A broker won't come back. Its group stays if it has queues, but without a home: nobody,
         not even a new broker of the same name, may serve them silently empty (G3)."""
         for group in list(self.groups.values()):
-            if group.home == broker.name and self.queues[group.id] == 0:
+            if group.home == broker.name and self.wishes.count(group.id) == 0:
                 self._remove(group, facts)
                 continue
             changed = group
@@ -170,37 +263,97 @@ class Groups:
                 changed = replace(changed, home="", incarnation="", epoch=group.epoch + 1)
             if group.origin == broker.name:
                 changed = replace(changed, origin="")
+            if broker.name in (group.home, group.moving_to):
+                changed = replace(changed, moving_to="")
             if changed != group:
                 self._put(changed, facts)
 
     def follow(self, failover_map: FailoverMap, facts: list[ClusterFact]) -> None:
         """Take the failover list of each group's home from the map."""
         for group in list(self.groups.values()):
-            names = tuple(info.broker for info in failover_map.get(group.home, ()))
+            infos = () if group.local else failover_map.get(group.home, ())
+            names = tuple(info.broker for info in infos)
             if names != group.failover:
                 self._put(replace(group, failover=names), facts)
 
     # --- homes and in-sync sets
 
     def appoint(self, command: AppointHome, registry: Registry, facts: list[ClusterFact]) -> None:
-        """Give a group a home in a new epoch; raises PreconditionFailed if it has changed."""
+        """Give a group a home in a new epoch; raises PreconditionFailed if it has changed, or if
+        the broker may lack something that was confirmed (G3, G9).
+
+        Where a copy of what is on disk takes over though the old home is back, that one's disk has
+        everything confirmed as well: it is a member from the first moment.
+        """
         group = self._unchanged(command.group, command.epoch, command.version)
-        broker = registry.check_current(command.broker, command.incarnation)
-        if not broker.holds_queues():
-            raise PreconditionFailed(f"broker '{broker.name}' is a {broker.role}: it has no queues")
-        members = tuple(each for each in group.in_sync if each.broker != broker.name)
-        appointed = replace(
-            group,
-            home=broker.name,
-            incarnation=broker.incarnation,
-            epoch=group.epoch + 1,
-            in_sync=members,
-            version=group.version + (members != group.in_sync),
-        )
-        self._put(appointed, facts)
+        broker = _check_home(registry, command.broker, command.incarnation)
+        member = group.member(broker.name)
+        if member is None and group.home != broker.name:
+            raise PreconditionFailed(
+                f"broker '{broker.name}' is no in-sync member of group {group.id} and was not its "
+                "home: it may lack confirmed messages; `rhizome group force-home` accepts that"
+            )
+        members = [each for each in group.in_sync if each.broker != broker.name]
+        last = registry.brokers.get(group.home)
+        if member is not None and member.copy == DISK and last is not None:
+            if last.incarnation not in ("", group.incarnation):
+                members.append(Member(last.name, last.incarnation, DISK))
+        self._put(_in_new_epoch(_with_members(group, members), broker), facts)
+
+    def transfer(self, command: TransferHome, registry: Registry, facts: list[ClusterFact]) -> None:
+        """The home hands a group over to a whole member (G11). It keeps everything, so it is a
+        member itself from then on; only what is on disk counts if it has restarted meanwhile."""
+        group = self._unchanged(command.group, command.epoch, command.version)
+        broker = _check_home(registry, command.broker, command.incarnation)
+        if not group.is_whole(broker.name, broker.incarnation):
+            raise PreconditionFailed(
+                f"group {group.id} can't be handed to '{broker.name}': it has no whole copy"
+            )
+        members = [each for each in group.in_sync if each.broker != broker.name]
+        last = registry.brokers.get(group.home)
+        if last is not None and last.incarnation:
+            copy = WHOLE if last.incarnation == group.incarnation else DISK
+            members.append(Member(last.name, last.incarnation, copy))
+        self._put(_in_new_epoch(_with_members(group, members), broker), facts)
+
+    def force(self, command: ForceHome, registry: Registry, facts: list[ClusterFact]) -> None:
+        """Give a group a home that a person chose, whatever that loses (G8)."""
+        group = self._unchanged(command.group, command.epoch, command.version)
+        broker = _check_home(registry, command.broker, command.incarnation)
+        if not 0 <= command.parent <= group.epoch:
+            raise PreconditionFailed(
+                f"group {group.id} is in epoch {group.epoch} and can't go on from {command.parent}"
+            )
+        forced = _in_new_epoch(_with_members(group, []), broker)
+        self._put(replace(forced, parent=command.parent), facts)
+
+    def plan_move(self, command: PlanMove, registry: Registry, facts: list[ClusterFact]) -> None:
+        """Say where a group's home is to go (G11)."""
+        group = self._get(command.group)
+        if group.epoch != command.epoch:
+            raise PreconditionFailed(
+                f"group {group.id} is in epoch {group.epoch}, not {command.epoch}"
+            )
+        if command.broker:
+            broker = registry.get(command.broker)
+            _check_holds_queues(broker)
+            if group.local:
+                raise PreconditionFailed(
+                    f"the queues of group {group.id} are not replicated: they stay on "
+                    f"'{group.home}'"
+                )
+            if broker.name == group.home or broker.draining:
+                why = "is its home" if broker.name == group.home else "is being drained"
+                raise PreconditionFailed(
+                    f"group {group.id} can't move to '{broker.name}', which {why}"
+                )
+        if command.broker != group.moving_to:
+            self._put(replace(group, moving_to=command.broker), facts)
 
     def set_in_sync(self, command: SetInSync, registry: Registry, facts: list[ClusterFact]) -> None:
         group = self._unchanged(command.group, command.epoch, command.version)
+        if group.local and command.members:
+            raise PreconditionFailed(f"the queues of group {group.id} are not replicated")
         names = [member.broker for member in command.members]
         if len(dict.fromkeys(names)) != len(names) or group.home in names:
             raise PreconditionFailed(
@@ -208,7 +361,7 @@ class Groups:
                 "each must be another broker, and none the home"
             )
         for member in command.members:
-            registry.check_current(member.broker, member.incarnation)
+            _check_home(registry, member.broker, member.incarnation)
             if member.copy not in (WHOLE, DISK):
                 raise PreconditionFailed(
                     f"the copy of group {group.id} at '{member.broker}' is '{member.copy}'; "
@@ -216,11 +369,15 @@ class Groups:
                 )
         self._put(replace(group, in_sync=command.members, version=group.version + 1), facts)
 
-    def _unchanged(self, group_id: int, epoch: int, version: int) -> Group:
-        """The group, if it is as the proposer thought (G5)."""
+    def _get(self, group_id: int) -> Group:
         group = self.groups.get(group_id)
         if group is None:
             raise NotFound(f"no group {group_id}")
+        return group
+
+    def _unchanged(self, group_id: int, epoch: int, version: int) -> Group:
+        """The group, if it is as the proposer thought (G5)."""
+        group = self._get(group_id)
         if (group.epoch, group.version) != (epoch, version):
             raise PreconditionFailed(
                 f"group {group_id} is in epoch {group.epoch} with version {group.version} of its "
@@ -230,19 +387,116 @@ class Groups:
 
     def _put(self, group: Group, facts: list[ClusterFact]) -> None:
         self.groups[group.id] = group
-        self.queues.setdefault(group.id, 0)
         facts.append(GroupChanged(group))
 
     def _remove(self, group: Group, facts: list[ClusterFact]) -> None:
         del self.groups[group.id]
-        del self.queues[group.id]
         facts.append(GroupRemoved(group))
+
+
+def wanted_standbys(group: Group, registry: Registry) -> list[str]:
+    """Whom the home should invite to keep a copy: as many as the group wants of the failover list,
+    those that are in sync and there first; and whomever the group is to move to (G11).
+
+    In-sync members that are not among them are let go once these are all whole.
+    """
+    if group.local:
+        return []
+    able = []
+    for place, name in enumerate(group.failover):
+        broker = registry.brokers.get(name)
+        if broker is not None and broker.holds_queues() and not broker.draining:
+            able.append((group.member(name) is None, broker.away, place, name))
+    names = [name for *_, name in sorted(able)[: group.copies - 1]]
+    if group.moving_to and group.moving_to not in names:
+        names.insert(0, group.moving_to)
+    return names
+
+
+def unavailable(group: Group, registry: Registry) -> str:
+    """Why nobody serves the queues of a group, in a sentence; empty if its home is there (G3)."""
+    home = registry.brokers.get(group.home)
+    if home is not None and home.incarnation == group.incarnation and not home.away:
+        return ""
+    if home is None:
+        lost = "its home was removed from the cluster"
+    elif home.incarnation == group.incarnation or not home.incarnation:
+        lost = f"its home {home.name} is down"
+    else:
+        lost = f"its home {home.name} has restarted"
+    if group.local:
+        return f"{lost}, and its queues are not replicated{_until(home)}"
+    if not group.in_sync:
+        return f"{lost}, and nobody else has all of its messages{_until(home)}"
+    here = [each for each in group.in_sync if _is_here(each, registry)]
+    whole = [each.broker for each in here if each.copy == WHOLE]
+    if whole:
+        return f"{lost}; {whole[0]} is taking over"
+    missing = ", ".join(
+        f"{each.broker} ({each.copy})" for each in group.in_sync if each not in here
+    )
+    if here:
+        names = " or ".join(each.broker for each in here)
+        late = f" unless {missing} comes back at once" if missing else ""
+        return f"{lost}; {names} takes over{late}"
+    return f"{lost}, and so are its copies: start {missing}{' or ' + home.name if home else ''}"
+
+
+def _until(home: BrokerRecord | None) -> str:
+    if home is None:
+        return ": `rhizome group force-home` gives up what is lost"
+    return f": start {home.name}"
+
+
+def _is_here(member: Member, registry: Registry) -> bool:
+    broker = registry.brokers.get(member.broker)
+    return broker is not None and broker.incarnation == member.incarnation and not broker.away
+
+
+def _with_members(group: Group, members: list[Member]) -> Group:
+    kept = tuple(members)
+    return replace(group, in_sync=kept, version=group.version + (kept != group.in_sync))
+
+
+def _in_new_epoch(group: Group, home: BrokerRecord) -> Group:
+    return replace(
+        group,
+        home=home.name,
+        incarnation=home.incarnation,
+        epoch=group.epoch + 1,
+        parent=group.epoch,
+        moving_to="",
+    )
+
+
+def _check_home(registry: Registry, name: str, incarnation: str) -> BrokerRecord:
+    """The broker, if that is its incarnation and it can hold queues (G1)."""
+    broker = registry.check_current(name, incarnation)
+    _check_holds_queues(broker)
+    return broker
+
+
+def _check_holds_queues(broker: BrokerRecord) -> None:
+    if not broker.holds_queues():
+        raise PreconditionFailed(f"broker '{broker.name}' is a {broker.role}: it has no queues")
+
+
+def _no_place(definition: QueueDefinition) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"{queue_resource(definition.vhost, definition.name)} can't be placed: "
+        "no primary that keeps queues has registered yet; try again later"
+    )
 
 
 def _is_fit(group: Group, registry: Registry) -> bool:
     """Whether new queues should go here: the home is there, and means to stay."""
     home = registry.brokers.get(group.home)
-    return home is not None and home.incarnation == group.incarnation and not home.draining
+    return (
+        home is not None
+        and home.incarnation == group.incarnation
+        and not home.draining
+        and not home.away
+    )
 
 
 def _restarted_member(member: Member, broker: BrokerRecord) -> Member:

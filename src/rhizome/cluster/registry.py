@@ -21,6 +21,8 @@ class BrokerRecord:
     """A registered broker. ``incarnation`` is "" while it has none that may come back.
 
     ``past`` are the latest of its former incarnations: a registration of one of them comes late.
+    ``away``: the root knows that this incarnation holds no lease. ``grace_ms`` is how long the
+    sessions of a draining broker have to leave.
     """
 
     name: str
@@ -32,6 +34,8 @@ class BrokerRecord:
     seniority: int
     draining: bool = False
     past: tuple[str, ...] = ()
+    away: bool = False
+    grace_ms: int = 0
 
     def holds_queues(self) -> bool:
         """Whether groups can have their home here: secondaries and witnesses keep no messages."""
@@ -88,7 +92,13 @@ class Registry:
             index if known is None else known.seniority,
         )
         if known is not None:
-            broker = replace(broker, draining=known.draining, past=_past(known, command))
+            broker = replace(
+                broker,
+                draining=known.draining,
+                past=_past(known, command),
+                away=known.away and known.incarnation == command.incarnation,
+                grace_ms=known.grace_ms,
+            )
         self.put(broker)
         return broker
 
@@ -149,22 +159,35 @@ class Registry:
         if broker.incarnation:
             self._by_incarnation[broker.incarnation] = broker.name
 
-    def drain(self, name: str, draining: bool) -> bool:
+    def drain(self, name: str, draining: bool, grace_ms: int) -> bool:
         """Set the flag; False if it is so already. Raises PreconditionFailed if the cluster could
-        not do without the broker: half of those that vote must stay (R1, G11)."""
+        not do without the broker: half of those that vote must stay, and be there (R1, G11)."""
         broker = self.get(name)
-        if broker.draining == draining:
+        if draining and not broker.draining and broker.votes():
+            self._check_quorum_without(name)
+        changed = replace(broker, draining=draining, grace_ms=grace_ms if draining else 0)
+        if changed == broker:
             return False
-        if draining and broker.votes():
-            voters = [each for each in self.brokers.values() if each.votes()]
-            staying = sum(not each.draining for each in voters) - 1
-            needed = (len(voters) + 1) // 2
-            if staying < needed:
-                raise PreconditionFailed(
-                    f"broker '{name}' can't be drained: of {len(voters)} that vote {staying} would "
-                    f"stay, and {needed} must; undrain or add another first"
-                )
-        self.put(replace(broker, draining=draining))
+        self.put(changed)
+        return True
+
+    def _check_quorum_without(self, name: str) -> None:
+        voters = [each for each in self.brokers.values() if each.votes()]
+        others = [each for each in voters if each.name != name]
+        staying = sum(not each.draining and not each.away for each in others)
+        needed = (len(voters) + 1) // 2
+        if staying < needed:
+            raise PreconditionFailed(
+                f"broker '{name}' can't be drained: of {len(voters)} that vote {staying} would "
+                f"stay, and {needed} must; undrain, start or add another first"
+            )
+
+    def set_away(self, name: str, incarnation: str, away: bool) -> bool:
+        """Set the flag; False if it is so already, or that incarnation is over."""
+        broker = self.brokers.get(name)
+        if broker is None or broker.incarnation != incarnation or broker.away == away:
+            return False
+        self.put(replace(broker, away=away))
         return True
 
 

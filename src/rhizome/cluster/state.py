@@ -37,12 +37,16 @@ from rhizome.cluster.commands import (
     AppointHome,
     ClusterCommand,
     Envelope,
+    ForceHome,
+    PlanMove,
     PutSettings,
     RegisterBroker,
     RetireBroker,
+    SetAway,
     SetDraining,
     SetFailoverList,
     SetInSync,
+    TransferHome,
     decode,
 )
 from rhizome.cluster.dedup import Dedup
@@ -105,6 +109,7 @@ class ClusterState:
     size: StateSize
     _host: Host
     _policies: Mapping[str, FailoverPolicy]
+    _placed: list[ClusterFact]
 
     def __init__(self, host: Host, policies: Mapping[str, FailoverPolicy] | None = None) -> None:
         """``host.state`` stays the same object from here on: its placement is set."""
@@ -119,6 +124,7 @@ class ClusterState:
         self.size = StateSize()
         self._host = host
         self._policies = {RING: ring} if policies is None else policies
+        self._placed = []
         host.state.place = self._place
         self._recount()
 
@@ -197,9 +203,9 @@ class ClusterState:
         return None if vhost is None else vhost.queues.get(command.name)
 
     def _run(self, index: int, command: Command) -> tuple[Outcome, list[ClusterFact]]:
-        if not isinstance(command, ClusterCommand):
-            return self._run_broker_command(command), []
         facts: list[ClusterFact] = []
+        if not isinstance(command, ClusterCommand):
+            return self._run_broker_command(command, facts), facts
         try:
             self._run_cluster_command(index, command, facts)
         except AmqpError as error:
@@ -209,7 +215,7 @@ class ClusterState:
 
     # --- commands of the broker
 
-    def _run_broker_command(self, command: Command) -> Outcome:
+    def _run_broker_command(self, command: Command, facts: list[ClusterFact]) -> Outcome:
         state = self._host.state
         try:
             _check_shared(command)
@@ -217,34 +223,56 @@ class ClusterState:
         except AmqpError as error:
             return Outcome(error=error)
         outcome = self._host.apply(command)
-        self.groups.observe(outcome.facts)
+        facts += self._placed
+        self._placed.clear()
+        self.groups.observe(outcome.facts, self.settings, facts)
+        if facts:
+            self._follow(facts)
         self.size.observe(outcome.facts, state)
         return outcome
 
     def _place(self, definition: QueueDefinition) -> int:
-        return self.groups.place(definition, self.registry, self.settings.placement)
+        """Called while the host applies a declare; what that changes is reported afterwards."""
+        placement = self.settings.placement
+        return self.groups.place(definition, self.registry, placement, self._placed)
 
     # --- commands about brokers and groups: each refuses before it changes anything
 
     def _run_cluster_command(
         self, index: int, command: ClusterCommand, facts: list[ClusterFact]
     ) -> None:
-        if isinstance(command, AppointHome):
-            self.groups.appoint(command, self.registry, facts)
-            self._follow(facts)
-        elif isinstance(command, SetInSync):
-            self.groups.set_in_sync(command, self.registry, facts)
-        elif isinstance(command, RegisterBroker):
+        if isinstance(command, RegisterBroker):
             self._register(index, command, facts)
         elif isinstance(command, RetireBroker):
             self._retire(command, facts)
-        elif isinstance(command, SetDraining):
-            if self.registry.drain(command.broker, command.draining):
-                facts.append(BrokerChanged(self.registry.get(command.broker)))
         elif isinstance(command, SetFailoverList):
             self._set_failover_list(command, facts)
         elif isinstance(command, PutSettings):
             self._put_settings(command, facts)
+        elif isinstance(command, SetDraining):
+            if self.registry.drain(command.broker, command.draining, command.grace_ms):
+                facts.append(BrokerChanged(self.registry.get(command.broker)))
+                self._follow(facts)
+        elif isinstance(command, SetAway):
+            if self.registry.set_away(command.broker, command.incarnation, command.away):
+                facts.append(BrokerChanged(self.registry.get(command.broker)))
+        else:
+            self._run_group_command(command, facts)
+
+    def _run_group_command(self, command: ClusterCommand, facts: list[ClusterFact]) -> None:
+        if isinstance(command, SetInSync):
+            self.groups.set_in_sync(command, self.registry, facts)
+        elif isinstance(command, PlanMove):
+            self.groups.plan_move(command, self.registry, facts)
+        elif isinstance(command, AppointHome):
+            self.groups.appoint(command, self.registry, facts)
+            self._follow(facts)
+        elif isinstance(command, TransferHome):
+            self.groups.transfer(command, self.registry, facts)
+            self._follow(facts)
+        elif isinstance(command, ForceHome):
+            self.groups.force(command, self.registry, facts)
+            self._follow(facts)
         else:
             raise TypeError(f"the cluster state knows no command {type(command).__name__}")
 
@@ -259,8 +287,7 @@ class ClusterState:
             self.dedup.retire(retired)
         facts.append(BrokerChanged(broker, retired))
         self.groups.restarted(broker, facts)
-        self.groups.arrange(self.registry, self.settings.placement, facts)
-        self._follow(facts)
+        self._arrange(facts)
 
     def _retire(self, command: RetireBroker, facts: list[ClusterFact]) -> None:
         broker = self.registry.retire(command.name, command.incarnation)
@@ -296,12 +323,20 @@ class ClusterState:
             raise PreconditionFailed(
                 "the settings need at least one copy, a failover policy and a size of the state"
             )
+        if not 1 <= command.min_copies <= command.copies:
+            raise PreconditionFailed(
+                f"min_copies is {command.min_copies}; it must be from 1 to copies, {command.copies}"
+            )
         if self.settings_given and command == self.settings:
             return
         self.settings = command
         self.settings_given = True
         facts.append(SettingsChanged())
-        self.groups.arrange(self.registry, command.placement, facts)
+        self._arrange(facts)
+
+    def _arrange(self, facts: list[ClusterFact]) -> None:
+        self.groups.arrange(self.registry, self.settings.placement, facts)
+        self.groups.settle_copies(self.settings, facts)
         self._follow(facts)
 
     def _follow(self, facts: list[ClusterFact]) -> None:
@@ -313,12 +348,14 @@ class ClusterState:
         self.groups.follow(failover_map, facts)
 
     def _make_map(self) -> FailoverMap:
+        """As long as the group that wants most copies needs it, and the settings."""
         settings = self.settings
+        copies = max([settings.copies, *(group.copies for group in self.groups.groups.values())])
         return make_map(
             self._policies,
             settings.failover_policy,
             self.registry.view(),
-            settings.copies,
+            copies,
             self.failover_lists,
         )
 

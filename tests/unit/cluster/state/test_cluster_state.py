@@ -19,8 +19,10 @@ from rhizome.broker.commands import (
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
+    DeletePolicy,
     DeleteQueue,
     PutLimit,
+    PutPolicy,
     PutUser,
     Unbind,
 )
@@ -28,12 +30,16 @@ from rhizome.broker.outcome import QueueDeleted
 from rhizome.cluster.commands import (
     WHOLE,
     AppointHome,
+    ForceHome,
     Member,
+    PlanMove,
     PutSettings,
     RetireBroker,
+    SetAway,
     SetDraining,
     SetFailoverList,
     SetInSync,
+    TransferHome,
 )
 from rhizome.errors import ResourceLocked
 from tests.unit.cluster.state.machines import Machine, make_machine, register
@@ -63,12 +69,28 @@ def in_sync(group: int, name: str, start: int, epoch: int, version: int) -> Comm
     return SetInSync(group, (Member(name, f"{name}.{start}", WHOLE),), epoch, version)
 
 
+def transferred(group: int, name: str, start: int, epoch: int, version: int) -> Command:
+    return TransferHome(group, name, f"{name}.{start}", epoch, version)
+
+
+def forced(group: int, name: str, start: int, epoch: int, version: int) -> Command:
+    return ForceHome(group, name, f"{name}.{start}", epoch, version, epoch - 1)
+
+
+def away(name: str, start: int, is_away: bool) -> Command:
+    return SetAway(name, f"{name}.{start}", is_away)
+
+
 CLUSTER: st.SearchStrategy[Command] = st.one_of(
     st.builds(started, BROKERS, STARTS),
     st.builds(started, BROKERS, STARTS),
     st.builds(retired, BROKERS, STARTS),
     st.builds(appointed, SMALL, BROKERS, STARTS, SMALL, SMALL),
     st.builds(in_sync, SMALL, BROKERS, STARTS, SMALL, SMALL),
+    st.builds(transferred, SMALL, BROKERS, STARTS, SMALL, SMALL),
+    st.builds(forced, SMALL, BROKERS, STARTS, SMALL, SMALL),
+    st.builds(PlanMove, SMALL, st.one_of(BROKERS, st.just("")), SMALL),
+    st.builds(away, BROKERS, STARTS, st.booleans()),
     st.builds(SetDraining, BROKERS, st.booleans()),
     st.builds(SetFailoverList, BROKERS, st.lists(BROKERS, max_size=2).map(tuple)),
     st.builds(
@@ -85,8 +107,18 @@ SHARED: st.SearchStrategy[Command] = st.one_of(
         DeclareQueue,
         st.just("/"),
         NAMES,
-        arguments=st.sampled_from([{"x-group": "b1"}, {"x-group": "2"}]),
+        arguments=st.sampled_from([{"x-group": "b1"}, {"x-group": "2"}, {"x-replicate": "none"}]),
     ),
+    st.builds(
+        PutPolicy,
+        st.just("/"),
+        NAMES,
+        NAMES,
+        st.sampled_from(
+            [{"copies": 3}, {"copies": 1, "min-copies": 2}, {"replicate": "none"}, {"group": "b2"}]
+        ),
+    ),
+    st.builds(DeletePolicy, st.just("/"), NAMES),
     st.builds(DeleteQueue, st.just("/"), NAMES),
     st.builds(DeclareExchange, st.just("/"), NAMES, st.just("topic"), auto_delete=st.booleans()),
     st.builds(DeleteExchange, st.just("/"), NAMES, st.booleans()),
@@ -125,7 +157,7 @@ def test_brokers_agree_whatever_they_missed_and_have_of_their_own(
         assert ours.state.snapshot() == theirs.state.snapshot()
         assert ours.state.failover_map == theirs.state.failover_map
         assert ours.state.size.bytes_used == theirs.state.size.bytes_used
-        assert ours.state.groups.queues == theirs.state.groups.queues
+        assert ours.state.groups.wishes.by_group == theirs.state.groups.wishes.by_group
 
 
 @given(ENTRIES)
@@ -147,6 +179,13 @@ def test_groups_and_registry_keep_their_invariants(
             if group.epoch == epoch:
                 assert (group.home, group.incarnation) == (home, incarnation)
             epochs[group.id] = (group.epoch, group.home, group.incarnation)
+            assert group.member(group.home) is None
+            assert group.moving_to != group.home or not group.moving_to
+            assert not group.local or not (group.in_sync or group.failover or group.moving_to)
+            assert group.parent < group.epoch
+            wishes = state.groups.wishes
+            asked = wishes.copies(group.id, state.settings.copies, state.settings.min_copies)
+            assert (group.copies, group.min_copies) == ((1, 1) if group.local else asked)
         for vhost in machine.host.state.vhosts.values():
             assert all(q.group in state.groups.groups for q in vhost.queues.values())
 

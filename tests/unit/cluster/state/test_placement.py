@@ -9,6 +9,7 @@ from rhizome.cluster.commands import (
     SPREAD,
     WHOLE,
     AppointHome,
+    ForceHome,
     Member,
     PutSettings,
     RegisterBroker,
@@ -42,7 +43,7 @@ def test_registration_reports_the_new_group() -> None:
     machine = make_machine("b1")
     facts = machine.done(register("b2")).facts
     created = [fact.group for fact in facts if isinstance(fact, GroupChanged)]
-    assert created[0] == Group(2, "b2", "b2", "b2.1")
+    assert created[-1] == Group(2, "b2", "b2", "b2.1", failover=("b1",), copies=2)
 
 
 def test_with_placement_root_there_is_one_group() -> None:
@@ -173,10 +174,11 @@ def test_home_is_appointed_in_a_new_epoch() -> None:
 
 def test_appointment_is_refused_if_the_group_has_changed() -> None:
     machine = make_machine("b1", "b2")
-    command = AppointHome(1, "b2", "b2.1", 1, 1)
+    machine.done(SetInSync(1, (Member("b2", "b2.1", WHOLE),), 1, 1))
+    command = AppointHome(1, "b2", "b2.1", 1, 2)
     machine.done(command)
     assert machine.refused(command) == (
-        "group 1 is in epoch 2 with version 1 of its in-sync set, not in epoch 1 with version 1"
+        "group 1 is in epoch 2 with version 3 of its in-sync set, not in epoch 1 with version 2"
     )
     assert "version" in machine.refused(AppointHome(1, "b1", "b1.1", 2, 2))
     assert machine.refused(AppointHome(9, "b1", "b1.1", 1, 1)) == "no group 9"
@@ -222,5 +224,6 @@ def test_new_broker_of_an_old_name_does_not_serve_the_old_queues_empty() -> None
     assert machine.declared_group(DeclareQueue("/", "r", arguments={"x-group": "b1"})) == 3
     text = machine.refused(DeclareQueue("/", "s", arguments={"x-group": "b9"}))
     assert "1 (its broker was removed), 2 (b2), 3 (b1)" in text
-    machine.done(AppointHome(1, "b2", "b2.1", 2, 1))
+    assert "may lack" in machine.refused(AppointHome(1, "b1", "b1.2", 2, 1))
+    machine.done(ForceHome(1, "b2", "b2.1", 2, 1, 0))
     assert groups(machine)[0] == (1, "b2", "b2.1", 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rhizome.broker.commands import DeclareQueue
-from rhizome.cluster.commands import RegisterBroker, RetireBroker, SetDraining
+from rhizome.cluster.commands import RegisterBroker, RetireBroker, SetAway, SetDraining
 from rhizome.cluster.facts import BrokerChanged, BrokerRemoved
 from tests.unit.cluster.state.machines import make_machine, register
 
@@ -81,9 +81,8 @@ def test_retiring_an_incarnation_that_is_not_the_current_one_changes_nothing() -
 
 def test_draining_is_a_flag_that_survives_a_restart() -> None:
     machine = make_machine("b1", "b2", "b3")
-    assert machine.done(SetDraining("b1", True)).facts == [
-        BrokerChanged(machine.state.registry.get("b1"))
-    ]
+    facts = machine.done(SetDraining("b1", True)).facts
+    assert facts[0] == BrokerChanged(machine.state.registry.get("b1"))
     assert machine.feed(SetDraining("b1", True)).facts == []
     machine.done(register("b1", "b1.2"))
     assert machine.state.registry.get("b1").draining
@@ -97,9 +96,37 @@ def test_broker_that_is_needed_for_the_quorum_is_not_drained() -> None:
     machine.done(SetDraining("b1", True))
     assert machine.refused(SetDraining("b2", True)) == (
         "broker 'b2' can't be drained: of 3 that vote 1 would stay, and 2 must; "
-        "undrain or add another first"
+        "undrain, start or add another first"
     )
     assert "no broker 'b9'" in machine.refused(SetDraining("b9", True))
+
+
+def test_broker_that_is_away_does_not_count_as_staying() -> None:
+    machine = make_machine("b1", "b2", "b3")
+    machine.done(SetAway("b2", "b2.1", True))
+    assert "1 would stay, and 2 must" in machine.refused(SetDraining("b1", True))
+    machine.done(SetAway("b2", "b2.1", False), SetDraining("b1", True))
+
+
+def test_only_the_present_incarnation_can_be_away() -> None:
+    machine = make_machine("b1", "b2")
+    assert machine.done(SetAway("b2", "b2.9", True)).facts == []
+    machine.done(SetAway("b2", "b2.1", True))
+    assert machine.state.registry.get("b2").away
+    machine.done(register("b2", "b2.1", machine="elsewhere"))
+    assert machine.state.registry.get("b2").away
+    machine.done(register("b2", "b2.2"))
+    assert not machine.state.registry.get("b2").away
+
+
+def test_grace_is_remembered_while_a_broker_drains() -> None:
+    machine = make_machine("b1", "b2", "b3")
+    machine.done(SetDraining("b1", True, 60_000), register("b1", "b1.2"))
+    assert machine.state.registry.get("b1").grace_ms == 60_000
+    machine.done(SetDraining("b1", True, 5_000))
+    assert machine.state.registry.get("b1").grace_ms == 5_000
+    machine.done(SetDraining("b1", False, 5_000))
+    assert machine.state.registry.get("b1").grace_ms == 0
 
 
 def test_witness_counts_for_the_quorum() -> None:

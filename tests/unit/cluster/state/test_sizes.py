@@ -14,7 +14,14 @@ from rhizome.broker.commands import (
     PutVhost,
     Unbind,
 )
-from rhizome.cluster.commands import AppointHome, PutSettings, SetDraining
+from rhizome.cluster.commands import (
+    WHOLE,
+    AppointHome,
+    Member,
+    PutSettings,
+    SetDraining,
+    SetInSync,
+)
 from rhizome.cluster.sizes import StateSize
 from tests.unit.cluster.state.machines import Machine, make_machine, register
 
@@ -64,7 +71,8 @@ def test_full_state_takes_everything_else() -> None:
         PutVhost("dev"),
         register("b1", "b1.2"),
         register("b4"),
-        AppointHome(2, "b3", "b3.1", 1, 1),
+        SetInSync(2, (Member("b3", "b3.1", WHOLE),), 1, 1),
+        AppointHome(2, "b3", "b3.1", 1, 2),
         SetDraining("b2", True),
     )
     machine.done(Unbind("/", "x", "q", key="a.*"), Bind("/", "x", "q", key="b"))

@@ -1,0 +1,266 @@
+"""Moves: homes that change hands though nothing failed (G11), planned by the root.
+
+A move is planned in the cluster state (`PlanMove`), so it outlives the root that planned it. The
+home then makes a copy at the broker that it is to go to, if there is none yet, stops admitting when
+that copy is whole, waits until it has everything, and asks for `TransferHome`. Reasons to plan one:
+
+- the home is to stop (drain): to a whole member, else to whoever can take a copy;
+- with the placement `root`, the root is another broker and is in sync (R14);
+- a group lives elsewhere than where it came from, and that broker is back (fail-back, rebalance).
+
+Where the root itself should not be root it hands over its office: when it is drained, and with the
+placement `root` when it isn't in sync.
+
+Members that the group does not want any more (they are drained, or only helped out) are let go as
+soon as those that it wants are whole.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rhizome.cluster.commands import ROOT, WHOLE, PlanMove, SetInSync
+from rhizome.cluster.placement import Group, wanted_standbys
+from rhizome.cluster.presence import Presence
+from rhizome.cluster.registry import BrokerRecord
+from rhizome.cluster.rootport import UNKNOWN, Motions, about_group
+from rhizome.cluster.rootsettings import EAGER, IDLE, OFF, RootSettings
+from rhizome.cluster.state import ClusterState
+
+NEVER_MS: Final = 1 << 62
+
+CALM_MS: Final = {IDLE: 10_000, EAGER: 2_000}
+"""How long a broker must have been there before a group moves back to it."""
+
+WATCH_MS: Final = 2_000
+"""Over which time a group's traffic is measured."""
+
+IDLE_RECORDS_PER_S_MAX: Final = 50
+"""A group with less traffic than that may move without anybody noticing."""
+
+HAND_OVER_EVERY_MS: Final = 5_000
+"""How often the office is offered, if it isn't taken."""
+
+REBALANCING_MAX: Final = 1
+"""Moves under way at which no further group is moved back."""
+
+
+class Moves:
+    """Invariant: at most one move per group is under way, and it is in the cluster state."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        motions: Motions,
+        presence: Presence,
+        settings: RootSettings,
+    ) -> None:
+        self.state = state
+        self.motions = motions
+        self.presence = presence
+        self.settings = settings
+        self._traffic = Traffic(motions)
+        self._offered_ms = -HAND_OVER_EVERY_MS
+
+    def clear(self) -> None:
+        """The office is over."""
+        self._traffic = Traffic(self.motions)
+        self._offered_ms = -HAND_OVER_EVERY_MS
+
+    def tend(self, now_ms: int, troubled: bool) -> None:
+        """Plan what is due. ``troubled``: some group has no home, so nobody moves at leisure."""
+        for group in list(self.state.groups.groups.values()):
+            here = self.presence.has_home(group, self.state.registry)
+            if group.local or not here or self.motions.is_open(about_group(group.id)):
+                continue
+            if group.moving_to:
+                self._review(group)
+            elif not self._plan(group):
+                self._let_go(group)
+        if not troubled:
+            self._rebalance(now_ms)
+        self._offer_office(now_ms)
+
+    def deadline_ms(self, now_ms: int) -> int:
+        watches = self.settings.rebalance != OFF and bool(self._displaced())
+        return now_ms + WATCH_MS if watches else NEVER_MS
+
+    def under_way(self) -> int:
+        return sum(bool(group.moving_to) for group in self.state.groups.groups.values())
+
+    # --- moves that must be
+
+    def _review(self, group: Group) -> None:
+        """Call a move off that can't succeed any more."""
+        target = self.state.registry.brokers.get(group.moving_to)
+        if target is None or target.draining or target.away:
+            self._propose(group, "")
+
+    def _plan(self, group: Group) -> bool:
+        """Plan a move that has a pressing reason; False if there is none, or nowhere to go."""
+        home = self.state.registry.brokers[group.home]
+        follows = self.state.settings.placement == ROOT
+        if follows and home.name != self.presence.me and self._is_fit(group):
+            return self._propose(group, self.presence.me)
+        if not home.draining or (follows and self._heir()):
+            return False  # with placement `root` the next root takes the group along
+        target = self._successor(group)
+        return target is not None and self._propose(group, target.name)
+
+    def _is_fit(self, group: Group) -> bool:
+        """Whether this broker could be the home of a group and means to stay."""
+        me = self.state.registry.brokers.get(self.presence.me)
+        return me is not None and not me.draining and group.is_whole(me.name, me.incarnation)
+
+    def _successor(self, group: Group) -> BrokerRecord | None:
+        """Who takes a group from a home that is to stop: a whole member, else one of the failover
+        list, else the most senior of the others."""
+        able = [
+            each
+            for each in self.state.registry.view()
+            if each.name != group.home
+            and each.holds_queues()
+            and not each.draining
+            and self.presence.is_here(each)
+        ]
+
+        def rank(broker: BrokerRecord) -> tuple[bool, int, int]:
+            listed = list(group.failover)
+            place = listed.index(broker.name) if broker.name in listed else len(listed)
+            return (not group.is_whole(broker.name, broker.incarnation), place, broker.seniority)
+
+        return min(able, key=rank, default=None)
+
+    def _propose(self, group: Group, target: str) -> bool:
+        command = PlanMove(group.id, target, group.epoch)
+        return self.motions.propose(about_group(group.id), command)
+
+    # --- members that are not wanted any more
+
+    def _let_go(self, group: Group) -> None:
+        """Take members out of the set that are more than is wanted, or are to stop; not if that
+        would leave too few (G10)."""
+        registry = self.state.registry
+        wanted = wanted_standbys(group, registry)
+        if not self._are_whole(group, wanted):
+            return
+        enough = len(wanted) >= group.copies - 1
+        kept = []
+        for member in group.in_sync:
+            broker = registry.brokers.get(member.broker)
+            stops = broker is None or broker.draining
+            if member.broker in wanted or not (enough or stops):
+                kept.append(member)
+        if len(kept) < len(group.in_sync) and len(kept) + 1 >= group.min_copies:
+            command = SetInSync(group.id, tuple(kept), group.epoch, group.version)
+            self.motions.propose(about_group(group.id), command)
+
+    def _are_whole(self, group: Group, names: list[str]) -> bool:
+        for name in names:
+            member = group.member(name)
+            if member is None or member.copy != WHOLE:
+                return False
+        return True
+
+    # --- moves at leisure
+
+    def _displaced(self) -> list[Group]:
+        """Groups that are elsewhere than where they came from."""
+        if self.settings.rebalance == OFF or self.state.settings.placement == ROOT:
+            return []
+        return [
+            group
+            for group in self.state.groups.groups.values()
+            if group.origin not in ("", group.home) and not group.local and not group.moving_to
+        ]
+
+    def _rebalance(self, now_ms: int) -> None:
+        self._traffic.watch(self._displaced(), now_ms)
+        if self.under_way() >= REBALANCING_MAX:
+            return
+        for group in self._displaced():
+            if self._may_go_back(group, now_ms) and self._propose(group, group.origin):
+                return
+
+    def _may_go_back(self, group: Group, now_ms: int) -> bool:
+        """Whether a move disturbs nobody: the broker has been there for a while, the group has its
+        copies, and hardly any traffic unless the settings say that it doesn't matter."""
+        origin = self.state.registry.brokers.get(group.origin)
+        if origin is None or origin.draining or not origin.holds_queues():
+            return False
+        calm_ms = CALM_MS[self.settings.rebalance]
+        if self.presence.live_for_ms(origin.name, origin.incarnation, now_ms) < calm_ms:
+            return False
+        if not self.presence.has_home(group, self.state.registry):
+            return False
+        if not self._are_whole(group, wanted_standbys(group, self.state.registry)):
+            return False
+        return self.settings.rebalance == EAGER or self._traffic.is_idle(group.id)
+
+    # --- the office
+
+    def _offer_office(self, now_ms: int) -> None:
+        heir = self._heir()
+        if heir and now_ms - self._offered_ms >= HAND_OVER_EVERY_MS:
+            self._offered_ms = now_ms
+            self.motions.port.hand_over(heir)
+
+    def _heir(self) -> str:
+        """Who should be root instead of this broker; empty if nobody should."""
+        me = self.state.registry.brokers.get(self.presence.me)
+        if me is None:
+            return ""
+        if self.state.settings.placement == ROOT:
+            return self._heir_with_home(me)
+        busy = any(
+            group.home == me.name and not group.local for group in self.state.groups.groups.values()
+        )
+        if not me.draining or busy:
+            return ""
+        others = [each for each in self.state.registry.view() if self._could_be_root(each)]
+        chosen = min(others, key=lambda each: not each.holds_queues(), default=None)
+        return "" if chosen is None else chosen.name
+
+    def _heir_with_home(self, me: BrokerRecord) -> str:
+        """Where the home follows the root, the root is where the messages are (R14): if this broker
+        can't be, the office goes to the home, or to a whole member that stays."""
+        shared = [each for each in self.state.groups.groups.values() if not each.local]
+        group = min(shared, key=lambda each: each.id, default=None)
+        if group is None or not self.presence.has_home(group, self.state.registry):
+            return ""
+        if self._is_fit(group) or (group.home == me.name and not me.draining):
+            return ""
+        holders = [group.home, *(each.broker for each in group.in_sync if each.copy == WHOLE)]
+        for name in holders:
+            broker = self.state.registry.brokers.get(name)
+            if broker is not None and self._could_be_root(broker):
+                return name
+        return ""
+
+    def _could_be_root(self, broker: BrokerRecord) -> bool:
+        if broker.name == self.presence.me or not broker.votes() or broker.draining:
+            return False
+        return self.presence.is_here(broker)
+
+
+class Traffic:
+    """How much happens in groups, from what their homes tell of their logs."""
+
+    def __init__(self, motions: Motions) -> None:
+        self._motions = motions
+        self._seen: dict[int, tuple[int, int]] = {}
+        self._rates: dict[int, float] = {}
+
+    def watch(self, groups: list[Group], now_ms: int) -> None:
+        for group in groups:
+            index = self._motions.port.records_of(group.id)
+            seen_ms, seen = self._seen.get(group.id, (now_ms, UNKNOWN))
+            if index == UNKNOWN or seen == UNKNOWN or index < seen:
+                self._rates.pop(group.id, None)
+                self._seen[group.id] = (now_ms, index)
+            elif now_ms - seen_ms >= WATCH_MS:
+                self._rates[group.id] = (index - seen) * 1000 / (now_ms - seen_ms)
+                self._seen[group.id] = (now_ms, index)
+
+    def is_idle(self, group: int) -> bool:
+        return self._rates.get(group, IDLE_RECORDS_PER_S_MAX) < IDLE_RECORDS_PER_S_MAX

@@ -1,0 +1,85 @@
+"""Who holds a lease, as the root hears it from consensus (R9).
+
+An incarnation is live, over, or neither is known: then it may hold a lease of the root before, and
+counts as neither there nor gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rhizome.cluster.commands import Member
+from rhizome.cluster.placement import Group
+from rhizome.cluster.registry import BrokerRecord, Registry
+
+
+@dataclass(frozen=True)
+class Sign:
+    """The last that was heard of a broker's lease."""
+
+    incarnation: str
+    live: bool
+    since_ms: int
+
+
+class Presence:
+    """Invariant: this broker itself is live; the others are what ``signs`` says of them."""
+
+    me: str
+    incarnation: str
+    signs: dict[str, Sign]
+
+    def __init__(self, me: str, incarnation: str, now_ms: int) -> None:
+        self.me = me
+        self.incarnation = incarnation
+        self.signs = {}
+        self._mine = Sign(incarnation, True, now_ms)
+
+    def clear(self) -> None:
+        """The office is over: another root knows better."""
+        self.signs = {}
+
+    def heard(self, name: str, incarnation: str, live: bool, now_ms: int) -> None:
+        self.signs[name] = Sign(incarnation, live, now_ms)
+
+    def _sign(self, name: str, incarnation: str) -> Sign | None:
+        sign = self._mine if name == self.me else self.signs.get(name)
+        return sign if sign is not None and sign.incarnation == incarnation else None
+
+    def is_live(self, name: str, incarnation: str) -> bool:
+        sign = self._sign(name, incarnation)
+        return sign is not None and sign.live
+
+    def is_over(self, name: str, incarnation: str) -> bool:
+        sign = self._sign(name, incarnation)
+        return sign is not None and not sign.live
+
+    def live_for_ms(self, name: str, incarnation: str, now_ms: int) -> int:
+        """How long it has been there; 0 if it isn't."""
+        sign = self._sign(name, incarnation)
+        return now_ms - sign.since_ms if sign is not None and sign.live else 0
+
+    # --- in terms of the cluster state
+
+    def is_here(self, broker: BrokerRecord) -> bool:
+        return broker.incarnation != "" and self.is_live(broker.name, broker.incarnation)
+
+    def has_member(self, member: Member, registry: Registry) -> bool:
+        """Whether a member could be appointed now: that incarnation is registered and live."""
+        broker = registry.brokers.get(member.broker)
+        if broker is None or broker.incarnation != member.incarnation:
+            return False
+        return self.is_here(broker)
+
+    def has_home(self, group: Group, registry: Registry) -> bool:
+        """Whether the home of a group is known to be there."""
+        home = registry.brokers.get(group.home)
+        return home is not None and home.incarnation == group.incarnation and self.is_here(home)
+
+    def has_lost_home(self, group: Group, registry: Registry) -> bool:
+        """Whether the home may be replaced: it was removed, is another incarnation than the one
+        that was appointed (G1), or its lease is over (R9)."""
+        home = registry.brokers.get(group.home)
+        if home is None or home.incarnation != group.incarnation:
+            return True
+        return self.is_over(home.name, home.incarnation)

@@ -1,0 +1,72 @@
+"""What the root's decisions about groups need of the broker that is root."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rhizome.cluster.commands import ClusterCommand
+from rhizome.cluster.state import ClusterState
+
+UNKNOWN: int = -1
+
+
+class RootPort(Protocol):
+    """Implemented by whoever has the links and the consensus core."""
+
+    def propose(self, command: ClusterCommand) -> int:
+        """Append a command to the log, with the reserve for what must not be refused (R11); its
+        index, 0 if there is no room now or this broker isn't root."""
+        ...
+
+    def ask_standing(self, broker: str, groups: list[int]) -> None:
+        """Ask a broker, this one included, how far its copies are; see ``standings.py``."""
+        ...
+
+    def hand_over(self, broker: str) -> None:
+        """Hand the office of the root to another primary."""
+        ...
+
+    def records_of(self, group: int) -> int:
+        """The last index of a group's log, as its home told lately; `UNKNOWN` if it didn't."""
+        ...
+
+
+class Motions:
+    """What the root has proposed and doesn't know the outcome of: one per thing (G5).
+
+    Everything that is proposed here is conditional, so what comes too late is refused.
+    """
+
+    state: ClusterState
+    port: RootPort
+    _open: dict[str, int]
+
+    def __init__(self, state: ClusterState, port: RootPort) -> None:
+        self.state = state
+        self.port = port
+        self._open = {}
+
+    def clear(self) -> None:
+        self._open = {}
+
+    def is_open(self, about: str) -> bool:
+        """Whether something about that thing is proposed and not applied yet."""
+        return self._open.get(about, 0) > self.state.index
+
+    def propose(self, about: str, command: ClusterCommand) -> bool:
+        """Propose a command, unless another about the same thing is under way."""
+        if self.is_open(about):
+            return False
+        index = self.port.propose(command)
+        if index == 0:
+            return False
+        self._open[about] = index
+        return True
+
+
+def about_group(group: int) -> str:
+    return f"group {group}"
+
+
+def about_broker(broker: str) -> str:
+    return f"broker {broker}"

@@ -1,0 +1,21 @@
+"""How the root deals with groups: its patience, and whether homes go back by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+OFF: Final = "off"
+IDLE: Final = "idle"
+EAGER: Final = "eager"
+REBALANCES: Final = (OFF, IDLE, EAGER)
+
+
+@dataclass(frozen=True, slots=True)
+class RootSettings:
+    """``whole_patience_ms``: how long a whole copy has to show itself before one that has only what
+    is on disk takes over (G3). ``rebalance``: whether, and how readily, homes move back to the
+    brokers that brought the groups (G11)."""
+
+    whole_patience_ms: int = 3_000
+    rebalance: str = IDLE

@@ -1,0 +1,283 @@
+"""Takeover: at the root, who becomes the home of a group whose home is gone (G3).
+
+Sans-IO. Whoever drives it tells it of leases (``lease_live``, ``lease_over``), of its own office
+(``became_root`` once the root knows all that was committed, ``resigned``), of every change of the
+cluster state, of the answers to what it asks, and of time; it proposes through ``RootPort``.
+
+A group goes from
+
+    served      to  bereft     when its home was removed, has restarted or has lost its lease
+    bereft      to  served     when a whole member that is there is appointed, at once
+    bereft      to  asking     when no whole member came for `whole_patience`, or none can come
+    asking      to  served     when the copies that are there have answered: the best is appointed
+    bereft      to  served     when the last home registers anew and nobody else is in sync: the
+                               state itself appoints it (``Groups.restarted``)
+
+Whom it may appoint at all is not decided here alone: `AppointHome` is refused, when it is applied,
+for anybody who is neither an in-sync member nor the last home, and if epoch or set have changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from rhizome.cluster.commands import ROOT, WHOLE, AppointHome, Member, SetAway
+from rhizome.cluster.moves import Moves
+from rhizome.cluster.placement import Group, unavailable
+from rhizome.cluster.presence import Presence
+from rhizome.cluster.registry import BrokerRecord
+from rhizome.cluster.rootport import Motions, RootPort, about_broker, about_group
+from rhizome.cluster.rootsettings import RootSettings
+from rhizome.cluster.standings import Standing
+from rhizome.cluster.state import ClusterState
+
+NEVER_MS: Final = 1 << 62
+
+ORDER_PATIENCE_MS: Final = 200
+"""How long a new root lets a whole member wait for one that comes before it in the failover list
+and has not shown itself yet."""
+
+ANSWER_PATIENCE_MS: Final = 500
+"""How long copies have to say how far they are, before the others are compared without them."""
+
+
+@dataclass
+class Bereft:
+    """A group without a home, since when, and what the copies have answered.
+
+    ``asked``: whom, and when (last). Answers are of the incarnations that were asked.
+    """
+
+    epoch: int
+    since_ms: int
+    asked: dict[str, str] = field(default_factory=dict)
+    asked_ms: int = -1
+    standings: dict[str, Standing] = field(default_factory=dict)
+
+
+class Takeover:
+    """Invariant: while this broker is root, ``bereft`` has exactly the groups whose home may be
+    replaced; otherwise nothing is proposed."""
+
+    state: ClusterState
+    port: RootPort
+    settings: RootSettings
+    presence: Presence
+    moves: Moves
+    is_root: bool
+    now_ms: int
+    bereft: dict[int, Bereft]
+
+    def __init__(
+        self,
+        me: str,
+        incarnation: str,
+        state: ClusterState,
+        port: RootPort,
+        settings: RootSettings,
+        now_ms: int,
+    ) -> None:
+        self.state = state
+        self.port = port
+        self.settings = settings
+        self.presence = Presence(me, incarnation, now_ms)
+        self.is_root = False
+        self.now_ms = now_ms
+        self.bereft = {}
+        self._motions = Motions(state, port)
+        self.moves = Moves(state, self._motions, self.presence, settings)
+        self._since_ms = now_ms
+
+    # --- inputs
+
+    def begin(self, now_ms: int) -> None:
+        """The time at which the inputs that follow come."""
+        self.now_ms = now_ms
+
+    def lease_live(self, name: str, incarnation: str) -> None:
+        self.presence.heard(name, incarnation, True, self.now_ms)
+        self._tend()
+
+    def lease_over(self, name: str, incarnation: str) -> None:
+        """May come before ``became_root``: the office began with what is known of the last one."""
+        self.presence.heard(name, incarnation, False, self.now_ms)
+        self._tend()
+
+    def became_root(self) -> None:
+        """The root's first entry is committed: the state has all that earlier roots committed."""
+        self.is_root = True
+        self._since_ms = self.now_ms
+        self._tend()
+
+    def resigned(self) -> None:
+        self.is_root = False
+        self.presence.clear()
+        self.bereft = {}
+        self._motions.clear()
+        self.moves.clear()
+
+    def state_changed(self) -> None:
+        """Entries were applied, or a snapshot."""
+        self._tend()
+
+    def standing(self, name: str, group: int, epoch: int, index: int) -> None:
+        """A broker's answer: how far its copy of a group is (`NO_COPY`: it can't be home)."""
+        case = self.bereft.get(group)
+        if case is not None and name in case.asked:
+            case.standings[name] = Standing(epoch, index)
+            self._tend()
+
+    def tick(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self._tend()
+
+    def deadline_ms(self) -> int:
+        """When ``tick`` is due at the latest."""
+        deadline = NEVER_MS
+        for case in self.bereft.values():
+            for due_ms in (
+                self._since_ms + ORDER_PATIENCE_MS,
+                case.since_ms + self.settings.whole_patience_ms,
+                case.asked_ms + ANSWER_PATIENCE_MS,
+            ):
+                if self.now_ms < due_ms < deadline:
+                    deadline = due_ms
+        return min(deadline, self.moves.deadline_ms(self.now_ms)) if self.is_root else NEVER_MS
+
+    # --- for people
+
+    def reason(self, group_id: int) -> str:
+        """Why a group is unavailable; empty if it isn't."""
+        group = self.state.groups.groups.get(group_id)
+        return "" if group is None else unavailable(group, self.state.registry)
+
+    # --- deciding
+
+    def _tend(self) -> None:
+        if not self.is_root:
+            return
+        self._note_absence()
+        for group in list(self.state.groups.groups.values()):
+            if self.presence.has_lost_home(group, self.state.registry):
+                self._tend_bereft(group)
+            else:
+                self.bereft.pop(group.id, None)
+        for number in [each for each in self.bereft if each not in self.state.groups.groups]:
+            del self.bereft[number]
+        self.moves.tend(self.now_ms, bool(self.bereft))
+
+    def _note_absence(self) -> None:
+        """Keep the state's word for who is away true: new queues go to those who are there."""
+        for broker in self.state.registry.brokers.values():
+            if not broker.votes() or not broker.incarnation:
+                continue
+            over = self.presence.is_over(broker.name, broker.incarnation)
+            if broker.away != over and (over or self.presence.is_here(broker)):
+                command = SetAway(broker.name, broker.incarnation, over)
+                self._motions.propose(about_broker(broker.name), command)
+
+    def _tend_bereft(self, group: Group) -> None:
+        case = self.bereft.get(group.id)
+        if case is None or case.epoch != group.epoch:
+            case = Bereft(group.epoch, self.now_ms)
+            self.bereft[group.id] = case
+        if group.local or self._motions.is_open(about_group(group.id)):
+            return  # G9: nobody but its broker, which the state appoints when it is back
+        chosen = self._choose_whole(group) or self._choose_disk(group, case)
+        if chosen is not None:
+            self._motions.propose(
+                about_group(group.id),
+                AppointHome(group.id, chosen.name, chosen.incarnation, group.epoch, group.version),
+            )
+
+    # --- whole members
+
+    def _choose_whole(self, group: Group) -> BrokerRecord | None:
+        """The first whole member that is there, in the order of preference; None for now if one
+        before it may still show itself."""
+        waits = self.now_ms < self._since_ms + ORDER_PATIENCE_MS
+        for member in self._in_order(group):
+            if member.copy != WHOLE:
+                continue
+            if self.presence.has_member(member, self.state.registry):
+                return self.state.registry.brokers[member.broker]
+            if waits and not self.presence.is_over(member.broker, member.incarnation):
+                return None
+        return None
+
+    def _in_order(self, group: Group) -> list[Member]:
+        """Those that stay before those that are to stop; where the home follows the root, the root
+        first (R14); then by the failover list, then by seniority."""
+        brokers = self.state.registry.brokers
+        follows = self.state.settings.placement == ROOT
+        ranked = []
+        for member in group.in_sync:
+            broker = brokers.get(member.broker)
+            if broker is None:
+                continue
+            name = broker.name
+            place = group.failover.index(name) if name in group.failover else len(group.failover)
+            first = follows and name == self.presence.me
+            ranked.append((broker.draining, not first, place, broker.seniority, member))
+        return [member for *_, member in sorted(ranked, key=lambda each: each[:4])]
+
+    # --- members that have only what was on disk
+
+    def _choose_disk(self, group: Group, case: Bereft) -> BrokerRecord | None:
+        """The best of the copies on disk, the old home's included, if no whole one can be had.
+
+        Each of them has everything confirmed persistent; the best has most of the rest.
+        """
+        if not group.in_sync:
+            return None
+        able, complete = self._on_disk(group)
+        if not able:
+            return None
+        if not complete and self.now_ms < case.since_ms + self.settings.whole_patience_ms:
+            return None
+        return self._best(group, case, able)
+
+    def _on_disk(self, group: Group) -> tuple[list[BrokerRecord], bool]:
+        """Who has a copy on disk and is there; and whether these are all that there are."""
+        registry = self.state.registry
+        able: list[BrokerRecord] = []
+        complete = True
+        for member in self._in_order(group):
+            if member.copy != WHOLE and self.presence.has_member(member, registry):
+                able.append(registry.brokers[member.broker])
+            else:
+                complete = False
+        last = registry.brokers.get(group.home)
+        if last is not None:
+            if last.incarnation != group.incarnation and self.presence.is_here(last):
+                able.append(last)
+            else:
+                complete = False
+        return able, complete
+
+    def _best(self, group: Group, case: Bereft, able: list[BrokerRecord]) -> BrokerRecord | None:
+        unasked = [each for each in able if case.asked.get(each.name) != each.incarnation]
+        for broker in unasked:
+            case.asked[broker.name] = broker.incarnation
+            case.standings.pop(broker.name, None)
+            case.asked_ms = self.now_ms
+        for broker in unasked:
+            self.port.ask_standing(broker.name, [group.id])
+        answered = [each for each in able if each.name in case.standings]
+        if len(answered) < len(able) and self.now_ms < case.asked_ms + ANSWER_PATIENCE_MS:
+            return None
+        usable = [each for each in answered if case.standings[each.name].is_usable()]
+        if not usable:
+            if self.now_ms >= case.asked_ms + ANSWER_PATIENCE_MS:
+                case.asked = {}  # ask again
+            return None
+        return max(usable, key=lambda each: case.standings[each.name])
+
+
+def preference(state: ClusterState, me: str, incarnation: str, root: str) -> int:
+    """For how many groups of a root this broker is in sync, should that root be lost (R5)."""
+    return sum(
+        group.home == root and group.is_whole(me, incarnation)
+        for group in state.groups.groups.values()
+    )

@@ -1,0 +1,137 @@
+"""A root without a cluster around it: a cluster state, leases that come and go, and a log that
+applies what is proposed when it is told to."""
+
+from __future__ import annotations
+
+from rhizome.cluster.commands import WHOLE, ClusterCommand, Member, SetInSync
+from rhizome.cluster.placement import Group
+from rhizome.cluster.rootport import UNKNOWN
+from rhizome.cluster.rootsettings import RootSettings
+from rhizome.cluster.standings import Standing
+from rhizome.cluster.takeover import Takeover
+from tests.unit.cluster.state.machines import Machine, make_machine, register
+
+START_MS = 1_000
+
+
+class Port:
+    """Keeps what is proposed and asked for."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.log: list[ClusterCommand] = []
+        self.asked: list[tuple[str, list[int]]] = []
+        self.heirs: list[str] = []
+        self.records: dict[int, int] = {}
+        self.has_room = True
+
+    def propose(self, command: ClusterCommand) -> int:
+        if not self.has_room:
+            return 0
+        self.log.append(command)
+        return self.machine.state.index + len(self.log)
+
+    def ask_standing(self, broker: str, groups: list[int]) -> None:
+        self.asked.append((broker, groups))
+
+    def hand_over(self, broker: str) -> None:
+        self.heirs.append(broker)
+
+    def records_of(self, group: int) -> int:
+        return self.records.get(group, UNKNOWN)
+
+
+class Stage:
+    """``me`` is the root; brokers are b1, b2, ...; the home of group N is bN to begin with."""
+
+    def __init__(self, *brokers: str, me: str = "b1", settings: RootSettings | None = None) -> None:
+        self.machine = make_machine(*brokers)
+        self.state = self.machine.state
+        self.port = Port(self.machine)
+        self.now_ms = START_MS
+        self.root = Takeover(
+            me, f"{me}.1", self.state, self.port, settings or RootSettings(), self.now_ms
+        )
+        self.applied: list[ClusterCommand] = []
+
+    # --- what happens
+
+    def elect(self, *live: str) -> Stage:
+        """The root takes office; these brokers, in their first incarnations, have leases."""
+        self.root.became_root()
+        for name in live:
+            self.live(name)
+        self.settle()
+        return self
+
+    def live(self, name: str, incarnation: str = "") -> None:
+        self.root.lease_live(name, incarnation or self.incarnation(name))
+        self.settle()
+
+    def over(self, name: str, incarnation: str = "") -> None:
+        self.root.lease_over(name, incarnation or self.incarnation(name))
+        self.settle()
+
+    def restart(self, name: str, start: int, live: bool = True) -> None:
+        """A broker registers a new incarnation, and gets a lease."""
+        old = self.incarnation(name)
+        self.root.lease_over(name, old)
+        self.do(register(name, f"{name}.{start}"))
+        if live:
+            self.live(name)
+
+    def do(self, *commands: ClusterCommand) -> None:
+        """Somebody else's commands are committed."""
+        self.settle()
+        for command in commands:
+            self.machine.done(command)
+            self.root.state_changed()
+        self.settle()
+
+    def settle(self) -> None:
+        """Commit and apply whatever is in the log."""
+        while self.port.log:
+            command = self.port.log.pop(0)
+            self.machine.feed(command)
+            self.applied.append(command)
+            self.root.state_changed()
+
+    def wait(self, ms: int) -> None:
+        """Time passes in small steps."""
+        for _ in range(0, ms, 50):
+            self.now_ms += 50
+            self.root.tick(self.now_ms)
+            self.settle()
+
+    def answer(self, name: str, group: int, epoch: int, index: int) -> None:
+        self.root.standing(name, group, epoch, index)
+        self.settle()
+
+    def answer_all(self, standings: dict[str, Standing]) -> None:
+        """Answer what was asked so far."""
+        asked, self.port.asked = self.port.asked, []
+        for name, groups in asked:
+            for group in groups:
+                if name in standings:
+                    self.answer(name, group, standings[name].epoch, standings[name].index)
+
+    # --- what is so
+
+    def incarnation(self, name: str) -> str:
+        return self.state.registry.get(name).incarnation
+
+    def group(self, number: int = 1) -> Group:
+        return self.state.groups.groups[number]
+
+    def home(self, number: int = 1) -> tuple[str, str, int]:
+        group = self.group(number)
+        return (group.home, group.incarnation, group.epoch)
+
+    def sync(self, number: int, *names: str, copy: str = WHOLE) -> None:
+        """Set the in-sync members of a group, in their present incarnations."""
+        group = self.group(number)
+        members = tuple(Member(name, self.incarnation(name), copy) for name in names)
+        self.do(SetInSync(number, members, group.epoch, group.version))
+
+    def names(self, number: int = 1) -> list[tuple[str, str]]:
+        return [(each.broker, each.copy) for each in self.group(number).in_sync]
