@@ -6,10 +6,11 @@
     u32 n | n * (u16 group, u32 epoch, u64 index, u8 1 if its copy is not whole,
                  u32 m, m * (u32 epoch, u64 first index),
                  u32 k, k * (u64 origin, u64 last number))
-    u32 n | n * (u32 queue id, u64 sequence, u16 length, producer)
     u32 n | n * (u64 segment, u64 references ever made to it)
     u32 n | n * (u32 queue id, u16 group, i64 content bytes (-1: unknown),
                  u32 m, m * (u64 index, u32 delivery count),
+                 u32 length, what it has accepted (seen.py; empty: nothing that it would know again)
+                 u32 m, m * (u8 priority, u64 index up to which messages were delivered),
                  u32 k, k * (u8 priority, u64 length, packed index))
     u32 crc of all of this
 
@@ -31,8 +32,9 @@ from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import SPILL_SEGMENT_FIRST
 from rhizome.journal.records import crc32c
 from rhizome.journal.scan import QueueReplay, Replay, merged
+from rhizome.journal.seen import Seen, unpack_seen
 
-CHECKPOINT_VERSION: Final = 2
+CHECKPOINT_VERSION: Final = 3
 CHECKPOINT_MAGIC: Final = b"RHIZCKP\0"
 CHECKPOINT_PREFIX: Final = "checkpoint-"
 CHECKPOINTS_KEPT: Final = 2
@@ -41,7 +43,6 @@ _HEADER: Final = struct.Struct(">8sIBBH16sQ")
 _GROUP: Final = struct.Struct(">HIQB")
 _START: Final = struct.Struct(">IQ")
 _ORIGIN: Final = struct.Struct(">QQ")
-_WATERMARK: Final = struct.Struct(">IQH")
 _SEGMENT: Final = struct.Struct(">QQ")
 _QUEUE: Final = struct.Struct(">IHq")
 _COUNT: Final = struct.Struct(">QI")
@@ -56,6 +57,8 @@ class _QueuePart:
     group: int
     content_bytes: int
     delivery_counts: dict[int, int]
+    seen: bytes
+    shown: dict[int, int]
     parts: list[tuple[int, bytes]] = field(default_factory=list)
 
 
@@ -74,7 +77,6 @@ class CheckpointBuilder:
         self.live: dict[int, int] = {}
         self._state = b""
         self._groups: list[bytes] = []
-        self._watermarks: list[bytes] = []
         self._segments: list[bytes] = []
         self._queues: list[_QueuePart] = []
 
@@ -102,9 +104,6 @@ class CheckpointBuilder:
         packed.extend(_ORIGIN.pack(*item) for item in origins.items())
         self._groups.append(b"".join(packed))
 
-    def watermark(self, queue_id: int, producer: bytes, sequence: int) -> None:
-        self._watermarks.append(_WATERMARK.pack(queue_id, sequence, len(producer)) + producer)
-
     def segment(self, segment: int, references_ever: int) -> None:
         self._segments.append(_SEGMENT.pack(segment, references_ever))
 
@@ -114,12 +113,19 @@ class CheckpointBuilder:
         group: int,
         content_bytes: int = -1,
         delivery_counts: dict[int, int] | None = None,
+        seen: Seen | None = None,
+        shown: dict[int, int] | None = None,
     ) -> None:
         """Begin a queue. `content_bytes` sums its persistent messages; -1 makes recovery
-        read them.
+        read them. `seen`: what it has accepted (L5); `shown`: by priority, up to which index
+        messages were delivered.
         """
-        counts = delivery_counts or {}
-        self._queues.append(_QueuePart(queue_id, group, content_bytes, counts))
+        packed = b"" if seen is None or seen.is_empty() else seen.packed()
+        self._queues.append(
+            _QueuePart(
+                queue_id, group, content_bytes, delivery_counts or {}, packed, dict(shown or {})
+            )
+        )
 
     def entries(self, priority: int, index: PagedIndex) -> None:
         """Live messages of this queue in a PagedIndex."""
@@ -156,7 +162,7 @@ class CheckpointBuilder:
             _U64.pack(len(self._state)),
             self._state,
         ]
-        for packed in (self._groups, self._watermarks, self._segments):
+        for packed in (self._groups, self._segments):
             found.append(_U32.pack(len(packed)))
             found.extend(packed)
         found.append(_U32.pack(len(self._queues)))
@@ -175,6 +181,10 @@ def _queue_pieces(queue: _QueuePart) -> list[bytes]:
         _U32.pack(len(queue.delivery_counts)),
     ]
     found.extend(_COUNT.pack(*item) for item in queue.delivery_counts.items())
+    found.append(_U32.pack(len(queue.seen)))
+    found.append(queue.seen)
+    found.append(_U32.pack(len(queue.shown)))
+    found.extend(_PART.pack(*item) for item in queue.shown.items())
     found.append(_U32.pack(len(queue.parts)))
     for priority, data in queue.parts:
         found.append(_PART.pack(priority, len(data)))
@@ -233,7 +243,6 @@ def decode(name: str, data: bytes, store_uuid: bytes) -> Checkpoint:
     snapshot = reader.take(reader.number(_U64))
     replay = Replay()
     _read_groups(reader, replay)
-    _read_watermarks(reader, replay)
     for _ in range(reader.number(_U32)):
         segment, references = reader.numbers(_SEGMENT)
         replay.totals[segment] = references
@@ -257,12 +266,6 @@ def _read_groups(reader: _Reader, replay: Replay) -> None:
             group.origins[origin] = last
 
 
-def _read_watermarks(reader: _Reader, replay: Replay) -> None:
-    for _ in range(reader.number(_U32)):
-        queue_id, sequence, length = reader.numbers(_WATERMARK)
-        replay.watermarks[(queue_id, reader.take(length))] = sequence
-
-
 def _read_queue(reader: _Reader, replay: Replay) -> None:
     queue_id, group, content_bytes = reader.numbers(_QUEUE)
     queue = QueueReplay(queue_id, group)
@@ -270,6 +273,12 @@ def _read_queue(reader: _Reader, replay: Replay) -> None:
     for _ in range(reader.number(_U32)):
         index, count = reader.numbers(_COUNT)
         queue.delivery_counts[index] = count
+    packed = reader.take(reader.number(_U32))
+    if packed:
+        queue.seen = unpack_seen(packed, 0)
+    for _ in range(reader.number(_U32)):
+        priority, index = reader.numbers(_PART)
+        queue.shown[priority] = index
     levels: dict[int, list[PagedIndex]] = {}
     for _ in range(reader.number(_U32)):
         priority, length = reader.numbers(_PART)

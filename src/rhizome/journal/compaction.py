@@ -29,7 +29,7 @@ from typing import Final
 
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import Journal
-from rhizome.journal.records import FLAG_ORIGIN, StoredMessage
+from rhizome.journal.records import FLAG_IDENTITY, FLAG_ORIGIN, StoredMessage
 from rhizome.journal.segments import SegmentCount
 
 LIVE_PERCENT_MAX: Final = 25
@@ -71,7 +71,7 @@ def apply(
     """Append `messages`, read at the plan's positions, again; returns how many were moved.
 
     What has left the index since it was planned (delivered, dropped) stays where it is. Origins
-    stay behind: the checkpoint that lets the old segment go holds their numbers.
+    and identities stay behind: the checkpoint that lets the old segment go holds them.
     """
     moves: dict[int, int] = {}
     for (index, position), message in zip(relocation.entries, messages, strict=True):
@@ -87,7 +87,7 @@ def apply(
             message.arrived_ms,
             message.expiration_ms,
             message.priority,
-            message.flags & ~FLAG_ORIGIN,
+            message.flags & ~(FLAG_ORIGIN | FLAG_IDENTITY),
             message.content,
         )
         journal.release(position)

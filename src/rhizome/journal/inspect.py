@@ -14,6 +14,7 @@ from rhizome.journal.checkpoint import checkpoint_names, decode
 from rhizome.journal.errors import CorruptRecord, CorruptStore
 from rhizome.journal.files import DiskFiles, Files
 from rhizome.journal.records import (
+    FLAG_IDENTITY,
     FLAG_ORIGIN,
     KIND_DEQUEUE,
     KIND_ENQUEUE,
@@ -23,20 +24,22 @@ from rhizome.journal.records import (
     KIND_NUMBER,
     KIND_PURGE,
     KIND_REQUEUE,
+    KIND_SHOWN,
     KIND_STATE,
     KIND_TX,
     KIND_WATERMARK,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     check_record,
+    identity_offset,
     origin_at,
     parse_message,
     segment_header_fault,
-    u16_at,
     u32_at,
 )
 from rhizome.journal.recovery import Corruption, Recovered, recover
 from rhizome.journal.scan import find_record
+from rhizome.journal.seen import identity_at, unpack_seen
 from rhizome.journal.store import Identity, load_identity
 
 CONTENT_SHOWN_BYTES_MAX: Final = 64
@@ -219,6 +222,10 @@ def _message_fields(buffer: bytes, offset: int, contents: bool) -> Row:
     }
     if message.flags & FLAG_ORIGIN:
         fields.update(_origin_fields(buffer, int(origin_at(buffer, offset))))
+    if message.flags & FLAG_IDENTITY:
+        identity = identity_at(buffer, identity_offset(buffer, offset))
+        fields.update(producer=identity.producer, sequence=int(identity.sequence))
+        fields.update(message_id=identity.message_id)
     return fields
 
 
@@ -240,6 +247,10 @@ def _queue_fields(kind: int, buffer: bytes, at: int) -> Row:
     elif kind == KIND_PURGE:
         row["up_to"] = int(read_i64_be(buffer, at + 4))
     elif kind == KIND_WATERMARK:
-        row["sequence"] = int(read_i64_be(buffer, at + 4))
-        row["producer"] = buffer[at + 14 : at + 14 + int(u16_at(buffer, at + 12))]
+        seen = unpack_seen(buffer, at + 4)
+        row["producers"] = {name: int(mark.last) for name, mark in seen.producers.items()}
+        row["message_ids"] = len(seen.ids)
+    elif kind == KIND_SHOWN:
+        row["priority"] = buffer[at + 4]
+        row["up_to"] = int(read_i64_be(buffer, at + 5))
     return row

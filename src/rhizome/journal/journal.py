@@ -60,7 +60,6 @@ from rhizome.journal.records import (
     requeue_record,
     segment_header,
     state_record,
-    watermark_record,
 )
 from rhizome.journal.segments import SegmentCount
 
@@ -274,18 +273,6 @@ class Journal:
     def epoch(self, group: i64, epoch: i64, index: i64) -> i64:
         """An epoch begins: messages of the group at or above `index` so far are void."""
         return self._append(bare_record(KIND_EPOCH, group, epoch, index))
-
-    def watermark(
-        self,
-        group: i64,
-        epoch: i64,
-        queue_id: i64,
-        producer: bytes,
-        sequence: i64,
-        index: i64 = 0,
-    ) -> i64:
-        """The highest accepted sequence of a producer at a queue."""
-        return self._append(watermark_record(group, epoch, index, queue_id, producer, sequence))
 
     def append_raw(self, data: bytes, references: i64, records: i64 = 1) -> i64:
         """Whole records that were made elsewhere, in one piece; returns the position of the first.

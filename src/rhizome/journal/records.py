@@ -4,6 +4,7 @@
              | payload
     ENQUEUE  u64 arrived ms | i64 expiration ms | u8 priority | u8 0 | u16 n | n * u32 queue id
     MOVED    | u16 length, route tail | u32 length, content | FLAG_ORIGIN: u64 origin, u64 number
+             | FLAG_IDENTITY: what the queues know the message by (seen.py)
     DEQUEUE  u32 queue id | u32 n | n * (u64 first index | u32 count)
     REQUEUE  u32 queue id | u64 message index | u32 delivery count
     PURGE    u32 queue id | u64 up to this message index, inclusive
@@ -11,11 +12,12 @@
     TX       whole records, each with its own header and crc
     STATE    a command to the state machine, opaque here
     EPOCH    nothing: epoch `epoch` of `group` begins at `index`; messages from there on are void
-    WATER    u32 queue id | u64 sequence | u16 length, producer
+    WATER    u32 queue id | what the queue has accepted, packed (seen.py): replaces what was known
     SYNCED   nothing: when this was written, all before position `index` had been synced
     END      nothing: the segment is complete
     NUMBER   u64 origin | u64 number: the last number taken from an origin; 0 forgets the origin
     INSTALL  u8 1: the copy of `group` is being made from here on, not eligible; 0: it is whole
+    SHOWN    u32 queue id | u8 priority | u64 message index: all up to it were delivered once
 
 An origin is an incarnation of an edge (A1); 0 is none. FLAG_DURABLE says that a record of a group
 belongs into the journal of each of its copies; without it a copy keeps a message in its spill and
@@ -69,10 +71,12 @@ KIND_SYNCED: Final = 11
 KIND_END: Final = 12
 KIND_NUMBER: Final = 13
 KIND_INSTALL: Final = 14
-KIND_LAST: Final = 14
+KIND_SHOWN: Final = 15
+KIND_LAST: Final = 15
 
 FLAG_DURABLE: Final = 1
 FLAG_ORIGIN: Final = 2
+FLAG_IDENTITY: Final = 4
 
 KIND_NAMES: Final = [
     "unwritten",
@@ -90,6 +94,7 @@ KIND_NAMES: Final = [
     "end",
     "number",
     "install",
+    "shown",
 ]
 
 SEGMENT_HEADER_BYTES: Final = 64
@@ -239,11 +244,15 @@ def enqueue_record(
     content: bytes,
     origin: i64 = 0,
     number: i64 = 0,
+    identity: bytes = b"",
 ) -> bytes:
-    """A message taken by `queue_ids`, the `number`-th of `origin` unless that is 0 (A1)."""
+    """A message taken by `queue_ids`, the `number`-th of `origin` unless that is 0 (A1); they know
+    it again by its packed `identity` (L5)."""
     writer = BytesWriter()
     if origin != 0:
         flags |= FLAG_ORIGIN
+    if len(identity) > 0:
+        flags |= FLAG_IDENTITY
     put_checked_header(writer, KIND_ENQUEUE, flags, group, epoch, index)
     put_message_meta(writer, arrived_ms, expiration_ms, priority, queue_ids, tail, len(content))
     parts = [writer.getvalue(), content]
@@ -252,6 +261,8 @@ def enqueue_record(
         write_i64_be(writer, origin)
         write_i64_be(writer, number)
         parts.append(writer.getvalue())
+    if len(identity) > 0:
+        parts.append(identity)
     return joined_record(parts)
 
 
@@ -377,20 +388,31 @@ def drop_queue_record(group: i64, epoch: i64, index: i64, queue_id: i64, flags: 
 
 
 def watermark_record(
+    group: i64, epoch: i64, index: i64, queue_id: i64, packed: bytes, flags: i64 = 0
+) -> bytes:
+    """What a queue has accepted, as `Seen.packed` tells it."""
+    writer = BytesWriter()
+    put_checked_header(writer, KIND_WATERMARK, flags, group, epoch, index)
+    put_u32(writer, queue_id)
+    writer.write(packed)
+    return record(writer.getvalue())
+
+
+def shown_record(
     group: i64,
     epoch: i64,
     index: i64,
     queue_id: i64,
-    producer: bytes,
-    sequence: i64,
+    priority: i64,
+    message_index: i64,
     flags: i64 = 0,
 ) -> bytes:
+    """The messages of a priority were delivered up to an index."""
     writer = BytesWriter()
-    put_checked_header(writer, KIND_WATERMARK, flags, group, epoch, index)
+    put_checked_header(writer, KIND_SHOWN, flags, group, epoch, index)
     put_u32(writer, queue_id)
-    write_i64_be(writer, sequence)
-    put_u16(writer, len(producer))
-    writer.write(producer)
+    writer.append(int(priority))
+    write_i64_be(writer, message_index)
     return record(writer.getvalue())
 
 
@@ -517,10 +539,16 @@ def content_bytes_at(buffer: bytes, offset: i64) -> i64:
 
 
 def origin_at(buffer: bytes, offset: i64) -> i64:
-    """Where origin and number of the message record at `offset` are; it must have FLAG_ORIGIN."""
+    """Where origin and number of the message record at `offset` are, if it has FLAG_ORIGIN."""
     at: i64 = tail_at(buffer, offset)
     at += u16_at(buffer, at - 2)
     return at + 4 + u32_at(buffer, at)
+
+
+def identity_offset(buffer: bytes, offset: i64) -> i64:
+    """Where the identity of the message record at `offset` is; it must have FLAG_IDENTITY."""
+    at: i64 = origin_at(buffer, offset)
+    return at + ORIGIN_BYTES if u32_at(buffer, offset + 8) >> 16 & FLAG_ORIGIN != 0 else at
 
 
 def decode_run(

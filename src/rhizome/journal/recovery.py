@@ -54,6 +54,7 @@ from rhizome.journal.scan import (
     find_record,
     merged,
 )
+from rhizome.journal.seen import Seen
 from rhizome.journal.segments import SegmentCount
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
@@ -79,13 +80,19 @@ class Corruption:
 
 @dataclass
 class RecoveredQueue:
-    """The live messages of a queue: an index per priority, delivery counts of requeued ones."""
+    """The live messages of a queue: an index per priority, delivery counts of requeued ones.
+
+    `seen`: what it has accepted (L5); `shown`: by priority, up to which index messages were
+    delivered.
+    """
 
     queue_id: int
     group: int
     levels: dict[int, PagedIndex]
     delivery_counts: dict[int, int]
     content_bytes: int
+    seen: Seen | None = None
+    shown: dict[int, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -106,7 +113,6 @@ class Recovered:
     commands: list[tuple[int, bytes]] = field(default_factory=list)
     queues: dict[int, RecoveredQueue] = field(default_factory=dict)
     groups: dict[int, GroupReplay] = field(default_factory=dict)
-    watermarks: dict[tuple[int, bytes], int] = field(default_factory=dict)
     segments: list[SegmentCount] = field(default_factory=list)
     next_segment: int = 1
     clean: bool = False
@@ -303,7 +309,6 @@ class _Recovery:
         found = Recovered(
             commands=replay.commands,
             groups=replay.groups,
-            watermarks=replay.watermarks,
             records=int(replay.records),
             torn_bytes=self.torn_bytes,
             corruptions=self.corruptions,
@@ -326,7 +331,13 @@ class _Recovery:
         for level in levels.values():
             level.forget_sizes()
         return RecoveredQueue(
-            int(queue.queue_id), int(queue.group), levels, queue.delivery_counts, content_bytes
+            int(queue.queue_id),
+            int(queue.group),
+            levels,
+            queue.delivery_counts,
+            content_bytes,
+            queue.seen,
+            queue.shown,
         )
 
     def _content_bytes(self, queue: QueueReplay) -> int:

@@ -8,6 +8,8 @@ Records are applied in the order of the journal. The rules, which the broker mus
 - DEQUEUE, PURGE, DROP_QUEUE and EPOCH only ever end the life of messages that an earlier record of
   the journal (or the checkpoint) brought to life;
 - the number of an origin (A1) only rises with messages; a NUMBER sets it whatever it was;
+- the identity in an ENQUEUE is accepted by each queue it names (L5); a WATER sets what a queue has
+  accepted whatever it was;
 - so the live set after the last record is right whatever prefix of the journal survived a crash.
 """
 
@@ -23,6 +25,8 @@ from rhizome.journal.records import (
     CHECK_BAD,
     CHECK_INCOMPLETE,
     CHECK_UNWRITTEN,
+    FLAG_DURABLE,
+    FLAG_IDENTITY,
     FLAG_ORIGIN,
     KIND_DEQUEUE,
     KIND_DROP_QUEUE,
@@ -35,6 +39,7 @@ from rhizome.journal.records import (
     KIND_NUMBER,
     KIND_PURGE,
     KIND_REQUEUE,
+    KIND_SHOWN,
     KIND_STATE,
     KIND_SYNCED,
     KIND_TX,
@@ -42,10 +47,12 @@ from rhizome.journal.records import (
     RECORD_HEADER_BYTES,
     check_record,
     content_bytes_at,
+    identity_offset,
     origin_at,
     u16_at,
     u32_at,
 )
+from rhizome.journal.seen import Seen, identity_at, unpack_seen
 
 INDEX_SPAN_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
@@ -61,7 +68,8 @@ class QueueReplay:
     """The live messages of one queue, in an index per priority.
 
     `content_bytes` is the sum for the messages that came from a checkpoint (-1: unknown); the sized
-    indexes hold the sums of the others.
+    indexes hold the sums of the others. `seen`: what it has accepted (L5). `shown`: by priority, up
+    to which index messages were delivered.
     """
 
     queue_id: i64
@@ -69,6 +77,8 @@ class QueueReplay:
     content_bytes: i64
     levels: dict[int, PagedIndex]
     delivery_counts: dict[int, int]
+    seen: Seen | None
+    shown: dict[int, int]
     _level: i64
     _index: PagedIndex
 
@@ -78,6 +88,8 @@ class QueueReplay:
         self.content_bytes = 0
         self.levels = {}
         self.delivery_counts = {}
+        self.seen = None
+        self.shown = {}
         self._level = -1
         self._index = PagedIndex(True)
 
@@ -110,6 +122,25 @@ class QueueReplay:
         gone = [index for index in self.delivery_counts if first <= i64(index) < end]
         for index in gone:
             del self.delivery_counts[index]
+
+    def accepted(self) -> Seen:
+        """What the queue has accepted, to be added to."""
+        if self.seen is None:
+            self.seen = Seen()
+        return self.seen
+
+    def truncate(self, index: i64) -> None:
+        """What the log has from an index on is void.
+
+        What was accepted there stays known: whoever is told to truncate gets the watermarks of the
+        home with what follows.
+        """
+        self.remove_range(index, INDEX_SPAN_MAX - index)
+        if self.seen is not None:
+            self.seen.truncate(index)
+        for priority in list(self.shown):
+            if i64(self.shown[priority]) >= index:
+                self.shown[priority] = int(index - 1)
 
     def count(self) -> i64:
         total: i64 = 0
@@ -168,7 +199,6 @@ class Replay:
 
     queues: dict[int, QueueReplay]
     groups: dict[int, GroupReplay]
-    watermarks: dict[tuple[int, bytes], int]
     commands: list[tuple[int, bytes]]
     totals: dict[int, int]
     records: i64
@@ -181,7 +211,6 @@ class Replay:
     def __init__(self) -> None:
         self.queues = {}
         self.groups = {}
-        self.watermarks = {}
         self.commands = []
         self.totals = {}
         self.records = 0
@@ -288,9 +317,27 @@ class Replay:
             queue.level(priority).append_sized(index, position, size)
             self.messages += 1
             at += 4
-        if u32_at(buffer, offset + 8) >> 16 & FLAG_ORIGIN:
+        flags: i64 = u32_at(buffer, offset + 8) >> 16
+        if flags & FLAG_ORIGIN != 0:
             at = origin_at(buffer, offset)
             self._group_replay.take_number(read_i64_be(buffer, at), read_i64_be(buffer, at + 8))
+        if flags & FLAG_IDENTITY != 0:
+            self._accept(buffer, offset, group)
+
+    def _accept(self, buffer: bytes, offset: i64, group: i64) -> None:
+        """The queues of a message record have accepted its identity."""
+        identity = identity_at(buffer, identity_offset(buffer, offset))
+        index: i64 = read_i64_be(buffer, offset + 16)
+        arrived_ms: i64 = read_i64_be(buffer, offset + 24)
+        # A home without copies leaves the flag out; then what is here is in its journal.
+        word: i64 = u32_at(buffer, offset + 8)
+        on_disk = group == 0 or word >> 16 & FLAG_DURABLE != 0
+        at: i64 = offset + 44
+        end: i64 = at + u16_at(buffer, offset + 42) * 4
+        while at < end:
+            seen = self.queue(u32_at(buffer, at), group).accepted()
+            seen.take(index, on_disk, identity, arrived_ms)
+            at += 4
 
     def _dequeue(self, buffer: bytes, at: i64) -> None:
         queue = self.queues.get(int(u32_at(buffer, at)))
@@ -324,12 +371,13 @@ class Replay:
         queue_id = int(u32_at(buffer, at))
         queue = self.queues.get(queue_id)
         if kind == KIND_WATERMARK:
-            producer = buffer[at + 14 : at + 14 + u16_at(buffer, at + 12)]
-            self.watermarks[(queue_id, producer)] = read_i64_be(buffer, at + 4)
+            self.queue(queue_id, self._group).seen = unpack_seen(buffer, at + 4)
         elif kind == KIND_DROP_QUEUE:
             self._drop_queue(queue_id)
         elif queue is None:
             return
+        elif kind == KIND_SHOWN:
+            queue.shown[buffer[at + 4]] = read_i64_be(buffer, at + 5)
         elif kind == KIND_REQUEUE:
             queue.delivery_counts[int(read_i64_be(buffer, at + 4))] = u32_at(buffer, at + 12)
         elif kind == KIND_PURGE:
@@ -338,8 +386,6 @@ class Replay:
     def _drop_queue(self, queue_id: int) -> None:
         self.queues.pop(queue_id, None)
         self._queue = QueueReplay(-1, 0)
-        for key in [key for key in self.watermarks if key[0] == queue_id]:
-            del self.watermarks[key]
 
     def _begin_epoch(self, group: i64, epoch: i64, index: i64) -> None:
         known = self.group(group)
@@ -349,7 +395,7 @@ class Replay:
         known.starts.append((int(epoch), int(index)))
         for queue in self.queues.values():
             if queue.group == group:
-                queue.remove_range(index, INDEX_SPAN_MAX - index)
+                queue.truncate(index)
 
 
 def merged(indexes: list[PagedIndex]) -> PagedIndex:

@@ -20,8 +20,9 @@ from rhizome.journal import compaction
 from rhizome.journal.checkpoint import CheckpointBuilder
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import Chunk, Journal
-from rhizome.journal.records import decode_message
+from rhizome.journal.records import decode_message, enqueue_record
 from rhizome.journal.recovery import Recovered, recover
+from rhizome.journal.seen import Identity, Seen
 from tests.unit.journal.crashing import CrashingFiles
 
 UUID = bytes(range(16))
@@ -35,7 +36,7 @@ class State:
 
     queues: dict[int, dict[int, Body]] = field(default_factory=dict)
     commands: list[bytes] = field(default_factory=list)
-    watermarks: dict[tuple[int, bytes], int] = field(default_factory=dict)
+    accepted: dict[int, set[int]] = field(default_factory=dict)
 
     def live(self) -> dict[int, dict[int, Body]]:
         return {queue: bodies for queue, bodies in self.queues.items() if bodies}
@@ -55,6 +56,7 @@ class Machine:
         for queue in recovered.queues.values():
             for priority, level in queue.levels.items():
                 self.paged[(queue.queue_id, priority)] = level
+        self.seen = {q.queue_id: q.seen for q in recovered.queues.values() if q.seen is not None}
         group = recovered.groups.get(0)
         self.next_index = int(group.index) + 1 if group else 1
         self.sizes = dict(content_sizes(recovered, files))
@@ -72,6 +74,11 @@ class Machine:
         content = b"%d" % index + bytes([index % 251 + 1]) * size
         ids = sorted(queues)
         position = self.journal.enqueue(0, 1, index, ids, b"\0\0", 5, -1, priority, 1, content)
+        self._enqueued(ids, index, position, content, priority)
+
+    def _enqueued(
+        self, ids: list[int], index: int, position: int, content: bytes, priority: int
+    ) -> None:
         for queue in ids:
             self.state.queues.setdefault(queue, {})[index] = (crc32(content), priority, 0)
             self.sizes[index] = len(content)
@@ -110,16 +117,25 @@ class Machine:
         self.journal.drop_queue(0, 1, queue)
         for index in list(self.state.queues.get(queue, {})):
             self._forget(queue, index)
-        for key in [key for key in self.state.watermarks if key[0] == queue]:
-            del self.state.watermarks[key]
+        self.state.accepted.pop(queue, None)
+        self.seen.pop(queue, None)
 
     def command(self, text: int) -> None:
         self.state.commands.append(b"command %d" % text)
         self.journal.state(len(self.state.commands), self.state.commands[-1])
 
-    def watermark(self, queue: int, sequence: int) -> None:
-        self.journal.watermark(0, 1, queue, b"producer", sequence)
-        self.state.watermarks[(queue, b"producer")] = sequence
+    def identified(self, queue: int, sequence: int) -> None:
+        """A message that its queue would know again."""
+        index = self.next_index
+        self.next_index += 1
+        content = b"%d" % index
+        identity = Identity(b"producer", sequence, b"")
+        record = enqueue_record(
+            0, 1, index, [queue], b"\0\0", 5, -1, 0, 1, content, identity=identity.packed()
+        )
+        self._enqueued([queue], index, self.journal.append_raw(record, 1), content, 0)
+        self.seen.setdefault(queue, Seen()).take(index, True, identity, 5)
+        self.state.accepted.setdefault(queue, set()).add(sequence)
 
     def transaction(self, queue: int, size: int) -> None:
         self.journal.begin_tx(0, 1, 0, size)
@@ -154,12 +170,10 @@ class Machine:
         builder = CheckpointBuilder(int(self.journal.end_position()), UUID)
         builder.state(b"\n".join(self.state.commands))
         builder.group(0, 1, self.next_index - 1)
-        for (queue, producer), sequence in self.state.watermarks.items():
-            builder.watermark(queue, producer, sequence)
         for queue, bodies in self.state.queues.items():
             size = sum(self.sizes[index] for index in bodies)
             counts = {index: body[2] for index, body in bodies.items() if body[2]}
-            builder.queue(queue, 0, size if queue % 2 else -1, counts)
+            builder.queue(queue, 0, size if queue % 2 else -1, counts, self.seen.get(queue))
             for (owner, priority), paged in self.paged.items():
                 if owner == queue:
                     # Some as an index, some as pairs, as for messages in memory.
@@ -193,7 +207,7 @@ class Machine:
         name, a, b, c = operation
         if name == "enqueue":
             self.enqueue({a, b % 4}, c, b % 2)
-        elif name in ("dequeue", "requeue", "watermark", "transaction"):
+        elif name in ("dequeue", "requeue", "identified", "transaction"):
             getattr(self, name)(a, b + 1 if name != "transaction" else c)
         elif name in ("purge", "drop", "command"):
             getattr(self, name)(a)
@@ -236,7 +250,7 @@ def state_key(state: State) -> object:
     return (
         {queue: list(bodies.items()) for queue, bodies in sorted(state.live().items())},
         state.commands,
-        state.watermarks,
+        state.accepted,
     )
 
 
@@ -264,7 +278,12 @@ def observed(recovered: Recovered, files: CrashingFiles) -> object:
         assert queue.content_bytes == content_bytes
     snapshot = recovered.snapshot.split(b"\n") if recovered.snapshot else []
     commands = snapshot + [command for _, command in recovered.commands]
-    return (dict(sorted(queues.items())), commands, recovered.watermarks)
+    accepted = {
+        queue.queue_id: {n for n in range(10) if queue.seen.has_sequence(b"producer", n)}
+        for queue in recovered.queues.values()
+        if queue.seen is not None
+    }
+    return (dict(sorted(queues.items())), commands, accepted)
 
 
 SIZES = st.one_of(st.integers(0, 300), st.integers(1400, 6000))
@@ -274,7 +293,7 @@ OPERATIONS = st.lists(
         st.sampled_from(
             ["enqueue"] * 8
             + ["dequeue"] * 4
-            + ["requeue", "purge", "drop", "command", "watermark"]
+            + ["requeue", "purge", "drop", "command", "identified", "identified"]
             + ["transaction"] * 2
             + ["write"] * 3
             + ["sync"] * 2

@@ -24,8 +24,11 @@ from rhizome.journal.records import (
     install_record,
     number_record,
     segment_header_fault,
+    shown_record,
     tx_record,
+    watermark_record,
 )
+from rhizome.journal.seen import Identity, Seen
 
 UUID = bytes(range(16))
 GOLDEN = Path(__file__).parent / "golden" / "segment-v1.hex"
@@ -46,17 +49,22 @@ def every_kind() -> Journal:
     journal.epoch(2, 7, 1)
     tail = b"\x02ex\x03key"
     journal.enqueue(2, 7, 1, [5, 0xFFFFFFFE], tail, 1_700_000_000_000, -1, 9, 1, b"content")
-    journal.enqueue(2, 7, 2, [5], tail, 1_700_000_000_001, 60_000, 0, 0xFD, b"")
+    journal.enqueue(2, 7, 2, [5], tail, 1_700_000_000_001, 60_000, 0, 0xF9, b"")
     journal.dequeue(2, 7, 5, [12, 1, 2, 3, 10])
     journal.requeue(2, 7, 5, 2, 3)
     journal.purge(0xFFFF, 0xFFFFFFFF, 5, 1 << 62)
     journal.begin_tx(2, 7, 4)
-    journal.enqueue(2, 7, 5, [6], tail, 1, 2, 3, 4, b"in a transaction")
+    journal.enqueue(2, 7, 5, [6], tail, 1, 2, 3, 8, b"in a transaction")
     journal.dequeue(2, 7, 6, [5])
     journal.end_tx()
     journal.state(1, b"declare")
-    journal.watermark(2, 7, 5, b"producer", 1 << 40)
-    journal.moved(2, 7, 2, [5], tail, 1_700_000_000_001, 60_000, 0, 0xFD, b"")
+    seen = Seen()
+    for index, sequence in ((1, 1 << 40), (2, (1 << 40) + 1), (4, (1 << 40) + 3)):
+        identity = Identity(b"producer", sequence, b"id %d" % index)
+        identity.window = 2
+        seen.take(index, index == 1, identity, 1_700_000_000_000)
+    journal.append_raw(watermark_record(2, 7, 5, 5, seen.packed()), 0)
+    journal.moved(2, 7, 2, [5], tail, 1_700_000_000_001, 60_000, 0, 0xF9, b"")
     journal.drop_queue(2, 7, 6)
     numbered = enqueue_record(2, 7, 6, [5], tail, 1, 2, 3, FLAG_DURABLE, b"numbered", 0xFEDC, 12)
     journal.append_raw(numbered, 1)
@@ -67,6 +75,10 @@ def every_kind() -> Journal:
     ]
     journal.append_raw(tx_record(2, 7, 10, FLAG_DURABLE, inner), 2)
     journal.append_raw(install_record(2, 7, 10, True), 0)
+    known = Identity(b"producer", 77, b"id").packed()
+    both = enqueue_record(2, 7, 11, [5], tail, 1, 2, 3, FLAG_DURABLE, b"known", 0xFEDC, 15, known)
+    journal.append_raw(both, 1)
+    journal.append_raw(shown_record(2, 7, 12, 5, 9, 1 << 41, FLAG_DURABLE), 0)
     journal.synced(3 << 32 | 64)
     return journal
 
@@ -84,7 +96,8 @@ def test_golden_segment_reads_as_what_was_appended() -> None:
     assert [row["kind"] for row in rows] == [
         *("epoch", "enqueue", "enqueue", "dequeue", "requeue", "purge"),
         *("tx", "enqueue", "dequeue", "state", "watermark", "moved", "drop-queue"),
-        *("enqueue", "number", "tx", "enqueue", "dequeue", "install", "synced"),
+        *("enqueue", "number", "tx", "enqueue", "dequeue", "install"),
+        *("enqueue", "shown", "synced"),
     ]
     assert rows[13]["origin"] == rows[14]["origin"] == rows[16]["origin"] == "00000000fedc"
     assert (rows[13]["number"], rows[14]["number"], rows[16]["number"]) == (12, 13, 14)
@@ -97,7 +110,12 @@ def test_golden_segment_reads_as_what_was_appended() -> None:
     assert rows[5]["group"] == 0xFFFF
     assert rows[7]["tx"] == rows[6]["offset"]
     assert rows[9]["command"] == b"declare"
-    assert (rows[10]["sequence"], rows[10]["producer"]) == (1 << 40, b"producer")
+    assert rows[10]["producers"] == {b"producer": (1 << 40) + 3}
+    assert rows[10]["message_ids"] == 2
+    assert (rows[19]["number"], rows[19]["content"]) == (15, b"known")
+    known = [rows[19][name] for name in ("producer", "sequence", "message_id")]
+    assert known == [b"producer", 77, b"id"]
+    assert (rows[20]["queues"], rows[20]["priority"], rows[20]["up_to"]) == ([5], 9, 1 << 41)
     assert segment_header_fault(bytes(files.contents[3][:64]), 3, UUID) == ""
 
 

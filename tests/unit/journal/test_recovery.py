@@ -20,6 +20,7 @@ from rhizome.journal.records import (
     tx_record,
 )
 from rhizome.journal.recovery import Corruption, Recovered, recover
+from rhizome.journal.seen import Identity, Seen
 from tests.unit.journal.crashing import copy_of
 
 UUID = bytes(range(16))
@@ -184,8 +185,9 @@ def checkpoint(
     builder = CheckpointBuilder(int(journal.end_position()), UUID)
     builder.state(b"snapshot")
     builder.group(0, 3, 1000, [(1, 1), (3, 900)], {0xA: 9, 0xB: 5}, installing=True)
-    builder.watermark(1, b"producer", 77)
-    builder.queue(1, 0, 100 * len(paged), {2: 5})
+    seen = Seen()
+    seen.take(1, True, Identity(b"producer", 77, b""), 5)
+    builder.queue(1, 0, 100 * len(paged), {2: 5}, seen, {0: 12})
     builder.entries(0, paged)
     checkpoints.write(files, builder.pieces(clean))
     journal.checkpointed(builder.position, builder.references())
@@ -199,7 +201,10 @@ def test_a_checkpoint_brings_everything_back() -> None:
     recovered = recover(files, UUID)
     assert recovered.snapshot == b"snapshot"
     assert recovered.commands == [(2, b"later")]
-    assert recovered.watermarks == {(1, b"producer"): 77}
+    seen = recovered.queues[1].seen
+    assert seen is not None
+    assert (seen.has_sequence(b"producer", 77), seen.has_sequence(b"producer", 78)) == (True, False)
+    assert recovered.queues[1].shown == {0: 12}
     assert (recovered.groups[0].epoch, recovered.groups[0].index) == (3, 1000)
     assert recovered.groups[0].starts == [(1, 1), (3, 900)]
     assert recovered.groups[0].origins == {0xA: 9, 0xB: 5}

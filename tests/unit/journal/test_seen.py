@@ -1,0 +1,168 @@
+"""What a queue has accepted: watermarks of producers and windows of message ids (L5)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rhizome.journal.errors import CorruptRecord
+from rhizome.journal.records import drop_queue_record, enqueue_record, watermark_record
+from rhizome.journal.scan import Replay
+from rhizome.journal.seen import (
+    PRODUCERS_FORGOTTEN,
+    PRODUCERS_MAX,
+    SEQUENCE_WINDOW,
+    Identity,
+    Seen,
+    identity_at,
+    unpack_seen,
+)
+
+
+def taken(sequences: list[int]) -> Seen:
+    seen = Seen()
+    for index, sequence in enumerate(sequences, 1):
+        seen.take(index, True, Identity(b"p", sequence, b""), 0)
+    return seen
+
+
+def with_id(message_id: bytes, window: int) -> Identity:
+    identity = Identity(b"", 0, message_id)
+    identity.window = window
+    return identity
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(0, 40), st.integers(0, 3 * SEQUENCE_WINDOW)), min_size=1, max_size=60
+    )
+)
+def test_within_the_window_exactly_what_was_accepted_is_a_duplicate(sequences: list[int]) -> None:
+    seen = Seen()
+    accepted: set[int] = set()
+    for index, sequence in enumerate(sequences, 1):
+        if not seen.has_sequence(b"p", sequence):
+            assert sequence not in accepted
+            seen.take(index, True, Identity(b"p", sequence, b""), 0)
+            accepted.add(sequence)
+    seen = unpack_seen(seen.packed(), 0)
+    for sequence in range(max(accepted) - SEQUENCE_WINDOW + 1, max(accepted) + 3):
+        assert seen.has_sequence(b"p", sequence) == (sequence in accepted)
+
+
+def test_what_was_left_out_is_acceptable_until_it_is_too_old() -> None:
+    seen = taken([1, 2, 4])
+    assert not seen.has_sequence(b"p", 3)
+    seen.take(10, True, Identity(b"p", 3 + SEQUENCE_WINDOW + 2, b""), 0)
+    assert seen.has_sequence(b"p", 3)
+
+
+def test_a_long_run_without_gaps_does_not_age_the_gap_before_it() -> None:
+    seen = taken([1, *range(3, 3 * SEQUENCE_WINDOW)])
+    assert not seen.has_sequence(b"p", 2)
+    assert seen.has_sequence(b"p", 1)
+
+
+def test_producers_do_not_know_each_other() -> None:
+    seen = taken([1, 2, 3])
+    assert seen.has_sequence(b"p", 3)
+    assert not seen.has_sequence(b"q", 3)
+
+
+def test_records_that_were_counted_are_passed_over() -> None:
+    seen = taken([1, 2, 3])
+    seen.take(2, True, Identity(b"q", 9, b""), 0)
+    assert not seen.has_sequence(b"q", 9)
+    seen.truncate(2)
+    seen.take(2, False, Identity(b"q", 9, b""), 0)
+    assert seen.has_sequence(b"q", 9)
+    assert (seen.index, seen.index_on_disk) == (2, 1)
+
+
+def test_producers_that_were_silent_for_longest_are_forgotten() -> None:
+    seen = Seen()
+    for number in range(PRODUCERS_MAX):
+        seen.take(number + 1, True, Identity(b"%d" % number, 1, b""), 0)
+    seen.take(PRODUCERS_MAX + 1, True, Identity(b"0", 2, b""), 0)
+    seen.take(PRODUCERS_MAX + 2, True, Identity(b"new", 1, b""), 0)
+    assert len(seen.producers) == PRODUCERS_MAX + 1 - PRODUCERS_FORGOTTEN
+    assert b"0" in seen.producers
+    assert b"new" in seen.producers
+    assert b"1" not in seen.producers
+
+
+def test_a_window_of_ids_forgets_the_oldest() -> None:
+    seen = Seen()
+    for index in range(1, 5):
+        seen.take(index, True, with_id(b"%d" % index, 3), 100 * index)
+    assert [n for n in range(1, 5) if seen.has_id(b"%d" % n, 0)] == [2, 3, 4]
+    assert not seen.has_id(b"2", 201)
+
+
+def test_ids_are_kept_in_the_order_of_acceptance() -> None:
+    seen = Seen()
+    for index, name in enumerate((b"a", b"b", b"a"), 1):
+        seen.take(index, False, with_id(name, 2), index)
+    seen = unpack_seen(b"before" + seen.packed(), 6)
+    seen.take(9, False, with_id(b"c", 2), 9)
+    assert list(seen.ids) == [b"a", b"c"]
+
+
+def test_ids_are_not_kept_where_nobody_looks_at_them() -> None:
+    seen = Seen()
+    seen.take(1, True, Identity(b"p", 1, b"some id"), 5)
+    assert seen.ids == {}
+
+
+def test_an_identity_comes_back_as_it_was() -> None:
+    identity = Identity("é".encode(), 1 << 60, b"id")
+    identity.window = 77
+    found = identity_at(b"xx" + identity.packed(), 2)
+    assert (found.producer, found.sequence) == ("é".encode(), 1 << 60)
+    assert (found.message_id, found.window) == (b"id", 77)
+
+
+def test_watermarks_of_an_unknown_version_are_refused() -> None:
+    with pytest.raises(CorruptRecord, match="version 9"):
+        unpack_seen(b"\x09" + Seen().packed()[1:], 0)
+
+
+def applied(*records: bytes) -> Replay:
+    replay = Replay()
+    for record in records:
+        replay.apply(record, 0, len(record), 1 << 32 | 64)
+    return replay
+
+
+def identified(index: int, sequence: int, origin: int = 0) -> bytes:
+    packed = Identity(b"p", sequence, b"").packed()
+    return enqueue_record(
+        4, 1, index, [1, 2], b"\0\0", 5, -1, 0, 1, b"body", origin, 8 if origin else 0, packed
+    )
+
+
+def test_a_replay_accepts_what_records_carry_with_and_without_an_origin() -> None:
+    replay = applied(identified(1, 5), identified(2, 6, origin=0xAB))
+    for queue_id in (1, 2):
+        seen = replay.queues[queue_id].seen
+        assert seen is not None
+        assert [n for n in range(4, 9) if seen.has_sequence(b"p", n)] == [5, 6]
+        assert (seen.index, seen.index_on_disk) == (2, 2)
+    assert replay.groups[4].origins == {0xAB: 8}
+
+
+def test_a_watermark_record_replaces_what_was_known() -> None:
+    known = Seen()
+    known.take(1, True, Identity(b"p", 5, b""), 0)
+    replay = applied(
+        identified(1, 5), identified(2, 6), watermark_record(4, 1, 3, 1, known.packed())
+    )
+    seen = replay.queues[1].seen
+    assert seen is not None
+    assert [n for n in range(4, 9) if seen.has_sequence(b"p", n)] == [5]
+
+
+def test_dropping_a_queue_forgets_what_it_accepted() -> None:
+    replay = applied(identified(1, 5), drop_queue_record(4, 1, 2, 1))
+    assert list(replay.queues) == [2]
