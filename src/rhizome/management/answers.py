@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from heapq import merge
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.responses import Response
 
 from rhizome.amqp.values import Timestamp
-from rhizome.management.auth import POLICYMAKER
+from rhizome.management.auth import MONITORING, POLICYMAKER
 from rhizome.management.errors import BadRequest, PageOutOfRange
 from rhizome.management.pace import Pace
 from rhizome.security.permissions import check_pattern
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 JSON_TYPE: Final = "application/json"
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 500
+SORT_RUN_ROWS: Final = 1000
 HEADERS: Final = {"cache-control": "no-cache", "x-content-type-options": "nosniff"}
 
 Row = dict[str, object]
@@ -64,18 +66,29 @@ def refusal(status: int, error: str, reason: str, headers: Mapping[str, str]) ->
 
 async def listed(call: Call, items: Iterable[T], row: Callable[[T], Row]) -> Response:
     """Rows of ``items`` as the query asks for them."""
+    rows = await made(items, row)
+    return await shown(call, rows, len(rows))
+
+
+async def made(items: Iterable[T], row: Callable[[T], Row]) -> list[Row]:
+    """The rows of items, made a little at a time."""
     pace = Pace()
     rows: list[Row] = []
     for item in items:
         rows.append(row(item))
         if pace.is_due():
             await pace.rest()
+    return rows
+
+
+async def shown(call: Call, rows: list[Row], total: int) -> Response:
+    """Rows filtered, sorted, cut to columns and pages; ``total``: how many there are in all."""
     query = call.request.query_params
-    wanted = _filtered(call, rows)
-    _sort(wanted, query.get("sort", ""), query.get("sort_reverse") == "true")
-    columns = [name for name in query.get("columns", "").split(",") if name]
+    wanted = await filtered(call, rows)
+    reverse = query.get("sort_reverse") == "true"
+    wanted = await _sorted(wanted, query.get("sort", ""), reverse)
     if "page" not in query:
-        return await _list_answer(wanted, columns, pace)
+        return Response(await _array(wanted, columns_of(call)), 200, HEADERS, JSON_TYPE)
     size = call.number("page_size", PAGE_SIZE_DEFAULT, 1, PAGE_SIZE_MAX)
     page = call.number("page", 1, 1, 1 << 31)
     pages = max(1, -(-len(wanted) // size))
@@ -83,51 +96,99 @@ async def listed(call: Call, items: Iterable[T], row: Callable[[T], Row]) -> Res
         raise PageOutOfRange(
             f"Page out of range, page: {page} page size: {size}, len: {len(wanted)}"
         )
-    shown = wanted[(page - 1) * size : page * size]
-    return answer(
+    items = wanted[(page - 1) * size : page * size]
+    head = encoded(
         {
-            "items": [selected(each, columns) for each in shown],
             "page": page,
             "page_count": pages,
             "page_size": size,
-            "item_count": len(shown),
+            "item_count": len(items),
             "filtered_count": len(wanted),
-            "total_count": len(rows),
+            "total_count": total,
         }
     )
+    body = b'%s,"items":%s}' % (head[:-1], await _array(items, columns_of(call)))
+    return Response(body, 200, HEADERS, JSON_TYPE)
 
 
-async def _list_answer(rows: list[Row], columns: list[str], pace: Pace) -> Response:
-    """The whole list, encoded row by row: one long list must not hold the loop."""
+def columns_of(call: Call) -> list[str]:
+    """The columns that the query asks for; none: all of them."""
+    return [name for name in call.request.query_params.get("columns", "").split(",") if name]
+
+
+def shown_row(call: Call, row: Row) -> Response:
+    """One object, with the columns that the query asks for."""
+    return answer(selected(row, columns_of(call)))
+
+
+async def _array(rows: list[Row], columns: list[str]) -> bytes:
+    """A JSON array, encoded row by row: one long list must not hold the loop."""
+    pace = Pace()
     pieces: list[bytes] = []
     for row in rows:
         pieces.append(encoded(selected(row, columns)))
         if pace.is_due():
             await pace.rest()
-    return Response(b"[" + b",".join(pieces) + b"]", 200, HEADERS, JSON_TYPE)
+    return b"[" + b",".join(pieces) + b"]"
 
 
-def _filtered(call: Call, rows: list[Row]) -> list[Row]:
+async def filtered(call: Call, rows: list[Row]) -> list[Row]:
     """The rows whose name has what the query's ``name`` says in it."""
     query = call.request.query_params
     part = query.get("name", "")
     if not part:
-        return list(rows)
+        return rows
     if query.get("use_regex") != "true":
-        return [row for row in rows if part.lower() in str(row.get("name", "")).lower()]
-    # Somebody who may not set patterns anyway must not be able to run slow ones.
-    call.caller.check(POLICYMAKER)
+        part = part.lower()
+        return await _picked(rows, lambda name: part in name.lower())
+    # Somebody who may neither set patterns nor see everything must not be able to run slow ones.
+    if not call.caller.may(MONITORING):
+        call.caller.check(POLICYMAKER)
     check_pattern(part)
     expression = re.compile(part, re.IGNORECASE)
-    return [row for row in rows if expression.search(str(row.get("name", "")))]
+    return await _picked(rows, lambda name: expression.search(name) is not None)
 
 
-def _sort(rows: list[Row], column: str, reverse: bool) -> None:
-    if column:
-        path = column.split(".")
-        rows.sort(key=lambda row: _order(_at(row, path)), reverse=reverse)
-    else:
-        rows.sort(key=lambda row: (str(row.get("vhost", "")), str(row.get("name", ""))))
+async def _picked(rows: list[Row], wants: Callable[[str], bool]) -> list[Row]:
+    pace = Pace()
+    found: list[Row] = []
+    for row in rows:
+        if wants(str(row.get("name", ""))):
+            found.append(row)
+        if pace.is_due():
+            await pace.rest()
+    return found
+
+
+async def _sorted(rows: list[Row], column: str, reverse: bool) -> list[Row]:
+    """Sorted in runs that are merged: no step takes long, however many rows there are."""
+    path = column.split(".")
+    pace = Pace()
+    runs: list[list[tuple[Any, int, Row]]] = []
+    for start in range(0, len(rows), SORT_RUN_ROWS):
+        run: list[tuple[Any, int, Row]] = []
+        for at in range(start, min(start + SORT_RUN_ROWS, len(rows))):
+            row = rows[at]
+            key = _order(_at(row, path)) if column else _place(row)
+            run.append((key, -at if reverse else at, row))
+            if pace.is_due():
+                await pace.rest()
+        run.sort(key=_rank, reverse=reverse)
+        runs.append(run)
+    found: list[Row] = []
+    for _, _, row in merge(*runs, key=_rank, reverse=reverse):
+        found.append(row)
+        if pace.is_due():
+            await pace.rest()
+    return found
+
+
+def _rank(entry: tuple[Any, int, Row]) -> tuple[Any, int]:
+    return entry[:2]
+
+
+def _place(row: Row) -> tuple[str, str]:
+    return (str(row.get("vhost", "")), str(row.get("name", "")))
 
 
 def _order(value: Any) -> tuple[int, Any]:

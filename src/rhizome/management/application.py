@@ -1,4 +1,4 @@
-"""The ASGI application: every endpoint of the HTTP API, the metrics and the page at /.
+"""The ASGI application: every endpoint of the HTTP API, the metrics and the console at /.
 
 Paths are matched as they came over the wire, so that `%2F` in a name is not taken for a separator:
 the default vhost is called `/`, and `/api/queues/%2F/orders` must lead to it.
@@ -19,16 +19,20 @@ from rhizome.management import (
     definitions,
     exchanges,
     health,
+    live,
     messages,
     overview,
     pages,
     policies,
     queues,
+    session,
     sessions,
+    stalls,
     status,
     users,
     vhosts,
 )
+from rhizome.management.asked import asked_of
 from rhizome.management.context import Context
 from rhizome.management.endpoint import Endpoint, error_response, routes
 from rhizome.management.errors import ApiError, MethodNotAllowed, ObjectNotFound
@@ -36,6 +40,8 @@ from rhizome.management.errors import ApiError, MethodNotAllowed, ObjectNotFound
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *overview.ENDPOINTS,
     *status.ENDPOINTS,
+    *live.ENDPOINTS,
+    *stalls.ENDPOINTS,
     *cluster.ENDPOINTS,
     *sessions.ENDPOINTS,
     *exchanges.ENDPOINTS,
@@ -66,10 +72,14 @@ class Page:
         await response(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
+        if asked_of(request) is not None:
+            raise ObjectNotFound
         if request.method not in ("GET", "HEAD"):
             raise MethodNotAllowed(f"{request.method} is not for this path")
         if self.path == "/":
-            return pages.front_page(self.context)
+            return pages.console_file(pages.FRONT_PAGE, request)
+        if self.path == pages.CONSOLE_PATH:
+            return pages.console_file(request.path_params["name"], request)
         return await pages.metrics(self.context, request, self.path == "/metrics/per-object")
 
 
@@ -82,8 +92,9 @@ def make_application(context: Context) -> ASGIApp:
         [
             *(
                 Route(path, Page(context, path))
-                for path in ("/", "/metrics", "/metrics/per-object")
+                for path in ("/", pages.CONSOLE_PATH, "/metrics", "/metrics/per-object")
             ),
+            Route(session.PATH, session.Session(context)),
             *routes(context, ENDPOINTS),
         ],
         redirect_slashes=False,

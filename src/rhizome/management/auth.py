@@ -1,4 +1,5 @@
-"""Who asks: HTTP basic authentication against the broker's users, and the tags that count here.
+"""Who asks: HTTP basic authentication against the broker's users or a login of the console, and the
+tags that count here.
 
 As in RabbitMQ's management plugin: `management` may use the vhosts that its permissions open and
 look at its own connections, `policymaker` may set policies and parameters there too, `monitoring`
@@ -17,10 +18,19 @@ from typing import Final
 from starlette.requests import Request
 
 from rhizome.broker.access import KIND_APPLICATION, KIND_CONSOLE, AuthDone, Identity, Peer
+from rhizome.management.asked import asked_of
 from rhizome.management.context import Context
-from rhizome.management.errors import NotAuthorised
+from rhizome.management.errors import Forbidden, NotAuthorised
+from rhizome.management.logins import (
+    GUARD_HEADER,
+    IDLE_HEADER,
+    Login,
+    cookie_name,
+    guards_match,
+)
 from rhizome.management.network import is_loopback
 from rhizome.security.mechanisms import USER_BYTES_MAX, Credentials
+from rhizome.security.permissions import UserIdentity
 
 logger = logging.getLogger("rhizome.management")
 
@@ -32,6 +42,7 @@ ADMINISTRATOR: Final = "administrator"
 
 REALM: Final = 'Basic realm="Rhizome"'
 KINDS: Final = frozenset({KIND_APPLICATION, KIND_CONSOLE})
+READING: Final = ("GET", "HEAD", "OPTIONS")
 
 # Which tags open what asks for the key.
 _OPENED_BY: Final = {
@@ -88,15 +99,77 @@ class _LoginAnswer(AuthDone):
 
 
 async def authenticate(context: Context, request: Request) -> Caller:
-    """The caller behind a request's Authorization header; raises NotAuthorised."""
+    """The caller behind a request; raises NotAuthorised.
+
+    That is whom another broker names if it asks, else who the Authorization header says, else who
+    has logged in to the console.
+    """
+    asked = asked_of(request)
+    if asked is not None:
+        return known_caller(context, asked.user, request)
+    if "authorization" in request.headers or not secret_of(request):
+        return await verified(context, _credentials(request), request)
+    return console_caller(context, request)
+
+
+async def verified(context: Context, credentials: Credentials, request: Request) -> Caller:
+    """The caller with these credentials, if they are right."""
     peer = peer_of(request)
     done = _LoginAnswer()
-    context.login.check(_credentials(request), peer, done, KINDS)
+    context.login.check(credentials, peer, done, KINDS)
     identity, reason = await done.answer
     if identity is None:
         logger.warning("HTTP login refused: %s", reason)
         raise NotAuthorised("Login failed")
     return Caller(identity, peer)
+
+
+def known_caller(context: Context, user: str, request: Request) -> Caller:
+    """A user who has proved who it is elsewhere or before."""
+    broker = context.broker
+    record = broker.state.users.get(user)
+    if record is None or record.kind not in KINDS:
+        raise NotAuthorised("Login failed")
+    tags = tuple(sorted(record.tags))
+    identity = UserIdentity(user, record.kind, tags, broker.state, broker.access_epoch)
+    return Caller(identity, peer_of(request))
+
+
+# ---- logins of the console ----------------------------------------------------------------------
+
+
+def secret_of(request: Request) -> str:
+    """The secret in the console's cookie; empty if there is none."""
+    return request.cookies.get(cookie_of(request), "")
+
+
+def cookie_of(request: Request) -> str:
+    server = request.scope.get("server")
+    return cookie_name(server[1] if server else 0)
+
+
+def login_of(context: Context, request: Request) -> Login:
+    """The login of the console that a request belongs to; raises NotAuthorised."""
+    secret = secret_of(request)
+    login = context.logins.find(secret, touch=IDLE_HEADER not in request.headers)
+    if login is None:
+        raise NotAuthorised("Not logged in, or for too long: log in again")
+    record = context.broker.state.users.get(login.user)
+    if record is None or record.password_hash != login.password_hash:
+        context.logins.end(secret)
+        raise NotAuthorised("The user has changed: log in again")
+    return login
+
+
+def console_caller(context: Context, request: Request) -> Caller:
+    login = login_of(context, request)
+    if request.method not in READING:
+        if not guards_match(login, request.headers.get(GUARD_HEADER, "")):
+            raise Forbidden("changes with a login of the console come from its own pages only")
+    return known_caller(context, login.user, request)
+
+
+# ---- basic authentication -----------------------------------------------------------------------
 
 
 def _credentials(request: Request) -> Credentials:

@@ -23,12 +23,14 @@ from rhizome.management.call import Call
 from rhizome.management.direct import open_channel
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import ObjectNotFound
+from rhizome.management.everywhere import Rows, listed_everywhere, rows_elsewhere
 from rhizome.management.exchanges import find_exchange
 from rhizome.management.proposals import propose
 from rhizome.management.rows import (
     DEFAULT_EXCHANGE,
     binding_row,
     default_binding_row,
+    is_shown,
     properties_key,
 )
 
@@ -41,38 +43,61 @@ def _same(row: Row) -> Row:
 
 
 async def list_bindings(call: Call) -> Response:
-    rows: Iterator[Row] = (row for vhost in call.vhosts() for row in _rows_of(vhost))
-    return await listed(call, rows, _same)
+    """Bindings of private queues are known to their own broker only, all others to everybody."""
+    rows: Iterator[Row] = (row for vhost in call.vhosts() for row in _rows_of(vhost, call.asked))
+    return await listed_everywhere(call, rows, _same)
 
 
-def _rows_of(vhost: VHost) -> Iterator[Row]:
+def _rows_of(vhost: VHost, private_only: bool) -> Iterator[Row]:
     for queue in list(vhost.destinations.values()):
-        yield default_binding_row(queue)
+        if is_private(queue) or not private_only:
+            yield default_binding_row(queue)
     for exchange in list(vhost.router.exchanges.values()):
         for binding in exchange.bindings():
-            yield binding_row(vhost.name, binding)
+            if is_shown(binding) and (is_private(binding.destination) or not private_only):
+                yield binding_row(vhost.name, binding)
+
+
+def is_private(destination: Destination) -> bool:
+    return isinstance(destination, Queue) and destination.definition.is_private()
 
 
 async def list_bindings_of_queue(call: Call) -> Response:
-    queue = call.queue()
-    rows = [default_binding_row(queue)]
-    rows += [binding_row(queue.vhost, binding) for binding in list(queue.incoming)]
-    return await listed(call, rows, _same)
+    queue = call.vhost().destinations.get(call.name())
+    rows: list[Row] = []
+    elsewhere = Rows()
+    if isinstance(queue, Queue):
+        rows = [default_binding_row(queue)]
+        rows += [binding_row(queue.vhost, binding) for binding in list(queue.incoming)]
+    elif call.asked:
+        raise ObjectNotFound
+    else:
+        elsewhere = await rows_elsewhere(call)
+        if not elsewhere.answered:
+            raise ObjectNotFound
+    return await listed_everywhere(call, rows, _same, elsewhere)
 
 
 async def list_bindings_from_exchange(call: Call) -> Response:
     vhost = call.vhost()
     exchange = find_exchange(call, vhost)
     if exchange.name == "":
-        rows = [default_binding_row(queue) for queue in vhost.destinations.values()]
+        queues = list(vhost.destinations.values())
+        rows = [
+            default_binding_row(queue) for queue in queues if is_private(queue) or not call.asked
+        ]
     else:
-        rows = [binding_row(vhost.name, binding) for binding in exchange.bindings()]
-    return await listed(call, rows, _same)
+        rows = [
+            binding_row(vhost.name, binding)
+            for binding in exchange.bindings()
+            if is_shown(binding) and (is_private(binding.destination) or not call.asked)
+        ]
+    return await listed_everywhere(call, rows, _same)
 
 
 async def list_bindings_to_exchange(call: Call) -> Response:
     vhost = call.vhost()
-    incoming = list(find_exchange(call, vhost).incoming)
+    incoming = [binding for binding in find_exchange(call, vhost).incoming if is_shown(binding)]
     return await listed(call, incoming, lambda binding: binding_row(vhost.name, binding))
 
 

@@ -20,12 +20,22 @@ DEFINITIONS_BYTES_MAX: Final = 16 << 20
 class Call:
     """A request whose caller is known and has the tag that its endpoint asks for."""
 
-    def __init__(self, context: Context, request: Request, caller: Caller) -> None:
+    def __init__(
+        self, context: Context, request: Request, caller: Caller, asked: bool = False
+    ) -> None:
+        """``asked``: another broker asks, and wants to know what this one has itself."""
         self.context = context
         self.request = request
         self.caller = caller
+        self.asked = asked
 
     # ---- the path -------------------------------------------------------------------------------
+
+    def target(self) -> str:
+        """Path and query as they came over the wire."""
+        scope = self.request.scope
+        query = scope["query_string"].decode("latin-1")
+        return f"{scope['path']}?{query}" if query else str(scope["path"])
 
     def name(self, key: str = "name") -> str:
         """A part of the path, decoded."""
@@ -78,17 +88,22 @@ class Call:
         return parse_document(await self.body(bytes_max))
 
     async def body(self, bytes_max: int) -> bytes:
-        announced = self.request.headers.get("content-length", "0")
-        if announced.isdecimal() and int(announced) > bytes_max:
+        return await read_body(self.request, bytes_max)
+
+
+async def read_body(request: Request, bytes_max: int) -> bytes:
+    """A request's body; raises TooLarge before more than ``bytes_max`` are kept."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > bytes_max:
+        raise too_large(bytes_max)
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > bytes_max:
             raise too_large(bytes_max)
-        pieces: list[bytes] = []
-        size = 0
-        async for piece in self.request.stream():
-            size += len(piece)
-            if size > bytes_max:
-                raise too_large(bytes_max)
-            pieces.append(piece)
-        return b"".join(pieces)
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def too_large(bytes_max: int) -> TooLarge:

@@ -6,7 +6,7 @@ The server passes its own objects in; here they are known by what the API asks o
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,8 @@ from rhizome.broker.broker import Broker
 from rhizome.broker.queue import Queue
 from rhizome.journal.store import Store
 from rhizome.management.clusterview import ClusterControl, ClusterView
+from rhizome.management.logins import Logins
+from rhizome.management.others import Nobody, Others
 from rhizome.management.process import machine_memory_bytes
 from rhizome.management.rates import Rates
 from rhizome.security.mechanisms import Credentials
@@ -52,6 +54,11 @@ class DiskSettings(Protocol):
     def free_min_bytes(self) -> int: ...
 
 
+class TlsSettings(Protocol):
+    @property
+    def certificate(self) -> str: ...
+
+
 class HttpConfig(Protocol):
     """What the API reads of the configuration."""
 
@@ -61,6 +68,8 @@ class HttpConfig(Protocol):
     def memory(self) -> MemorySettings: ...
     @property
     def disk(self) -> DiskSettings: ...
+    @property
+    def tls(self) -> TlsSettings: ...
 
 
 class Turns(Protocol):
@@ -99,6 +108,10 @@ class Listener:
         return f"{scheme}{'s' if self.protocol.endswith('/ssl') else ''}://{host}:{self.port}"
 
 
+StallSource = Callable[[], list[dict[str, object]]]
+"""Says what waits at this broker, each as the rows of `rhizome.management.stalls`."""
+
+
 @dataclass(slots=True)
 class Context:
     """The broker that this API speaks for. A lone one has neither view nor control of a cluster."""
@@ -114,6 +127,9 @@ class Context:
     machine: str = field(default_factory=socket.gethostname)
     view: ClusterView | None = None
     control: ClusterControl | None = None
+    others: Others = field(default_factory=Nobody)
+    logins: Logins = field(default_factory=Logins)
+    stall_sources: list[StallSource] = field(default_factory=list)
 
     @property
     def name(self) -> str:

@@ -46,6 +46,7 @@ from rhizome.management.policies import CLUSTER_NAME, GLOBAL, parameter_row, pol
 from rhizome.management.proposals import Proposal, finish, start
 from rhizome.management.rows import (
     binding_row,
+    is_shown,
     permission_row,
     policy_row,
     topic_permission_row,
@@ -191,7 +192,7 @@ def _binding_rows(exchange: Exchange) -> list[Row]:
     rows = [
         binding_row(exchange.vhost, binding)
         for binding in exchange.bindings()
-        if is_kept(binding.destination)
+        if is_shown(binding) and is_kept(binding.destination)
     ]
     for row in rows:
         del row["properties_key"]
@@ -340,6 +341,8 @@ ENDPOINTS: Final = (
     Endpoint("GET", "/api/definitions", ADMINISTRATOR, export_all),
     Endpoint("POST", "/api/definitions", ADMINISTRATOR, import_all),
     Endpoint("PUT", "/api/definitions", ADMINISTRATOR, import_all),
+    Endpoint("GET", "/api/all-configuration", ADMINISTRATOR, export_all),
+    Endpoint("POST", "/api/all-configuration", ADMINISTRATOR, import_all),
     Endpoint("GET", "/api/definitions/{vhost}", ADMINISTRATOR, export_vhost),
     Endpoint("POST", "/api/definitions/{vhost}", ADMINISTRATOR, import_into_vhost),
 )

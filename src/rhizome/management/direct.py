@@ -12,9 +12,10 @@ from typing import Final
 
 from librt.strings import BytesWriter
 
-from rhizome.amqp.frames import content_frames
+from rhizome.amqp import spec
+from rhizome.amqp.frames import content_frames, frame_end
 from rhizome.amqp.properties import Properties, encode_header
-from rhizome.amqp.wire import put_shortstr, put_u8, put_u16
+from rhizome.amqp.wire import put_shortstr, put_u8, put_u16, u32_at
 from rhizome.broker import publishing
 from rhizome.broker.broker import Broker
 from rhizome.broker.channel import Channel
@@ -30,8 +31,8 @@ from rhizome.management.errors import BadRequest, Unavailable
 
 CHANNEL: Final = 1
 MANDATORY: Final = 1
-DISK_SECONDS_MAX: Final = 30.0
-DISK_POLL_SECONDS: Final = 0.002
+CONFIRM_SECONDS_MAX: Final = 30.0
+CONFIRM_POLL_SECONDS: Final = 0.002
 
 
 def open_channel(broker: Broker, vhost: VHost, caller: Caller) -> Channel:
@@ -46,7 +47,7 @@ def open_channel(broker: Broker, vhost: VHost, caller: Caller) -> Channel:
 async def publish(
     context: Context, channel: Channel, exchange: str, key: str, properties: Properties, body: bytes
 ) -> bool:
-    """Publish a message and wait until it is safe; False if no queue took it."""
+    """Publish a message and wait until it is safe; False if no queue took it, or one refused it."""
     broker = context.broker
     if broker.blocking:
         reason = broker.block_reason or "the disk can't keep up"
@@ -56,14 +57,11 @@ async def publish(
         raise BadRequest(f"message size {len(body)} is larger than configured max size {limit}")
     check_length("routing key", key)
     content = _content(channel, properties, body)
-    confirms = Confirms()
-    channel.confirms = confirms
+    channel.confirms = Confirms()
     context.shell.begin_turn()
     publishing.publish(channel, _publish_fields(exchange, key), content, largest_frame(content))
-    # A mandatory message that no queue takes is returned into the outbox.
-    routed = channel.connection.outbox.size() == 0
-    await _until_safe(confirms)
-    return routed
+    said = await _until_confirmed(channel)
+    return spec.CODE_BASIC_ACK in said and spec.CODE_BASIC_RETURN not in said
 
 
 def _content(channel: Channel, properties: Properties, body: bytes) -> bytes:
@@ -84,17 +82,34 @@ def _publish_fields(exchange: str, key: str) -> bytes:
     return writer.getvalue()
 
 
-async def _until_safe(confirms: Confirms) -> None:
-    """Wait until what was published is confirmed.
+async def _until_confirmed(channel: Channel) -> set[int]:
+    """What the broker has said on the channel up to its confirm: codes of methods.
 
-    The core tells channels, not requests, that a log has come further; a look now and then is
-    cheap enough for the few messages that come this way.
+    The core writes to the outbox of a connection, which here belongs to nobody who would be told; a
+    look now and then is cheap enough for the few messages that come this way.
     """
+    said: set[int] = set()
+    pause = 0.0
     try:
-        async with asyncio.timeout(DISK_SECONDS_MAX):
-            while confirms.sent < confirms.published:  # noqa: ASYNC110 - see above
-                await asyncio.sleep(DISK_POLL_SECONDS)
+        async with asyncio.timeout(CONFIRM_SECONDS_MAX):
+            while not said & {spec.CODE_BASIC_ACK, spec.CODE_BASIC_NACK}:
+                await asyncio.sleep(pause)
+                pause = CONFIRM_POLL_SECONDS
+                said |= _methods(b"".join(channel.connection.outbox.take()))
     except TimeoutError:
         raise Unavailable(
-            f"the message is queued but not on disk after {DISK_SECONDS_MAX:g} s; is it full?"
+            f"the message is not confirmed after {CONFIRM_SECONDS_MAX:g} s; it may be safe later."
+            " Is a disk full, or a broker away?"
         ) from None
+    return said
+
+
+def _methods(output: bytes) -> set[int]:
+    """The codes of the methods in whole frames."""
+    found: set[int] = set()
+    at = 0
+    while at < len(output):
+        if output[at] == spec.FRAME_METHOD:
+            found.add(u32_at(output, at + spec.FRAME_HEADER_SIZE))
+        at = frame_end(output, at)
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
 from urllib.parse import unquote
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -16,18 +15,18 @@ from starlette.types import Receive, Scope, Send
 
 from rhizome.errors import AccessRefused, AmqpError, NotFound
 from rhizome.management.answers import refusal
-from rhizome.management.auth import REALM, authenticate
+from rhizome.management.asked import asked_of
+from rhizome.management.auth import READING, REALM, authenticate
 from rhizome.management.call import Call
 from rhizome.management.context import Context
 from rhizome.management.errors import ApiError, Forbidden, MethodNotAllowed
+from rhizome.management.logins import GUARD_HEADER
 from rhizome.security.passwords import PasswordHashError
 from rhizome.security.permissions import PatternError
 
 logger = logging.getLogger("rhizome.management")
 
 Handler = Callable[[Call], Awaitable[Response]]
-
-READING: Final = ("GET", "HEAD", "OPTIONS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,9 @@ class Resource:
             response = error_response(error)
             if response.status_code == 500:
                 logger.exception("%s %s failed", request.method, request.url.path)
+            if GUARD_HEADER in request.headers and "www-authenticate" in response.headers:
+                # The browser would ask for a password itself, over the console's own page.
+                del response.headers["www-authenticate"]
             if isinstance(error, MethodNotAllowed):
                 response.headers["allow"] = ", ".join(self.methods)
             return response
@@ -86,13 +88,22 @@ class Resource:
         check_same_site(request)
         caller = await authenticate(self.context, request)
         caller.check(endpoint.tag)
-        return await endpoint.handle(Call(self.context, request, caller))
+        asked = asked_of(request) is not None
+        return await endpoint.handle(Call(self.context, request, caller, asked))
 
 
 def check_same_site(request: Request) -> None:
     """Refuse a change that a page of another site makes with the user's remembered password."""
-    site = request.headers.get("sec-fetch-site", "none")
-    if request.method not in READING and site not in ("none", "same-origin"):
+    if request.method in READING:
+        return
+    site = request.headers.get("sec-fetch-site")
+    if site is None:
+        # A browser that doesn't say so names the page's origin at least.
+        origin = request.headers.get("origin", "")
+        same = not origin or origin.partition("://")[2] == request.headers.get("host", "")
+    else:
+        same = site in ("none", "same-origin")
+    if not same:
         raise Forbidden("changes are not accepted from pages of other sites")
 
 

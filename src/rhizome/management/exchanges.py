@@ -17,7 +17,7 @@ from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.vhost import VHost
 from rhizome.broker.words import exchange_resource
 from rhizome.errors import PreconditionFailed
-from rhizome.management.answers import answer, created, done, listed
+from rhizome.management.answers import created, done, listed, shown_row
 from rhizome.management.auth import MANAGEMENT
 from rhizome.management.call import Call
 from rhizome.management.direct import open_channel
@@ -49,7 +49,8 @@ async def list_exchanges(call: Call) -> Response:
 
 async def show_exchange(call: Call) -> Response:
     vhost = call.vhost()
-    return answer(exchange_row(vhost, find_exchange(call, vhost)))
+    row = exchange_row(vhost, find_exchange(call, vhost))
+    return shown_row(call, {**row, "incoming": [], "outgoing": []})
 
 
 async def declare_exchange(call: Call) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -13,28 +13,61 @@ from rhizome.broker.queue import Queue
 from rhizome.management.answers import Row, answer
 from rhizome.management.auth import MANAGEMENT, MONITORING
 from rhizome.management.call import Call
+from rhizome.management.certificates import UNITS, expired_by
+from rhizome.management.context import Context
 from rhizome.management.direct import open_channel, publish
 from rhizome.management.endpoint import Endpoint
+from rhizome.management.errors import BadRequest
+from rhizome.management.everywhere import at_home, documents
 from rhizome.management.messages import take
+from rhizome.management.others import Question
 from rhizome.management.overview import is_memory_alarm
 from rhizome.management.proposals import propose
 
 ALIVENESS_QUEUE: Final = "aliveness-test"
 ALIVENESS_PAYLOAD: Final = b"test_message"
 OK: Final[Row] = {"status": "ok"}
+ALARMS_PATH: Final = "/api/rhizome/alarms"
 
 
 def failed(reason: str, **details: object) -> Response:
     return answer({"status": "failed", "reason": reason, **details}, 503)
 
 
-async def check_alarms(call: Call) -> Response:
-    alarm = call.context.shell.alarm
+# ---- alarms -------------------------------------------------------------------------------------
+
+
+def alarm_rows(context: Context) -> list[Row]:
+    """The alarms of this broker."""
+    alarm = context.shell.alarm
     if not alarm:
-        return answer(OK)
+        return []
     resource = "memory" if is_memory_alarm(alarm) else "disk"
-    row = {"node": call.context.name, "resource": resource, "text": alarm}
-    return failed(alarm, alarms=[row])
+    return [{"node": context.name, "resource": resource, "text": alarm}]
+
+
+async def list_own_alarms(call: Call) -> Response:
+    return answer(alarm_rows(call.context))
+
+
+async def check_alarms(call: Call) -> Response:
+    """Any broker's alarm counts."""
+    rows: list[Any] = list(alarm_rows(call.context))
+    found, _ = await documents(call, Question("GET", ALARMS_PATH, call.caller.user))
+    for more in found.values():
+        rows += more
+    return _checked(rows)
+
+
+async def check_own_alarms(call: Call) -> Response:
+    return _checked(list(alarm_rows(call.context)))
+
+
+def _checked(rows: list[Any]) -> Response:
+    return failed(rows[0]["text"], alarms=rows) if rows else answer(OK)
+
+
+# ---- listeners and certificates -----------------------------------------------------------------
 
 
 async def check_nothing_more(call: Call) -> Response:
@@ -59,6 +92,23 @@ async def check_protocol(call: Call) -> Response:
     return failed("No active listener", missing=wanted, protocols=protocols)
 
 
+async def check_certificates(call: Call) -> Response:
+    """Fails if a certificate of this broker ends within the time in the path."""
+    within, unit = call.name("within"), call.name("unit")
+    if unit not in UNITS:
+        raise BadRequest(f"the unit is {unit[:40]!r}; it must be one of {', '.join(UNITS)}")
+    if not (within.isascii() and within.isdecimal() and len(within) <= 6):
+        raise BadRequest(f"the time is {within[:40]!r}; it must be a whole number")
+    seconds = int(within) * UNITS[unit]
+    expired = expired_by(call.context.config.tls.certificate, call.context.now_ms(), seconds)
+    if not expired:
+        return answer(OK)
+    return failed("Certificates expiring", expired=expired)
+
+
+# ---- aliveness ----------------------------------------------------------------------------------
+
+
 async def test_aliveness(call: Call) -> Response:
     """Declare a queue, publish to it and get the message back."""
     vhost = call.vhost()
@@ -67,9 +117,14 @@ async def test_aliveness(call: Call) -> Response:
     check_configure(channel, QUEUE, ALIVENESS_QUEUE)
     check_read(channel, QUEUE, ALIVENESS_QUEUE)
     await propose(context, DeclareQueue(vhost.name, ALIVENESS_QUEUE, user=call.caller.user))
-    await publish(context, channel, "", ALIVENESS_QUEUE, Properties(), ALIVENESS_PAYLOAD)
     queue = vhost.destinations.get(ALIVENESS_QUEUE)
-    if not isinstance(queue, Queue) or not take(queue, 1, "ack_requeue_false", "auto", -1):
+    if not isinstance(queue, Queue):
+        return failed(f"queue '{ALIVENESS_QUEUE}' was not made")
+    elsewhere = await at_home(call, queue)
+    if elsewhere is not None:
+        return elsewhere
+    await publish(context, channel, "", ALIVENESS_QUEUE, Properties(), ALIVENESS_PAYLOAD)
+    if not take(queue, 1, "ack_requeue_false", "auto", -1):
         return failed(f"queue '{ALIVENESS_QUEUE}' gave nothing back")
     return answer(OK)
 
@@ -78,13 +133,17 @@ _CHECKS: Final = "/api/health/checks"
 
 ENDPOINTS: Final = (
     Endpoint("GET", "/api/aliveness-test/{vhost}", MANAGEMENT, test_aliveness),
-    Endpoint("GET", "/api/healthchecks/node", MANAGEMENT, check_alarms),
-    Endpoint("GET", "/api/healthchecks/node/{node}", MANAGEMENT, check_alarms),
+    Endpoint("GET", "/api/healthchecks/node", MANAGEMENT, check_own_alarms),
+    Endpoint("GET", "/api/healthchecks/node/{node}", MANAGEMENT, check_own_alarms),
+    Endpoint("GET", ALARMS_PATH, MANAGEMENT, list_own_alarms),
     Endpoint("GET", _CHECKS + "/alarms", MONITORING, check_alarms),
-    Endpoint("GET", _CHECKS + "/local-alarms", MONITORING, check_alarms),
+    Endpoint("GET", _CHECKS + "/local-alarms", MONITORING, check_own_alarms),
     Endpoint("GET", _CHECKS + "/virtual-hosts", MONITORING, check_nothing_more),
     Endpoint("GET", _CHECKS + "/ready", MANAGEMENT, check_nothing_more),
     Endpoint("GET", _CHECKS + "/node-is-mirror-sync-critical", MONITORING, check_nothing_more),
     Endpoint("GET", _CHECKS + "/port-listener/{port}", MONITORING, check_port),
     Endpoint("GET", _CHECKS + "/protocol-listener/{protocol}", MONITORING, check_protocol),
+    Endpoint(
+        "GET", _CHECKS + "/certificate-expiration/{within}/{unit}", MONITORING, check_certificates
+    ),
 )

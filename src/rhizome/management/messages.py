@@ -23,12 +23,14 @@ from rhizome.broker.queue import Queue
 from rhizome.errors import AccessRefused, NotFound, SyntaxErrorFault
 from rhizome.management.answers import Row, answer
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
+from rhizome.management.call import BODY_BYTES_MAX as REQUEST_BYTES_MAX
 from rhizome.management.call import Call
 from rhizome.management.context import Context
 from rhizome.management.direct import open_channel, publish
-from rhizome.management.document import Document
+from rhizome.management.document import Document, parse_document
 from rhizome.management.endpoint import Endpoint
-from rhizome.management.errors import BadRequest
+from rhizome.management.errors import BadRequest, ObjectNotFound
+from rhizome.management.everywhere import at_home, wherever
 from rhizome.management.exchanges import exchange_name
 from rhizome.management.queues import usable_queue
 
@@ -105,19 +107,34 @@ def browsed_row(at: int, browsed: Browsed, bytes_max: int) -> Row:
 
 async def browse_queue(call: Call) -> Response:
     """Look at ready messages in order; nothing about the queue changes."""
-    queue = call.queue()
+    queue = _queue(call)
+    if queue is None:
+        return await wherever(call)
     identity = call.caller.identity
     if not call.caller.may(ADMINISTRATOR) and not identity.may_read(queue.vhost, queue.name):
         raise AccessRefused(
             f"access to queue '{queue.name}' in vhost '{queue.vhost}' refused for user"
             f" '{call.caller.user}'"
         )
+    elsewhere = await at_home(call, queue)
+    if elsewhere is not None:
+        return elsewhere
     offset = call.number("offset", 0, 0, browsing.OFFSET_MAX)
     count = call.number("count", BROWSE_COUNT_DEFAULT, 1, browsing.COUNT_MAX)
     bytes_max = call.number("truncate", -1, 0, 1 << 31)
     found = await _browse(call.context, queue, offset, count)
     rows = [browsed_row(offset + at, each, bytes_max) for at, each in enumerate(found)]
     return answer(rows)
+
+
+def _queue(call: Call) -> Queue | None:
+    """The queue in the path; None if it may be a private one on another broker."""
+    queue = call.vhost().destinations.get(call.name())
+    if isinstance(queue, Queue):
+        return queue
+    if call.asked:
+        raise ObjectNotFound
+    return None
 
 
 async def _browse(context: Context, queue: Queue, offset: int, count: int) -> list[Browsed]:
@@ -143,7 +160,11 @@ async def get_messages(call: Call) -> Response:
     """Take messages as basic.get does, and settle them at once as ``ackmode`` says."""
     channel, queue = usable_queue(call)
     check_read(channel, QUEUE, queue.name)
-    document = await call.document()
+    body = await call.body(REQUEST_BYTES_MAX)
+    elsewhere = await at_home(call, queue, body)
+    if elsewhere is not None:
+        return elsewhere
+    document = parse_document(body)
     count = document.number("count", 1)
     if not 0 <= count <= GET_COUNT_MAX:
         raise BadRequest(f"count is {count}; it must be from 0 to {GET_COUNT_MAX}")

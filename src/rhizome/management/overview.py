@@ -1,4 +1,4 @@
-"""/api/overview and /api/nodes: this broker at a glance, in the words of RabbitMQ's tools."""
+"""/api/overview and /api/nodes: the cluster at a glance, in the words of RabbitMQ's tools."""
 
 from __future__ import annotations
 
@@ -11,12 +11,23 @@ from starlette.responses import Response
 from rhizome import __version__
 from rhizome.broker.routing.kinds import EXCHANGE_KINDS
 from rhizome.broker.stages import RUNNING
-from rhizome.management.answers import Row, answer, listed
+from rhizome.management.answers import Row, answer, shown_row
 from rhizome.management.auth import MANAGEMENT, MONITORING
 from rhizome.management.call import Call
+from rhizome.management.cluster import view_of
+from rhizome.management.clusterview import BrokerInfo
 from rhizome.management.context import Context, Listener
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import ObjectNotFound
+from rhizome.management.everywhere import (
+    SILENT,
+    documents,
+    listed_everywhere,
+    passed_on,
+    question_of,
+    rows_elsewhere,
+)
+from rhizome.management.others import LIST_SECONDS_MAX, Unreached
 from rhizome.management.process import open_files, open_files_max, resident_set_bytes
 from rhizome.management.rates import Totals
 
@@ -28,6 +39,18 @@ MECHANISMS: Final = ("AMQPLAIN", "PLAIN", "EXTERNAL")
 
 
 async def show_overview(call: Call) -> Response:
+    row = await overview_row(call)
+    found, gathered = await documents(call)
+    for other in found.values():
+        add_overview(row, other)
+    response = shown_row(call, row)
+    if gathered.silent:
+        response.headers[SILENT] = ",".join(gathered.silent)
+    return response
+
+
+async def overview_row(call: Call) -> Row:
+    """What this broker has; the sums are of this broker alone."""
     context = call.context
     totals = await context.rates.totals()
     settings = context.broker.settings
@@ -37,6 +60,8 @@ async def show_overview(call: Call) -> Response:
         "product_name": PRODUCT_NAME,
         "product_version": __version__,
         "rates_mode": "basic",
+        "disable_stats": False,
+        "enable_queue_totals": False,
         "sample_retention_policies": {"global": [10], "basic": [10], "detailed": [10]},
         "exchange_types": exchange_types(),
         "cluster_name": settings.cluster_name,
@@ -45,14 +70,37 @@ async def show_overview(call: Call) -> Response:
         "erlang_full_version": f"{platform.python_implementation()} {platform.python_version()}",
         "statistics_db_event_queue": 0,
         "object_totals": object_totals(context, totals),
-        "queue_totals": queue_totals(totals),
+        "queue_totals": {**queue_totals(totals), **context.rates.of_depths(totals)},
         "message_stats": context.rates.of_totals(totals),
         "churn_rates": {},
+        "listeners": [],
         "contexts": [_context_row(context, each) for each in context.http_listeners],
     }
     if call.caller.may(MONITORING):
         row["listeners"] = [listener_row(context, each) for each in context.listeners()]
-    return answer(row)
+    return row
+
+
+def add_overview(row: Row, other: Row) -> None:
+    """Add what another broker has. Exchanges are everybody's, and counted once."""
+    for name in ("object_totals", "queue_totals", "message_stats"):
+        add_numbers(row[name], other[name], ("exchanges",))
+    for name in ("listeners", "contexts"):
+        mine, theirs = row[name], other[name]
+        if isinstance(mine, list) and isinstance(theirs, list):
+            mine += theirs
+
+
+def add_numbers(sums: object, other: object, but: tuple[str, ...] = ()) -> None:
+    """Add the numbers of one object to those of another, field by field."""
+    if not isinstance(sums, dict) or not isinstance(other, dict):
+        return
+    for name, value in other.items():
+        mine = sums.get(name, 0)
+        if isinstance(value, dict):
+            add_numbers(sums.setdefault(name, {}), value, but)
+        elif isinstance(value, (int, float)) and name not in but:
+            sums[name] = round(mine + value, 2)
 
 
 def exchange_types() -> list[Row]:
@@ -138,7 +186,12 @@ def node_row(context: Context) -> Row:
         "applications": [{"name": "rhizome", "description": PRODUCT_NAME, "version": __version__}],
         "contexts": [_context_row(context, each) for each in context.http_listeners],
         "enabled_plugins": ["rabbitmq_management", "rabbitmq_prometheus"],
-        "cluster_links": [],
+        "cluster_links": context.others.links(),
+        "mem_calculation_strategy": "rss",
+        "net_ticktime": 60,
+        "log_files": [],
+        "config_files": [],
+        "db_dir": "",
     }
 
 
@@ -146,28 +199,82 @@ def is_memory_alarm(alarm: str) -> bool:
     return alarm.startswith("low on memory")
 
 
+def absent_node_row(broker: BrokerInfo) -> Row:
+    """A broker that belongs to the cluster and doesn't answer."""
+    return {"name": broker.name, "type": "disc", "running": False, "being_drained": False}
+
+
 async def list_nodes(call: Call) -> Response:
-    return await listed(call, [call.context], node_row)
+    own = [node_row(call.context)]
+    if call.asked:
+        return await listed_everywhere(call, own, _same)
+    elsewhere = await rows_elsewhere(call)
+    answered = {call.context.name, *elsewhere.answered}
+    document = await view_of(call.context).cluster_document()
+    absent = [absent_node_row(each) for each in document.brokers if each.name not in answered]
+    return await listed_everywhere(call, own + absent, _same, elsewhere)
+
+
+def _same(row: Row) -> Row:
+    return row
 
 
 async def show_node(call: Call) -> Response:
-    if call.name() != call.context.name:
+    if call.name() == call.context.name:
+        return shown_row(call, node_row(call.context))
+    return await elsewhere(call)
+
+
+async def elsewhere(call: Call) -> Response:
+    """The answer of the broker in the path, which is not this one."""
+    name = call.name()
+    document = await view_of(call.context).cluster_document()
+    found = [each for each in document.brokers if each.name == name]
+    if not found or call.asked:
         raise ObjectNotFound
-    return answer(node_row(call.context))
+    try:
+        reply = await call.context.others.ask(name, question_of(call), LIST_SECONDS_MAX)
+    except Unreached:
+        return shown_row(call, absent_node_row(found[0]))
+    return passed_on(reply)
+
+
+async def show_memory(call: Call) -> Response:
+    """Where the memory of a broker goes, as far as it is known."""
+    if call.name() != call.context.name:
+        return await elsewhere(call)
+    used = resident_set_bytes()
+    messages = min(int(call.context.broker.pager.resident_bytes), used)
+    memory = {
+        "binary": messages,
+        "other_system": used - messages,
+        "strategy": "rss",
+        "total": {"rss": used, "allocated": used, "erlang": used},
+    }
+    return answer({"memory": memory})
 
 
 async def show_cluster_name(call: Call) -> Response:
     return answer({"name": call.context.broker.settings.cluster_name})
 
 
-async def list_extensions(call: Call) -> Response:
+async def list_nothing(call: Call) -> Response:
+    """Extensions of the user interface, feature flags: there are none to choose from."""
     return answer([])
+
+
+async def show_sign_in(call: Call) -> Response:
+    """RabbitMQ's console asks whether people log in elsewhere."""
+    return answer({"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""})
 
 
 ENDPOINTS: Final = (
     Endpoint("GET", "/api/overview", MANAGEMENT, show_overview),
     Endpoint("GET", "/api/nodes", MONITORING, list_nodes),
     Endpoint("GET", "/api/nodes/{name}", MONITORING, show_node),
+    Endpoint("GET", "/api/nodes/{name}/memory", MONITORING, show_memory),
     Endpoint("GET", "/api/cluster-name", MANAGEMENT, show_cluster_name),
-    Endpoint("GET", "/api/extensions", MANAGEMENT, list_extensions),
+    Endpoint("GET", "/api/extensions", MANAGEMENT, list_nothing),
+    Endpoint("GET", "/api/feature-flags", MANAGEMENT, list_nothing),
+    Endpoint("GET", "/api/auth", MANAGEMENT, show_sign_in),
 )

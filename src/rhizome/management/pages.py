@@ -1,38 +1,47 @@
-"""What isn't the API: the page at /, and /metrics."""
+"""What isn't the API: the console, and /metrics."""
 
 from __future__ import annotations
 
 import asyncio
-import html
 import importlib
-import string
-from pathlib import Path
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rhizome import __version__
+from rhizome.console import files
 from rhizome.management.answers import HEADERS
 from rhizome.management.auth import MONITORING, authenticate
 from rhizome.management.context import Context
+from rhizome.management.errors import ObjectNotFound
 from rhizome.management.network import is_loopback
 
-PAGE: Final = Path(__file__).with_name("page.html")
+FRONT_PAGE: Final = "index.html"
+CONSOLE_PATH: Final = "/console/{name}"
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 PAGE_HEADERS: Final = {
     **HEADERS,
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "content-security-policy": POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
     "x-frame-options": "DENY",
 }
 
 
-def front_page(context: Context) -> Response:
-    text = string.Template(PAGE.read_text()).substitute(
-        name=html.escape(context.name),
-        cluster=html.escape(context.broker.settings.cluster_name),
-        version=html.escape(__version__),
-    )
-    return Response(text, 200, PAGE_HEADERS, "text/html; charset=utf-8")
+def console_file(name: str, request: Request) -> Response:
+    """A file of the console. Browsers ask each time whether it has changed: nobody shall run half
+    of an old one after an upgrade."""
+    file = files().get(name)
+    if file is None:
+        raise ObjectNotFound
+    headers = {**PAGE_HEADERS, "etag": file.etag}
+    if file.etag in request.headers.get("if-none-match", ""):
+        return Response(b"", 304, headers)
+    return Response(file.content, 200, {**headers, "content-type": file.content_type})
 
 
 async def metrics(context: Context, request: Request, per_queue: bool) -> Response:

@@ -1,8 +1,13 @@
-"""/api/queues: look at queues, declare, purge and delete them."""
+"""/api/queues: look at queues, declare, purge and delete them.
+
+A shared queue is active on one broker, its home: what it holds is asked and done there.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Final
+from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -14,14 +19,25 @@ from rhizome.broker.queue import Queue
 from rhizome.broker.vhost import VHost
 from rhizome.broker.words import queue_resource
 from rhizome.errors import PreconditionFailed
-from rhizome.management.answers import answer, created, done, listed
-from rhizome.management.auth import MANAGEMENT
+from rhizome.management.answers import Row, answer, created, done, shown_row
+from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.call import Call
+from rhizome.management.context import Context
 from rhizome.management.direct import open_channel
 from rhizome.management.endpoint import Endpoint
-from rhizome.management.errors import ObjectNotFound
+from rhizome.management.errors import BadRequest, ObjectNotFound
+from rhizome.management.everywhere import (
+    at_home,
+    documents,
+    listed_everywhere,
+    rows_elsewhere,
+    wherever,
+)
+from rhizome.management.others import Question, Unreached
 from rhizome.management.proposals import propose
-from rhizome.management.rows import queue_details, queue_row
+from rhizome.management.rows import absent_queue_row, consumer_row, queue_row
+
+ACTIONS: Final = ("sync", "cancel_sync")
 
 
 def usable_queue(call: Call) -> tuple[Channel, Queue]:
@@ -33,18 +49,111 @@ def usable_queue(call: Call) -> tuple[Channel, Queue]:
     return channel, find_queue(channel, call.name())
 
 
+# ---- looking ------------------------------------------------------------------------------------
+
+
 async def list_queues(call: Call) -> Response:
-    found = [
+    """Every broker lists what is active there; queues whose home is silent are shown as down."""
+    queues = [
         queue
         for vhost in call.vhosts()
         for queue in vhost.destinations.values()
         if isinstance(queue, Queue)
     ]
-    return await listed(call, found, lambda queue: queue_row(call.context, queue))
+    here = [queue for queue in queues if queue.away is None]
+    with_history = call.flag("history")
+
+    def row(queue: Queue) -> Row:
+        if queue.away is not None:
+            return absent_queue_row(call.context, queue)
+        found = queue_row(call.context, queue)
+        if with_history:
+            found["depths"] = call.context.rates.history.depths(int(queue.id))
+        return found
+
+    if call.asked:
+        return await listed_everywhere(call, here, row)
+    elsewhere = await rows_elsewhere(call)
+    seen = elsewhere.names()
+    answering = [name for name in call.context.others.names() if name not in elsewhere.silent]
+    absent = [
+        queue
+        for queue in queues
+        if queue.away is not None
+        and (queue.vhost, queue.name) not in seen
+        and call.context.others.home_of(queue) not in answering
+    ]
+    return await listed_everywhere(call, [*here, *absent], row, elsewhere)
 
 
 async def show_queue(call: Call) -> Response:
-    return answer(queue_details(call.context, call.queue()))
+    vhost = call.vhost()
+    queue = vhost.destinations.get(call.name())
+    if not isinstance(queue, Queue):
+        if call.asked:
+            raise ObjectNotFound
+        # It may be a private queue of a connection elsewhere.
+        return await wherever(call)
+    row = await _row(call, queue)
+    if not call.asked or queue.definition.is_private():
+        row["consumer_details"] = await _consumers(call, queue)
+    return shown_row(call, row)
+
+
+async def _row(call: Call, queue: Queue) -> Row:
+    details: Row = {"incoming": [], "deliveries": []}
+    if queue.away is None:
+        return {**queue_row(call.context, queue), **details}
+    try:
+        elsewhere = await at_home(call, queue)
+    except Unreached:
+        return {**absent_queue_row(call.context, queue), **details}
+    found: Row = json.loads(bytes(elsewhere.body)) if elsewhere is not None else {}
+    return found
+
+
+async def _consumers(call: Call, queue: Queue) -> list[Row]:
+    """The consumers of a queue, each as the broker of its connection knows it."""
+    rows = own_consumers(call.context, queue.vhost, queue.name)
+    if not queue.definition.is_private():
+        question = Question("GET", consumers_path(queue.vhost, queue.name), call.caller.user)
+        found, _ = await documents(call, question)
+        for more in found.values():
+            rows += more
+    return rows
+
+
+def consumers_path(vhost: str, queue: str) -> str:
+    parts = (quote(part, safe="", errors="surrogateescape") for part in (vhost, queue))
+    return "/api/rhizome/queues/" + "/".join(parts) + "/consumers"
+
+
+def own_consumers(context: Context, vhost: str, queue: str) -> list[Row]:
+    return [
+        consumer_row(context, consumer)
+        for connection in context.broker.connections.values()
+        if connection.router.vhost == vhost
+        for channel in connection.channels.values()
+        for consumer in channel.consumers.values()
+        if consumer.queue.name == queue
+    ]
+
+
+async def list_own_consumers(call: Call) -> Response:
+    """The consumers of a queue that are connected to this broker."""
+    return answer(own_consumers(call.context, call.vhost().name, call.name()))
+
+
+async def show_history(call: Call) -> Response:
+    """The last minutes of a queue, in columns."""
+    queue = call.queue()
+    elsewhere = await at_home(call, queue)
+    if elsewhere is not None:
+        return elsewhere
+    return answer(call.context.rates.history.row(int(queue.id)))
+
+
+# ---- changing -----------------------------------------------------------------------------------
 
 
 async def declare_queue(call: Call) -> Response:
@@ -86,6 +195,11 @@ def _check_declare(call: Call, vhost: VHost, command: DeclareQueue, is_new: bool
 async def delete_queue(call: Call) -> Response:
     channel, queue = usable_queue(call)
     check_configure(channel, QUEUE, queue.name)
+    if call.flag("if-unused") or call.flag("if-empty"):
+        # Only its home knows. Without a condition a queue can go while its home is away.
+        elsewhere = await at_home(call, queue)
+        if elsewhere is not None:
+            return elsewhere
     where = queue_resource(queue.vhost, queue.name)
     if call.flag("if-unused") and queue.consumer_count > 0:
         raise PreconditionFailed(f"{where} in use")
@@ -98,8 +212,20 @@ async def delete_queue(call: Call) -> Response:
 async def purge_queue(call: Call) -> Response:
     channel, queue = usable_queue(call)
     check_read(channel, QUEUE, queue.name)
+    elsewhere = await at_home(call, queue)
+    if elsewhere is not None:
+        return elsewhere
     call.context.shell.begin_turn()
     queue.purge()
+    return done()
+
+
+async def act_on_queue(call: Call) -> Response:
+    """RabbitMQ's tools ask mirrors to synchronise; copies here do so by themselves."""
+    call.queue()
+    action = (await call.document()).text("action")
+    if action not in ACTIONS:
+        raise BadRequest(f"unknown action {json.dumps(action[:40])}")
     return done()
 
 
@@ -110,4 +236,7 @@ ENDPOINTS: Final = (
     Endpoint("PUT", "/api/queues/{vhost}/{name}", MANAGEMENT, declare_queue),
     Endpoint("DELETE", "/api/queues/{vhost}/{name}", MANAGEMENT, delete_queue),
     Endpoint("DELETE", "/api/queues/{vhost}/{name}/contents", MANAGEMENT, purge_queue),
+    Endpoint("POST", "/api/queues/{vhost}/{name}/actions", ADMINISTRATOR, act_on_queue),
+    Endpoint("GET", "/api/rhizome/queues/{vhost}/{name}/consumers", MANAGEMENT, list_own_consumers),
+    Endpoint("GET", "/api/rhizome/queues/{vhost}/{name}/history", MANAGEMENT, show_history),
 )

@@ -1,7 +1,8 @@
 """Rates and totals: what the queues count, summed, and how fast it grows.
 
-A light sampler notes the counters of all queues and connections every few seconds. A rate is the
-growth since the older of the two latest samples, so over a window of one to two intervals.
+A light sampler notes the counters of all queues that are active here, and of all connections, every
+few seconds. A rate is the growth since the older of the two latest samples, so over a window of one
+to two intervals.
 
 The core keeps counters per queue only, and they go with their queue. So that totals never fall, the
 last sample of a queue that has gone is kept in ``Rates.gone``; what it counted after that sample is
@@ -18,9 +19,12 @@ from typing import Final
 from rhizome.broker.broker import Broker
 from rhizome.broker.connection import Connection
 from rhizome.broker.queue import Queue
+from rhizome.management.history import ALL, History
 from rhizome.management.pace import Pace
 
 SAMPLE_SECONDS: Final = 5.0
+SECONDS_MIN: Final = 1.0
+"""A broker that has just started has no rate yet that would mean anything."""
 
 # enqueued, delivered, acknowledged, redelivered
 Counts = tuple[int, int, int, int]
@@ -43,12 +47,14 @@ class Totals:
 
 @dataclass(slots=True)
 class Sample:
-    """The counters at one moment, by id."""
+    """The counters at one moment, by id; ``depths`` has ready and unacked messages."""
 
     at: float
     published: int = 0
     counts: Counts = NONE
+    depth: tuple[int, int] = (0, 0)
     queues: dict[int, Counts] = field(default_factory=dict)
+    depths: dict[int, tuple[int, int]] = field(default_factory=dict)
     octets: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -58,14 +64,16 @@ class Rates:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.gone = NONE
+        self.history = History()
         self.samples = [Sample(monotonic())]
 
     def queues(self) -> list[Queue]:
+        """All queues that are active here, private ones included."""
         return [
             destination
             for vhost in self.broker.state.vhosts.values()
             for destination in vhost.destinations.values()
-            if isinstance(destination, Queue)
+            if isinstance(destination, Queue) and destination.away is None
         ]
 
     # ---- sampling -------------------------------------------------------------------------------
@@ -79,24 +87,41 @@ class Rates:
     async def sample(self) -> None:
         pace = Pace()
         taken = Sample(monotonic(), self._published())
+        before = self.samples[-1]
+        self.history.begin(int(self.broker.turn.now_ms))
+        ready, unacked = 0, 0
         for queue in self.queues():
-            taken.queues[int(queue.id)] = counts_of(queue)
+            self._sample_queue(queue, before, taken)
+            ready += int(queue.ready)
+            unacked += int(queue.unacked)
             if pace.is_due():
                 await pace.rest()
         for connection in list(self.broker.connections.values()):
             taken.octets[int(connection.id)] = octets_of(connection)
             if pace.is_due():
                 await pace.rest()
-        before = self.samples[-1].queues
-        for queue_id in before.keys() - taken.queues.keys():
-            self.gone = added(self.gone, before[queue_id])
+        for queue_id in before.queues.keys() - taken.queues.keys():
+            self.gone = added(self.gone, before.queues[queue_id])
+            self.history.forget(queue_id)
         taken.counts = self.gone
         for counts in taken.queues.values():
             taken.counts = added(taken.counts, counts)
-        self.samples = [self.samples[-1], taken]
+        taken.depth = (ready, unacked)
+        numbers = (ready, unacked, taken.published, taken.counts[1], taken.counts[2])
+        self.history.add(ALL, numbers, True)
+        self.samples = [before, taken]
+
+    def _sample_queue(self, queue: Queue, before: Sample, taken: Sample) -> None:
+        queue_id = int(queue.id)
+        counts = counts_of(queue)
+        depth = (int(queue.ready), int(queue.unacked))
+        taken.queues[queue_id] = counts
+        taken.depths[queue_id] = depth
+        is_busy = depth != (0, 0) or counts != before.queues.get(queue_id, NONE)
+        self.history.add(queue_id, (*depth, *counts[:3]), is_busy)
 
     async def totals(self) -> Totals:
-        """The sums over all queues."""
+        """The sums over all queues that are active here."""
         pace = Pace()
         totals = Totals(published=self._published(), counts=self.gone)
         seen: set[int] = set()
@@ -125,22 +150,46 @@ class Rates:
     def of_totals(self, totals: Totals) -> Row:
         """message_stats of the whole broker."""
         old = self.samples[0]
-        seconds = max(monotonic() - old.at, 0.001)
+        seconds = max(monotonic() - old.at, SECONDS_MIN)
         stats = _stats(totals.counts, old.counts, seconds)
         stats["publish"] = totals.published
         stats["publish_details"] = rate(totals.published - old.published, seconds)
         return stats
 
+    def per_second(self, totals: Totals) -> Row:
+        """Messages per second through this broker."""
+        old = self.samples[0]
+        seconds = max(monotonic() - old.at, SECONDS_MIN)
+        return {
+            "published": round(max(totals.published - old.published, 0) / seconds, 2),
+            "delivered": round(max(totals.counts[1] - old.counts[1], 0) / seconds, 2),
+            "acked": round(max(totals.counts[2] - old.counts[2], 0) / seconds, 2),
+        }
+
     def of_queue(self, queue: Queue) -> Row:
         """message_stats of one queue."""
         old = self.samples[0]
         counts = old.queues.get(int(queue.id), NONE)
-        return _stats(counts_of(queue), counts, max(monotonic() - old.at, 0.001))
+        return _stats(counts_of(queue), counts, max(monotonic() - old.at, SECONDS_MIN))
+
+    def of_depth(self, queue: Queue) -> Row:
+        """How fast a queue grows or, below 0, shrinks."""
+        old = self.samples[0]
+        was = old.depths.get(int(queue.id), (0, 0))
+        return depth_details(
+            int(queue.ready), int(queue.unacked), was, max(monotonic() - old.at, SECONDS_MIN)
+        )
+
+    def of_depths(self, totals: Totals) -> Row:
+        """The same of all queues together."""
+        old = self.samples[0]
+        seconds = max(monotonic() - old.at, SECONDS_MIN)
+        return depth_details(totals.ready, totals.unacked, old.depth, seconds)
 
     def of_connection(self, connection: Connection) -> Row:
         """Octets in both directions."""
         old = self.samples[0]
-        seconds = max(monotonic() - old.at, 0.001)
+        seconds = max(monotonic() - old.at, SECONDS_MIN)
         received, sent = octets_of(connection)
         old_received, old_sent = old.octets.get(int(connection.id), (0, 0))
         return {
@@ -166,6 +215,15 @@ def added(one: Counts, other: Counts) -> Counts:
 def rate(growth: int, seconds: float) -> Row:
     """A `..._details` object of RabbitMQ's."""
     return {"rate": round(max(growth, 0) / seconds, 2)}
+
+
+def depth_details(ready: int, unacked: int, was: tuple[int, int], seconds: float) -> Row:
+    grown = (ready - was[0], unacked - was[1])
+    return {
+        "messages_details": {"rate": round(sum(grown) / seconds, 2)},
+        "messages_ready_details": {"rate": round(grown[0] / seconds, 2)},
+        "messages_unacknowledged_details": {"rate": round(grown[1] / seconds, 2)},
+    }
 
 
 def _stats(now: Counts, old: Counts, seconds: float) -> Row:

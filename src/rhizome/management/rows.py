@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
@@ -28,31 +29,53 @@ SCRYPT: Final = "scrypt"
 # ---- queues -------------------------------------------------------------------------------------
 
 
-def queue_row(context: Context, queue: Queue) -> Row:
+def queue_definition_row(queue: Queue) -> Row:
     definition = queue.definition
-    ready, unacked = int(queue.ready), int(queue.unacked)
-    row: Row = {
+    return {
         "name": queue.name,
         "vhost": queue.vhost,
         "durable": definition.durable,
         "auto_delete": definition.auto_delete,
         "exclusive": definition.is_private(),
         "arguments": definition.arguments,
-        "node": context.name,
         "type": definition.options.queue_type,
-        "state": "running",
         "policy": definition.policy or None,
         "operator_policy": definition.operator_policy or None,
         "effective_policy_definition": definition.policy_definition,
+    }
+
+
+def absent_queue_row(context: Context, queue: Queue) -> Row:
+    """A shared queue whose home doesn't answer: what it holds is not known here."""
+    home = context.others.home_of(queue)
+    return {**queue_definition_row(queue), "node": home or None, "state": "down"}
+
+
+def queue_row(context: Context, queue: Queue) -> Row:
+    """A queue that is active here."""
+    ready, unacked = int(queue.ready), int(queue.unacked)
+    paged = sum(int(lane.paged_count) for lane in queue.lanes)
+    row: Row = {
+        **queue_definition_row(queue),
+        "node": context.name,
+        "state": "running",
         "consumers": int(queue.consumer_count),
         "messages": ready + unacked,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
-        "messages_paged_out": sum(int(lane.paged_count) for lane in queue.lanes),
+        **context.rates.of_depth(queue),
+        "messages_paged_out": paged,
+        "messages_ready_ram": ready - paged,
         "message_bytes_ready": int(queue.ready_bytes),
         "message_bytes_ram": int(queue.resident_bytes),
         "message_bytes_persistent": int(queue.durable_bytes),
         "memory": int(queue.resident_bytes),
+        "head_message_timestamp": None,
+        "head_arrived_ms": head_arrived_ms(queue),
+        "idle_since": idle_since(queue),
+        "single_active_consumer_tag": None,
+        "exclusive_consumer_tag": None,
+        "recoverable_slaves": None,
         "message_stats": context.rates.of_queue(queue),
     }
     if queue.active is not None:
@@ -62,14 +85,26 @@ def queue_row(context: Context, queue: Queue) -> Row:
     return row
 
 
-def queue_details(context: Context, queue: Queue) -> Row:
-    """One queue alone shows its consumers too."""
-    row = queue_row(context, queue)
-    row["consumer_details"] = [consumer_row(consumer) for consumer in queue.consumers()]
-    return row
+def head_arrived_ms(queue: Queue) -> int | None:
+    """When the message that is next arrived here; None if there is none, or it is on disk."""
+    for lane in reversed(queue.lanes):
+        message = lane.peek()
+        if message is not None:
+            return int(message.arrived_ms)
+        if lane.paged_count:
+            return None
+    return None
 
 
-def consumer_row(consumer: Consumer) -> Row:
+def idle_since(queue: Queue) -> str | None:
+    """RabbitMQ's form of the time since when nothing has happened; None if something is there."""
+    if queue.ready or queue.unacked or queue.consumer_count:
+        return None
+    seconds = int(queue.last_used_ms) // 1000
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def consumer_row(context: Context, consumer: Consumer) -> Row:
     channel = consumer.channel
     connection = channel.connection
     queue = consumer.queue
@@ -79,6 +114,7 @@ def consumer_row(consumer: Consumer) -> Row:
         "queue": {"name": queue.name, "vhost": queue.vhost},
         "channel_details": {
             "name": f"{connection.name} ({channel.number})",
+            "node": context.name,
             "number": int(channel.number),
             "connection_name": connection.name,
             "peer_host": connection.peer.address,
@@ -139,6 +175,11 @@ def default_binding_row(queue: Destination) -> Row:
     }
 
 
+def is_shown(binding: Binding) -> bool:
+    """Whether a binding is people's own: what brokers bind for each other is none of them."""
+    return not binding.destination.name.startswith("\0")
+
+
 def kind_of(destination: Destination) -> str:
     return EXCHANGE if destination.is_exchange else QUEUE
 
@@ -157,6 +198,7 @@ def properties_key(binding: Binding) -> str:
 
 
 def vhost_row(context: Context, vhost: VHost) -> Row:
+    """A vhost, with the messages that are here."""
     totals = Totals()
     for queue in vhost.destinations.values():
         if isinstance(queue, Queue):

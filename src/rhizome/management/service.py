@@ -18,10 +18,12 @@ from rhizome.journal.store import Store
 from rhizome.management.clusterview import ClusterControl, ClusterView
 from rhizome.management.context import Context, HttpConfig, Listener, Login, Turns
 from rhizome.management.network import bind
+from rhizome.management.others import Question, Reply
 from rhizome.management.rates import Rates
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.types import ASGIApp
 
 logger = logging.getLogger("rhizome.management")
 
@@ -33,7 +35,10 @@ STOP_SECONDS_MAX: Final = 2
 
 
 class HttpService:
-    """Serves the API of one broker from `start` until `stop`."""
+    """Serves the API of one broker from `start` until `stop`.
+
+    Without an address to listen on it answers what other brokers ask, and nobody else.
+    """
 
     def __init__(
         self,
@@ -57,34 +62,46 @@ class HttpService:
             view=view,
             control=control,
         )
+        self._application: ASGIApp | None = None
         self._server: uvicorn.Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._serving: asyncio.Task[None] | None = None
+        self._sampling: asyncio.Task[None] | None = None
 
     async def start(self) -> list[str]:
         """Bind and serve; returns the addresses as URLs."""
+        from rhizome.management.application import make_application
+
+        self._application = make_application(self.context)
+        self._sampling = asyncio.create_task(self.context.rates.run(), name="rates")
         sockets = self._bind()
         self.context.http_listeners = [
             Listener("http", *sock.getsockname()[:2]) for sock in sockets
         ]
-        self._server = make_server(self.context)
-        self._tasks = [
-            asyncio.create_task(self._server.serve(sockets), name="http"),
-            asyncio.create_task(self.context.rates.run(), name="rates"),
-        ]
-        await self._until_started()
+        if sockets:
+            self._server = make_server(self._application)
+            self._serving = asyncio.create_task(self._server.serve(sockets), name="http")
+            await self._until_started(self._server, self._serving)
         return [listener.url for listener in self.context.http_listeners]
+
+    async def respond(self, question: Question) -> Reply:
+        """Answer another broker."""
+        from rhizome.management.asked import respond
+
+        if self._application is None:
+            raise RuntimeError("asked before the service has started")
+        return await respond(self._application, question)
 
     async def stop(self) -> None:
         """Stop listening, let requests under way finish for a moment, then end them."""
-        if self._server is None:
-            return
-        self._server.should_exit = True
-        serving, sampling = self._tasks
-        sampling.cancel()
-        done, _ = await asyncio.wait([serving], timeout=STOP_SECONDS_MAX + 1)
-        if not done:
-            serving.cancel()
-        await asyncio.gather(serving, sampling, return_exceptions=True)
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            done, _ = await asyncio.wait([self._serving], timeout=STOP_SECONDS_MAX + 1)
+            if not done:
+                self._serving.cancel()
+        tasks = [task for task in (self._serving, self._sampling) if task is not None]
+        if self._sampling is not None:
+            self._sampling.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _bind(self) -> list[socket.socket]:
         sockets: list[socket.socket] = []
@@ -97,20 +114,16 @@ class HttpService:
             raise
         return sockets
 
-    async def _until_started(self) -> None:
-        assert self._server is not None
-        serving = self._tasks[0]
-        while not self._server.started:
+    async def _until_started(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+        while not server.started:
             if serving.done():
                 serving.result()
                 raise OSError("the HTTP server ended before it had started")
             await asyncio.sleep(0)
 
 
-def make_server(context: Context) -> uvicorn.Server:
+def make_server(application: ASGIApp) -> uvicorn.Server:
     import uvicorn
-
-    from rhizome.management.application import make_application
 
     class Server(uvicorn.Server):
         """Leaves signals to the application that it is a part of."""
@@ -121,7 +134,7 @@ def make_server(context: Context) -> uvicorn.Server:
 
     return Server(
         uvicorn.Config(
-            make_application(context),
+            application,
             loop="none",
             http="h11",
             ws="none",

@@ -10,12 +10,19 @@ from rhizome.broker.channel import Channel
 from rhizome.broker.connection import Connection
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.stages import CLOSING, RUNNING
-from rhizome.management.answers import Row, answer, done, listed
+from rhizome.management.answers import Row, done, shown_row
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING
 from rhizome.management.call import Call
 from rhizome.management.context import Context
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import NotAuthorised, ObjectNotFound
+from rhizome.management.everywhere import (
+    Rows,
+    ask_all,
+    listed_everywhere,
+    rows_elsewhere,
+    wherever,
+)
 from rhizome.management.rows import consumer_row
 
 CLOSE_REASON_DEFAULT: Final = "Closed via management plugin"
@@ -48,6 +55,9 @@ def connection_row(context: Context, connection: Connection) -> Row:
         "timeout": int(connection.heartbeat_s),
         "connected_at": int(connection.connected_ms),
         "client_properties": connection.client_properties,
+        "blocked_reason": connection.blocked_reason,
+        "send_pend": int(connection.outbox.size()),
+        "user_who_performed_action": connection.identity.user,
         **context.rates.of_connection(connection),
     }
 
@@ -79,7 +89,8 @@ def _visible(call: Call) -> list[Connection]:
     ]
 
 
-def _connection(call: Call) -> Connection:
+def _connection(call: Call) -> Connection | None:
+    """The connection in the path; None if it is another broker's, perhaps."""
     wanted = call.name()
     for connection in call.context.broker.connections.values():
         if connection.name == wanted and _is_open(connection):
@@ -87,35 +98,68 @@ def _connection(call: Call) -> Connection:
             if not own and not call.caller.may(MONITORING):
                 raise NotAuthorised("User not authorised to access object")
             return connection
-    raise ObjectNotFound
+    if call.asked:
+        raise ObjectNotFound
+    return None
 
 
 async def list_connections(call: Call) -> Response:
     context = call.context
-    return await listed(call, _visible(call), lambda each: connection_row(context, each))
+    return await listed_everywhere(call, _visible(call), lambda each: connection_row(context, each))
 
 
 async def list_connections_of_vhost(call: Call) -> Response:
     vhost = call.vhost().name
     found = [each for each in _visible(call) if each.router.vhost == vhost]
-    return await listed(call, found, lambda each: connection_row(call.context, each))
+    return await listed_everywhere(call, found, lambda each: connection_row(call.context, each))
+
+
+def _of_user(call: Call) -> list[Connection]:
+    user = call.name("user")
+    if user != call.caller.user:
+        call.caller.check(MONITORING)
+    return [each for each in _visible(call) if each.identity.user == user]
+
+
+async def list_connections_of_user(call: Call) -> Response:
+    return await listed_everywhere(
+        call, _of_user(call), lambda each: connection_row(call.context, each)
+    )
+
+
+async def close_connections_of_user(call: Call) -> Response:
+    if call.name("user") != call.caller.user:
+        call.caller.check(ADMINISTRATOR)
+    for connection in _of_user(call):
+        _close(call, connection)
+    await ask_all(call)
+    return done()
 
 
 async def show_connection(call: Call) -> Response:
-    return answer(connection_row(call.context, _connection(call)))
+    connection = _connection(call)
+    if connection is None:
+        return await wherever(call)
+    return shown_row(call, connection_row(call.context, connection))
 
 
 async def close_connection(call: Call) -> Response:
     """Close with 320 and the reason in the X-Reason header."""
     connection = _connection(call)
+    if connection is None:
+        return await wherever(call)
     if connection.identity.user != call.caller.user:
         call.caller.check(ADMINISTRATOR)
+    _close(call, connection)
+    return done()
+
+
+def _close(call: Call, connection: Connection) -> None:
     reason = call.request.headers.get("x-reason", "") or CLOSE_REASON_DEFAULT
     # Header fields come as Latin-1; people write UTF-8 into them.
     reason = reason.encode("latin-1").decode("utf-8", "replace")
     call.context.shell.begin_turn()
     connection.force_close(reason)
-    return done()
 
 
 # ---- channels -----------------------------------------------------------------------------------
@@ -164,27 +208,38 @@ def _channels(connections: list[Connection]) -> list[Channel]:
 
 async def list_channels(call: Call) -> Response:
     found = _channels(_visible(call))
-    return await listed(call, found, lambda each: channel_row(call.context, each))
+    return await listed_everywhere(call, found, lambda each: channel_row(call.context, each))
 
 
 async def list_channels_of_vhost(call: Call) -> Response:
     vhost = call.vhost().name
     found = _channels([each for each in _visible(call) if each.router.vhost == vhost])
-    return await listed(call, found, lambda each: channel_row(call.context, each))
+    return await listed_everywhere(call, found, lambda each: channel_row(call.context, each))
 
 
 async def list_channels_of_connection(call: Call) -> Response:
-    found = _channels([_connection(call)])
-    return await listed(call, found, lambda each: channel_row(call.context, each))
+    connection = _connection(call)
+    found = _channels([connection]) if connection is not None else []
+    elsewhere = Rows() if connection is not None else await rows_elsewhere(call)
+    if connection is None and not elsewhere.answered:
+        raise ObjectNotFound
+    return await listed_everywhere(
+        call, found, lambda each: channel_row(call.context, each), elsewhere
+    )
 
 
 async def show_channel(call: Call) -> Response:
     for channel in _channels(_visible(call)):
         if channel_name(channel) == call.name():
             row = channel_row(call.context, channel)
-            row["consumer_details"] = [consumer_row(each) for each in channel.consumers.values()]
-            return answer(row)
-    raise ObjectNotFound
+            row |= {"publishes": [], "deliveries": []}
+            row["consumer_details"] = [
+                consumer_row(call.context, each) for each in channel.consumers.values()
+            ]
+            return shown_row(call, row)
+    if call.asked:
+        raise ObjectNotFound
+    return await wherever(call)
 
 
 # ---- consumers ----------------------------------------------------------------------------------
@@ -199,11 +254,13 @@ async def list_consumers(call: Call) -> Response:
         for channel in connection.channels.values()
         for consumer in channel.consumers.values()
     ]
-    return await listed(call, found, consumer_row)
+    return await listed_everywhere(call, found, lambda each: consumer_row(call.context, each))
 
 
 ENDPOINTS: Final = (
     Endpoint("GET", "/api/connections", MANAGEMENT, list_connections),
+    Endpoint("GET", "/api/connections/username/{user}", MANAGEMENT, list_connections_of_user),
+    Endpoint("DELETE", "/api/connections/username/{user}", MANAGEMENT, close_connections_of_user),
     Endpoint("GET", "/api/connections/{name}", MANAGEMENT, show_connection),
     Endpoint("DELETE", "/api/connections/{name}", MANAGEMENT, close_connection),
     Endpoint("GET", "/api/connections/{name}/channels", MANAGEMENT, list_channels_of_connection),

@@ -80,6 +80,15 @@ async def list_users(call: Call) -> Response:
     )
 
 
+async def list_users_without_permissions(call: Call) -> Response:
+    state = call.context.broker.state
+    some = {user for user, _ in state.permissions}
+    found = [user for user in state.users.values() if user.name not in some]
+    return await listed(
+        call, found, lambda user: user_row(user, state.accounts.limits.get(user.name, {}))
+    )
+
+
 async def show_user(call: Call) -> Response:
     user = _user(call)
     return answer(user_row(user, call.context.broker.state.accounts.limits.get(user.name, {})))
@@ -224,6 +233,9 @@ _TOPIC: Final = "/api/topic-permissions/{vhost}/{user}"
 ENDPOINTS: Final = (
     Endpoint("GET", "/api/users", ADMINISTRATOR, list_users),
     Endpoint("POST", "/api/users/bulk-delete", ADMINISTRATOR, delete_users),
+    Endpoint(
+        "GET", "/api/users/without-permissions", ADMINISTRATOR, list_users_without_permissions
+    ),
     Endpoint("GET", "/api/users/{name}", ADMINISTRATOR, show_user),
     Endpoint("PUT", "/api/users/{name}", ADMINISTRATOR, put_user),
     Endpoint("DELETE", "/api/users/{name}", ADMINISTRATOR, delete_user),

@@ -15,26 +15,60 @@ from rhizome.broker.commands import (
     PutPermission,
     PutVhost,
 )
-from rhizome.management.answers import answer, created, done, listed
+from rhizome.management.answers import Row, answer, created, done, listed, shown_row
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING
 from rhizome.management.call import Call
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import ObjectNotFound
+from rhizome.management.everywhere import documents
+from rhizome.management.others import Question
+from rhizome.management.overview import add_numbers
 from rhizome.management.proposals import propose
 from rhizome.management.rows import permission_row, topic_permission_row, vhost_row
 
 EVERYTHING: Final = ".*"
+MESSAGES: Final = ("messages", "messages_ready", "messages_unacknowledged")
 
 
 async def list_vhosts(call: Call) -> Response:
     """Those who monitor see all vhosts, though not what is in them."""
     vhosts = call.context.broker.state.vhosts
     found = list(vhosts.values()) if call.caller.may(MONITORING) else call.vhosts()
-    return await listed(call, found, lambda vhost: vhost_row(call.context, vhost))
+    rows = [vhost_row(call.context, vhost) for vhost in found]
+    if call.asked:
+        return answer(rows)
+    others, _ = await documents(call, Question("GET", "/api/vhosts", call.caller.user))
+    for more in others.values():
+        add_vhosts(rows, more)
+    return await listed(call, rows, lambda row: row)
+
+
+def add_vhosts(rows: list[Row], others: list[Row]) -> None:
+    """Add the messages that another broker has, vhost by vhost."""
+    by_name = {other["name"]: other for other in others}
+    for row in rows:
+        other = by_name.get(row["name"])
+        if other is None:
+            continue
+        for name in MESSAGES:
+            add_numbers(row, {name: other[name]})
+        mine, theirs = row["cluster_state"], other["cluster_state"]
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            mine.update(theirs)
 
 
 async def show_vhost(call: Call) -> Response:
-    return answer(vhost_row(call.context, call.vhost()))
+    rows = [vhost_row(call.context, call.vhost())]
+    others, _ = await documents(call, Question("GET", "/api/vhosts", call.caller.user))
+    for more in others.values():
+        add_vhosts(rows, more)
+    return shown_row(call, rows[0])
+
+
+async def start_vhost(call: Call) -> Response:
+    """RabbitMQ starts a vhost again that has failed on a node; here vhosts don't fail."""
+    call.vhost()
+    return done()
 
 
 async def put_vhost(call: Call) -> Response:
@@ -132,6 +166,7 @@ ENDPOINTS: Final = (
     Endpoint("GET", "/api/vhosts/{vhost}", ADMINISTRATOR, show_vhost),
     Endpoint("PUT", "/api/vhosts/{vhost}", ADMINISTRATOR, put_vhost),
     Endpoint("DELETE", "/api/vhosts/{vhost}", ADMINISTRATOR, delete_vhost),
+    Endpoint("POST", "/api/vhosts/{vhost}/start/{node}", ADMINISTRATOR, start_vhost),
     Endpoint("GET", "/api/vhosts/{vhost}/permissions", ADMINISTRATOR, list_permissions_of_vhost),
     Endpoint(
         "GET",

@@ -35,6 +35,7 @@ from rhizome.security.tls import certificate_names, server_context
 from rhizome.server.boot import SEED_BYTES, make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
 from rhizome.server.clustered import ClusterHost, NodeDriver
+from rhizome.server.colleagues import Colleagues
 from rhizome.server.composition import Clustered
 from rhizome.server.config import Config
 from rhizome.server.logs import LogObserver, configure_logging
@@ -85,6 +86,7 @@ class Application:
         self.shell: Shell | None = None
         self.host: ClusterHost | None = None
         self.driver: NodeDriver | None = None
+        self.colleagues: Colleagues | None = None
 
     async def serve(self) -> int:
         loop = asyncio.get_running_loop()
@@ -145,6 +147,7 @@ class Application:
         )
         if self.host is not None and clustered is not None:
             self.driver = self.host.drive(self.shell, clustered)
+            self.colleagues = Colleagues(self.shell, self.driver.node)
         self.maintenance = Maintenance(config, self.broker, self.store, self.shell)
         self._report_recovery(log)
         self.shell.begin_turn()
@@ -239,7 +242,7 @@ class Application:
         return server
 
     async def _serve_http(self, loop: asyncio.AbstractEventLoop) -> list[str]:
-        if not self.config.listen.http:
+        if not self.config.listen.http and self.driver is None:
             return []
         from rhizome.management.service import HttpService
         from rhizome.server.nodeview import NodeControl, NodeView
@@ -250,7 +253,11 @@ class Application:
         self.http = HttpService(
             self.config, self.broker, self.shell, self.login, self.store, view, control
         )
-        return await self.http.start()
+        addresses = await self.http.start()
+        if self.colleagues is not None:
+            self.http.context.others = self.colleagues
+            self.colleagues.answer = self.http.respond
+        return addresses
 
     def _say_ready(self, http: list[str]) -> None:
         sys.stdout.write(self._ready_line(http) + "\n")

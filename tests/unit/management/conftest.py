@@ -29,7 +29,12 @@ from rhizome.server.app import StateRecords
 from rhizome.server.boot import make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
 from rhizome.server.config import Config
-from rhizome.server.sections import MemorySection, PermissionDefinition, UserDefinition
+from rhizome.server.sections import (
+    BrokerSection,
+    MemorySection,
+    PermissionDefinition,
+    UserDefinition,
+)
 from rhizome.server.shell import Shell
 from rhizome.testing.core import SEED
 
@@ -72,10 +77,16 @@ class Answer:
 class Core:
     """A broker that lives in this process and only turns while it is asked something."""
 
-    def __init__(self, runner: asyncio.Runner, resident_budget_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        resident_budget_bytes: int = 64 << 20,
+        name: str = "rhizome",
+    ) -> None:
         self.runner = runner
         self.now_ms = 1_000_000
         config = Config(
+            broker=BrokerSection(name=name),
             users={name: make_user(name, tags) for name, tags in USERS.items()},
             memory=MemorySection(resident_budget_bytes=resident_budget_bytes),
         )
@@ -209,7 +220,7 @@ async def call(application: ASGIApp, scope: dict[str, Any], body: bytes) -> Answ
         sent.append(message)
 
     await application(scope, receive, send)
-    headers = {name.decode(): text.decode() for name, text in sent[0]["headers"]}
+    headers = {name.decode(): text.decode("latin-1") for name, text in sent[0]["headers"]}
     whole = b"".join(message.get("body", b"") for message in sent[1:])
     return Answer(sent[0]["status"], headers, whole)
 

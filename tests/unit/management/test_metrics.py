@@ -64,13 +64,3 @@ def test_every_metric_is_documented(api: Api, request: pytest.FixtureRequest) ->
     ours = [name for name in families if name.startswith("rhizome_")]
     assert len(ours) > 25
     assert [name for name in ours if f"`{name}`" not in documented] == []
-
-
-def test_the_page_says_what_this_is_and_escapes_names(core: Core) -> None:
-    core.broker.settings.name = "<b1>"
-    answer = Api(core, user="").ask("GET", "/")
-    assert answer.status == 200
-    assert b"&lt;b1&gt;" in answer.body
-    assert b"<b1>" not in answer.body
-    assert b'href="api/overview"' in answer.body
-    assert "default-src 'none'" in answer.headers["content-security-policy"]

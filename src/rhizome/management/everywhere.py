@@ -1,0 +1,192 @@
+"""Everywhere: lists of the whole cluster, and requests that belong to another broker.
+
+Each broker makes the rows of what it has itself. The one that was asked by a person asks all others
+at once and puts the rows together; a broker that doesn't answer in time is named in the answer's
+header ``x-rhizome-silent`` and its rows are missing.
+
+On the wire between brokers a list is one JSON value per line: first how many rows there were before
+any filter, then the rows. So they are read a little at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from starlette.responses import Response
+
+from rhizome.broker.queue import Queue
+from rhizome.management.answers import (
+    HEADERS,
+    Row,
+    encoded,
+    filtered,
+    made,
+    selected,
+    shown,
+)
+from rhizome.management.call import Call
+from rhizome.management.errors import ObjectNotFound
+from rhizome.management.others import (
+    LIST_SECONDS_MAX,
+    WORK_SECONDS_MAX,
+    Question,
+    Reply,
+    Unreached,
+)
+from rhizome.management.pace import Pace
+
+SILENT: Final = "x-rhizome-silent"
+LINES_TYPE: Final = "application/x-ndjson"
+KEY_COLUMNS: Final = ("vhost", "name")
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What other brokers said. ``replies`` has the successes only."""
+
+    replies: dict[str, Reply] = field(default_factory=dict)
+    refusals: dict[str, Reply] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
+
+
+def question_of(call: Call, body: bytes = b"") -> Question:
+    """The same request, for another broker."""
+    return Question(
+        call.request.method,
+        call.target(),
+        call.caller.user,
+        body,
+        call.request.headers.get("x-reason", ""),
+    )
+
+
+async def ask_all(call: Call, question: Question | None = None) -> Gathered:
+    """Ask all other brokers, by default the same; nobody if this broker is itself asked."""
+    found = Gathered()
+    if call.asked:
+        return found
+    others = call.context.others
+    asked = question_of(call) if question is None else question
+    names = others.names()
+    answers = await asyncio.gather(
+        *(others.ask(name, asked, LIST_SECONDS_MAX) for name in names), return_exceptions=True
+    )
+    for name, answer in zip(names, answers, strict=True):
+        if isinstance(answer, Reply):
+            (found.replies if answer.status < 300 else found.refusals)[name] = answer
+        elif isinstance(answer, Unreached):
+            found.silent.append(name)
+        else:
+            raise answer
+    return found
+
+
+async def documents(
+    call: Call, question: Question | None = None
+) -> tuple[dict[str, Any], Gathered]:
+    """What the other brokers answer, parsed, by broker."""
+    gathered = await ask_all(call, question)
+    return {name: json.loads(reply.body) for name, reply in gathered.replies.items()}, gathered
+
+
+# ---- lists --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of other brokers, and how many there were before any filter. ``answered``: who has any
+    such list."""
+
+    rows: list[Row] = field(default_factory=list)
+    total: int = 0
+    answered: list[str] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
+
+    def names(self) -> set[tuple[object, object]]:
+        return {(row.get("vhost"), row.get("name")) for row in self.rows}
+
+
+async def rows_elsewhere(call: Call) -> Rows:
+    """The rows that other brokers have for this list."""
+    gathered = await ask_all(call)
+    found = Rows(silent=gathered.silent)
+    pace = Pace()
+    for name, reply in gathered.replies.items():
+        if reply.content_type != LINES_TYPE:
+            continue
+        found.answered.append(name)
+        count, *lines = reply.body.split(b"\n")
+        found.total += int(count)
+        for line in lines:
+            found.rows.append(json.loads(line))
+            if pace.is_due():
+                await pace.rest()
+    return found
+
+
+async def listed_everywhere(
+    call: Call,
+    items: Iterable[T],
+    row: Callable[[T], Row],
+    elsewhere: Rows | None = None,
+) -> Response:
+    """The rows of ``items``, and those of other brokers, as the query asks for them."""
+    rows = await made(items, row)
+    if call.asked:
+        return await _told(call, rows)
+    found = await rows_elsewhere(call) if elsewhere is None else elsewhere
+    total = len(rows) + found.total
+    response = await shown(call, rows + found.rows, total)
+    if found.silent:
+        response.headers[SILENT] = ",".join(found.silent)
+    return response
+
+
+async def _told(call: Call, rows: list[Row]) -> Response:
+    """The rows for the broker that asks: filtered, with the columns that it will need."""
+    query = call.request.query_params
+    columns = [name for name in query.get("columns", "").split(",") if name]
+    if columns:
+        columns = list(dict.fromkeys([*columns, *KEY_COLUMNS, query.get("sort") or "name"]))
+    pace = Pace()
+    lines = [str(len(rows)).encode()]
+    for row in await filtered(call, rows):
+        lines.append(encoded(selected(row, columns)))
+        if pace.is_due():
+            await pace.rest()
+    return Response(b"\n".join(lines), 200, HEADERS, LINES_TYPE)
+
+
+# ---- what belongs to another broker -------------------------------------------------------------
+
+
+async def at_home(call: Call, queue: Queue, body: bytes = b"") -> Response | None:
+    """The answer of the broker that a queue is active on; None if that is this one."""
+    if queue.away is None:
+        return None
+    home = call.context.others.home_of(queue)
+    if call.asked or not home or home == call.context.name:
+        raise Unreached(
+            f"queue '{queue.name}' in vhost '{queue.vhost}' has no home at the moment; try again"
+        )
+    reply = await call.context.others.ask(home, question_of(call, body), WORK_SECONDS_MAX)
+    return passed_on(reply)
+
+
+async def wherever(call: Call, body: bytes = b"") -> Response:
+    """The answer of whichever broker has the object in the path; ObjectNotFound if none has."""
+    gathered = await ask_all(call, question_of(call, body))
+    refusals = [reply for reply in gathered.refusals.values() if reply.status != 404]
+    for reply in [*gathered.replies.values(), *refusals]:
+        return passed_on(reply)
+    raise ObjectNotFound
+
+
+def passed_on(reply: Reply) -> Response:
+    return Response(reply.body, reply.status, HEADERS, reply.content_type or None)

@@ -1,0 +1,108 @@
+"""Logins: who has logged in to the console, and until when.
+
+A login is a secret in a cookie that scripts can't read and other sites can't send (HttpOnly,
+SameSite=Strict), and a second secret, the guard, that the console's own pages send along with every
+change: a request that another page makes the browser send has the cookie at most.
+
+A login ends when nobody has touched the console for a while, after a day's work at the latest, and
+at once if its user is deleted or gets another password. What the user may do is asked of the
+records of the moment. Logins are in the memory of one broker: a restart ends them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+IDLE_SECONDS_MAX: Final = 30 * 60
+SECONDS_MAX: Final = 12 * 3600
+LOGINS_MAX: Final = 1000
+"""The one that was idle for longest gives way."""
+
+COOKIE_PREFIX: Final = "rhizome_"
+GUARD_HEADER: Final = "x-rhizome-console"
+IDLE_HEADER: Final = "x-rhizome-idle"
+"""Sent by the console with what it asks by itself, without anybody having touched it since."""
+
+
+@dataclass(slots=True)
+class Login:
+    """``password_hash``: what the user's was; another one ends the login."""
+
+    user: str
+    password_hash: str
+    guard: str
+    began: float
+    touched: float
+
+
+class Logins:
+    """Invariant: at most LOGINS_MAX, by the hash of their secret: the secret itself is kept by the
+    browser alone."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._logins: dict[bytes, Login] = {}
+
+    def __len__(self) -> int:
+        return len(self._logins)
+
+    def begin(self, user: str, password_hash: str) -> tuple[str, Login]:
+        """A new login and its secret."""
+        self._drop_stale()
+        if len(self._logins) >= LOGINS_MAX:
+            del self._logins[min(self._logins, key=lambda each: self._logins[each].touched)]
+        secret = secrets.token_urlsafe(32)
+        now = self._clock()
+        login = Login(user, password_hash, secrets.token_urlsafe(24), now, now)
+        self._logins[_key(secret)] = login
+        return secret, login
+
+    def find(self, secret: str, touch: bool) -> Login | None:
+        """The login that a cookie's secret belongs to, if it has not ended."""
+        key = _key(secret)
+        login = self._logins.get(key)
+        if login is None:
+            return None
+        if self._is_stale(login):
+            del self._logins[key]
+            return None
+        if touch:
+            login.touched = self._clock()
+        return login
+
+    def end(self, secret: str) -> None:
+        self._logins.pop(_key(secret), None)
+
+    def left_seconds(self, login: Login) -> int:
+        """How long a login has if nobody touches the console."""
+        now = self._clock()
+        left = min(login.touched + IDLE_SECONDS_MAX, login.began + SECONDS_MAX) - now
+        return max(0, int(left))
+
+    def _is_stale(self, login: Login) -> bool:
+        now = self._clock()
+        return now - login.touched > IDLE_SECONDS_MAX or now - login.began > SECONDS_MAX
+
+    def _drop_stale(self) -> None:
+        self._logins = {
+            key: login for key, login in self._logins.items() if not self._is_stale(login)
+        }
+
+
+def guards_match(login: Login, shown: str) -> bool:
+    return hmac.compare_digest(login.guard.encode(), shown.encode("utf-8", "replace"))
+
+
+def cookie_name(port: int) -> str:
+    """Cookies don't tell ports apart, and brokers on one host must not log each other out."""
+    return f"{COOKIE_PREFIX}{port}"
+
+
+def _key(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "replace")).digest()

@@ -1,0 +1,112 @@
+"""/api/rhizome/stalls: what waits, where, and for what.
+
+A row is {"broker", "kind", "what", "why"}, each text for people; `kind` is one of KINDS. Other
+parts of a broker add what they know through `Context.stall_sources`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from rhizome.management.answers import Row, answer, listed
+from rhizome.management.auth import MONITORING
+from rhizome.management.call import Call
+from rhizome.management.cluster import view_of
+from rhizome.management.clusterview import (
+    CATCHING_UP,
+    DRAINING,
+    RECOVERING,
+    STOPPED,
+    ClusterDocument,
+)
+from rhizome.management.context import Context
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.everywhere import documents
+from rhizome.management.others import Question
+
+KINDS: Final = ("alarm", "isolated", "publishers", "disk", "link", "broker", "group", "copy")
+QUEUES_NAMED_MAX: Final = 20
+OWN_PATH: Final = "/api/rhizome/stalls/own"
+
+
+def own_stalls(context: Context) -> list[Row]:
+    """What waits at this broker."""
+    broker = context.broker
+    rows: list[Row] = []
+
+    def add(kind: str, what: str, why: str) -> None:
+        rows.append({"broker": context.name, "kind": kind, "what": what, "why": why})
+
+    if context.shell.alarm:
+        add("alarm", "publishers", context.shell.alarm)
+    if broker.isolation:
+        add("isolated", "deliveries, confirms and publishes", broker.isolation)
+    if context.shell.congested:
+        add("disk", "publishers", "the disk takes less than is published")
+    reasons = Counter(
+        connection.blocked_reason
+        for connection in broker.connections.values()
+        if connection.blocked_reason
+    )
+    for reason, count in reasons.items():
+        add("publishers", f"{count} connection{'s' * (count > 1)}", reason)
+    for queue in list(broker.congested)[:QUEUES_NAMED_MAX]:
+        what = f"publishers of queue '{queue.name}' in vhost '{queue.vhost}'"
+        add("publishers", what, "its consumers take less than is published")
+    for link in context.others.links():
+        if link["congested"]:
+            why = f"{link['backlog_bytes']} bytes wait to be sent"
+            add("link", f"publishes for {link['broker']}", why)
+    for source in context.stall_sources:
+        rows += source()
+    return rows
+
+
+def cluster_stalls(document: ClusterDocument) -> list[Row]:
+    """What is wrong with the cluster as a whole."""
+    rows: list[Row] = []
+
+    def add(broker: str | None, kind: str, what: str, why: str) -> None:
+        rows.append({"broker": broker, "kind": kind, "what": what, "why": why})
+
+    if document.cluster.root is None:
+        add(None, "group", "changes of the cluster", "no root is elected")
+    for broker in document.brokers:
+        if broker.status == STOPPED:
+            add(broker.name, "broker", f"broker {broker.name}", "it is gone")
+        elif broker.status in (CATCHING_UP, RECOVERING, DRAINING):
+            add(broker.name, "broker", f"broker {broker.name}", f"it is {broker.status}")
+    for group in document.groups:
+        if group.home is None and group.queues:
+            what = f"{group.queues} queues of group {group.id}"
+            add(None, "group", what, "their home can't be reached")
+    return rows
+
+
+async def gathered_stalls(call: Call, document: ClusterDocument) -> list[Any]:
+    """Everything that waits, as far as the caller may know."""
+    if not call.caller.may(MONITORING):
+        return []
+    rows: list[Any] = [*cluster_stalls(document), *own_stalls(call.context)]
+    found, _ = await documents(call, Question("GET", OWN_PATH, call.caller.user))
+    for more in found.values():
+        rows += more
+    return rows
+
+
+async def list_stalls(call: Call) -> Response:
+    document = await view_of(call.context).cluster_document()
+    return await listed(call, await gathered_stalls(call, document), lambda row: row)
+
+
+async def list_own_stalls(call: Call) -> Response:
+    return answer(own_stalls(call.context))
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/rhizome/stalls", MONITORING, list_stalls),
+    Endpoint("GET", OWN_PATH, MONITORING, list_own_stalls),
+)

@@ -1,0 +1,280 @@
+"""Colleagues: brokers of a cluster ask each other what their HTTP APIs need to know.
+
+They ask over the links, which are there, know who is at the other end, and are as safe as anything
+between brokers: so there is no second way with addresses, passwords and certificates of its own.
+Secondaries have no link with each other; a primary passes on what they ask.
+
+ASK    number u64 | length of the head u32 | head, JSON | body
+TELL   number u64 | 1 if it is the last u8 | a piece of: length of the head u32 | head, JSON | body
+
+Pieces go out only while the link has room, so that a long answer never holds up messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mypy_extensions import i64
+
+from rhizome.broker.queue import Queue
+from rhizome.cluster.handling import NodeHandler
+from rhizome.cluster.identity import SECONDARY
+from rhizome.cluster.link.link import OPEN, Link
+from rhizome.cluster.node import Node
+from rhizome.management.others import Question, Reply, Unreached
+from rhizome.server.shell import Shell
+
+logger = logging.getLogger("rhizome.management")
+
+ASK: Final = 200
+TELL: Final = 201
+
+PIECE_BYTES: Final = 48 * 1024
+ANSWER_BYTES_MAX: Final = 128 << 20
+QUESTIONS_MAX: Final = 64
+"""Of one broker, at the same time."""
+
+ROOM_POLL_SECONDS: Final = 0.005
+ROOM_SECONDS_MAX: Final = 30.0
+
+_NUMBER: Final = struct.Struct(">Q")
+_PIECE: Final = struct.Struct(">QB")
+_LENGTH: Final = struct.Struct(">I")
+
+Answerer = Callable[[Question], Awaitable[Reply]]
+
+
+@dataclass(slots=True)
+class Open:
+    """A question that waits for its answer."""
+
+    link: Link
+    broker: str
+    answer: asyncio.Future[bytes]
+    pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+
+async def starting(question: Question) -> Reply:
+    """The answer of a broker whose API has not started yet."""
+    return refusal("this broker is starting")
+
+
+class Colleagues:
+    """Implements ``Others``. Invariant: ``_open`` has every question that waits, by its number.
+
+    It is there before the first link is, since a frame that nobody knows ends a link; ``answer`` is
+    set when there is something to answer with.
+    """
+
+    def __init__(self, shell: Shell, node: Node) -> None:
+        self._shell = shell
+        self._node = node
+        self.answer: Answerer = starting
+        self._numbers = 0
+        self._open: dict[int, Open] = {}
+        self._answering: dict[asyncio.Task[None], Link] = {}
+        node.links.handler = ColleaguesHandler(node, self)
+
+    # ---- Others ---------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        node = self._node
+        linked = [link.name for link in node.links.open_links()]
+        found = [
+            record.name
+            for record in node.state.registry.view()
+            if record.name != node.me.name and record.incarnation and self._way_to(record.name)
+        ]
+        return list(dict.fromkeys([*found, *linked]))
+
+    def home_of(self, queue: Queue) -> str:
+        group = self._node.state.group_of(queue.definition)
+        return "" if group is None else group.home
+
+    def links(self) -> list[dict[str, object]]:
+        return [
+            {
+                "broker": each.name,
+                "open_ms": each.open_ms,
+                "silent_ms": each.silent_ms,
+                "backlog_bytes": each.backlog_bytes,
+                "congested": each.congested,
+                "sent_bytes": each.sent_bytes,
+                "received_bytes": each.received_bytes,
+            }
+            for each in self._node.links.statistics()
+        ]
+
+    async def ask(self, broker: str, question: Question, seconds: float) -> Reply:
+        link = self._way_to(broker)
+        if link is None:
+            raise Unreached(f"broker '{broker}' can't be reached")
+        self._numbers += 1
+        number = self._numbers
+        asked = Open(link, broker, asyncio.get_running_loop().create_future())
+        self._open[number] = asked
+        try:
+            async with asyncio.timeout(seconds):
+                self._shell.begin_turn()
+                link.send(ASK, encode_question(number, broker, question))
+                return decode_reply(await asked.answer)
+        except TimeoutError:
+            raise Unreached(f"broker '{broker}' has not answered within {seconds:g} s") from None
+        finally:
+            del self._open[number]
+
+    def _way_to(self, broker: str) -> Link | None:
+        """The link with a broker, or from one secondary to another that with a primary."""
+        links = self._node.links
+        link = links.link_to(broker)
+        record = self._node.state.registry.brokers.get(broker)
+        if link is not None or record is None:
+            return link
+        if record.role != SECONDARY or self._node.me.role != SECONDARY:
+            return None
+        through = links.link_to(self._node.consensus.root)
+        return through or next(iter(links.open_links()), None)
+
+    # ---- frames ---------------------------------------------------------------------------------
+
+    def asked(self, link: Link, payload: bytes) -> None:
+        """Another broker asks."""
+        number, to, question = decode_question(payload)
+        count = sum(1 for each in self._answering.values() if each is link)
+        if count >= QUESTIONS_MAX:
+            self._shell.begin_turn()
+            link.send(TELL, _PIECE.pack(number, 1) + encode_reply(busy()))
+            return
+        task = asyncio.get_running_loop().create_task(self._tell(link, number, to, question))
+        self._answering[task] = link
+        task.add_done_callback(self._answering.pop)
+
+    def told(self, payload: bytes) -> None:
+        """A piece of an answer came."""
+        number, is_last = _PIECE.unpack_from(payload)
+        asked = self._open.get(number)
+        if asked is None or asked.answer.done():
+            return
+        asked.pieces.append(payload[_PIECE.size :])
+        asked.size += len(payload)
+        if asked.size > ANSWER_BYTES_MAX:
+            asked.answer.set_exception(
+                Unreached(f"broker '{asked.broker}' answers with more than can be passed on")
+            )
+        elif is_last:
+            asked.answer.set_result(b"".join(asked.pieces))
+
+    def link_down(self, link: Link) -> None:
+        for asked in self._open.values():
+            if asked.link is link and not asked.answer.done():
+                asked.answer.set_exception(Unreached(f"the link with {link.name} is down"))
+
+    # ---- answering ------------------------------------------------------------------------------
+
+    async def _tell(self, link: Link, number: int, to: str, question: Question) -> None:
+        try:
+            reply = await self._reply(link, to, question)
+            await self._send(link, number, encode_reply(reply))
+        except Exception:
+            logger.exception("%s %s, asked by %s", question.method, question.target, link.name)
+
+    async def _reply(self, link: Link, to: str, question: Question) -> Reply:
+        if to == self._node.me.name:
+            return await self.answer(question)
+        if self._node.links.link_to(to) is None or link.peer.role != SECONDARY:
+            return refusal(f"broker '{to}' can't be reached from '{self._node.me.name}'")
+        try:
+            return await self.ask(to, question, ROOM_SECONDS_MAX)
+        except Unreached as error:
+            return refusal(error.reason)
+
+    async def _send(self, link: Link, number: int, answer: bytes) -> None:
+        async with asyncio.timeout(ROOM_SECONDS_MAX):
+            for at in range(0, len(answer), PIECE_BYTES):
+                while link.is_full():  # noqa: ASYNC110 - a link tells its handler, not its users
+                    await asyncio.sleep(ROOM_POLL_SECONDS)
+                if link.stage != OPEN:
+                    return
+                is_last = at + PIECE_BYTES >= len(answer)
+                piece = answer[at : at + PIECE_BYTES]
+                self._shell.begin_turn()
+                link.send(TELL, _PIECE.pack(number, int(is_last)) + piece)
+                await asyncio.sleep(0)
+
+
+class ColleaguesHandler(NodeHandler):
+    """The node's handler, which hands questions and answers aside."""
+
+    def __init__(self, node: Node, colleagues: Colleagues) -> None:
+        super().__init__()
+        self.node = node
+        self.colleagues = colleagues
+
+    def frame(self, link: Link, method: i64, data: bytes, start: i64, end: i64) -> None:
+        if method == ASK:
+            self.colleagues.asked(link, data[start:end])
+        elif method == TELL:
+            self.colleagues.told(data[start:end])
+        else:
+            super().frame(link, method, data, start, end)
+
+    def link_down(self, link: Link, reason: str) -> None:
+        self.colleagues.link_down(link)
+        super().link_down(link, reason)
+
+
+# ---- the wire -----------------------------------------------------------------------------------
+
+
+def encode_question(number: int, to: str, question: Question) -> bytes:
+    head: dict[str, object] = {
+        "to": to,
+        "method": question.method,
+        "target": question.target,
+        "user": question.user,
+        "reason": question.reason,
+    }
+    return _NUMBER.pack(number) + _packed(head, question.body)
+
+
+def decode_question(payload: bytes) -> tuple[int, str, Question]:
+    (number,) = _NUMBER.unpack_from(payload)
+    head, body = _unpacked(payload[_NUMBER.size :])
+    question = Question(head["method"], head["target"], head["user"], body, head["reason"])
+    return number, head["to"], question
+
+
+def encode_reply(reply: Reply) -> bytes:
+    return _packed({"status": reply.status, "type": reply.content_type}, reply.body)
+
+
+def decode_reply(payload: bytes) -> Reply:
+    head, body = _unpacked(payload)
+    return Reply(head["status"], head["type"], body)
+
+
+def _packed(head: dict[str, object], body: bytes) -> bytes:
+    text = json.dumps(head).encode()
+    return _LENGTH.pack(len(text)) + text + body
+
+
+def _unpacked(payload: bytes) -> tuple[dict[str, Any], bytes]:
+    (length,) = _LENGTH.unpack_from(payload)
+    end = _LENGTH.size + length
+    return json.loads(payload[_LENGTH.size : end]), payload[end:]
+
+
+def refusal(reason: str) -> Reply:
+    body = json.dumps({"error": "service_unavailable", "reason": reason}).encode()
+    return Reply(503, "application/json", body)
+
+
+def busy() -> Reply:
+    return refusal("too many questions at once; ask again")
