@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rhizome.cluster.rootsettings import IDLE, REBALANCES
 from rhizome.server.settings import (
     Setting,
     SettingError,
@@ -24,6 +25,7 @@ from rhizome.server.settings import (
     decimal,
     duration,
     flag,
+    number,
     size,
     strings,
     text,
@@ -84,8 +86,8 @@ def parse_primary(written: str) -> Primary:
 
 def _parse_primaries(value: object) -> tuple[Primary, ...]:
     found = tuple(parse_primary(entry) for entry in strings(value))
-    for number, primary in enumerate(found):
-        for other in found[:number]:
+    for place, primary in enumerate(found):
+        for other in found[:place]:
             if primary.name == other.name:
                 raise SettingError(f'"{primary.name}" is listed twice')
             if primary.address == other.address:
@@ -163,6 +165,20 @@ class ClusterSection:
         ("spread", "root"),
         "Where shared queues live: spread over all primaries, or all at the root.",
     )
+    copies: int = number(
+        2,
+        "Copies of each message of a replicated queue, its home's included. Counts for a new"
+        " cluster; policies may say otherwise.",
+        1,
+        PRIMARIES_MAX,
+    )
+    min_copies: int = number(
+        1,
+        "Copies that must be there: with fewer, confirms wait and publishers are blocked. Counts"
+        " for a new cluster; policies may say otherwise.",
+        1,
+        PRIMARIES_MAX,
+    )
     failover_policy: str = text(
         "ring", "Who takes over from whom: a name of the entry point rhizome.failover_policies."
     )
@@ -201,11 +217,37 @@ class ClusterSection:
         "10m",
     )
     home_lease_ms: int = duration(
-        "3s",
-        "Time for which a broker may serve without hearing from the root; more than"
-        " root_lease and election_patience together.",
+        "1600ms",
+        "Time for which a broker may serve without hearing from the root, and after which its"
+        " groups are taken over; more than root_lease and election_patience together.",
         "100ms",
         "10m",
+    )
+    sync_timeout_ms: int = duration(
+        "2s",
+        "Time after which a home goes on without a copy that doesn't answer, and an alarm is"
+        " raised.",
+        "100ms",
+        "10m",
+    )
+    whole_patience_ms: int = duration(
+        "3s",
+        "Time for which a group without a home waits for a copy that has the transient messages"
+        " too, before one that has only what is on disk takes over.",
+        "0s",
+        "24h",
+    )
+    transfer_patience_ms: int = duration(
+        "5s",
+        "Time for which a home that hands a group over holds it back, before it goes on itself.",
+        "100ms",
+        "10m",
+    )
+    rebalance: str = choice(
+        IDLE,
+        REBALANCES,
+        "Whether groups go back to the brokers they came from: never; when they have hardly any"
+        " traffic; or soon after the broker is back.",
     )
     max_drift: float = decimal(
         0.05, "Largest difference between the speeds of two hosts' clocks.", 0.0, 0.5
@@ -321,6 +363,8 @@ def cluster_contradictions(
     yield from _key_contradictions(section)
     yield from _membership_contradictions(section, broker_name, in_memory)
     yield from _time_contradictions(section)
+    if section.min_copies > section.copies:
+        yield "min_copies", f"{section.min_copies} is more than copies, {section.copies}"
 
 
 def _lone_contradictions(section: ClusterSection) -> Iterator[tuple[str, str]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from rhizome.cluster.commands import PutSettings
 from rhizome.cluster.consensus.settings import ConsensusSettings
 from rhizome.cluster.link.peers import LinkSettings
+from rhizome.cluster.rootsettings import RootSettings
 from rhizome.server.cluster_section import ClusterSection
 
 FRAME_BYTES_MORE: Final = 1 << 20
@@ -25,6 +27,21 @@ def consensus_settings(section: ClusterSection) -> ConsensusSettings:
         home_lease_ms=section.home_lease_ms,
         max_drift=section.max_drift,
     )
+
+
+def shared_settings(section: ClusterSection) -> PutSettings:
+    """What the first root of a new cluster proposes."""
+    return PutSettings(
+        section.placement,
+        section.copies,
+        section.failover_policy,
+        section.state_size_max_bytes,
+        section.min_copies,
+    )
+
+
+def root_settings(section: ClusterSection) -> RootSettings:
+    return RootSettings(section.whole_patience_ms, section.rebalance)
 
 
 def link_settings(section: ClusterSection, message_bytes_max: int) -> LinkSettings:

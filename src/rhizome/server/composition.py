@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from random import Random
-from typing import Final
 
 from rhizome.broker.access import AccessEpoch, AuthDone, Authenticator, Peer
 from rhizome.broker.broker import Broker
@@ -18,7 +17,6 @@ from rhizome.broker.commands import Command
 from rhizome.broker.log import JournalLog
 from rhizome.broker.observer import Observer
 from rhizome.cluster.admission import AdmissionRules
-from rhizome.cluster.commands import PutSettings
 from rhizome.cluster.consensus import ALL_RULES, Consensus, Rules
 from rhizome.cluster.failover import ENTRY_POINTS, load_policies
 from rhizome.cluster.handling import NodeHandler, NodeObserver
@@ -33,11 +31,8 @@ from rhizome.cluster.storage import ClusterStore
 from rhizome.errors import RhizomeError
 from rhizome.journal.store import Store
 from rhizome.server.boot import first_definitions, make_empty_broker
-from rhizome.server.clustersettings import consensus_settings, primaries_hash
+from rhizome.server.clustersettings import consensus_settings, primaries_hash, shared_settings
 from rhizome.server.config import Config
-
-COPIES: Final = 2
-"""Of each message, its home's included."""
 
 
 class DamagedStoreError(RhizomeError):
@@ -152,9 +147,7 @@ def compose(
         state,
         world.cluster_store,
         world.node_observer,
-        PutSettings(
-            section.placement, COPIES, section.failover_policy, section.state_size_max_bytes
-        ),
+        shared_settings(section),
         _first_commands(config, world.seed, founds and image.is_empty()),
         world.store.recovered.queues,
         AdmissionRules(section.connect_policy, key if section.demand_key else b""),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rhizome.cluster.commands import PutSettings
+from rhizome.cluster.rootsettings import RootSettings
 from rhizome.server import cluster_section
 from rhizome.server.cluster_section import (
     ClusterSection,
@@ -16,6 +18,7 @@ from rhizome.server.cluster_section import (
     machine_id,
     read_key,
 )
+from rhizome.server.clustersettings import consensus_settings, root_settings, shared_settings
 from rhizome.server.config import Config, load_config
 from rhizome.server.config_text import render_toml
 from rhizome.server.settings import ConfigError
@@ -66,9 +69,27 @@ def test_defaults_are_the_times_of_the_design() -> None:
     section = ClusterSection()
     assert (section.heartbeat_ms, section.root_lease_ms) == (150, 900)
     assert (section.election_patience_ms, section.startup_patience_ms) == (400, 3000)
-    assert (section.home_lease_ms, section.max_drift) == (3000, 0.05)
+    assert (section.home_lease_ms, section.max_drift) == (1600, 0.05)
     assert section.state_size_max_bytes == 64 << 20
     assert (section.placement, section.connect_policy) == ("spread", "serve")
+    assert (section.copies, section.min_copies, section.rebalance) == (2, 1, "idle")
+    assert (section.sync_timeout_ms, section.whole_patience_ms) == (2000, 3000)
+
+
+def test_lost_home_is_replaced_within_two_seconds() -> None:
+    """Its lease, on the slowest clock that is allowed for."""
+    consensus = consensus_settings(ClusterSection())
+    assert consensus.honoured_ms(consensus.home_lease_ms) < 1700
+
+
+def test_settings_of_a_new_cluster_and_its_root_come_from_the_section(tmp_path: Path) -> None:
+    section = load_three(
+        tmp_path,
+        'placement = "root"\ncopies = 3\nmin_copies = 2\nwhole_patience = "1s"\n'
+        'rebalance = "eager"',
+    ).cluster
+    assert shared_settings(section) == PutSettings("root", 3, "ring", 64 << 20, 2)
+    assert root_settings(section) == RootSettings(1000, "eager")
 
 
 def test_primaries_have_names_and_addresses(tmp_path: Path) -> None:
@@ -195,6 +216,9 @@ def test_key_without_primaries_is_no_silent_lone_broker(tmp_path: Path) -> None:
         ("root_lease = 900", "root_lease", "has no unit"),
         ('hartbeat = "1s"', "hartbeat", 'did you mean "heartbeat"?'),
         ('placement = "roots"', "placement", 'did you mean "root"?'),
+        ("min_copies = 3", "min_copies", "3 is more than copies, 2"),
+        ("copies = 0", "copies", "0 is below the minimum, 1"),
+        ('rebalance = "idly"', "rebalance", 'did you mean "idle"?'),
         ("tls = true", "tls", "needs tls.certificate and tls.ca"),
         ('advertise = [":5672"]', "advertise", "needs a host and a port"),
     ],

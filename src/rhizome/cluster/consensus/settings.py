@@ -31,7 +31,7 @@ class ConsensusSettings:
     root_lease_ms: int = 900
     election_patience_ms: int = 400
     startup_patience_ms: int = 3000
-    home_lease_ms: int = 3000
+    home_lease_ms: int = 1600
     max_drift: float = 0.05
     retire_ms: int = 60_000
     """How long a registered broker that doesn't vote may be away before it is retired."""
