@@ -52,14 +52,28 @@ class Confirms:
     def need(self, log: GroupLog, index: i64, on_disk: bool) -> None:
         """What was published last (it is counted already) has this index in a log."""
         if log is not self.log:
-            if self.log is not None:
-                # It may wait for what both logs have: what came before it does not.
-                self._close(self.published - 1)
-            self.log = log
+            self._use(log)
         if on_disk:
             self.need_disk = index
         else:
             self.need_memory = index
+
+    def _use(self, log: GroupLog) -> None:
+        if log is not self.log:
+            if self.log is not None:
+                # It may wait for what both logs have: what came before it does not.
+                self._close(self.published - 1)
+            self.log = log
+
+    def need_again(self, log: GroupLog, disk: i64, memory: i64) -> None:
+        """What was published last is a duplicate of what is at or below these indexes of a log."""
+        if disk <= log.committed_disk and memory <= log.committed_memory:
+            return
+        self._use(log)
+        if disk > self.need_disk:
+            self.need_disk = disk
+        if memory > self.need_memory:
+            self.need_memory = memory
 
     def wait_for(self, forward: Forward, number: i64) -> None:
         """What was published last went to another broker, too, under this number."""

@@ -1,37 +1,64 @@
-"""Deduplication by message id within a window of entries or time (``x-dedup: message-id``)."""
+"""Deduplication (L5): a queue accepts nothing twice, and confirms a duplicate with its original.
+
+Publishers may number what they send with the headers ``x-producer`` and ``x-sequence``; each queue
+then accepts each sequence of a producer once. A queue with ``x-dedup: message-id`` does the same by
+message id, within a window of entries or time. Only acceptance counts: what was refused may be sent
+again under the same sequence.
+"""
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
-WINDOW_ENTRIES_DEFAULT: Final = 100_000
+from rhizome.broker.message import Message
+from rhizome.journal.seen import IDS_DEFAULT, Identity, Seen
+
+if TYPE_CHECKING:
+    from rhizome.broker.confirms import Confirms
+    from rhizome.broker.queue import Queue
 
 
-@final
-class DedupWindow:
-    """Invariant: ``seen`` holds at most ``entries_max`` ids, oldest first."""
+def is_duplicate(queue: Queue, identity: Identity, now_ms: i64) -> bool:
+    """Whether the queue has accepted this message before."""
+    seen = queue.seen
+    if seen is None:
+        return False
+    if len(identity.producer) > 0 and seen.has_sequence(identity.producer, identity.sequence):
+        return True
+    if queue.options.dedup is None or len(identity.message_id) == 0:
+        return False
+    window_ms = queue.options.dedup_window_ms
+    return seen.has_id(identity.message_id, now_ms - window_ms + 1 if window_ms > 0 else 0)
 
-    entries_max: i64
-    window_ms: i64
-    seen: dict[str, int]
 
-    def __init__(self, entries_max: i64, window_ms: i64) -> None:
-        self.entries_max = entries_max if entries_max > 0 else WINDOW_ENTRIES_DEFAULT
-        self.window_ms = window_ms
-        self.seen = {}
+def wait_for_original(queue: Queue, confirms: Confirms) -> None:
+    """Confirm what was published last once its original is safe.
 
-    def is_duplicate(self, message_id: str, now_ms: i64) -> bool:
-        at_ms = self.seen.get(message_id)
-        if at_ms is None:
-            return False
-        return self.window_ms <= 0 or now_ms - at_ms < self.window_ms
+    Which index that has is not known any more; what the queue accepted last is above it.
+    """
+    seen = queue.seen
+    if seen is not None:
+        confirms.need_again(queue.log, seen.index_on_disk, seen.index)
 
-    def remember(self, message_id: str, now_ms: i64) -> None:
-        """An accepted message's id; only acceptance moves the window."""
-        self.seen.pop(message_id, 0)
-        self.seen[message_id] = now_ms
-        while len(self.seen) > self.entries_max:
-            oldest = next(iter(self.seen))
-            del self.seen[oldest]
+
+def set_window(identity: Identity, taking: list[Queue]) -> None:
+    """Note for how many messages the queues that accept a message will know its id."""
+    identity.window = 0
+    for queue in taking:
+        if queue.options.dedup is not None:
+            window = queue.options.dedup_window_entries
+            if window <= 0:
+                window = IDS_DEFAULT
+            if window > identity.window:
+                identity.window = window
+
+
+def accept(queue: Queue, message: Message) -> None:
+    """A queue has taken a message that its log has recorded."""
+    identity = message.identity
+    if identity is not None and identity.is_kept():
+        if queue.seen is None:
+            queue.seen = Seen()
+        queue.seen.take(message.index, message.position != 0, identity, message.arrived_ms)

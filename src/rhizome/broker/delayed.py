@@ -15,13 +15,15 @@ from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import decode_properties
 from rhizome.broker.commands import DeclareQueue
 from rhizome.broker.deadletters import cc_keys, strip_bcc
+from rhizome.broker.dedup import accept, is_duplicate, wait_for_original
 from rhizome.broker.message import Message, largest_frame
-from rhizome.broker.publishing import enqueue, reach_of, send_on
+from rhizome.broker.publishing import enqueue, need_for, reach_of, send_on
 from rhizome.broker.queue import Queue
-from rhizome.broker.steering import routing_headers
+from rhizome.broker.steering import identity_of, routing_headers
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
+    from rhizome.broker.confirms import Confirms
 
 DELAYED_QUEUE: Final = "amq.delayed"
 DELAY_MS_MAX: Final = 0xFFFFFFFF
@@ -45,9 +47,23 @@ class Delayed:
         queue = queues.get(DELAYED_QUEUE)
         return queue if isinstance(queue, Queue) else None
 
-    def hold(self, queue: Queue, message: Message, delay_ms: int) -> None:
-        """Take a message in; from here on it is as safe as in any queue."""
+    def hold(
+        self, queue: Queue, message: Message, delay_ms: int, confirms: Confirms | None
+    ) -> None:
+        """Take a message in; from here on it is as safe as in any queue.
+
+        A publisher's number counts here, and no more when the message is routed on: by then others
+        may have overtaken it.
+        """
+        identity = message.identity
+        if identity is not None and is_duplicate(queue, identity, message.arrived_ms):
+            if confirms is not None:
+                wait_for_original(queue, confirms)
+            return
         queue.log.append(message, [queue.id], queue.durable)
+        accept(queue, message)
+        if confirms is not None:
+            need_for(confirms, queue.log, message)
         self.broker.pager.charge(queue, message)
         queue.published += 1
         queue.unacked += 1
@@ -101,8 +117,9 @@ class Delayed:
         message.expiration_ms = held.expiration_ms
         message.priority = held.priority
         message.persistent = properties.delivery_mode == 2
+        message.identity = identity_of(content, False)
         send_on(message, reach.targets, None)
-        enqueue(self.broker, message, reach.queues, properties.message_id or "", None)
+        enqueue(self.broker, message, reach.queues, None)
 
 
 def delay_of(message: Message) -> int:

@@ -70,4 +70,5 @@ def send_letter(broker: Broker, letter: DeadLetter) -> None:
     message.persistent = properties.delivery_mode == 2
     message.priority = properties.priority or 0
     send_on(message, reach.targets, None)
-    enqueue(broker, message, reach.queues, properties.message_id or "", None)
+    # A letter that comes back to a queue it was in is no duplicate, whatever it says of itself.
+    enqueue(broker, message, reach.queues, None)

@@ -53,6 +53,25 @@ def ready_body_bytes(queue: Queue) -> i64:
     return total
 
 
+def unacked_messages(queue: Queue) -> list[Message]:
+    """What consumers and pulls of a queue hold."""
+    found: list[Message] = []
+    for connection in queue.broker.holders():
+        for channel in connection.channels.values():
+            channel.collect_unacked(queue, found)
+    queue.broker.delayed.collect(queue, found)
+    return found
+
+
+def unacked_durable_bytes(queue: Queue) -> i64:
+    total: i64 = 0
+    if queue.unacked > 0:
+        for message in unacked_messages(queue):
+            if is_journaled(message):
+                total += len(message.content)
+    return total
+
+
 def unacked_indexes(broker: Broker) -> dict[Queue, dict[int, PagedIndex]]:
     """The unacked persistent messages of all recorded queues, by priority."""
     found: dict[Queue, dict[int, PagedIndex]] = {}
@@ -119,7 +138,7 @@ def resident_in(queue: Queue, segment: i64, unacked: bool) -> list[Message]:
             if message.position >> 32 == segment:
                 found.append(message)
     if unacked:
-        for message in queue.unacked_messages():
+        for message in unacked_messages(queue):
             if message.position >> 32 == segment:
                 found.append(message)
     return found

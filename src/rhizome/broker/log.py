@@ -11,6 +11,7 @@ from mypy_extensions import i64
 from rhizome.broker.message import Message
 from rhizome.broker.port import GroupLog
 from rhizome.journal.journal import Journal
+from rhizome.journal.records import enqueue_record
 
 LOCAL_GROUP: Final = 0
 """Of queues without copies: private ones, and all of a lone broker."""
@@ -75,20 +76,39 @@ class JournalLog(GroupLog):
         message.index = index
         self.committed_memory = index
         if message.persistent and durable:
-            message.position = self.journal.enqueue(
-                LOCAL_GROUP,
-                self.epoch,
-                index,
-                ids,
-                message.route.tail,
-                message.arrived_ms,
-                message.expiration_ms,
-                message.priority,
-                0,
-                message.content,
-            )
+            if message.identity is None:
+                message.position = self.journal.enqueue(
+                    LOCAL_GROUP,
+                    self.epoch,
+                    index,
+                    ids,
+                    message.route.tail,
+                    message.arrived_ms,
+                    message.expiration_ms,
+                    message.priority,
+                    0,
+                    message.content,
+                )
+            else:
+                message.position = self._append_identified(message, ids)
             message.shared = len(ids) > 1
             self.recorded = index
+
+    def _append_identified(self, message: Message, ids: list[int]) -> i64:
+        record = enqueue_record(
+            LOCAL_GROUP,
+            self.epoch,
+            message.index,
+            ids,
+            message.route.tail,
+            message.arrived_ms,
+            message.expiration_ms,
+            message.priority,
+            0,
+            message.content,
+            identity=message.kept_identity(),
+        )
+        return self.journal.append_raw(record, len(ids))
 
     def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:
         self.journal.dequeue(LOCAL_GROUP, self.epoch, queue_id, indexes)

@@ -23,6 +23,7 @@ from rhizome.amqp.properties import (
     FLAG_USER_ID,
 )
 from rhizome.amqp.wire import u16_at, u32_at
+from rhizome.journal.seen import Identity
 
 if TYPE_CHECKING:
     from rhizome.broker.port import GroupLog
@@ -120,7 +121,8 @@ class Message:
     read back from the spill, as the one reference of the queue that read it. ``spilled`` only
     remembers where a copy was written for the first queue that paged it, so that others share it.
     ``shared`` says that its record names several queues. ``cost`` is what each queue that has it in
-    memory is charged.
+    memory is charged. ``identity`` is by what its queues know it again (L5), while it is on its way
+    to them.
     """
 
     route: Route
@@ -136,6 +138,7 @@ class Message:
     persistent: bool
     shared: bool
     cost: i64
+    identity: Identity | None
 
     def __init__(self, route: Route, content: bytes, channel: i64, frame_bytes_max: i64) -> None:
         self.route = route
@@ -151,6 +154,12 @@ class Message:
         self.persistent = False
         self.shared = False
         self.cost = len(content) + MESSAGE_OVERHEAD_BYTES
+        self.identity = None
+
+    def kept_identity(self) -> bytes:
+        """What the record of this message says of its identity; empty if nothing."""
+        identity = self.identity
+        return b"" if identity is None or not identity.is_kept() else identity.packed()
 
 
 def copy_of(message: Message) -> Message:
@@ -160,6 +169,7 @@ def copy_of(message: Message) -> Message:
     copy.expiration_ms = message.expiration_ms
     copy.priority = message.priority
     copy.persistent = message.persistent
+    copy.identity = message.identity
     return copy
 
 

@@ -17,6 +17,7 @@ from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import BasicReturn
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import put_content
+from rhizome.broker.dedup import accept, is_duplicate, set_window, wait_for_original
 from rhizome.broker.message import (
     DELIVERY_MODE_ONLY,
     HEADER_FLAGS_OFFSET,
@@ -216,7 +217,7 @@ def parts_of(queues: list[Queue]) -> list[Part]:
 
 def _all_take_everything(queues: list[Queue]) -> bool:
     for queue in queues:
-        if queue.dedup is not None:
+        if queue.options.dedup is not None:
             return False
         if queue.bounded and queue.options.overflow != "drop-head":
             return False
@@ -321,7 +322,10 @@ def place(broker: Broker, publication: Publication, channel: Channel | None) -> 
         return True
     send_on(message, publication.targets, channel)
     confirms = None if channel is None else channel.confirms
-    return enqueue(broker, message, publication.queues, steering.message_id, confirms)
+    accepted = enqueue(broker, message, publication.queues, confirms)
+    if len(publication.targets) == 0:
+        message.identity = None
+    return accepted
 
 
 def _hold_back(broker: Broker, publication: Publication, channel: Channel) -> bool:
@@ -332,9 +336,7 @@ def _hold_back(broker: Broker, publication: Publication, channel: Channel) -> bo
         return False
     if queue.away is None:
         message = publication.message
-        broker.delayed.hold(queue, message, publication.steering.delay_ms)
-        if channel.confirms is not None:
-            need_for(channel.confirms, queue.log, message)
+        broker.delayed.hold(queue, message, publication.steering.delay_ms, channel.confirms)
         return True
     target = Target(queue.away.forward(), vhost, [])
     target.queue_ids.append(queue.id)
@@ -357,27 +359,24 @@ def send_on(message: Message, targets: list[Target], channel: Channel | None) ->
 
 
 def enqueue(
-    broker: Broker,
-    message: Message,
-    queues: list[Queue],
-    message_id: str,
-    confirms: Confirms | None,
+    broker: Broker, message: Message, queues: list[Queue], confirms: Confirms | None
 ) -> bool:
     """Append a message to the queues that accept it; False if one refused."""
     taking: list[Queue] = []
     refused = False
+    identity = message.identity
     for queue in queues:
-        if queue.dedup is not None and message_id:
-            if queue.dedup.is_duplicate(message_id, broker.turn.now_ms):
-                continue
-        if queue.accepts(message):
+        if identity is not None and is_duplicate(queue, identity, broker.turn.now_ms):
+            if confirms is not None:
+                wait_for_original(queue, confirms)
+        elif queue.accepts(message):
             taking.append(queue)
-            if queue.dedup is not None and message_id:
-                queue.dedup.remember(message_id, broker.turn.now_ms)
         else:
             refused = True
             if queue.options.overflow == "reject-publish-dlx":
                 broker.dead_letter(queue, message, "maxlen")
+    if identity is not None:
+        set_window(identity, taking)
     is_first = True
     for part in parts_of(taking):
         if not is_first:
@@ -386,6 +385,8 @@ def enqueue(
         part.log.append(message, part.ids, part.durable)
         for queue in part.queues:
             queue.push(message)
+            if identity is not None:
+                accept(queue, message)
         if confirms is not None:
             need_for(confirms, part.log, message)
     return not refused

@@ -14,17 +14,22 @@ from mypy_extensions import i64
 
 from rhizome.broker.arguments import QueueArguments
 from rhizome.broker.consumer import Consumer
-from rhizome.broker.dedup import DedupWindow
 from rhizome.broker.lane import Lane
 from rhizome.broker.lastvalue import LastValues
 from rhizome.broker.level import Level
-from rhizome.broker.livemessages import is_journaled, ready_body_bytes, ready_indexes
+from rhizome.broker.livemessages import (
+    is_journaled,
+    ready_body_bytes,
+    ready_indexes,
+    unacked_durable_bytes,
+)
 from rhizome.broker.message import NO_EXPIRATION, Message, body_bytes
 from rhizome.broker.pacing import CONGESTED_BYTES, Pacing
 from rhizome.broker.port import EVERYTHING, Away, GroupLog
 from rhizome.broker.routing.destination import Destination
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.scan import merged
+from rhizome.journal.seen import Seen
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -82,7 +87,7 @@ class Queue(Destination):
     settled: list[int]
     settled_durable: bool
     last_values: LastValues | None
-    dedup: DedupWindow | None
+    seen: Seen | None
     last_used_ms: i64
     published: i64
     delivered: i64
@@ -124,7 +129,7 @@ class Queue(Destination):
         self.settled = []
         self.settled_durable = False
         self.last_values = None
-        self.dedup = None
+        self.seen = None
         self.last_used_ms = broker.turn.now_ms
         self.published = 0
         self.delivered = 0
@@ -154,13 +159,10 @@ class Queue(Destination):
             self.body_bytes = ready_body_bytes(self)
         if options.last_value_key is not None and self.last_values is None:
             self.last_values = LastValues(options.last_value_key)
-        if options.dedup is not None and self.dedup is None:
-            self.dedup = DedupWindow(options.dedup_window_entries, options.dedup_window_ms)
         self.plain = (
             not self.bounded
             and self.single
             and self.last_values is None
-            and self.dedup is None
             and options.message_ttl_ms < 0
         )
         if self.bounded:
@@ -492,7 +494,7 @@ class Queue(Destination):
     def drop_ready(self) -> None:
         """Forget all ready messages without logging."""
         if self.recorded:
-            self.durable_bytes = self.unacked_durable_bytes()
+            self.durable_bytes = unacked_durable_bytes(self)
         for lane in self.lanes:
             for message in lane.resident():
                 if self.last_values is None or not self.last_values.is_stale(message):
@@ -506,25 +508,11 @@ class Queue(Destination):
         self.ready_bytes = 0
         self.body_bytes = 0
 
-    def unacked_messages(self) -> list[Message]:
-        """What consumers and pulls of this queue hold."""
-        found: list[Message] = []
-        for connection in self.broker.holders():
-            for channel in connection.channels.values():
-                channel.collect_unacked(self, found)
-        self.broker.delayed.collect(self, found)
-        return found
-
-    def unacked_durable_bytes(self) -> i64:
-        total: i64 = 0
-        if self.unacked > 0:
-            for message in self.unacked_messages():
-                if is_journaled(message):
-                    total += len(message.content)
-        return total
-
-    def restore(self, levels: dict[int, PagedIndex], counts: dict[int, int], size: i64) -> None:
+    def restore(
+        self, levels: dict[int, PagedIndex], counts: dict[int, int], size: i64, seen: Seen | None
+    ) -> None:
         """Take over what a restart found on disk."""
+        self.seen = seen
         top: i64 = len(self.lanes) - 1
         for priority in sorted(levels):
             lane = self.lanes[priority if priority < top else top]

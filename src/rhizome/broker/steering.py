@@ -1,7 +1,8 @@
 """Steering: the properties of a message that tell the broker what to do with it.
 
 Looked at only when a property flag says that there is one: delivery mode, priority, expiration,
-user-id, reply-to, and in the headers CC, BCC, x-delay and whatever an exchange asks for.
+user-id, reply-to, message-id, and in the headers CC, BCC, x-delay, x-producer with x-sequence, and
+whatever an exchange asks for.
 """
 
 from __future__ import annotations
@@ -28,11 +29,16 @@ from rhizome.broker.message import HEADER_FLAGS_OFFSET, Message, largest_frame
 from rhizome.broker.replies import REPLY_QUEUE
 from rhizome.broker.routing.consistent_hash import PROPERTY_PREFIX
 from rhizome.errors import PreconditionFailed, SyntaxErrorFault
+from rhizome.journal.seen import Identity
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
 
 NO_KEYS: Final[list[str]] = []
+SEQUENCE_HEADER: Final = b"\x0ax-sequence"
+"""The name as a table has it, with its length."""
+PRODUCER_BYTES_MAX: Final = 255
+SEQUENCE_MAX: Final = (1 << 63) - 1
 
 
 @final
@@ -42,13 +48,11 @@ class Steering:
     keys: list[str]
     headers: dict[str, object] | None
     delay_ms: i64
-    message_id: str
 
     def __init__(self) -> None:
         self.keys = NO_KEYS
         self.headers = None
         self.delay_ms = 0
-        self.message_id = ""
 
 
 def steer(channel: Channel, message: Message, flags: i64) -> Steering:
@@ -72,12 +76,10 @@ def steer(channel: Channel, message: Message, flags: i64) -> Steering:
         )
     if spans.user_id_end > 0:
         _check_user_id(channel, content, spans)
-    if spans.message_id_end > 0:
-        steering.message_id = content[spans.message_id_start : spans.message_id_end].decode(
-            "utf-8", "surrogateescape"
-        )
     if spans.headers_end > 0:
         _read_headers(message, spans, steering)
+    elif spans.message_id_end > 0:
+        message.identity = Identity(b"", 0, _message_id(content, spans))
     if message.route.by_headers:
         steering.headers = routing_headers(decode_properties(header_payload_of(content)))
     if spans.reply_to_end > 0:
@@ -128,12 +130,59 @@ def _read_headers(message: Message, spans: PropertySpans, steering: Steering) ->
     if message.route.delayed:
         steering.delay_ms = _delay_ms(content, start, end)
     table = content[start:end]
+    message.identity = _identity(content, spans, SEQUENCE_HEADER in table)
     if b"\x02CC" in table or b"\x03BCC" in table:
         steering.keys = cc_keys(content)
         # A delayed message keeps its blind copies until it is routed.
         if steering.delay_ms <= 0:
             message.content = strip_bcc(content)
             message.frame_bytes_max = largest_frame(message.content)
+
+
+def identity_of(content: bytes, with_sequence: bool) -> Identity | None:
+    """By what queues know a sound content again; ``with_sequence``: its publisher numbered it."""
+    return _identity(
+        content, scan(content, HEADER_FLAGS_OFFSET, frame_end(content, 0) - 1), with_sequence
+    )
+
+
+def _identity(content: bytes, spans: PropertySpans, with_sequence: bool) -> Identity | None:
+    message_id = _message_id(content, spans)
+    if with_sequence:
+        start = spans.headers_start
+        end = spans.headers_end
+        at, after = find_entry(content, start, end, b"x-producer")
+        sequence_at, sequence_end = find_entry(content, start, end, b"x-sequence")
+        if after > 0 and sequence_end > 0:
+            producer = value_at(content, at, after)
+            sequence = value_at(content, sequence_at, sequence_end)
+            return Identity(_producer(producer), _sequence(sequence), message_id)
+    return Identity(b"", 0, message_id) if len(message_id) > 0 else None
+
+
+def _message_id(content: bytes, spans: PropertySpans) -> bytes:
+    return content[spans.message_id_start : spans.message_id_end] if spans.message_id_end else b""
+
+
+def _producer(value: object) -> bytes:
+    name = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else b""
+    if not 0 < len(name) <= PRODUCER_BYTES_MAX:
+        raise PreconditionFailed(
+            f"invalid header x-producer: expected a string of 1 to {PRODUCER_BYTES_MAX} bytes",
+            BASIC,
+            BASIC_PUBLISH,
+        )
+    return name
+
+
+def _sequence(value: object) -> i64:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= SEQUENCE_MAX:
+        return value
+    raise PreconditionFailed(
+        f"invalid header x-sequence: expected a number from 0 to {SEQUENCE_MAX}",
+        BASIC,
+        BASIC_PUBLISH,
+    )
 
 
 def _delay_ms(content: bytes, start: i64, end: i64) -> i64:

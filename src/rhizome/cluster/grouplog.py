@@ -119,6 +119,7 @@ class ReplicatedLog(GroupLog):
             message.content,
             origin,
             number,
+            message.kept_identity(),
         )
         if durable:
             message.position = self._keep(record, len(ids))

@@ -174,7 +174,7 @@ class Node(Cluster):
         found = self.recovered.pop(queue.definition.id, None)
         if found is not None:
             levels = {0: found.in_order()} if queue.single else found.levels
-            queue.restore(levels, found.delivery_counts, found.content_bytes)
+            queue.restore(levels, found.delivery_counts, found.content_bytes, found.seen)
 
     def _drop_orphans(self) -> None:
         """Messages of queues that were deleted while this broker was away (H13)."""

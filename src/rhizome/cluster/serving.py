@@ -27,7 +27,7 @@ from rhizome.broker.port import Carrier
 from rhizome.broker.publishing import enqueue, need_for, parts_of
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_PREFIX
-from rhizome.broker.steering import routing_headers
+from rhizome.broker.steering import identity_of, routing_headers
 from rhizome.broker.topology import check_deletable
 from rhizome.broker.transactions import begin_all, commit_all
 from rhizome.cluster.calls import (
@@ -44,8 +44,10 @@ from rhizome.cluster.link.link import Link
 from rhizome.cluster.track import Track
 from rhizome.cluster.wire import (
     CONFIRM,
+    FLAG_IDENTITY,
     FLAG_MANDATORY,
     FLAG_PERSISTENT,
+    FLAG_SEQUENCE,
     FLAG_STEERED,
     PUBLISH_FIXED,
     REFUSE,
@@ -220,7 +222,7 @@ class Serving(Carrier):
             return None
         if slot.epoch != vhost.router.epoch:
             self._resolve(slot, vhost.router)
-        if slot.plain:
+        if slot.plain and flags & FLAG_SEQUENCE == 0:
             taken = len(slot.queues) > 0
             is_first = True
             for part in slot.parts:
@@ -234,6 +236,8 @@ class Serving(Carrier):
         elif slot.is_reply:
             taken = self.broker.replies.deliver(message)
         else:
+            if flags & FLAG_IDENTITY != 0:
+                message.identity = identity_of(content, flags & FLAG_SEQUENCE != 0)
             taken = self._enqueue(slot, message, vhost.router, number)
         self.untaken = not taken and flags & FLAG_MANDATORY != 0
         if slot.relay:
@@ -264,19 +268,16 @@ class Serving(Carrier):
         """Whether there was a queue for the message, be it one that refused it."""
         queues = slot.queues
         if slot.delayed:
-            self.broker.delayed.hold(queues[0], message, delay_of(message))
-            need_for(self.confirms, queues[0].log, message)
+            self.broker.delayed.hold(queues[0], message, delay_of(message), self.confirms)
             return True
-        message_id = ""
-        if slot.by_headers or any(queue.dedup is not None for queue in queues):
-            properties = decode_properties(header_payload_of(message.content))
-            message_id = properties.message_id or ""
-            if slot.by_headers:
-                headers = routing_headers(properties)
-                queues = [*queues, *self._private(slot, router, headers)]
-        if not enqueue(self.broker, message, queues, message_id, self.confirms):
+        if slot.by_headers:
+            headers = routing_headers(decode_properties(header_payload_of(message.content)))
+            queues = [*queues, *self._private(slot, router, headers)]
+        if not enqueue(self.broker, message, queues, self.confirms):
             put_number(self.outbox, REFUSE, number)
             self.link.touch()
+        if not slot.relay:
+            message.identity = None
         return len(queues) > 0
 
     def _resolve(self, slot: Slot, router: Router) -> None:
@@ -299,7 +300,8 @@ class Serving(Carrier):
         slot.delayed = slot.delayed and slot.route.exchange != ""
         slot.plain = not slot.by_headers and not slot.is_reply and not slot.delayed
         for queue in queues:
-            if queue.dedup is not None or (queue.bounded and queue.options.overflow != "drop-head"):
+            overflow = queue.bounded and queue.options.overflow != "drop-head"
+            if queue.options.dedup is not None or overflow:
                 slot.plain = False
         slot.epoch = router.epoch
 

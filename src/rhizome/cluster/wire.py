@@ -48,6 +48,9 @@ FENCE: Final = 24
 FLAG_PERSISTENT: Final = 1
 FLAG_STEERED: Final = 2
 FLAG_MANDATORY: Final = 4
+FLAG_IDENTITY: Final = 8
+"""Queues may know the message again (L5); by its publisher's number, too, with FLAG_SEQUENCE."""
+FLAG_SEQUENCE: Final = 16
 
 PUBLISH_FIXED: Final = 2 + 8 + 1 + 4
 STEERED_FIXED: Final = 9
@@ -83,6 +86,10 @@ def put_publish(outbox: Outbox, slot: i64, number: i64, message: Message, mandat
     size: i64 = PUBLISH_FIXED + len(content)
     if mandatory:
         flags |= FLAG_MANDATORY
+    if message.identity is not None:
+        flags |= FLAG_IDENTITY
+        if len(message.identity.producer) > 0:
+            flags |= FLAG_SEQUENCE
     if steered:
         flags |= FLAG_STEERED
         size += STEERED_FIXED

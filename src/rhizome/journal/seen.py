@@ -54,6 +54,10 @@ class Identity:
         self.message_id = message_id
         self.window = 0
 
+    def is_kept(self) -> bool:
+        """Whether a queue that accepts the message has to remember it."""
+        return len(self.producer) > 0 or (self.window > 0 and len(self.message_id) > 0)
+
     def packed(self) -> bytes:
         writer = BytesWriter()
         put_u16(writer, len(self.producer))

@@ -152,7 +152,7 @@ def _restore_messages(broker: Broker, recovered: Recovered) -> None:
             broker.log.drop(queue_id)
         else:
             levels = {0: found.in_order()} if queue.single else found.levels
-            queue.restore(levels, found.delivery_counts, found.content_bytes)
+            queue.restore(levels, found.delivery_counts, found.content_bytes, found.seen)
 
 
 # ---- definitions of a new store -----------------------------------------------------------------

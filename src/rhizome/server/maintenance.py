@@ -112,7 +112,8 @@ class Maintenance:
         unacked = unacked_indexes(self.broker)
         for queue in recorded_queues(self.broker):
             group = int(queue.log.group)
-            builder.queue(queue.id, group, int(queue.durable_bytes), dict(queue.counts))
+            size = int(queue.durable_bytes)
+            builder.queue(queue.id, group, size, dict(queue.counts), queue.seen)
             for priority, index in journaled_indexes(queue, unacked):
                 builder.entries(priority, index)
         self.broker.cluster.write_checkpoint(builder)

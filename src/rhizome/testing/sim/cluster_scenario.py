@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rhizome.broker.livemessages import unacked_messages
 from rhizome.broker.queue import Queue
 from rhizome.cluster.consensus import Rules
 from rhizome.cluster.identity import PRIMARY, SECONDARY
@@ -157,7 +158,7 @@ class NoConfirmedMessageLost(Checker):
 
 def _bodies(queue: Queue) -> list[str]:
     messages = [message for lane in queue.lanes for message in lane.resident()]
-    messages.extend(queue.unacked_messages())
+    messages.extend(unacked_messages(queue))
     contents = [bytes(message.content) for message in messages]
     for lane in queue.lanes:
         for _, position in lane.paged.positions():

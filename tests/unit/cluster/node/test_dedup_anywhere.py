@@ -1,0 +1,49 @@
+"""What `tests/unit/broker/test_dedup.py` says, on any broker of a cluster."""
+
+import pytest
+from anywhere import as_in_cluster
+from scene import confirmed, drain, queue_at
+
+from rhizome.amqp.properties import Properties
+from rhizome.testing.cluster import make_cluster
+
+globals().update(
+    as_in_cluster(
+        "test_dedup",
+        # They hold a core's disk back, or restart it.
+        leave_out=[
+            "test_a_duplicate_is_confirmed_with_its_original_and_not_before",
+            "test_a_duplicate_by_message_id_waits_for_its_original_too",
+            "test_watermarks_survive_a_restart",
+            "test_a_window_of_ids_survives_a_restart",
+            "test_what_a_crash_lost_is_no_duplicate_afterwards",
+            "test_a_transaction_counts_at_its_commit",
+        ],
+    )
+)
+
+
+@pytest.mark.parametrize("at", ["b1", "b2", "s1"])
+def test_what_was_sent_through_any_broker_is_known_after_a_restart_of_the_home(at: str) -> None:
+    cluster = make_cluster(3, 1)
+    client = cluster["b3"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    client.confirm()
+    for sequence in (1, 2):
+        headers: dict[str, object] = {"x-producer": "p", "x-sequence": sequence}
+        properties = Properties(headers=headers, delivery_mode=2)
+        client.publish("", "q", b"%d" % sequence, properties)
+    assert confirmed(client) == 2
+    cluster["b1"].kill()
+    cluster.advance(3000)
+    cluster["b1"].start()
+    cluster.advance_until_ready()
+    client = cluster[at].connect()
+    client.confirm()
+    for sequence in (1, 2, 3):
+        headers = {"x-producer": "p", "x-sequence": sequence}
+        properties = Properties(headers=headers, delivery_mode=2)
+        client.publish("", "q", b"%d" % sequence, properties)
+    cluster.advance(500)
+    assert confirmed(client) == 3
+    assert drain(client, "q") == [b"1", b"2", b"3"]
