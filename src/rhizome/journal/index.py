@@ -11,87 +11,14 @@ from __future__ import annotations
 from typing import Final, final
 
 from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
-from librt.vecs import append, pop, vec
+from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from rhizome.journal.chunk import SIZE_UNKNOWN, IndexChunk
 from rhizome.journal.run import Run
 
-CHUNK_ENTRIES_MAX: Final = 4095
-"""A packed array grows to 2n + 1 places: at 4096 entries half of it would be waste."""
-DISTANCE_MAX: Final = 0x7FFFFFFF
 HEAD_SLACK_MAX: Final = 64
 CHUNK_HEADER_BYTES: Final = 20
-SIZE_UNKNOWN: Final = -1
-
-
-@final
-class IndexChunk:
-    """Invariant: distances ascend; entries `start` and last are live; `live` counts the
-    live ones.
-    """
-
-    base: i64
-    segment: i64
-    start: i64
-    live: i64
-    distances: vec[i32]
-    offsets: vec[i32]
-    sizes: vec[i32]
-
-    def __init__(self, base: i64, segment: i64) -> None:
-        self.base = base
-        self.segment = segment
-        self.start = 0
-        self.live = 0
-        self.distances = vec[i32]()
-        self.offsets = vec[i32]()
-        self.sizes = vec[i32]()
-
-    def takes(self, index: i64, segment: i64) -> bool:
-        """Whether an entry above all others may be appended here."""
-        return (
-            segment == self.segment
-            and len(self.offsets) < CHUNK_ENTRIES_MAX
-            and index - self.base <= DISTANCE_MAX
-        )
-
-    def push(self, index: i64, offset: i64) -> None:
-        self.distances = append(self.distances, i32(index - self.base))
-        self.offsets = append(self.offsets, i32(offset))
-        self.live += 1
-
-    def first_index(self) -> i64:
-        return self.base + i64(self.distances[self.start])
-
-    def last_index(self) -> i64:
-        return self.base + i64(self.distances[len(self.distances) - 1])
-
-    def slot(self, index: i64) -> i64:
-        """Where the first entry at or above `index` is; the length if all are below."""
-        low: i64 = self.start
-        high: i64 = len(self.distances)
-        wanted: i64 = index - self.base
-        while low < high:
-            middle: i64 = (low + high) >> 1
-            if i64(self.distances[middle]) < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def kill(self, slot: i64) -> None:
-        """Remove a live entry and restore the invariant at both ends."""
-        self.offsets[slot] = i32(0)
-        self.live -= 1
-        if self.live == 0:
-            return
-        while self.offsets[self.start] == 0:
-            self.start += 1
-        while self.offsets[len(self.offsets) - 1] == 0:
-            self.offsets, _ = pop(self.offsets)
-            self.distances, _ = pop(self.distances)
-            if len(self.sizes) > 0:
-                self.sizes, _ = pop(self.sizes)
 
 
 @final
@@ -99,7 +26,8 @@ class PagedIndex:
     """An ordered map of message index to journal position.
 
     `sized` also keeps the content size of each entry (4 bytes more) and their sum; recovery needs
-    that while it applies dequeues, and drops the sizes when it is done.
+    that while it applies dequeues, and drops the sizes when it is done. `unsized` counts entries
+    whose size isn't known; where they were is noted when they are removed, unless `estimated`.
 
     Invariant: chunks before `_head` are gone; of the others each has a live entry, and all its
     entries are above those of the one before.
@@ -108,6 +36,8 @@ class PagedIndex:
     count: i64
     sized: bool
     sized_bytes: i64
+    unsized: i64
+    estimated: bool
     removed_unsized: vec[i64]
     _chunks: list[IndexChunk]
     _head: i64
@@ -116,6 +46,8 @@ class PagedIndex:
         self.count = 0
         self.sized = sized
         self.sized_bytes = 0
+        self.unsized = 0
+        self.estimated = False
         self.removed_unsized = vec[i64]()
         self._chunks = []
         self._head = 0
@@ -129,14 +61,14 @@ class PagedIndex:
         """Add an entry, usually above all others; one that isn't goes to its place."""
         self.append_sized(index, position, SIZE_UNKNOWN)
 
-    def append_sized(self, index: i64, position: i64, size: i64) -> None:
+    def append_sized(self, index: i64, position: i64, size: i64) -> i64:
+        """Add an entry; returns the position that the entry of this index had before, or 0."""
         segment: i64 = position >> 32
         chunks = self._chunks
         if len(chunks) > self._head:
             chunk = chunks[-1]
             if index <= chunk.last_index():
-                self._insert(index, position, size)
-                return
+                return self._insert(index, position, size)
             if not chunk.takes(index, segment):
                 chunk = IndexChunk(index, segment)
                 chunks.append(chunk)
@@ -145,6 +77,7 @@ class PagedIndex:
             chunks.append(chunk)
         self._push(chunk, index, position & 0xFFFFFFFF, size)
         self.count += 1
+        return 0
 
     def insert_sorted(self, index: i64, position: i64) -> None:
         """Add an entry at its place, or give the entry that has this index a new position."""
@@ -235,6 +168,24 @@ class PagedIndex:
             references[segment] = references.get(segment, 0) + int(chunk.live)
             at += 1
 
+    def collect_ranges(self, first: i64, end: i64, numbers_max: i64, found: list[int]) -> i64:
+        """Add the indexes in [first, end) to [first, count, first, count, ...] until that has about
+        `numbers_max` numbers; returns up to where they are there, exclusively.
+        """
+        at = self._chunk_at(first)
+        if at < 0:
+            at = self._head
+        while at < len(self._chunks):
+            chunk = self._chunks[at]
+            begin = chunk.first_index()
+            if begin >= end:
+                return end
+            if len(found) >= numbers_max:
+                return begin if begin > first else first
+            chunk.collect_ranges(first, end, found)
+            at += 1
+        return end
+
     # --- taking -------------------------------------------------------------------------------
 
     def take(self, count: i64) -> list[tuple[int, int]]:
@@ -295,9 +246,9 @@ class PagedIndex:
         self._kill(at, slot)
         return position
 
-    def remove_range(self, first: i64, count: i64) -> i64:
+    def remove_range(self, first: i64, count: i64, released: dict[int, int] | None = None) -> i64:
         """Remove the entries with indexes in [first, first + count); returns how many there
-        were.
+        were, and adds to `released` how many in each segment.
         """
         removed: i64 = 0
         end: i64 = first + count
@@ -311,7 +262,11 @@ class PagedIndex:
             before: i64 = self.count
             leading = at == self._head
             emptied = self._remove_from_chunk(at, first, end)
-            removed += before - self.count
+            gone: i64 = before - self.count
+            removed += gone
+            if released is not None and gone > 0:
+                segment = int(chunk.segment)
+                released[segment] = released.get(segment, 0) + int(gone)
             if not emptied:
                 at += 1
             elif leading:
@@ -321,6 +276,7 @@ class PagedIndex:
     def clear(self) -> None:
         self.count = 0
         self.sized_bytes = 0
+        self.unsized = 0
         self.removed_unsized = vec[i64]()
         self._chunks = []
         self._head = 0
@@ -371,7 +327,7 @@ class PagedIndex:
             if chunk.segment >= below_segment:
                 continue
             if chunk.live != len(chunk.offsets):
-                chunk = _without_dead(chunk)
+                chunk = chunk.without_dead()
             write_i64_be(writer, chunk.base)
             write_i64_be(writer, chunk.segment)
             write_i32_be(writer, i32(chunk.live))
@@ -395,6 +351,7 @@ class PagedIndex:
             at += live * 4
             if sized:
                 chunk.sizes = vec[i32]([i32(SIZE_UNKNOWN)] * live)
+                found.unsized += live
             chunk.live = live
             found.count += live
             found._chunks.append(chunk)
@@ -403,11 +360,36 @@ class PagedIndex:
     def forget_sizes(self) -> None:
         """Drop the sizes; the index is an ordinary one from now on."""
         self.sized = False
+        self.unsized = 0
+        self.estimated = False
         self.removed_unsized = vec[i64]()
         at = self._head
         while at < len(self._chunks):
             self._chunks[at].sizes = vec[i32]()
             at += 1
+
+    def estimate_sizes(self) -> None:
+        """Keep the sizes of entries that come from now on; those of the others aren't known."""
+        self.sized = True
+        self.estimated = True
+        self.unsized = self.count
+        self.sized_bytes = 0
+        at = self._head
+        while at < len(self._chunks):
+            chunk = self._chunks[at]
+            chunk.sizes = vec[i32]([i32(SIZE_UNKNOWN)] * len(chunk.offsets))
+            at += 1
+
+    def sized_bytes_below(self, segment: i64) -> i64:
+        """The sum of the sizes that are known, of the entries in segments below a number."""
+        total: i64 = 0
+        at = self._head
+        while at < len(self._chunks):
+            chunk = self._chunks[at]
+            if chunk.segment < segment:
+                total += chunk.sized_bytes()
+            at += 1
+        return total
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -417,6 +399,8 @@ class PagedIndex:
             chunk.sizes = append(chunk.sizes, i32(size))
             if size > 0:
                 self.sized_bytes += size
+            elif size == SIZE_UNKNOWN:
+                self.unsized += 1
 
     def _collect(self, found: list[tuple[int, int]], chunk: IndexChunk, slot: i64) -> None:
         offset: i64 = i64(chunk.offsets[slot])
@@ -479,8 +463,10 @@ class PagedIndex:
             if offset != 0:
                 size: i64 = i64(chunk.sizes[slot])
                 if size == SIZE_UNKNOWN:
-                    position: i64 = chunk.segment << 32 | offset
-                    self.removed_unsized = append(self.removed_unsized, position)
+                    self.unsized -= 1
+                    if not self.estimated:
+                        position: i64 = chunk.segment << 32 | offset
+                        self.removed_unsized = append(self.removed_unsized, position)
                 else:
                     self.sized_bytes -= size
             slot += 1
@@ -506,15 +492,20 @@ class PagedIndex:
         if self.sized:
             chunk.sizes = append(chunk.sizes, i32(size))
 
-    def _insert(self, index: i64, position: i64, size: i64) -> None:
+    def _insert(self, index: i64, position: i64, size: i64) -> i64:
         """Add an entry that isn't above all others, or move the one that has this index."""
+        before: i64 = 0
         at = self._chunk_at(index)
         if at >= 0:
-            slot = self._chunks[at].slot(index)
+            chunk = self._chunks[at]
+            slot = chunk.slot(index)
             if self._holds(at, slot, index):
-                known = self._size_at(self._chunks[at], slot)
+                before = chunk.segment << 32 | i64(chunk.offsets[slot])
+                known = self._size_at(chunk, slot)
                 if known != SIZE_UNKNOWN:
                     self.sized_bytes -= known
+                elif self.sized:
+                    self.unsized -= 1
                 # Its size is the same wherever it is; one that was unknown is counted elsewhere.
                 size = known
                 self._unlink(at, slot)
@@ -529,6 +520,7 @@ class PagedIndex:
             self._chunks.insert(at + 1 if at >= 0 else self._head, chunk)
         self._push(chunk, index, position & 0xFFFFFFFF, size)
         self.count += 1
+        return before
 
     def _holds(self, at: i64, slot: i64, index: i64) -> bool:
         """Whether the entry of `index` is live at this place."""
@@ -560,17 +552,6 @@ class PagedIndex:
             slot += 1
         self._chunks[at] = keep
         self._chunks.insert(at + 1, rest)
-
-
-def _without_dead(chunk: IndexChunk) -> IndexChunk:
-    found = IndexChunk(chunk.base, chunk.segment)
-    slot: i64 = chunk.start
-    while slot < len(chunk.offsets):
-        offset: i64 = i64(chunk.offsets[slot])
-        if offset != 0:
-            found.push(chunk.base + i64(chunk.distances[slot]), offset)
-        slot += 1
-    return found
 
 
 _EMPTY_CHUNK: Final = IndexChunk(0, 0)

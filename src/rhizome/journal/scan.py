@@ -68,13 +68,15 @@ class QueueReplay:
     """The live messages of one queue, in an index per priority.
 
     `content_bytes` is the sum for the messages that came from a checkpoint (-1: unknown); the sized
-    indexes hold the sums of the others. `seen`: what it has accepted (L5). `shown`: by priority, up
-    to which index messages were delivered.
+    indexes hold the sums of the others. `unsized`: of how many messages that is the sum, if the
+    sizes of those that are left are to be estimated. `seen`: what it has accepted (L5). `shown`: by
+    priority, up to which index messages were delivered.
     """
 
     queue_id: i64
     group: i64
     content_bytes: i64
+    unsized: i64
     levels: dict[int, PagedIndex]
     delivery_counts: dict[int, int]
     seen: Seen | None
@@ -86,6 +88,7 @@ class QueueReplay:
         self.queue_id = queue_id
         self.group = group
         self.content_bytes = 0
+        self.unsized = 0
         self.levels = {}
         self.delivery_counts = {}
         self.seen = None
@@ -108,9 +111,10 @@ class QueueReplay:
         self.levels[int(priority)] = index
         self._level = -1
 
-    def remove_range(self, first: i64, count: i64) -> None:
+    def remove_range(self, first: i64, count: i64, released: dict[int, int] | None = None) -> None:
+        """Messages are gone; `released` counts them by the segments that their records are in."""
         for index in self.levels.values():
-            index.remove_range(first, count)
+            index.remove_range(first, count, released)
         if len(self.delivery_counts) > 0:
             self._forget_counts(first, count)
 
@@ -129,13 +133,13 @@ class QueueReplay:
             self.seen = Seen()
         return self.seen
 
-    def truncate(self, index: i64) -> None:
+    def truncate(self, index: i64, released: dict[int, int] | None = None) -> None:
         """What the log has from an index on is void.
 
         What was accepted there stays known: whoever is told to truncate gets the watermarks of the
         home with what follows.
         """
-        self.remove_range(index, INDEX_SPAN_MAX - index)
+        self.remove_range(index, INDEX_SPAN_MAX - index, released)
         if self.seen is not None:
             self.seen.truncate(index)
         for priority in list(self.shown):
@@ -146,6 +150,30 @@ class QueueReplay:
         total: i64 = 0
         for index in self.levels.values():
             total += index.count
+        return total
+
+    def has(self, index: i64) -> bool:
+        """Whether a message is live in the queue."""
+        return any(level.find(index) != 0 for level in self.levels.values())
+
+    def estimate_sizes(self, content_bytes: i64) -> None:
+        """Of the messages that are here only the sum of their sizes is known."""
+        for index in self.levels.values():
+            index.estimate_sizes()
+        self.unsized = self.count()
+        self.content_bytes = content_bytes
+
+    def bytes_below(self, segment: i64) -> i64:
+        """The content bytes of the messages whose records are in segments below a number; messages
+        of unknown size count as the average of such, and as below.
+        """
+        total: i64 = 0
+        unsized: i64 = 0
+        for index in self.levels.values():
+            total += index.sized_bytes_below(segment)
+            unsized += index.unsized
+        if unsized > 0:
+            total += self.content_bytes * unsized // self.unsized
         return total
 
 
@@ -195,8 +223,13 @@ class Stop:
 
 @final
 class Replay:
-    """Applies records; holds what they amount to so far."""
+    """Applies records; holds what they amount to so far.
 
+    With `released` it counts there, by segment, the references that records end: whoever keeps a
+    replay current beside a journal releases them.
+    """
+
+    released: dict[int, int] | None
     queues: dict[int, QueueReplay]
     groups: dict[int, GroupReplay]
     commands: list[tuple[int, bytes]]
@@ -208,7 +241,8 @@ class Replay:
     _group_replay: GroupReplay
     _queue: QueueReplay
 
-    def __init__(self) -> None:
+    def __init__(self, released: dict[int, int] | None = None) -> None:
+        self.released = released
         self.queues = {}
         self.groups = {}
         self.commands = []
@@ -261,7 +295,7 @@ class Replay:
             return False
         group: i64 = word & 0xFFFF
         if kind == KIND_EPOCH:
-            self._begin_epoch(group, u32_at(buffer, offset + 12), read_i64_be(buffer, offset + 16))
+            self.begin_epoch(group, u32_at(buffer, offset + 12), read_i64_be(buffer, offset + 16))
             return False
         self._note_group(group, u32_at(buffer, offset + 12), read_i64_be(buffer, offset + 16))
         if kind in (KIND_ENQUEUE, KIND_MOVED):
@@ -292,6 +326,33 @@ class Replay:
             self.groups[int(group)] = found
         return found
 
+    def take_queue(self, queue_id: i64) -> QueueReplay | None:
+        """Take a queue out, with its references."""
+        self._queue = QueueReplay(-1, 0)
+        return self.queues.pop(int(queue_id), None)
+
+    def drop_queue(self, queue_id: i64) -> None:
+        """A queue is gone with all that it had."""
+        queue = self.take_queue(queue_id)
+        if queue is not None and self.released is not None:
+            for level in queue.levels.values():
+                level.count_references(self.released)
+
+    def begin_epoch(self, group: i64, epoch: i64, index: i64) -> None:
+        """An epoch begins at `index`: what the group has from there on is void."""
+        known = self.group(group)
+        known.epoch = epoch
+        known.index = index - 1
+        # An epoch that never had a record, or whose records are void, is none; and an epoch that
+        # begins again (a copy that was cut back first) begins there.
+        known.starts = [
+            start for start in known.starts if i64(start[1]) < index and i64(start[0]) < epoch
+        ]
+        known.starts.append((int(epoch), int(index)))
+        for queue in self.queues.values():
+            if queue.group == group:
+                queue.truncate(index, self.released)
+
     # --- one kind each ------------------------------------------------------------------------
 
     def _note_group(self, group: i64, epoch: i64, index: i64) -> None:
@@ -314,7 +375,9 @@ class Replay:
         while at < end:
             queue = self.queue(u32_at(buffer, at), group)
             queue.group = group
-            queue.level(priority).append_sized(index, position, size)
+            before = queue.level(priority).append_sized(index, position, size)
+            if before != 0:
+                self._release(before)
             self.messages += 1
             at += 4
         flags: i64 = u32_at(buffer, offset + 8) >> 16
@@ -346,7 +409,7 @@ class Replay:
         count: i64 = u32_at(buffer, at + 4)
         at += 8
         while count > 0:
-            queue.remove_range(read_i64_be(buffer, at), u32_at(buffer, at + 8))
+            queue.remove_range(read_i64_be(buffer, at), u32_at(buffer, at + 8), self.released)
             at += 12
             count -= 1
 
@@ -373,7 +436,7 @@ class Replay:
         if kind == KIND_WATERMARK:
             self.queue(queue_id, self._group).seen = unpack_seen(buffer, at + 4)
         elif kind == KIND_DROP_QUEUE:
-            self._drop_queue(queue_id)
+            self.drop_queue(queue_id)
         elif queue is None:
             return
         elif kind == KIND_SHOWN:
@@ -381,21 +444,12 @@ class Replay:
         elif kind == KIND_REQUEUE:
             queue.delivery_counts[int(read_i64_be(buffer, at + 4))] = u32_at(buffer, at + 12)
         elif kind == KIND_PURGE:
-            queue.remove_range(0, read_i64_be(buffer, at + 4) + 1)
+            queue.remove_range(0, read_i64_be(buffer, at + 4) + 1, self.released)
 
-    def _drop_queue(self, queue_id: int) -> None:
-        self.queues.pop(queue_id, None)
-        self._queue = QueueReplay(-1, 0)
-
-    def _begin_epoch(self, group: i64, epoch: i64, index: i64) -> None:
-        known = self.group(group)
-        known.epoch = epoch
-        known.index = index - 1
-        known.starts = [start for start in known.starts if i64(start[1]) < index]
-        known.starts.append((int(epoch), int(index)))
-        for queue in self.queues.values():
-            if queue.group == group:
-                queue.truncate(index)
+    def _release(self, position: i64) -> None:
+        if self.released is not None:
+            segment = int(position >> 32)
+            self.released[segment] = self.released.get(segment, 0) + 1
 
 
 def merged(indexes: list[PagedIndex]) -> PagedIndex:

@@ -1,11 +1,13 @@
 """PagedIndex against a sorted list."""
 
 import tracemalloc
+from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rhizome.journal.index import CHUNK_ENTRIES_MAX, PagedIndex
+from rhizome.journal.chunk import CHUNK_ENTRIES_MAX
+from rhizome.journal.index import PagedIndex
 from rhizome.journal.records import position_of
 from rhizome.journal.scan import merged
 
@@ -53,7 +55,9 @@ def apply(index: PagedIndex, model: dict[int, int], operation: tuple[str, int, i
         assert index.remove(first) == model.pop(first, 0)
     elif name == "remove_range":
         gone = [number for number in model if first <= number < first + second]
-        assert index.remove_range(first, second) == len(gone)
+        released: dict[int, int] = {}
+        assert index.remove_range(first, second, released) == len(gone)
+        assert released == Counter(model[number] >> 32 for number in gone)
         for number in gone:
             del model[number]
     elif name == "pop_last":
@@ -70,6 +74,16 @@ def apply(index: PagedIndex, model: dict[int, int], operation: tuple[str, int, i
     return index
 
 
+def spread(ranges: list[int]) -> list[int]:
+    """The numbers of [first, count, first, count, ...], which must be as few as can be."""
+    found: list[int] = []
+    for first, count in zip(ranges[::2], ranges[1::2], strict=True):
+        assert count > 0
+        assert not found or first > found[-1] + 1
+        found.extend(range(first, first + count))
+    return found
+
+
 @settings(max_examples=300, deadline=None)
 @given(OPERATIONS)
 def test_paged_index_behaves_like_a_sorted_map(operations: list[tuple[str, int, int]]) -> None:
@@ -82,6 +96,10 @@ def test_paged_index_behaves_like_a_sorted_map(operations: list[tuple[str, int, 
             assert len(index) == index.count == len(model)
             assert index.first_index() == min(model, default=-1)
             assert index.last_index() == max(model, default=-1)
+            for first, end in ((0, 1 << 62), (50, 200), (operation[1], operation[1] + 5)):
+                ranges: list[int] = []
+                assert index.collect_ranges(first, end, 1 << 62, ranges) == end
+                assert spread(ranges) == [each for each in sorted(model) if first <= each < end]
         references: dict[int, int] = {}
         index.count_references(references)
         assert sum(references.values()) == len(model)
@@ -183,3 +201,37 @@ def test_entries_cost_less_than_ten_bytes_each() -> None:
         tracemalloc.stop()
     assert len(index) == 100_000
     assert used < 1_000_000
+
+
+def test_ranges_come_in_portions() -> None:
+    index = PagedIndex()
+    numbers = list(range(1, 60_000, 2))
+    for number in numbers:
+        index.append(number, position_of(1, 64 + number))
+    found: list[int] = []
+    first, portions = 0, 0
+    while first < 1 << 62:
+        ranges: list[int] = []
+        first = int(index.collect_ranges(first, 1 << 62, 10_000, ranges))
+        assert len(ranges) <= 10_000 + 2 * CHUNK_ENTRIES_MAX
+        found.extend(spread(ranges))
+        portions += 1
+    assert found == numbers
+    assert portions >= 4
+
+
+def test_sizes_that_are_not_known_are_counted() -> None:
+    index = filled(10)
+    index.estimate_sizes()
+    assert (index.unsized, index.sized_bytes) == (10, 0)
+    index.append_sized(11, position_of(2, 64), 500)
+    index.append_sized(12, position_of(3, 64), 70)
+    assert index.append_sized(3, position_of(3, 200), 999) == position_of(1, 264)
+    assert (index.unsized, index.sized_bytes) == (10, 570), "a size is as unknown elsewhere"
+    index.remove_range(1, 5)
+    index.remove(12)
+    assert (index.unsized, index.sized_bytes) == (5, 500)
+    assert (index.sized_bytes_below(2), index.sized_bytes_below(3)) == (0, 500)
+    assert len(index.removed_unsized) == 0
+    index.forget_sizes()
+    assert (index.unsized, index.sized) == (0, False)

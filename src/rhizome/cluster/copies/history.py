@@ -1,0 +1,34 @@
+"""Where two copies of a group's log part (L2).
+
+A history is the list of (epoch, first index) of the epochs that a log has records of, or whose home
+it knows. Two logs that have an epoch in common, and all epochs before it, have the same records up
+to where that epoch ends in the one or in the other.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+
+def shared_epochs(own: list[tuple[int, int]], other: list[tuple[int, int]]) -> i64:
+    """How many leading epochs two histories have in common."""
+    count: i64 = 0
+    while count < len(own) and count < len(other) and own[count] == other[count]:
+        count += 1
+    return count
+
+
+def common_end(own: list[tuple[int, int]], index: i64, other: list[tuple[int, int]]) -> i64:
+    """The last index that a log up to `index` with the history `own` shares with the other log.
+
+    The other log is taken to be as long as it must: it is the home's, and has what it ever sent.
+    """
+    count = shared_epochs(own, other)
+    if count == 0:
+        return 0
+    end = index
+    for history in (own, other):
+        if count < len(history):
+            next_start: i64 = history[count][1]
+            end = min(end, next_start - 1)
+    return end
