@@ -97,6 +97,42 @@ class Lane:
         self.returned.append((message.index, message))
         self.returned_sorted = False
 
+    def take(self, index: i64) -> Message | None:
+        """Take a message that is in memory out of the middle; None if it isn't there."""
+        at: i64 = 0
+        while at < len(self.returned):
+            if self.returned[at][0] == index:
+                return self.returned.pop(at)[1]
+            at += 1
+        place = self._place(index)
+        if place == self.tail:
+            return None
+        message = self.slots[place & self.mask]
+        assert message is not None
+        if message.index != index:
+            return None
+        # What is claimed is mostly near the head.
+        while place > self.head:
+            self.slots[place & self.mask] = self.slots[(place - 1) & self.mask]
+            place -= 1
+        self.slots[place & self.mask] = None
+        self.head += 1
+        return message
+
+    def _place(self, index: i64) -> i64:
+        """Where in the ring the first message is that has this index or a higher one."""
+        low = self.head
+        high = self.tail
+        while low < high:
+            middle: i64 = (low + high) >> 1
+            message = self.slots[middle & self.mask]
+            assert message is not None
+            if message.index < index:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def append_paged(self, index: i64, position: i64) -> None:
         self.paged.append(index, position)
         self.paged_count += 1

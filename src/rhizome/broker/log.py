@@ -62,12 +62,15 @@ class JournalLog(GroupLog):
 
     journal: Journal
     recorded: i64
+    unmarked: bool
     progress: Progress
 
     def __init__(self, journal: Journal, epoch: i64, next_index: i64) -> None:
+        """``unmarked``: there are records in this turn's batch that took no index."""
         super().__init__(LOCAL_GROUP, epoch, next_index)
         self.journal = journal
         self.recorded = next_index - 1
+        self.unmarked = False
         self.progress = Progress(next_index - 1)
 
     def append(self, message: Message, ids: list[int], durable: bool) -> None:
@@ -112,9 +115,11 @@ class JournalLog(GroupLog):
 
     def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:
         self.journal.dequeue(LOCAL_GROUP, self.epoch, queue_id, indexes)
+        self.unmarked = True
 
     def requeue(self, queue_id: i64, index: i64, count: i64, durable: bool) -> None:
         self.journal.requeue(LOCAL_GROUP, self.epoch, queue_id, index, count)
+        self.unmarked = True
 
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
         self.journal.purge(LOCAL_GROUP, self.epoch, queue_id, up_to_index)
@@ -127,14 +132,23 @@ class JournalLog(GroupLog):
 
     def commit(self) -> i64:
         """A transaction needs a place in the log of its own, even if it only settles."""
+        self.journal.end_tx()
+        return self._take_place()
+
+    def mark(self) -> i64:
+        return self._take_place() if self.unmarked else self.recorded
+
+    def _take_place(self) -> i64:
+        """Give what was recorded without an index one."""
         index = self.next_index
         self.next_index = index + 1
         self.committed_memory = index
         self.recorded = index
-        self.journal.end_tx()
+        self.unmarked = False
         return index
 
     def handed_over(self, token: i64) -> None:
+        self.unmarked = False
         self.progress.handed_over(token, self.recorded)
 
     def synced(self, position: i64) -> None:

@@ -44,7 +44,7 @@ DELIVERY_MODE_ONLY: Final = FLAG_DELIVERY_MODE
 HEADER_FLAGS_OFFSET: Final = 7 + 12
 """Where the property flags stand in a content-header frame (frame header, class, weight, size)."""
 
-MESSAGE_OVERHEAD_BYTES: Final = 176
+MESSAGE_OVERHEAD_BYTES: Final = 184
 """What a resident message costs beyond its content: the object, the bytes header, its slot."""
 
 
@@ -122,7 +122,7 @@ class Message:
     remembers where a copy was written for the first queue that paged it, so that others share it.
     ``shared`` says that its record names several queues. ``cost`` is what each queue that has it in
     memory is charged. ``identity`` is by what its queues know it again (L5), while it is on its way
-    to them.
+    to them; ``tag`` that of its delivery at its home, if that is another broker.
     """
 
     route: Route
@@ -139,6 +139,7 @@ class Message:
     shared: bool
     cost: i64
     identity: Identity | None
+    tag: i64
 
     def __init__(self, route: Route, content: bytes, channel: i64, frame_bytes_max: i64) -> None:
         self.route = route
@@ -155,6 +156,7 @@ class Message:
         self.shared = False
         self.cost = len(content) + MESSAGE_OVERHEAD_BYTES
         self.identity = None
+        self.tag = 0
 
     def kept_identity(self) -> bytes:
         """What the record of this message says of its identity; empty if nothing."""

@@ -109,6 +109,10 @@ class GroupLog:
         nothing was recorded."""
         raise NotImplementedError
 
+    def mark(self) -> i64:
+        """An index that is on disk once everything is that was recorded so far."""
+        raise NotImplementedError
+
     def handed_over(self, token: i64) -> None:
         """The journal's batch, which ends at position ``token``, was handed to the writer."""
         raise NotImplementedError
@@ -130,17 +134,22 @@ class Waiter:
 class Forward:
     """The way to another broker for publishes.
 
+    It leads to the queues of one group, wherever their home is, or (group 0) to the private queues
+    of one broker; ``broker_name`` is where that is now.
+
     Invariant: each message that is sent gets the number after the one before; ``confirmed`` never
     falls and never passes ``sent``. What was sent is kept until it is confirmed.
     """
 
     broker_name: str
+    group: i64
     sent: i64
     confirmed: i64
     congested: bool
 
-    def __init__(self, broker_name: str) -> None:
+    def __init__(self, broker_name: str, group: i64) -> None:
         self.broker_name = broker_name
+        self.group = group
         self.sent = 0
         self.confirmed = 0
         self.congested = False

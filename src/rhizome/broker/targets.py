@@ -53,13 +53,13 @@ class MetaQueue(Destination):
 
 @final
 class Target:
-    """What one broker gets of the messages on a route: the shared queues that it is home of, the
-    exchanges whose private bindings it has to look at, with the route's key and ``keys``, and
-    private queues by name. With ``relay`` it also sends the message on to those that this broker
-    has no link to.
+    """What the messages on a route mean to one way: for the way of a group, the group's queues on
+    this route; for the way to a broker, the exchanges whose private bindings it has to look at,
+    with the route's key and ``keys``, and private queues by name. With ``relay`` it also sends the
+    message on to those that this broker has no link to.
 
     ``sole`` is set if nobody else gets the message, and only private queues there may take it.
-    ``number`` belongs to the way there.
+    ``bundle`` is set if the same broker is another target's, too; ``slot`` belongs to the link.
     """
 
     forward: Forward
@@ -70,7 +70,8 @@ class Target:
     names: list[str]
     relay: bool
     sole: bool
-    number: i64
+    bundle: Bundle | None
+    slot: i64
 
     def __init__(self, forward: Forward, vhost: str, keys: list[str]) -> None:
         self.forward = forward
@@ -81,7 +82,23 @@ class Target:
         self.names = []
         self.relay = False
         self.sole = False
-        self.number = 0
+        self.bundle = None
+        self.slot = 0
+
+
+@final
+class Bundle:
+    """The targets of a route that are on one broker: it gets one copy for all of them (O33).
+
+    A message is sent to them in this order, and written when the last of them has its number.
+    """
+
+    targets: list[Target]
+    slot: i64
+
+    def __init__(self, first: Target) -> None:
+        self.targets = [first]
+        self.slot = 0
 
 
 @final
@@ -127,6 +144,8 @@ class Reach:
         if len(self.queues) == 0 and len(self.targets) == 1:
             target = self.targets[0]
             target.sole = len(target.queue_ids) == 0
+        elif len(self.targets) > 1:
+            bundle(self.targets)
         return self
 
     def _target(self, forward: Forward, vhost: str) -> Target:
@@ -138,19 +157,40 @@ class Reach:
         return target
 
 
+def bundle(targets: list[Target]) -> None:
+    """Bring those targets together that are on the same broker now."""
+    firsts: dict[str, Target] = {}
+    for target in targets:
+        name = target.forward.broker_name
+        first = firsts.setdefault(name, target)
+        if first is target or not name:
+            continue
+        if first.bundle is None:
+            first.bundle = Bundle(first)
+        first.bundle.targets.append(target)
+        target.bundle = first.bundle
+
+
 def still_there(targets: list[Target], shared: dict[int, Queue]) -> list[Target]:
     """The targets without the queues that were deleted in the meantime."""
+    for target in targets:
+        for queue_id in target.queue_ids:
+            if queue_id not in shared:
+                return _without_deleted(targets, shared)
+    return targets
+
+
+def _without_deleted(targets: list[Target], shared: dict[int, Queue]) -> list[Target]:
+    """Routes share their targets, so these are others."""
     kept: list[Target] = []
     for target in targets:
         ids = [queue_id for queue_id in target.queue_ids if queue_id in shared]
-        if len(ids) == len(target.queue_ids):
-            kept.append(target)
-        elif len(ids) > 0 or len(target.exchanges) > 0 or len(target.names) > 0:
-            # Routes share their targets, so this is another one.
+        if len(ids) > 0 or len(target.exchanges) > 0 or len(target.names) > 0:
             rest = Target(target.forward, target.vhost, target.keys)
             rest.queue_ids = ids
             rest.exchanges = target.exchanges
             rest.names = target.names
             rest.relay = target.relay
             kept.append(rest)
+    bundle(kept)
     return kept

@@ -1,7 +1,8 @@
 """Asking: what an edge asks the home of a queue on behalf of one channel, and how it answers it.
 
-A call is asked again when the link to its home comes back: whatever the home did for it over the
-link before has been taken back there. So a home that restarts costs its askers a pause.
+A call is asked again whenever its home is attached to again, or another one, under a new number:
+whatever was done for it before is taken back there, and a late answer is nobody's. So a home that
+dies costs its askers a pause.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
     from rhizome.broker.consumer import Consumer
     from rhizome.broker.queue import Queue
-    from rhizome.cluster.homes import RemoteHome
+    from rhizome.cluster.remote import RemoteGroup
 
 
 class Call:
@@ -38,7 +39,7 @@ class Call:
     application, for an error.
     """
 
-    home: RemoteHome
+    home: RemoteGroup
     channel: Channel
     queue: Queue
     class_id: int
@@ -48,7 +49,7 @@ class Call:
     table: dict[str, object]
 
     def __init__(
-        self, home: RemoteHome, channel: Channel, queue: Queue, class_id: int, method_id: int
+        self, home: RemoteGroup, channel: Channel, queue: Queue, class_id: int, method_id: int
     ) -> None:
         self.home = home
         self.channel = channel
@@ -74,7 +75,7 @@ class AttachCall(Call):
     consumer: Consumer
     no_wait: bool
 
-    def __init__(self, home: RemoteHome, consumer: Consumer, no_wait: bool) -> None:
+    def __init__(self, home: RemoteGroup, consumer: Consumer, no_wait: bool) -> None:
         super().__init__(home, consumer.channel, consumer.queue, BASIC, 20)
         self.consumer = consumer
         self.no_wait = no_wait
@@ -98,7 +99,7 @@ class ReattachCall(Call):
 
     consumer: Consumer
 
-    def __init__(self, home: RemoteHome, consumer: Consumer) -> None:
+    def __init__(self, home: RemoteGroup, consumer: Consumer) -> None:
         super().__init__(home, consumer.channel, consumer.queue, BASIC, 20)
         self.consumer = consumer
 
@@ -120,7 +121,7 @@ class ReattachCall(Call):
 class GetCall(Call):
     no_ack: bool
 
-    def __init__(self, home: RemoteHome, channel: Channel, queue: Queue, no_ack: bool) -> None:
+    def __init__(self, home: RemoteGroup, channel: Channel, queue: Queue, no_ack: bool) -> None:
         super().__init__(home, channel, queue, BASIC, 70)
         self.no_ack = no_ack
 
@@ -138,18 +139,20 @@ class GetCall(Call):
         message = self.home.message(
             bytes_in(answer, "tail"), content, number_in(answer, "frame_max")
         )
-        message.index = number_in(answer, "tag")
-        pull_consumer(channel, self.queue).proxy = session
+        message.index = number_in(answer, "index")
+        message.tag = number_in(answer, "tag")
+        pulled = pull_consumer(channel, self.queue)
+        pulled.proxy = session
         redelivered = answer.get("redelivered") is True
         left = number_in(answer, "left")
         show_pulled(channel, self.queue, message, self.no_ack, redelivered, left)
         if self.no_ack:
-            session.note(message.index, ACK)
+            session.settle(pulled, message, ACK)
 
 
 @final
 class CountsCall(Call):
-    def __init__(self, home: RemoteHome, channel: Channel, queue: Queue) -> None:
+    def __init__(self, home: RemoteGroup, channel: Channel, queue: Queue) -> None:
         super().__init__(home, channel, queue, QUEUE, 10)
 
     def answered(self, answer: dict[str, object]) -> None:
@@ -165,7 +168,7 @@ class CountsCall(Call):
 class PurgeCall(Call):
     no_wait: bool
 
-    def __init__(self, home: RemoteHome, channel: Channel, queue: Queue, no_wait: bool) -> None:
+    def __init__(self, home: RemoteGroup, channel: Channel, queue: Queue, no_wait: bool) -> None:
         super().__init__(home, channel, queue, QUEUE, 30)
         self.no_wait = no_wait
 
@@ -179,7 +182,7 @@ class DeleteCall(Call):
     method: QueueDelete
 
     def __init__(
-        self, home: RemoteHome, channel: Channel, queue: Queue, method: QueueDelete
+        self, home: RemoteGroup, channel: Channel, queue: Queue, method: QueueDelete
     ) -> None:
         super().__init__(home, channel, queue, QUEUE, 40)
         self.method = method

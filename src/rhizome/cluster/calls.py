@@ -6,9 +6,12 @@ END_SESSION   a channel is closed: take back what it holds
 PREFETCH      the prefetch of a channel for all its consumers
 CALL          an operation on a queue; answered
 ANSWER        code 0, or the code and text of an error
-ATTACHED      behind the last consumer that is attached again when a link comes back
-BEGIN         the first frame of an edge on a link: its incarnation, and the number of its
-              oldest unconfirmed publish
+GROUP_ATTACH    an edge attaches to the home of a group: the epoch that it knows, and the number of
+                its oldest unconfirmed publish; its sessions, what they hold, what they have
+                settled and its consumers follow
+GROUP_ATTACHED  that was all
+ATTACHED_TO     the answer, before anything else of this epoch: the last number that was taken; the
+                edge goes on after it (A1)
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ from rhizome.errors import (
     ResourceLocked,
 )
 
-BEGIN: Final = 32
 ATTACH: Final = 33
 DETACH: Final = 34
 DETACHED: Final = 35
@@ -32,7 +34,9 @@ END_SESSION: Final = 36
 PREFETCH: Final = 37
 CALL: Final = 38
 ANSWER: Final = 39
-ATTACHED: Final = 40
+GROUP_ATTACH: Final = 40
+GROUP_ATTACHED: Final = 41
+ATTACHED_TO: Final = 42
 
 OP_GET: Final = "get"
 OP_COUNTS: Final = "counts"

@@ -1,7 +1,13 @@
-"""Forwarding: what an edge publishes to another broker, kept until that broker has it safe.
+"""Forwarding: what an edge publishes for its applications, kept until it is safe elsewhere.
 
-One way per other broker. Messages are numbered; the other end takes each number once and confirms
-cumulatively (A1). When a link comes back everything unconfirmed is sent again, in order.
+A way leads to a group, wherever its home is, or to the private queues of one broker. What is sent
+on it is numbered; the other end takes each number once and confirms cumulatively.
+
+- `GroupWay`: numbers count per incarnation of this broker and group, whoever the home is. A publish
+  is forgotten when it is committed, not when a home has it, and is sent again at each attach, from
+  the number after the last that the home has taken (A1).
+- `PrivateWay`: nothing is ever sent again, and what a broken link may have lost is lost: at most
+  once, in order (A3).
 """
 
 from __future__ import annotations
@@ -13,9 +19,9 @@ from mypy_extensions import i64
 from rhizome.broker.message import Message, Route
 from rhizome.broker.port import Forward
 from rhizome.broker.publishing import send_return
-from rhizome.broker.targets import Target
-from rhizome.cluster.track import Applied, Track
-from rhizome.cluster.wire import FENCE, put_number, put_publish, put_route
+from rhizome.broker.targets import Bundle, Target
+from rhizome.cluster.track import Track
+from rhizome.cluster.wire import FENCE, put_bundle, put_number, put_publish
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
@@ -26,49 +32,55 @@ PENDING_BYTES_MAX: Final = 8 << 20
 """Above this much on its way, publishers wait."""
 
 MESSAGE_OVERHEAD_BYTES: Final = 256
-SLOTS: Final = 16384
 
 
-@final
 class Way(Forward):
     """Invariant: ``messages[i]`` has the number ``first + i``; it is None if nobody waits for it
-    any more. ``slots[n]`` is the target that slot ``n`` of the link stands for.
+    any more. ``track`` is set while what is sent can be written at once.
     """
 
-    applied: Applied
     track: Track | None
+    lasting: bool
     first: i64
     messages: list[Message | None]
     targets: list[Target]
     channels: list[Channel | None]
     tags: list[int]
     pending_bytes: i64
-    slots: list[Target | None]
-    next_slot: i64
     paused: list[Connection]
     reason: str
-    nothing: Message
-    nowhere: Target
 
-    def __init__(self, broker_name: str, applied: Applied) -> None:
-        super().__init__(broker_name)
-        self.applied = applied
+    def __init__(self, broker_name: str, group: i64) -> None:
+        super().__init__(broker_name, group)
         self.track = None
+        self.lasting = group != 0
         self.first = 1
         self.messages = []
         self.targets = []
         self.channels = []
         self.tags = []
         self.pending_bytes = 0
-        self.slots = [None] * SLOTS
-        self.next_slot = 0
         self.paused = []
         self.reason = ""
-        self.nothing = Message(Route("", "", b"\0\0"), b"", 0, 0)
-        self.nowhere = Target(self, "", [])
 
     def send(self, message: Message, target: Target, channel: Channel | None, tag: i64) -> i64:
-        self.sent += 1
+        number = self.sent + 1
+        self.sent = number
+        track = self.track
+        if track is None and not self.lasting:
+            # Private queues end with their broker: nothing to keep the message for.
+            self.first = number + 1
+            self.confirmed = number
+        else:
+            self.keep(message, target, channel, tag)
+        if target.bundle is not None:
+            if target.bundle.targets[-1] is target:
+                write_bundle(target.bundle, message)
+        elif track is not None:
+            write(track, message, target, number)
+        return number
+
+    def keep(self, message: Message, target: Target, channel: Channel | None, tag: i64) -> None:
         self.messages.append(message)
         self.targets.append(target)
         self.channels.append(channel)
@@ -76,96 +88,6 @@ class Way(Forward):
         self.pending_bytes += len(message.content) + MESSAGE_OVERHEAD_BYTES
         if self.pending_bytes > PENDING_BYTES_MAX:
             self.congested = True
-        if self.track is not None:
-            self._write(self.track, message, target, self.sent)
-        elif len(target.queue_ids) == 0:
-            # Private queues end with their broker: nothing to keep the message for.
-            self._drop(self.sent - self.first)
-        return self.sent
-
-    def _write(self, track: Track, message: Message, target: Target, number: i64) -> None:
-        if self.slots[target.number] is not target:
-            target.number = self.next_slot
-            self.slots[target.number] = target
-            self.next_slot = (self.next_slot + 1) % SLOTS
-            put_route(track.outbox, target.number, target, message.route.tail, self.applied.index)
-        mandatory = target.sole and message.route.mandatory
-        put_publish(track.outbox, target.number, number, message, mandatory)
-        if not track.link.marked:
-            track.link.touch()
-
-    def fence(self) -> i64:
-        """Send a number that is confirmed once all that was settled before it is safe there."""
-        assert self.track is not None
-        self.sent += 1
-        self.messages.append(self.nothing)
-        self.targets.append(self.nowhere)
-        self.channels.append(None)
-        self.tags.append(0)
-        self.pending_bytes += len(self.nothing.content) + MESSAGE_OVERHEAD_BYTES
-        put_number(self.track.outbox, FENCE, self.sent)
-        self.track.link.touch()
-        return self.sent
-
-    # ---- the link -------------------------------------------------------------------------------
-
-    def connect(self, track: Track) -> None:
-        """A link is there: send again what is not confirmed."""
-        self.track = track
-        self.slots = [None] * SLOTS
-        self.next_slot = 0
-        at: i64 = 0
-        while at < len(self.messages):
-            message = self.messages[at]
-            if message is not None:
-                self._write(track, message, self.targets[at], self.first + at)
-            at += 1
-
-    def disconnect(self) -> None:
-        """The link is gone, and what was meant for private queues with it: at most once (A3)."""
-        self.track = None
-        at: i64 = 0
-        while at < len(self.messages):
-            if len(self.targets[at].queue_ids) == 0:
-                self._drop(at)
-            at += 1
-        self._advance()
-
-    def drop_deleted(self, shared: dict[int, Queue]) -> None:
-        """Without a link: give up what is for queues only that were deleted."""
-        at: i64 = 0
-        gone = False
-        judged: Target | None = None
-        while at < len(self.messages):
-            target = self.targets[at]
-            if target is not judged:
-                judged = target
-                gone = True
-                for queue_id in target.queue_ids:
-                    if queue_id in shared:
-                        gone = False
-            message = self.messages[at]
-            if gone and message is not None:
-                self.messages[at] = None
-                self.pending_bytes -= len(message.content) + MESSAGE_OVERHEAD_BYTES
-            at += 1
-        self._advance()
-
-    def _drop(self, at: i64) -> None:
-        message = self.messages[at]
-        if message is not None:
-            self.messages[at] = None
-            self.pending_bytes -= len(message.content) + MESSAGE_OVERHEAD_BYTES
-        if at == 0:
-            self._advance()
-
-    def _advance(self) -> None:
-        """Count what nobody waits for as confirmed, once it is the oldest."""
-        done: i64 = 0
-        while done < len(self.messages) and self.messages[done] is None:
-            done += 1
-        if done > 0:
-            self._forget(done)
 
     # ---- answers --------------------------------------------------------------------------------
 
@@ -182,10 +104,10 @@ class Way(Forward):
             if message is not None:
                 self.pending_bytes -= len(message.content) + MESSAGE_OVERHEAD_BYTES
             at += 1
-        self._forget(done)
-        self._advance()
+        self.forget(done)
 
-    def _forget(self, count: i64) -> None:
+    def forget(self, count: i64) -> None:
+        """Nobody waits for the first ``count`` any more."""
         del self.messages[:count]
         del self.targets[:count]
         del self.channels[:count]
@@ -241,3 +163,128 @@ class Way(Forward):
             if self.reason:
                 connection.set_blocked("")
             connection.unpause()
+
+
+@final
+class PrivateWay(Way):
+    """The way to the private queues of one broker."""
+
+    def __init__(self, broker_name: str) -> None:
+        super().__init__(broker_name, 0)
+
+    def connect(self, track: Track) -> None:
+        self.track = track
+
+    def disconnect(self) -> None:
+        """The link is gone, and what was under way with it."""
+        self.track = None
+        self.confirm(self.sent)
+
+
+@final
+class GroupWay(Way):
+    """The way to the queues of one group."""
+
+    nothing: Message
+    nowhere: Target
+
+    def __init__(self, group: i64) -> None:
+        super().__init__("", group)
+        self.nothing = Message(Route("", "", b"\0\0"), b"", 0, 0)
+        self.nowhere = Target(self, "", [])
+
+    def attached(self, track: Track, last: i64) -> None:
+        """The home has taken everything up to ``last``: send it the rest."""
+        self.track = track
+        at = last + 1 - self.first
+        if at < 0:
+            at = 0
+        while at < len(self.messages):
+            message = self.messages[at]
+            if message is None or message is self.nothing:
+                put_number(track.outbox, FENCE, self.group, self.first + at)
+            else:
+                write(track, message, self.targets[at], self.first + at)
+            at += 1
+        track.link.touch()
+
+    def detached(self) -> None:
+        """There is no way to the home for now."""
+        self.track = None
+
+    def fence(self) -> i64:
+        """Send a number that is confirmed once all that was settled before it is safe there."""
+        self.sent += 1
+        self.keep(self.nothing, self.nowhere, None, 0)
+        track = self.track
+        if track is not None:
+            put_number(track.outbox, FENCE, self.group, self.sent)
+            track.link.touch()
+        return self.sent
+
+    def drop_deleted(self, shared: dict[int, Queue]) -> None:
+        """Without a home: give up what is for queues only that were deleted."""
+        at: i64 = 0
+        gone = False
+        judged: Target | None = None
+        while at < len(self.messages):
+            target = self.targets[at]
+            if target is not judged:
+                judged = target
+                gone = target is not self.nowhere
+                for queue_id in target.queue_ids:
+                    if queue_id in shared:
+                        gone = False
+            message = self.messages[at]
+            if gone and message is not None:
+                self.messages[at] = None
+                self.pending_bytes -= len(message.content) + MESSAGE_OVERHEAD_BYTES
+            at += 1
+        done: i64 = 0
+        while done < len(self.messages) and self.messages[done] is None:
+            done += 1
+        if done > 0:
+            self.forget(done)
+
+
+def write(track: Track, message: Message, target: Target, number: i64) -> None:
+    """Put a message onto the link, for one target."""
+    if track.slots[target.slot] is not target:
+        track.define(target, message)
+    mandatory = target.sole and message.route.mandatory
+    put_publish(track.outbox, target.slot, number, message, mandatory)
+    track.copies += 1
+    if not track.link.marked:
+        track.link.touch()
+
+
+def write_bundle(bundle: Bundle, message: Message) -> None:
+    """Put the message that all ways of a bundle were sent last onto the link: once, if they still
+    share one.
+    """
+    shared: Track | None = None
+    apart = False
+    for target in bundle.targets:
+        way = target.forward
+        assert isinstance(way, Way)
+        if way.track is None or (shared is not None and way.track is not shared):
+            apart = True
+        shared = way.track
+    if shared is None or apart:
+        _write_apart(bundle, message)
+        return
+    if shared.slots[bundle.slot] is not bundle:
+        shared.define_bundle(bundle, message)
+    put_bundle(shared.outbox, bundle, message)
+    shared.copies += 1
+    if not shared.link.marked:
+        shared.link.touch()
+
+
+def _write_apart(bundle: Bundle, message: Message) -> None:
+    """A home is new, or has moved: each gets its own copy, or will when it is attached to."""
+    for target in bundle.targets:
+        way = target.forward
+        assert isinstance(way, Way)
+        if way.track is not None:
+            write(way.track, message, target, way.sent)

@@ -218,6 +218,9 @@ class ReplicatedLog(GroupLog):
 
     # ---- how far it is safe ---------------------------------------------------------------------
 
+    def mark(self) -> i64:
+        return self.recorded
+
     def handed_over(self, token: i64) -> None:
         self.progress.handed_over(token, self.recorded)
 

@@ -7,98 +7,97 @@ the cluster's log than this one waits, with everything behind it, until this bro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.values import encode_table, read_table
+from rhizome.amqp.wire import u16_at
+from rhizome.cluster.asking import number_in
 from rhizome.cluster.calls import (
     ANSWER,
-    ATTACH,
-    ATTACHED,
-    BEGIN,
-    CALL,
-    DETACH,
+    ATTACHED_TO,
     DETACHED,
-    END_SESSION,
-    PREFETCH,
+    GROUP_ATTACH,
+    GROUP_ATTACHED,
 )
-from rhizome.cluster.forwarding import Way
-from rhizome.cluster.homes import RemoteHome
+from rhizome.cluster.edge import Edge
+from rhizome.cluster.forwarding import PrivateWay, Way
 from rhizome.cluster.identity import PRIMARY, SECONDARY
 from rhizome.cluster.interests import INTEREST, INTEREST_KNOWN, Interests
 from rhizome.cluster.link.frames import put_frame
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.relaying import relay
 from rhizome.cluster.serving import Serving
+from rhizome.cluster.taking import Taking
+from rhizome.cluster.tenure import Tenures
 from rhizome.cluster.track import Applied, Track
 from rhizome.cluster.wire import (
     CONFIRM,
     CREDIT,
     DELIVER,
     FENCE,
+    HAS_SETTLED,
+    HELD,
     PUBLISH,
     REFUSE,
     ROUTE,
     SETTLE,
+    SETTLED,
     UNROUTED,
 )
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
-    from rhizome.broker.queue import Queue
-
-ABANDONED_MS: Final = 10_000
-"""So long after their link went down consumers may still come back to auto-delete queues."""
 
 
 @final
 class Neighbour:
-    """Invariant: ``track`` and ``serving`` are there exactly while there is a link; ``taken``
-    remembers, for the edge's last incarnation, the last publish that was taken from it. While
-    ``waits`` is set this broker is not ready, and all frames are held. ``abandoned`` are
-    auto-delete queues that were consumed over the last link.
+    """Invariant: ``track``, ``taking`` and ``serving`` are there exactly while there is a link.
+    While ``waits`` is set this broker is not ready, and all frames are held.
     """
 
     broker: Broker
     applied: Applied
     interests: Interests
+    edge: Edge
+    tenures: Tenures
     name: str
     role: str
-    way: Way
-    home: RemoteHome
+    way: PrivateWay
     track: Track | None
+    taking: Taking | None
     serving: Serving | None
-    taken_incarnation: str
-    taken: i64
-    begun: bool
     held: list[tuple[int, bytes]]
     held_for: i64
     waits: bool
     confirmed: bool
-    abandoned: list[Queue]
-    disconnected_ms: i64
 
-    def __init__(self, broker: Broker, applied: Applied, interests: Interests, name: str) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        applied: Applied,
+        interests: Interests,
+        edge: Edge,
+        tenures: Tenures,
+        name: str,
+    ) -> None:
         self.broker = broker
         self.applied = applied
         self.interests = interests
+        self.edge = edge
+        self.tenures = tenures
         self.name = name
         self.role = PRIMARY
-        self.way = Way(name, applied)
-        self.home = RemoteHome(broker, name, self.way)
+        self.way = PrivateWay(name)
         self.track = None
+        self.taking = None
         self.serving = None
-        self.taken_incarnation = ""
-        self.taken = 0
-        self.begun = False
         self.held = []
         self.held_for = 0
         self.waits = False
         self.confirmed = False
-        self.abandoned = []
-        self.disconnected_ms = 0
 
     def is_secondary(self) -> bool:
         return self.role == SECONDARY
@@ -108,34 +107,29 @@ class Neighbour:
     def connect(self, link: Link) -> None:
         self.role = link.peer.role
         carrier = self.broker.carry(f"link with {self.name}")
-        track = Track(link, carrier)
+        track = Track(link, carrier, self.applied)
         self.track = track
-        self.serving = Serving(self.broker, track)
-        self.begun = False
-        self.send(BEGIN, {"incarnation": self.broker.incarnation, "first": self.way.first})
+        taking = Taking(self.broker, track)
+        self.taking = taking
+        self.serving = Serving(self.broker, self.tenures, taking, track)
         self.interests.connect(self)
         self.way.connect(track)
-        self.home.connect(track)
+        self.edge.linked(self)
 
     def disconnect(self) -> None:
         if self.track is None:
             return
-        self._note_taken()
         self.track = None
         self.held = []
         self.held_for = 0
         self.interests.disconnect(self)
         self.way.disconnect()
-        self.home.disconnect()
+        self.edge.unlinked(self)
+        self.taking = None
         if self.serving is not None:
-            self.abandoned.extend(self.serving.close())
+            self.serving.close()
             self.serving = None
-        self.disconnected_ms = self.broker.turn.now_ms
         self.broker.committed()
-
-    def _note_taken(self) -> None:
-        if self.serving is not None and self.begun:
-            self.taken = self.serving.last
 
     def flushed(self) -> None:
         """The link has written: consumers that waited for room go on."""
@@ -153,25 +147,12 @@ class Neighbour:
 
     # ---- turns ----------------------------------------------------------------------------------
 
-    def tick(self, now_ms: i64) -> None:
-        self.home.tick(now_ms)
-        if self.track is None and now_ms - self.disconnected_ms >= ABANDONED_MS:
-            self._judge_abandoned()
-
-    def _judge_abandoned(self) -> None:
-        """Whoever wanted to consume again does: auto-delete queues without a consumer go."""
-        abandoned = self.abandoned
-        self.abandoned = []
-        for queue in abandoned:
-            queue.expected -= 1
-            if not queue.deleted:
-                self.broker.delete_if_unused(queue)
-
     def end_turn(self) -> None:
-        """Before the link is flushed: tell what was settled here and what is safe here."""
-        self.home.end_turn()
-        if self.serving is not None:
-            self.serving.confirm()
+        """Before the link is flushed: tell what is safe here."""
+        if self.serving is not None and len(self.serving.pulls) > 0:
+            self.serving.pull_again()
+        if self.taking is not None:
+            self.taking.confirm()
         if self.confirmed:
             self.confirmed = False
             self.broker.committed()
@@ -186,9 +167,6 @@ class Neighbour:
 
     def caught_up(self) -> None:
         """This broker has applied more: take up what was held."""
-        if self.track is None and len(self.way.messages) > 0:
-            self.way.drop_deleted(self.broker.shared)
-            self.confirmed = True
         while len(self.held) > 0 and not self.waits and self.applied.index >= self.held_for:
             self.held_for = 0
             held = self.held
@@ -208,79 +186,85 @@ class Neighbour:
         return True
 
     def _frame(self, method: i64, data: bytes, start: i64, end: i64) -> None:
+        track = self.track
+        taking = self.taking
         serving = self.serving
-        if serving is None:
+        if track is None or taking is None or serving is None:
             return
         if method == PUBLISH:
-            message = serving.published(data, start, end)
+            message = taking.published(data, start, end)
             if message is not None:
-                slot = serving.slot_of(data, start)
-                if not relay(self.interests, self, message, slot) and serving.untaken:
-                    serving.return_last()
+                slot = taking.slot_of(data, start)
+                if not relay(self.interests, self, message, slot) and taking.untaken:
+                    taking.return_last()
         elif method == DELIVER:
-            self.home.delivered(data, start, end)
+            self.edge.delivered(track, data, start, end)
         elif method == SETTLE:
-            serving.settled(data, start)
+            serving.settled(data, start, end)
         elif method == CREDIT:
             serving.credited(data, start)
-        elif method == CONFIRM:
-            self.way.confirm(read_i64_be(data, start))
+        elif method <= HAS_SETTLED:
+            self._numbered_frame(track, method, data, start, end)
+        else:
+            self._table_frame(track, method, data, start, end)
+
+    def _numbered_frame(self, track: Track, method: i64, data: bytes, start: i64, end: i64) -> None:
+        """The others that are read by offset."""
+        taking = self.taking
+        serving = self.serving
+        assert taking is not None
+        assert serving is not None
+        if method == ROUTE:
+            if not self._hold(read_i64_be(data, start), method, data, start, end):
+                taking.routed(data, start + 8)
+        elif method == HELD:
+            serving.presented(data, start)
+        elif method == HAS_SETTLED:
+            serving.has_settled(data, start)
+        elif method == FENCE:
+            taking.fenced(u16_at(data, start), read_i64_be(data, start + 2))
+        else:
+            self._answered(track, method, u16_at(data, start), read_i64_be(data, start + 2))
+
+    def _answered(self, track: Track, method: i64, group: i64, number: i64) -> None:
+        """What a home says about what it was sent. One that is no longer attached to has no say."""
+        way: Way = self.way
+        if group != 0:
+            remote = self.edge.group_of(group, track)
+            if remote is None:
+                return
+            way = remote.way
+            if method == SETTLED:
+                remote.settled(number)
+        if method == CONFIRM:
+            way.confirm(number)
             self.confirmed = True
         elif method == REFUSE:
-            self.way.refuse(read_i64_be(data, start))
-        elif method == FENCE:
-            serving.fenced(read_i64_be(data, start))
+            way.refuse(number)
         elif method == UNROUTED:
-            self.way.unrouted(read_i64_be(data, start))
-        elif method == ROUTE:
-            if not self._hold(read_i64_be(data, start), method, data, start, end):
-                serving.routed(data, start + 8)
-        else:
-            self._table_frame(serving, method, data, start, end)
+            way.unrouted(number)
 
-    def _table_frame(
-        self, serving: Serving, method: i64, data: bytes, start: i64, end: i64
-    ) -> None:
+    def _table_frame(self, track: Track, method: i64, data: bytes, start: i64, end: i64) -> None:
+        serving = self.serving
+        assert serving is not None
         table, _ = read_table(data[start:end], 0)
         index = table.get("applied", 0)
         assert isinstance(index, int)
         if self._hold(index, method, data, start, end):
             return
-        if method == BEGIN:
-            self._begin(serving, table)
-        elif method == ATTACH:
-            serving.attach(table)
-        elif method == ATTACHED:
-            self._judge_abandoned()
-        elif method == DETACH:
-            serving.detach(table)
+        if method == GROUP_ATTACH:
+            serving.group_attach(table)
+        elif method == GROUP_ATTACHED:
+            serving.group_attached(table)
+        elif method == ATTACHED_TO:
+            self.edge.attached_to(track, table)
         elif method == DETACHED:
-            self.home.detached(number_in(table, "consumer"))
-        elif method == END_SESSION:
-            serving.end_session(table)
-        elif method == PREFETCH:
-            serving.set_prefetch(table)
-        elif method == CALL:
-            serving.call(table)
+            self.edge.detached(number_in(table, "consumer"))
         elif method == ANSWER:
-            self.home.answered(table)
+            self.edge.answered(track, table)
         elif method == INTEREST:
             self.interests.received(self, table)
         elif method == INTEREST_KNOWN:
             self.interests.known(self, number_in(table, "number"))
-
-    def _begin(self, serving: Serving, table: dict[str, object]) -> None:
-        """The edge says who it is and where it goes on; nothing is taken twice."""
-        incarnation = str(table["incarnation"])
-        first = number_in(table, "first")
-        if incarnation != self.taken_incarnation:
-            self.taken_incarnation = incarnation
-            self.taken = first - 1
-        serving.begin(max(self.taken, first - 1))
-        self.begun = True
-
-
-def number_in(table: dict[str, object], name: str) -> int:
-    value = table[name]
-    assert isinstance(value, int)
-    return value
+        else:
+            serving.heard(method, table)

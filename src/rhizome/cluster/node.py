@@ -49,6 +49,7 @@ from rhizome.cluster.consensus.events import (
     RootLost,
     RootReady,
 )
+from rhizome.cluster.edge import Edge
 from rhizome.cluster.gossip import GOSSIP, Gossip
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.identity import SECONDARY, Hello
@@ -57,9 +58,11 @@ from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.links import Links
 from rhizome.cluster.neighbour import Neighbour
 from rhizome.cluster.proposals import Proposal, Proposals
+from rhizome.cluster.remote import RemoteGroup
 from rhizome.cluster.state import Applied as AppliedEntry
 from rhizome.cluster.state import ClusterState
 from rhizome.cluster.storage import ClusterStore, Entry
+from rhizome.cluster.tenure import Tenures
 from rhizome.cluster.track import Applied
 from rhizome.cluster.unused import drop_unused
 from rhizome.journal.recovery import RecoveredQueue
@@ -92,6 +95,8 @@ class Node(Cluster):
     observer: NodeObserver
     applied: Applied
     interests: Interests
+    edge: Edge
+    tenures: Tenures
     neighbours: dict[str, Neighbour]
     proposals: Proposals
     now_ms: int
@@ -127,6 +132,8 @@ class Node(Cluster):
         self.admission = Admission(self, rules)
         self.applied = Applied()
         self.interests = Interests(broker, me.role == SECONDARY)
+        self.edge = Edge(broker)
+        self.tenures = Tenures(broker)
         self.neighbours = {}
         self.proposals = Proposals(me.incarnation)
         self.now_ms = now_ms
@@ -188,7 +195,7 @@ class Node(Cluster):
         group = self.state.group_of(queue.definition)
         if group is None or group.home == self.me.name:
             return None
-        return self.neighbour(group.home).home
+        return self.remote(group.id)
 
     def submitted(self) -> None:
         for neighbour in self.neighbours.values():
@@ -196,8 +203,7 @@ class Node(Cluster):
                 neighbour.serving.pull_again()
 
     def channel_released(self, channel: Channel) -> None:
-        for neighbour in self.neighbours.values():
-            neighbour.home.release(channel)
+        self.edge.release(channel)
 
     def private_declared(self, vhost: str, name: str) -> None:
         if not name.endswith(self.name_suffix()):
@@ -244,16 +250,22 @@ class Node(Cluster):
     def neighbour(self, name: str) -> Neighbour:
         neighbour = self.neighbours.get(name)
         if neighbour is None:
-            neighbour = Neighbour(self.broker, self.applied, self.interests, name)
+            neighbour = Neighbour(
+                self.broker, self.applied, self.interests, self.edge, self.tenures, name
+            )
             neighbour.waits = not self.ready
             self.neighbours[name] = neighbour
         return neighbour
+
+    def remote(self, group: int) -> RemoteGroup:
+        """What this broker has of a group whose home is another one."""
+        return self.edge.group(group)
 
     def link_up(self, link: Link) -> None:
         self.down_since_ms.pop(link.name, None)
         self.observer.link_up(link.name)
         self.neighbour(link.name).connect(link)
-        self.neighbour(link.name).way.explain("")
+        self.edge.explain(self.neighbour(link.name), "")
         self.consensus.peer_up(link.peer, self.now_ms)
         if link.name == self.consensus.root:
             self._send_all()
@@ -290,8 +302,8 @@ class Node(Cluster):
         self.consensus.tick(self.now_ms)
         self._give_up_proposals()
         self._explain_waiting()
-        for neighbour in self.neighbours.values():
-            neighbour.tick(self.broker.turn.now_ms)
+        self.edge.tick(self.broker.turn.now_ms)
+        self.tenures.tick(self.broker.turn.now_ms)
         self.gossip.tick()
 
     def next_deadline_ms(self) -> int:
@@ -310,6 +322,7 @@ class Node(Cluster):
         self._answer_settled()
         if self.interests.unused:
             drop_unused(self)
+        self.edge.end_turn()
         for neighbour in self.neighbours.values():
             neighbour.end_turn()
 
@@ -336,6 +349,7 @@ class Node(Cluster):
                 self._apply(entry)
             if ready.snapshot is not None or ready.committed:
                 self.consensus.applied(int(self.applied.index), self.now_ms)
+                self.edge.caught_up()
                 for neighbour in self.neighbours.values():
                     neighbour.caught_up()
             for event in ready.events:
@@ -408,6 +422,7 @@ class Node(Cluster):
 
     def _brokers_changed(self) -> None:
         """Brokers or groups are others than before: learn where homes and brokers are."""
+        self._homes_changed()
         for queue in self.broker.shared.values():
             queue.away = self._away(queue)
         for vhost in self.broker.state.vhosts.values():
@@ -415,6 +430,19 @@ class Node(Cluster):
         for record in self.state.registry.view():
             if record.name != self.me.name:
                 self.links.learn(record.name, record.addresses, record.role)
+
+    def _homes_changed(self) -> None:
+        for group in self.state.groups.groups.values():
+            remote = self.remote(group.id)
+            if group.home == self.me.name:
+                remote.home_is(None, group.epoch)
+            else:
+                remote.home_is(self.neighbour(group.home) if group.home else None, group.epoch)
+            if group.incarnation == self.me.incarnation:
+                log = self.broker.logs.get(group.id, self.broker.log)
+                self.tenures.begin(group.id, group.epoch, log)
+            else:
+                self.tenures.end(group.id)
 
     def _begin_cluster(self) -> None:
         """At the root: give a new cluster its first settings and definitions."""
@@ -480,6 +508,7 @@ class Node(Cluster):
         self._drop_orphans()
         self.broker.delayed.recover()
         self.broker.isolate("")
+        self.edge.begin()
         for neighbour in self.neighbours.values():
             neighbour.waits = False
             neighbour.caught_up()
@@ -502,8 +531,10 @@ class Node(Cluster):
     def _explain_waiting(self) -> None:
         for name, since_ms in self.down_since_ms.items():
             if self.now_ms - since_ms >= EXPLAIN_AFTER_MS:
-                way = self.neighbour(name).way
-                way.explain(f"broker '{name}', home of a queue published to, can't be reached")
+                self.edge.explain(
+                    self.neighbour(name),
+                    f"broker '{name}', home of a queue published to, can't be reached",
+                )
 
     def stop(self) -> None:
         """Leave in good order: give the lease back, so that nobody waits for it."""

@@ -18,7 +18,7 @@ from rhizome.broker.targets import MetaExchange, Reach
 if TYPE_CHECKING:
     from rhizome.cluster.interests import Interests
     from rhizome.cluster.neighbour import Neighbour
-    from rhizome.cluster.serving import Slot
+    from rhizome.cluster.taking import Slot
 
 
 def relay(interests: Interests, origin: Neighbour, message: Message, slot: Slot) -> bool:
@@ -26,18 +26,19 @@ def relay(interests: Interests, origin: Neighbour, message: Message, slot: Slot)
     if not interests.is_root:
         return False
     vhost = interests.broker.state.vhosts.get(slot.vhost)
-    if vhost is None:
+    leg = slot.private
+    if vhost is None or leg is None:
         return False
     router = vhost.router
     headers: dict[str, object] | None = None
-    if slot.by_headers:
+    if leg.by_headers:
         headers = routing_headers(decode_properties(header_payload_of(message.content)))
     reach = Reach(slot.keys[1:])
-    for name in slot.names:
+    for name in leg.names:
         named = interests.private_elsewhere(slot.vhost, name)
         if named is not None and named.forward is not origin.way:
             reach.add(named)
-    for name in slot.exchanges:
+    for name in leg.exchanges:
         exchange = router.exchanges.get(name)
         if exchange is None:
             continue

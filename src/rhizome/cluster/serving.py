@@ -2,7 +2,8 @@
 
 The channels of these applications are channels here too, on a connection that never speaks AMQP
 (the carrier): consumers, prefetch, unacked deliveries and requeueing are those of any channel. Only
-the way in and out differs: methods come as frames of the link, deliveries leave as such.
+the way in and out differs: methods come as frames of the link, deliveries leave as such. Which
+sessions there are, and what they hold, outlasts the link (`tenure.py`).
 """
 
 from __future__ import annotations
@@ -12,330 +13,230 @@ from typing import TYPE_CHECKING, final
 from librt.strings import read_i64_be
 from mypy_extensions import i64
 
-from rhizome.amqp.frames import header_payload_of
-from rhizome.amqp.properties import decode_properties
 from rhizome.amqp.values import encode_table
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.basic import check_free, pull, pull_consumer
 from rhizome.broker.channel import Channel
-from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import Consumer
-from rhizome.broker.delayed import DELAYED_QUEUE, delay_of
-from rhizome.broker.message import Message, Part, Route, content_channel, copy_of
+from rhizome.broker.message import Message
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.port import Carrier
-from rhizome.broker.publishing import enqueue, need_for, parts_of
-from rhizome.broker.queue import Queue
-from rhizome.broker.replies import REPLY_PREFIX
-from rhizome.broker.steering import identity_of, routing_headers
 from rhizome.broker.topology import check_deletable
-from rhizome.broker.transactions import begin_all, commit_all
+from rhizome.cluster.attachment import Attachment, HeldRange, SettledRange, WaitingFrame
 from rhizome.cluster.calls import (
     ANSWER,
+    ATTACH,
+    ATTACHED_TO,
+    CALL,
+    DETACH,
     DETACHED,
+    END_SESSION,
     OP_COUNTS,
     OP_DELETE,
     OP_GET,
     OP_PURGE,
+    PREFETCH,
     TAKE_BACK,
 )
 from rhizome.cluster.link.frames import put_frame
 from rhizome.cluster.link.link import Link
+from rhizome.cluster.taking import Taking
+from rhizome.cluster.tenure import Parked, Tenures, give_back_unseen
 from rhizome.cluster.track import Track
 from rhizome.cluster.wire import (
-    CONFIRM,
-    FLAG_IDENTITY,
-    FLAG_MANDATORY,
-    FLAG_PERSISTENT,
-    FLAG_SEQUENCE,
-    FLAG_STEERED,
-    PUBLISH_FIXED,
+    HAS_SETTLED_FIXED,
+    HELD_FIXED,
+    HELD_RANGE_BYTES,
+    RANGE_BYTES,
     REFUSE,
-    STEERED_FIXED,
-    UNROUTED,
+    SETTLE,
+    SETTLE_FIXED,
     put_delivery,
-    put_number,
 )
 from rhizome.errors import AmqpError, InternalFault, NotFound
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.connection import Connection
-    from rhizome.broker.routing.router import Router
-
-
-@final
-class Slot:
-    """What a slot of the link stands for: a route and what this broker has on it.
-
-    Invariant: ``queues`` are those of topology epoch ``epoch``.
-    """
-
-    vhost: str
-    route: Route
-    queue_ids: list[int]
-    exchanges: list[str]
-    keys: list[str]
-    names: list[str]
-    relay: bool
-    epoch: i64
-    queues: list[Queue]
-    parts: list[Part]
-    plain: bool
-    by_headers: bool
-    is_reply: bool
-    delayed: bool
-
-    def __init__(
-        self,
-        vhost: str,
-        route: Route,
-        queue_ids: list[int],
-        exchanges: list[str],
-        keys: list[str],
-        names: list[str],
-        relay: bool,
-    ) -> None:
-        """``keys``: all that count, the route's own among them."""
-        self.vhost = vhost
-        self.route = route
-        self.queue_ids = queue_ids
-        self.exchanges = exchanges
-        self.keys = keys
-        self.names = names
-        self.relay = relay
-        self.epoch = -1
-        self.queues = []
-        self.parts = []
-        self.plain = False
-        self.by_headers = False
-        self.is_reply = False
-        self.delayed = False
+    from rhizome.broker.queue import Queue
 
 
 @final
 class Serving(Carrier):
-    """One edge, over one link.
+    """One incarnation of an edge, over one link.
 
-    Invariant: ``last`` is the number of the last publish that was taken from this incarnation of
-    the edge, over whatever link; a number at or below it is never taken again (A1).
+    Invariant: ``consumers`` are those of the edge's applications here, by the numbers that the edge
+    has given them; ``paused`` are channels that may hold no more for the moment.
     """
 
     broker: Broker
+    tenures: Tenures
+    taking: Taking
+    name: str
+    incarnation: str
     carrier: Connection
     link: Link
     outbox: Outbox
-    slots: dict[int, Slot]
     consumers: dict[int, Consumer]
     paused: dict[Channel, None]
-    last: i64
-    confirms: Confirms
     pulls: list[dict[str, object]]
-    untaken: bool
 
-    def __init__(self, broker: Broker, track: Track) -> None:
+    def __init__(self, broker: Broker, tenures: Tenures, taking: Taking, track: Track) -> None:
         super().__init__()
         self.broker = broker
+        self.tenures = tenures
+        self.taking = taking
+        self.name = track.link.peer.name
+        self.incarnation = track.link.peer.incarnation
         self.carrier = track.carrier
         self.link = track.link
         self.outbox = track.outbox
-        self.slots = {}
         self.consumers = {}
         self.paused = {}
-        self.last = 0
-        self.confirms = Confirms()
         self.pulls = []
-        self.untaken = False
 
-    def begin(self, last: i64) -> None:
-        """The edge goes on after this number."""
-        self.last = last
-        self.confirms = Confirms()
-        self.confirms.published = last
-        self.confirms.sent = last
+    def close(self) -> None:
+        """The link is gone."""
+        self.tenures.left(self.name)
+        self.carrier.lost()
 
-    def close(self) -> list[Queue]:
-        """The link is gone: take everything back.
+    # ---- attaching ------------------------------------------------------------------------------
 
-        Answers the auto-delete queues that were consumed over it; they stay until it is known
-        whether their consumers come back.
+    def group_attach(self, table: dict[str, object]) -> None:
+        """The edge begins to attach; in an epoch that isn't the present one nothing is heard."""
+        group = _int(table, "group")
+        tenure = self.tenures.get(group, _int(table, "epoch"))
+        if tenure is not None:
+            tenure.left(self.name)
+            tenure.begin(self.name, self, self.taking.attachment(group), _int(table, "first"))
+
+    def presented(self, data: bytes, at: i64) -> None:
+        """A HELD frame."""
+        attached = self._presenting(u16_at(data, at))
+        if attached is None:
+            return
+        session = u32_at(data, at + 2)
+        self._set_share(self.channel(attached, session), read_i64_be(data, at + 6))
+        count = u32_at(data, at + 14)
+        at += HELD_FIXED
+        while count > 0:
+            attached.held.append(
+                HeldRange(
+                    session,
+                    u32_at(data, at),
+                    read_i64_be(data, at + 4),
+                    read_i64_be(data, at + 12),
+                    read_i64_be(data, at + 20),
+                )
+            )
+            at += HELD_RANGE_BYTES
+            count -= 1
+
+    def has_settled(self, data: bytes, at: i64) -> None:
+        """A HAS_SETTLED frame."""
+        attached = self._presenting(u16_at(data, at))
+        if attached is None:
+            return
+        kind: i64 = data[at + 2]
+        attached.settled_up_to(read_i64_be(data, at + 3))
+        queue_id = read_i64_be(data, at + 11)
+        count = u32_at(data, at + 19)
+        at += HAS_SETTLED_FIXED
+        while count > 0:
+            first = read_i64_be(data, at)
+            attached.settled.append(SettledRange(kind, queue_id, first, read_i64_be(data, at + 8)))
+            at += RANGE_BYTES
+            count -= 1
+
+    def _presenting(self, group: i64) -> Attachment | None:
+        attached = self.taking.attachments.get(group)
+        if attached is None or attached.epoch == 0 or attached.open:
+            return None
+        return attached
+
+    def group_attached(self, table: dict[str, object]) -> None:
+        """The edge has presented everything."""
+        group = _int(table, "group")
+        epoch = _int(table, "epoch")
+        tenure = self.tenures.get(group, epoch)
+        attached = self._presenting(group)
+        if tenure is None or attached is None or attached.epoch != epoch:
+            return
+        answer: dict[str, object] = {"group": group, "epoch": epoch, "last": attached.last}
+        put_frame(self.outbox, ATTACHED_TO, encode_table(answer))
+        for number in attached.taken.refused:
+            self.taking.put(REFUSE, attached, number)
+        self.link.touch()
+        tenure.presented(self.name)
+
+    def hold(
+        self,
+        attached: Attachment,
+        session: i64,
+        consumer: i64,
+        queue: Queue | None,
+        message: Message | None,
+    ) -> None:
+        """A session holds what comes next in its order; None if that is void."""
+        channel = self.channel(attached, session)
+        tag = channel.delivery_tag + 1
+        channel.delivery_tag = tag
+        if message is None or queue is None:
+            return
+        holder = self.consumers.get(consumer)
+        if holder is None or holder.queue is not queue:
+            holder = pull_consumer(channel, queue)
+        channel.unacked.push(tag, message, holder)
+        holder.unacked += 1
+
+    def join(self, attached: Attachment) -> None:
+        """What the edge presented is resolved: its consumers may have more, its frames go on."""
+        joining = attached.joining
+        attached.joining = []
+        for consumer in joining:
+            if self.consumers.get(consumer.number) is consumer and not consumer.queue.deleted:
+                consumer.queue.add_consumer(consumer)
+        waiting = attached.waiting
+        attached.waiting = []
+        for frame in waiting:
+            if frame.table is None:
+                self.settled(frame.data, 0, len(frame.data))
+            else:
+                self.heard(frame.method, frame.table)
+
+    def leave(self, attached: Attachment, parked: Parked) -> list[Queue]:
+        """The link is gone: hand over what the edge's sessions hold.
+
+        Answers the auto-delete queues that were consumed; they stay until it is known whether their
+        consumers come back.
         """
         abandoned: dict[Queue, None] = {}
-        for consumer in self.consumers.values():
-            if consumer.queue.definition.auto_delete and not consumer.queue.deleted:
-                abandoned[consumer.queue] = None
+        for number, channel in attached.sessions.items():
+            for consumer in channel.consumers.values():
+                queue = consumer.queue
+                if queue.definition.auto_delete and not queue.deleted:
+                    abandoned[queue] = None
+            self._empty(number, channel)
+            if channel.unacked.count > 0:
+                parked.add(number, channel)
         for queue in abandoned:
             queue.expected += 1
-        self.carrier.lost()
-        self.consumers = {}
         return list(abandoned)
 
-    # ---- publishes ------------------------------------------------------------------------------
+    def drop(self, attached: Attachment) -> None:
+        """The group is at home elsewhere: forget its sessions. What they hold is not given back."""
+        for number, channel in attached.sessions.items():
+            self._empty(number, channel)
 
-    def routed(self, data: bytes, at: i64) -> None:
-        """A ROUTE frame, behind the index."""
-        slot = u16_at(data, at)
-        vhost_end: i64 = at + 3 + data[at + 2]
-        vhost = data[at + 3 : vhost_end].decode("utf-8", "surrogateescape")
-        key_at: i64 = vhost_end + 1 + data[vhost_end]
-        tail_end: i64 = key_at + 1 + data[key_at]
-        route = self.broker.pager.route(data[vhost_end:tail_end])
-        queue_ids: list[int] = []
-        count = u16_at(data, tail_end)
-        at = tail_end + 2
-        while count > 0:
-            queue_ids.append(read_i64_be(data, at))
-            at += 8
-            count -= 1
-        exchanges, at = _names_at(data, at)
-        keys, at = _names_at(data, at)
-        names, at = _names_at(data, at)
-        keys.insert(0, route.key)
-        self.slots[slot] = Slot(vhost, route, queue_ids, exchanges, keys, names, data[at] == 1)
-
-    def slot_of(self, data: bytes, at: i64) -> Slot:
-        """The slot of a PUBLISH frame."""
-        return self.slots[u16_at(data, at)]
-
-    def published(self, data: bytes, at: i64, end: i64) -> Message | None:
-        """A PUBLISH frame; answers a message that has to be relayed."""
-        number = read_i64_be(data, at + 2)
-        if number <= self.last:
-            return None
-        slot = self.slots[u16_at(data, at)]
-        self.last = number
-        flags: i64 = data[at + 10]
-        content_at: i64 = at + PUBLISH_FIXED
-        if flags & FLAG_STEERED != 0:
-            content_at += STEERED_FIXED
-        content = data[content_at:end]
-        message = Message(slot.route, content, content_channel(content), u32_at(data, at + 11))
-        message.arrived_ms = self.broker.turn.now_ms
-        message.persistent = flags & FLAG_PERSISTENT != 0
-        if flags & FLAG_STEERED != 0:
-            message.expiration_ms = read_i64_be(data, at + PUBLISH_FIXED)
-            message.priority = data[at + PUBLISH_FIXED + 8]
-        confirms = self.confirms
-        confirms.published = number
-        vhost = self.broker.state.vhosts.get(slot.vhost)
-        if vhost is None:
-            return None
-        if slot.epoch != vhost.router.epoch:
-            self._resolve(slot, vhost.router)
-        if slot.plain and flags & FLAG_SEQUENCE == 0:
-            taken = len(slot.queues) > 0
-            is_first = True
-            for part in slot.parts:
-                if not is_first:
-                    message = copy_of(message)
-                is_first = False
-                part.log.append(message, part.ids, part.durable)
-                for queue in part.queues:
-                    queue.push(message)
-                need_for(confirms, part.log, message)
-        elif slot.is_reply:
-            taken = self.broker.replies.deliver(message)
-        else:
-            if flags & FLAG_IDENTITY != 0:
-                message.identity = identity_of(content, flags & FLAG_SEQUENCE != 0)
-            taken = self._enqueue(slot, message, vhost.router, number)
-        self.untaken = not taken and flags & FLAG_MANDATORY != 0
-        if slot.relay:
-            return message
-        if self.untaken:
-            self.return_last()
-        return None
-
-    def fenced(self, number: i64) -> None:
-        """A FENCE frame: what was settled up to here becomes one record; confirm it when safe."""
-        if number <= self.last:
-            return
-        self.last = number
-        self.confirms.published = number
-        begin_all(self.broker, 0)
-        while len(self.broker.dead_letters) > 0:
-            self.broker.send_dead_letters()
-        self.broker.write_settled()
-        for log, index in commit_all(self.broker).items():
-            self.confirms.need(log, index, True)
-
-    def return_last(self) -> None:
-        """Nobody took the last publish, which was mandatory."""
-        put_number(self.outbox, UNROUTED, self.last)
-        self.link.touch()
-
-    def _enqueue(self, slot: Slot, message: Message, router: Router, number: i64) -> bool:
-        """Whether there was a queue for the message, be it one that refused it."""
-        queues = slot.queues
-        if slot.delayed:
-            self.broker.delayed.hold(queues[0], message, delay_of(message), self.confirms)
-            return True
-        if slot.by_headers:
-            headers = routing_headers(decode_properties(header_payload_of(message.content)))
-            queues = [*queues, *self._private(slot, router, headers)]
-        if not enqueue(self.broker, message, queues, self.confirms):
-            put_number(self.outbox, REFUSE, number)
-            self.link.touch()
-        if not slot.relay:
-            message.identity = None
-        return len(queues) > 0
-
-    def _resolve(self, slot: Slot, router: Router) -> None:
-        queues: list[Queue] = []
-        for queue_id in slot.queue_ids:
-            queue = self.broker.shared.get(queue_id)
-            if queue is not None and queue.away is None:
-                queues.append(queue)
-        slot.by_headers = False
-        for name in slot.exchanges:
-            exchange = router.exchanges.get(name)
-            if exchange is not None and exchange.reads_headers:
-                slot.by_headers = True
-        slot.is_reply = len(slot.names) > 0 and slot.route.key.startswith(REPLY_PREFIX)
-        if not slot.by_headers and not slot.is_reply:
-            queues.extend(self._private(slot, router, None))
-        slot.queues = queues
-        slot.parts = parts_of(queues)
-        slot.delayed = len(queues) == 1 and queues[0].name == DELAYED_QUEUE
-        slot.delayed = slot.delayed and slot.route.exchange != ""
-        slot.plain = not slot.by_headers and not slot.is_reply and not slot.delayed
-        for queue in queues:
-            overflow = queue.bounded and queue.options.overflow != "drop-head"
-            if queue.options.dedup is not None or overflow:
-                slot.plain = False
-        slot.epoch = router.epoch
-
-    def _private(
-        self, slot: Slot, router: Router, headers: dict[str, object] | None
-    ) -> list[Queue]:
-        """The private queues here that a slot names or its exchanges lead to."""
-        found: dict[Queue, None] = {}
-        for name in slot.names:
-            named = router.queues.get(name)
-            if isinstance(named, Queue) and named.definition.is_private():
-                found[named] = None
-        for name in slot.exchanges:
-            exchange = router.exchanges.get(name)
-            if exchange is None:
-                continue
-            for key in slot.keys:
-                for destination in router.bound(exchange, key, headers):
-                    if isinstance(destination, Queue) and destination.definition.is_private():
-                        found[destination] = None
-        return list(found)
-
-    def confirm(self) -> None:
-        """End of a turn, or the log has come further: confirm what is safe."""
-        confirms = self.confirms
-        confirms.close_turn()
-        if not self.broker.may_deliver or self.broker.alarmed:
-            # In an alarm edges have to hold their publishers up, as soon as their way here is full.
-            return
-        number = confirms.ready()
-        if number > 0:
-            confirms.sent = number
-            put_number(self.outbox, CONFIRM, number)
-            self.link.touch()
+    def _empty(self, number: i64, channel: Channel) -> None:
+        """Take a channel's consumers from their queues, and the channel from the carrier."""
+        for consumer in channel.consumers.values():
+            self.consumers.pop(consumer.number, None)
+            if not consumer.queue.deleted:
+                consumer.queue.remove_consumer(consumer)
+        channel.consumers = {}
+        self.paused.pop(channel, None)
+        self.carrier.channels.pop(number, None)
 
     # ---- consumers ------------------------------------------------------------------------------
 
@@ -356,12 +257,30 @@ class Serving(Carrier):
         if not self.link.marked:
             self.link.touch()
 
-    def attach(self, table: dict[str, object]) -> None:
+    def heard(self, method: i64, table: dict[str, object]) -> None:
+        """A frame about a group that the edge is attached to, or is attaching to."""
+        attached = self.taking.attachments.get(_int(table, "group"))
+        if attached is None or attached.epoch == 0:
+            return
+        if method == ATTACH:
+            self._attach(attached, table)
+        elif method == PREFETCH:
+            self._set_prefetch(attached, table)
+        elif not attached.resolved:
+            attached.waiting.append(WaitingFrame(method, table, b""))
+        elif method == DETACH:
+            self._detach(table)
+        elif method == END_SESSION:
+            self._end_session(attached, _int(table, "session"))
+        elif method == CALL:
+            self._call(attached, table)
+
+    def _attach(self, attached: Attachment, table: dict[str, object]) -> None:
         try:
             queue = self._queue(table)
             exclusive = table["exclusive"] is True
             check_free(queue, exclusive)
-            channel = self.channel(_int(table, "session"))
+            channel = self.channel(attached, _int(table, "session"))
             self._set_share(channel, _int(table, "share"))
             arguments = table["arguments"]
             assert isinstance(arguments, dict)
@@ -385,9 +304,12 @@ class Serving(Carrier):
         self.consumers[consumer.number] = consumer
         channel.consumers[consumer.tag] = consumer
         self._answer(table, {})
-        queue.add_consumer(consumer)
+        if attached.resolved:
+            queue.add_consumer(consumer)
+        else:
+            attached.joining.append(consumer)
 
-    def detach(self, table: dict[str, object]) -> None:
+    def _detach(self, table: dict[str, object]) -> None:
         number = _int(table, "consumer")
         consumer = self.consumers.pop(number, None)
         if consumer is not None:
@@ -396,24 +318,26 @@ class Serving(Carrier):
         put_frame(self.outbox, DETACHED, encode_table({"consumer": number}))
         self.link.touch()
 
-    def channel(self, session: i64) -> Channel:
-        channel = self.carrier.channels.get(session)
+    def channel(self, attached: Attachment, session: i64) -> Channel:
+        channel = attached.sessions.get(session)
         if channel is None:
             channel = Channel(self.carrier, session)
             self.carrier.channels[session] = channel
+            attached.sessions[session] = channel
         return channel
 
-    def end_session(self, table: dict[str, object]) -> None:
-        channel = self.carrier.channels.pop(_int(table, "session"), None)
+    def _end_session(self, attached: Attachment, session: i64) -> None:
+        channel = attached.sessions.pop(session, None)
         if channel is None:
             return
+        self.carrier.channels.pop(session, None)
         for consumer in channel.consumers.values():
             self.consumers.pop(consumer.number, None)
         self.paused.pop(channel, None)
         channel.release()
 
-    def set_prefetch(self, table: dict[str, object]) -> None:
-        channel = self.channel(_int(table, "session"))
+    def _set_prefetch(self, attached: Attachment, table: dict[str, object]) -> None:
+        channel = self.channel(attached, _int(table, "session"))
         self._set_share(channel, _int(table, "share"))
         channel.wake_consumers()
 
@@ -425,35 +349,34 @@ class Serving(Carrier):
             self.paused.pop(channel, None)
             channel.prefetch_global = share
 
-    def settled(self, data: bytes, at: i64) -> None:
+    def settled(self, data: bytes, at: i64, end: i64) -> None:
         """A SETTLE frame."""
-        channel = self.carrier.channels.get(u32_at(data, at))
+        attached = self.taking.attachments.get(u16_at(data, at))
+        if attached is None or not attached.open:
+            return
+        if not attached.resolved:
+            attached.waiting.append(WaitingFrame(SETTLE, None, data[at:end]))
+            return
+        attached.settled_up_to(read_i64_be(data, at + 7))
+        channel = attached.sessions.get(u32_at(data, at + 2))
         if channel is None:
             return
-        kind: i64 = data[at + 4]
-        count = u32_at(data, at + 5)
-        at += 9
+        kind: i64 = data[at + 6]
+        count = u32_at(data, at + 15)
+        at += SETTLE_FIXED
         while count > 0:
             tag = read_i64_be(data, at)
             last = read_i64_be(data, at + 8)
             while tag <= last:
                 if kind == TAKE_BACK:
-                    self._take_back(channel, tag)
+                    give_back_unseen(channel, tag)
                 else:
                     channel.settle_one(tag, kind)
                 tag += 1
-            at += 16
+            at += RANGE_BYTES
             count -= 1
         if channel.prefetch_global > 0:
             channel.wake_consumers()
-
-    def _take_back(self, channel: Channel, tag: i64) -> None:
-        message = channel.unacked.message(tag)
-        consumer = channel.unacked.consumer(tag)
-        if message is not None and consumer is not None:
-            channel.unacked.forget(tag)
-            consumer.unacked -= 1
-            consumer.queue.take_back(message)
 
     def credited(self, data: bytes, at: i64) -> None:
         """A CREDIT frame."""
@@ -468,18 +391,18 @@ class Serving(Carrier):
 
     # ---- calls ----------------------------------------------------------------------------------
 
-    def call(self, table: dict[str, object]) -> None:
+    def _call(self, attached: Attachment, table: dict[str, object]) -> None:
         try:
-            self._carry_out(table)
+            self._carry_out(attached, table)
         except AmqpError as error:
             self._answer_error(table, error)
 
-    def _carry_out(self, table: dict[str, object]) -> None:
+    def _carry_out(self, attached: Attachment, table: dict[str, object]) -> None:
         queue = self._queue(table)
         operation = table["op"]
         queue.last_used_ms = self.broker.turn.now_ms
         if operation == OP_GET:
-            self._get(table, queue)
+            self._get(attached, table, queue)
         elif operation == OP_COUNTS:
             self._answer(table, {"ready": queue.ready, "consumers": queue.consumer_count})
         elif operation == OP_PURGE:
@@ -490,7 +413,7 @@ class Serving(Carrier):
         else:
             raise InternalFault(f"this broker knows no operation '{operation}'")
 
-    def _get(self, table: dict[str, object], queue: Queue) -> None:
+    def _get(self, attached: Attachment, table: dict[str, object], queue: Queue) -> None:
         message = pull(queue)
         if message is None:
             if queue.ready > 0:
@@ -505,12 +428,13 @@ class Serving(Carrier):
             message = self.broker.with_delivery_count(queue, message)
         queue.delivered += 1
         queue.unacked += 1
-        channel = self.channel(_int(table, "session"))
+        channel = self.channel(attached, _int(table, "session"))
         tag = channel.hold(message, pull_consumer(channel, queue))
         self._answer(
             table,
             {
                 "tag": tag,
+                "index": message.index,
                 "redelivered": redelivered,
                 "left": queue.ready,
                 "tail": message.route.tail,
@@ -524,7 +448,7 @@ class Serving(Carrier):
         pulls = self.pulls
         self.pulls = []
         for table in pulls:
-            self.call(table)
+            self.heard(CALL, table)
 
     def _queue(self, table: dict[str, object]) -> Queue:
         queue = self.broker.shared.get(_int(table, "id"))
@@ -538,7 +462,7 @@ class Serving(Carrier):
         return queue
 
     def _answer(self, table: dict[str, object], answer: dict[str, object]) -> None:
-        whole: dict[str, object] = {"call": table["call"], "code": 0}
+        whole: dict[str, object] = {"call": table["call"], "group": table["group"], "code": 0}
         whole.update(answer)
         put_frame(self.outbox, ANSWER, encode_table(whole))
         self.link.touch()
@@ -546,24 +470,12 @@ class Serving(Carrier):
     def _answer_error(self, table: dict[str, object], error: AmqpError) -> None:
         whole: dict[str, object] = {
             "call": table["call"],
+            "group": table["group"],
             "code": error.code,
             "text": error.text,
         }
         put_frame(self.outbox, ANSWER, encode_table(whole))
         self.link.touch()
-
-
-def _names_at(data: bytes, at: i64) -> tuple[list[str], i64]:
-    """A counted list of short strings, and where it ends."""
-    names: list[str] = []
-    count = u16_at(data, at)
-    at += 2
-    while count > 0:
-        end: i64 = at + 1 + data[at]
-        names.append(data[at + 1 : end].decode("utf-8", "surrogateescape"))
-        at = end
-        count -= 1
-    return names, at
 
 
 def _int(table: dict[str, object], name: str) -> int:

@@ -4,27 +4,39 @@ Frames are AMQP method frames of a private class on channel 0. What is per messa
 read by offset here; everything else between brokers is a table (`messages.py`).
 
     ROUTE     applied u64, slot u16, vhost shortstr, tail (exchange and routing key as shortstrs),
-              queues u16 and their ids u64, exchanges u16 and their names shortstr, further
-              keys u16 and each shortstr, private queues u16 and their names shortstr, relay u8
-    PUBLISH   slot u16, number u64, flags u8, largest frame u32, [expiration i64, priority u8],
-              content
-    CONFIRM   number u64                      everything up to it is safe
-    REFUSE    number u64                      a queue refused it
-    FENCE     number u64                      confirmed once all settled before it is safe
-    UNROUTED  number u64                      it was mandatory, and nobody took it
-    DELIVER   consumer u32, tag u64, redelivered u8, largest frame u32, tail u16 and its bytes,
-              content
-    SETTLE    session u32, kind u8, ranges u32, each first u64 and last u64
+              targets u8, each: group u16, queues u16 and their ids u64; then for group 0
+              exchanges u16 and their names shortstr, further keys u16 and each shortstr, private
+              queues u16 and their names shortstr, relay u8
+    PUBLISH   slot u16, flags u8, largest frame u32, for each target of the slot its number u64,
+              [expiration i64, priority u8], content
+    CONFIRM   group u16, number u64           everything up to it is safe
+    REFUSE    group u16, number u64           a queue refused it
+    FENCE     group u16, number u64           confirmed once all settled before it is safe
+    UNROUTED  group u16, number u64           it was mandatory, and nobody took it
+    DELIVER   consumer u32, tag u64, index u64, redelivered u8, largest frame u32, tail u16 and its
+              bytes, content
+    SETTLE    group u16, session u32, kind u8, number u64, ranges u32, each first tag u64, last u64
+    SETTLED   group u16, number u64           what was settled up to it is committed
     CREDIT    consumer u32, bytes u64
 
+When an edge attaches to the home of a group, it presents for each session what is held, in the
+order of the tags from 1 on that both ends give it, and everything that it has settled and that is
+not committed yet (A2):
+
+    HELD         group u16, session u32, share i64, ranges u32, each consumer u32 (0: none that is
+                 attached), queue u64, first index u64, last index u64
+    HAS_SETTLED  group u16, kind u8, number u64, queue u64, ranges u32, each first index u64,
+                 last index u64
+
 ``applied`` is how far the sender has applied the cluster's log: a receiver that is behind waits
-(R10). A number is that of a `Forward`: consecutive per edge and home. A slot of ROUTE may be given
-again; since a link keeps the order of its frames, both ends always mean the same by it.
+(R10). A number is that of a `Forward`: consecutive per edge and group; group 0 stands for what is
+meant for private queues. A slot of ROUTE may be given again; since a link keeps the order of its
+frames, both ends always mean the same by it. A tag is that of a session's channel at the home.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, final
 
 from librt.strings import BytesWriter, write_i64_be
 from mypy_extensions import i64
@@ -32,7 +44,7 @@ from mypy_extensions import i64
 from rhizome.amqp.wire import put_shortstr, put_u16, put_u32, put_u64
 from rhizome.broker.message import Message
 from rhizome.broker.outbox import Outbox
-from rhizome.broker.targets import Target
+from rhizome.broker.targets import Bundle, Target
 from rhizome.cluster.link.frames import begin_frame, end_frame, put_frame, put_part
 
 ROUTE: Final = 16
@@ -44,6 +56,9 @@ SETTLE: Final = 21
 CREDIT: Final = 22
 UNROUTED: Final = 23
 FENCE: Final = 24
+SETTLED: Final = 25
+HELD: Final = 26
+HAS_SETTLED: Final = 27
 
 FLAG_PERSISTENT: Final = 1
 FLAG_STEERED: Final = 2
@@ -52,24 +67,34 @@ FLAG_IDENTITY: Final = 8
 """Queues may know the message again (L5); by its publisher's number, too, with FLAG_SEQUENCE."""
 FLAG_SEQUENCE: Final = 16
 
-PUBLISH_FIXED: Final = 2 + 8 + 1 + 4
+PUBLISH_FIXED: Final = 2 + 1 + 4
+NUMBER_BYTES: Final = 8
 STEERED_FIXED: Final = 9
-DELIVER_FIXED: Final = 4 + 8 + 1 + 4 + 2
+DELIVER_FIXED: Final = 4 + 8 + 8 + 1 + 4 + 2
+SETTLE_FIXED: Final = 2 + 4 + 1 + 8 + 4
+RANGE_BYTES: Final = 16
+HELD_FIXED: Final = 2 + 4 + 8 + 4
+HELD_RANGE_BYTES: Final = 4 + 8 + RANGE_BYTES
+HAS_SETTLED_FIXED: Final = 2 + 1 + 8 + 8 + 4
 
 
-def put_route(outbox: Outbox, slot: i64, target: Target, tail: bytes, applied: i64) -> None:
+def put_route(outbox: Outbox, slot: i64, targets: list[Target], tail: bytes, applied: i64) -> None:
     writer = BytesWriter()
     write_i64_be(writer, applied)
     put_u16(writer, slot)
-    put_shortstr(writer, target.vhost)
+    put_shortstr(writer, targets[0].vhost)
     writer.write(tail)
-    put_u16(writer, len(target.queue_ids))
-    for queue_id in target.queue_ids:
-        put_u64(writer, queue_id)
-    _put_names(writer, target.exchanges)
-    _put_names(writer, target.keys)
-    _put_names(writer, target.names)
-    writer.append(1 if target.relay else 0)
+    writer.append(len(targets))
+    for target in targets:
+        put_u16(writer, target.forward.group)
+        put_u16(writer, len(target.queue_ids))
+        for queue_id in target.queue_ids:
+            put_u64(writer, queue_id)
+        if target.forward.group == 0:
+            _put_names(writer, target.exchanges)
+            _put_names(writer, target.keys)
+            _put_names(writer, target.names)
+            writer.append(1 if target.relay else 0)
     put_frame(outbox, ROUTE, writer.getvalue())
 
 
@@ -80,10 +105,27 @@ def _put_names(writer: BytesWriter, names: list[str]) -> None:
 
 
 def put_publish(outbox: Outbox, slot: i64, number: i64, message: Message, mandatory: bool) -> None:
-    content = message.content
+    """Write PUBLISH for a slot of one target."""
     steered = message.expiration_ms >= 0 or message.priority > 0
+    _begin_publish(outbox, slot, 1, message, steered, mandatory)
+    write_i64_be(outbox.writer, number)
+    _end_publish(outbox, message, steered)
+
+
+def put_bundle(outbox: Outbox, bundle: Bundle, message: Message) -> None:
+    """Write PUBLISH for the message that each of the bundle's ways was sent last."""
+    steered = message.expiration_ms >= 0 or message.priority > 0
+    _begin_publish(outbox, bundle.slot, len(bundle.targets), message, steered, False)
+    for target in bundle.targets:
+        write_i64_be(outbox.writer, target.forward.sent)
+    _end_publish(outbox, message, steered)
+
+
+def _begin_publish(
+    outbox: Outbox, slot: i64, numbers: i64, message: Message, steered: bool, mandatory: bool
+) -> None:
     flags: i64 = FLAG_PERSISTENT if message.persistent else 0
-    size: i64 = PUBLISH_FIXED + len(content)
+    size: i64 = PUBLISH_FIXED + numbers * NUMBER_BYTES + len(message.content)
     if mandatory:
         flags |= FLAG_MANDATORY
     if message.identity is not None:
@@ -96,20 +138,23 @@ def put_publish(outbox: Outbox, slot: i64, number: i64, message: Message, mandat
     writer = outbox.writer
     begin_frame(outbox, PUBLISH, size)
     put_u16(writer, slot)
-    write_i64_be(writer, number)
     writer.append(int(flags))
     put_u32(writer, message.frame_bytes_max)
+
+
+def _end_publish(outbox: Outbox, message: Message, steered: bool) -> None:
     if steered:
-        write_i64_be(writer, message.expiration_ms)
-        writer.append(int(message.priority))
-    put_part(outbox, content)
+        write_i64_be(outbox.writer, message.expiration_ms)
+        outbox.writer.append(int(message.priority))
+    put_part(outbox, message.content)
     end_frame(outbox)
 
 
-def put_number(outbox: Outbox, method: i64, number: i64) -> None:
-    """Write CONFIRM, REFUSE, UNROUTED or FENCE."""
+def put_number(outbox: Outbox, method: i64, group: i64, number: i64) -> None:
+    """Write CONFIRM, REFUSE, UNROUTED, FENCE or SETTLED."""
     writer = outbox.writer
-    begin_frame(outbox, method, 8)
+    begin_frame(outbox, method, 2 + NUMBER_BYTES)
+    put_u16(writer, group)
     write_i64_be(writer, number)
     end_frame(outbox)
 
@@ -123,6 +168,7 @@ def put_delivery(
     begin_frame(outbox, DELIVER, DELIVER_FIXED + len(tail) + len(content))
     put_u32(writer, consumer)
     write_i64_be(writer, tag)
+    write_i64_be(writer, message.index)
     writer.append(1 if redelivered else 0)
     put_u32(writer, message.frame_bytes_max)
     put_u16(writer, len(tail))
@@ -139,30 +185,118 @@ def put_credit(outbox: Outbox, consumer: i64, size: i64) -> None:
     end_frame(outbox)
 
 
-def put_settled(outbox: Outbox, session: i64, kind: i64, tags: list[int]) -> None:
+def put_settled(
+    outbox: Outbox, group: i64, session: i64, kind: i64, number: i64, tags: list[int]
+) -> None:
     """Write SETTLE for tags in whatever order, as ranges."""
-    tags.sort()
+    ranges = ranges_of(tags)
+    writer = outbox.writer
+    begin_frame(outbox, SETTLE, SETTLE_FIXED + len(ranges))
+    put_u16(writer, group)
+    put_u32(writer, session)
+    writer.append(int(kind))
+    write_i64_be(writer, number)
+    put_u32(writer, len(ranges) // RANGE_BYTES)
+    writer.write(ranges)
+    end_frame(outbox)
+
+
+def put_has_settled(
+    outbox: Outbox, group: i64, kind: i64, number: i64, queue_id: i64, indexes: list[int]
+) -> None:
+    """Write HAS_SETTLED for indexes in whatever order, as ranges."""
+    ranges = ranges_of(indexes)
+    writer = outbox.writer
+    begin_frame(outbox, HAS_SETTLED, HAS_SETTLED_FIXED + len(ranges))
+    put_u16(writer, group)
+    writer.append(int(kind))
+    write_i64_be(writer, number)
+    write_i64_be(writer, queue_id)
+    put_u32(writer, len(ranges) // RANGE_BYTES)
+    put_part(outbox, ranges)
+    end_frame(outbox)
+
+
+def ranges_of(numbers: list[int]) -> bytes:
+    """Numbers, which are sorted by this, as pairs of first and last."""
+    numbers.sort()
     ranges = BytesWriter()
-    count: i64 = 0
-    first: i64 = tags[0]
+    first: i64 = numbers[0]
     last: i64 = first
     at: i64 = 1
-    while at < len(tags):
-        tag: i64 = tags[at]
-        if tag != last + 1:
+    while at < len(numbers):
+        number: i64 = numbers[at]
+        if number != last + 1:
             write_i64_be(ranges, first)
             write_i64_be(ranges, last)
-            count += 1
-            first = tag
-        last = tag
+            first = number
+        last = number
         at += 1
     write_i64_be(ranges, first)
     write_i64_be(ranges, last)
-    count += 1
-    writer = outbox.writer
-    begin_frame(outbox, SETTLE, 9 + count * 16)
-    put_u32(writer, session)
-    writer.append(int(kind))
-    put_u32(writer, count)
-    writer.write(ranges.getvalue())
-    end_frame(outbox)
+    return ranges.getvalue()
+
+
+@final
+class HeldWriter:
+    """Collects what a session holds, in order, and writes HELD.
+
+    Invariant: ``count`` messages were added; ``ranges`` lacks the last ones, of one consumer and
+    queue, from ``first`` to ``last``, if ``last`` isn't -1.
+    """
+
+    group: i64
+    session: i64
+    share: i64
+    ranges: BytesWriter
+    count: i64
+    consumer: i64
+    queue_id: i64
+    first: i64
+    last: i64
+
+    def __init__(self, group: i64, session: i64, share: i64) -> None:
+        self.group = group
+        self.session = session
+        self.share = share
+        self.ranges = BytesWriter()
+        self.count = 0
+        self.consumer = 0
+        self.queue_id = 0
+        self.first = 0
+        self.last = -1
+
+    def add(self, consumer: i64, queue_id: i64, index: i64) -> i64:
+        """Add a message; answers its tag."""
+        if (
+            self.last < 0
+            or index != self.last + 1
+            or consumer != self.consumer
+            or queue_id != self.queue_id
+        ):
+            self._close()
+            self.consumer = consumer
+            self.queue_id = queue_id
+            self.first = index
+        self.last = index
+        self.count += 1
+        return self.count
+
+    def _close(self) -> None:
+        if self.last >= 0:
+            put_u32(self.ranges, self.consumer)
+            write_i64_be(self.ranges, self.queue_id)
+            write_i64_be(self.ranges, self.first)
+            write_i64_be(self.ranges, self.last)
+
+    def put(self, outbox: Outbox) -> None:
+        self._close()
+        ranges = self.ranges.getvalue()
+        writer = outbox.writer
+        begin_frame(outbox, HELD, HELD_FIXED + len(ranges))
+        put_u16(writer, self.group)
+        put_u32(writer, self.session)
+        write_i64_be(writer, self.share)
+        put_u32(writer, len(ranges) // HELD_RANGE_BYTES)
+        put_part(outbox, ranges)
+        end_frame(outbox)

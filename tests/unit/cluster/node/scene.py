@@ -113,6 +113,7 @@ def drain(client: CoreClient, queue: str) -> list[bytes]:
 
 
 def sent_on(cluster: CoreCluster, origin: str) -> dict[str, int]:
-    """How many publishes a broker has sent to each other one."""
+    """How many copies of publishes a broker has sent to each other one over its present link."""
     neighbours = cluster[origin].node.neighbours
-    return {name: int(each.way.sent) for name, each in neighbours.items() if each.way.sent}
+    copies = {name: each.track.copies for name, each in neighbours.items() if each.track}
+    return {name: int(count) for name, count in copies.items() if count}

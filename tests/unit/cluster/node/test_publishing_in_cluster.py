@@ -283,7 +283,9 @@ def test_commit_of_settlements_waits_until_their_home_has_them_on_disk(
     cluster["b1"].kill()
     cluster["b1"].start()
     cluster.advance_until_ready()
-    assert client.bodies() == [b"b"]
+    assert cluster["b1"].queue("q").unacked == 1
+    client.close_socket()
+    assert drain(cluster["b1"].connect(), "q") == [b"b"]
 
 
 @pytest.mark.parametrize("at", AWAY)

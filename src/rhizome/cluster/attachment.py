@@ -1,0 +1,180 @@
+"""Attachment: what a home has of one edge for one group, over one link.
+
+It is open once the edge has presented everything, and resolved once that has been compared with
+what the queues have (`tenure.py`). Publishes are taken while it is open; what concerns deliveries
+waits until it is resolved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from mypy_extensions import i64
+
+from rhizome.broker.confirms import Confirms
+from rhizome.broker.port import GroupLog
+
+if TYPE_CHECKING:
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.consumer import Consumer
+
+
+@final
+class Taken:
+    """What was taken of one incarnation of an edge: the last number, and which of those that the
+    edge may not know to be confirmed were refused.
+    """
+
+    last: i64
+    refused: list[int]
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.refused = []
+
+    def confirmed(self, number: i64) -> None:
+        """The edge is told that everything up to this number is safe, or was refused."""
+        while len(self.refused) > 0 and self.refused[0] <= number:
+            del self.refused[0]
+
+
+@final
+class HeldRange:
+    """Messages of one queue that a session says it holds, for a consumer if it is attached."""
+
+    session: i64
+    consumer: i64
+    queue_id: i64
+    first: i64
+    last: i64
+
+    def __init__(self, session: i64, consumer: i64, queue_id: i64, first: i64, last: i64) -> None:
+        self.session = session
+        self.consumer = consumer
+        self.queue_id = queue_id
+        self.first = first
+        self.last = last
+
+
+@final
+class SettledRange:
+    """Messages of one queue that an edge says were settled."""
+
+    kind: i64
+    queue_id: i64
+    first: i64
+    last: i64
+
+    def __init__(self, kind: i64, queue_id: i64, first: i64, last: i64) -> None:
+        self.kind = kind
+        self.queue_id = queue_id
+        self.first = first
+        self.last = last
+
+
+@final
+class WaitingFrame:
+    """A frame that came before the attachment was resolved: a table, or the data of SETTLE."""
+
+    method: i64
+    table: dict[str, object] | None
+    data: bytes
+
+    def __init__(self, method: i64, table: dict[str, object] | None, data: bytes) -> None:
+        self.method = method
+        self.table = table
+        self.data = data
+
+
+@final
+class Attachment:
+    """Invariant: a number is taken only if it is the one after ``last``, be it refused, dropped or
+    without a message (A1); of group 0, private queues, any that is above. ``sessions`` are the
+    channels here that stand for channels of the edge's applications. ``held``, ``settled``,
+    ``joining`` (consumers) and ``waiting`` (frames) are there until it is resolved.
+    """
+
+    group: i64
+    epoch: i64
+    log: GroupLog
+    open: bool
+    resolved: bool
+    last: i64
+    taken: Taken
+    confirms: Confirms
+    settles: Confirms
+    settles_noted: i64
+    sessions: dict[int, Channel]
+    held: list[HeldRange]
+    settled: list[SettledRange]
+    joining: list[Consumer]
+    waiting: list[WaitingFrame]
+
+    def __init__(self, group: i64, log: GroupLog) -> None:
+        self.group = group
+        self.log = log
+        self.close()
+
+    def close(self) -> None:
+        """The edge has nothing here, and nothing of it is taken, until it attaches (again)."""
+        self.epoch = 0
+        self.open = False
+        self.resolved = False
+        self.last = 0
+        self.taken = Taken()
+        self.confirms = Confirms()
+        self.settles = Confirms()
+        self.settles_noted = 0
+        self.sessions = {}
+        self.held = []
+        self.settled = []
+        self.joining = []
+        self.waiting = []
+
+    def begin(self, epoch: i64, log: GroupLog, taken: Taken, first: i64) -> None:
+        """The edge attaches. ``first`` is its oldest publish that isn't confirmed: all before it
+        were, or were given up."""
+        self.close()
+        self.epoch = epoch
+        self.log = log
+        self.taken = taken
+        if taken.last < first - 1:
+            taken.last = first - 1
+        taken.confirmed(first - 1)
+        self.last = taken.last
+        confirms = self.confirms
+        confirms.sent = first - 1
+        confirms.published = self.last
+        if self.last >= first:
+            self._need_all(confirms)
+
+    def takes(self, number: i64) -> bool:
+        """Whether a number is to be taken; then it counts as taken."""
+        if not self.open:
+            return False
+        if number != self.last + 1 and (self.group != 0 or number <= self.last):
+            return False
+        self.last = number
+        self.taken.last = number
+        self.confirms.published = number
+        return True
+
+    def settled_up_to(self, number: i64) -> None:
+        """What the edge settled under this number is in the queues; not yet safe."""
+        if number > self.settles.published:
+            self.settles.published = number
+
+    def close_turn(self) -> None:
+        """All records of this turn are in the log: what was taken and settled waits for them."""
+        settles = self.settles
+        if settles.published > self.settles_noted:
+            self.settles_noted = settles.published
+            self._need_all(settles)
+            settles.close_turn()
+        self.confirms.close_turn()
+
+    def _need_all(self, confirms: Confirms) -> None:
+        """What was counted last is safe when everything is that was recorded so far."""
+        log = self.log
+        confirms.need(log, log.mark(), True)
+        confirms.need(log, log.next_index - 1, False)

@@ -1,0 +1,152 @@
+"""Edge: this broker in its role of serving applications whose queues are at home elsewhere.
+
+It has one `RemoteGroup` for each group that it has heard of. Numbers of sessions, consumers and
+calls are unique here, whatever the group and whoever is its home.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from librt.strings import read_i64_be
+from mypy_extensions import i64
+
+from rhizome.amqp.wire import u32_at
+from rhizome.cluster.asking import number_in
+from rhizome.cluster.remote import RemoteGroup
+from rhizome.cluster.session import Session
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.consumer import Consumer
+    from rhizome.cluster.neighbour import Neighbour
+    from rhizome.cluster.track import Track
+
+
+@final
+class Edge:
+    """Invariant: ``consumers`` holds those of all groups by number; ``leaving`` those whose last
+    deliveries may still be on their way. While ``ready`` isn't set nothing is attached: a home
+    takes no attach of an incarnation that the cluster doesn't know.
+    """
+
+    broker: Broker
+    groups: dict[int, RemoteGroup]
+    consumers: dict[int, Consumer]
+    leaving: dict[int, Session]
+    ready: bool
+    next_number: i64
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.groups = {}
+        self.consumers = {}
+        self.leaving = {}
+        self.ready = False
+        self.next_number = 0
+
+    def group(self, number: i64) -> RemoteGroup:
+        group = self.groups.get(number)
+        if group is None:
+            group = RemoteGroup(self, number)
+            self.groups[number] = group
+        return group
+
+    def number(self) -> i64:
+        self.next_number += 1
+        return self.next_number
+
+    def at_home(self, neighbour: Neighbour) -> list[RemoteGroup]:
+        """The groups whose home is that broker."""
+        return [group for group in self.groups.values() if group.home is neighbour]
+
+    # ---- links ----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """This broker is registered: attach to all homes that can be reached."""
+        self.ready = True
+        for group in self.groups.values():
+            group.attach()
+
+    def linked(self, neighbour: Neighbour) -> None:
+        for group in self.at_home(neighbour):
+            group.attach()
+
+    def unlinked(self, neighbour: Neighbour) -> None:
+        for group in self.at_home(neighbour):
+            group.detached()
+        gone = [number for number, session in self.leaving.items() if session.home.track is None]
+        for number in gone:
+            del self.leaving[number]
+
+    def explain(self, neighbour: Neighbour, reason: str) -> None:
+        """Tell publishers why what is at home there doesn't get through; "" if it does."""
+        for group in self.at_home(neighbour):
+            group.way.explain(reason)
+
+    # ---- turns ----------------------------------------------------------------------------------
+
+    def tick(self, now_ms: i64) -> None:
+        for group in self.groups.values():
+            group.tick(now_ms)
+
+    def end_turn(self) -> None:
+        for group in self.groups.values():
+            group.end_turn()
+
+    def caught_up(self) -> None:
+        """More of the cluster's log is applied: queues may be gone."""
+        dropped = False
+        for group in self.groups.values():
+            if group.track is None and len(group.way.messages) > 0:
+                group.way.drop_deleted(self.broker.shared)
+                dropped = True
+        if dropped:
+            self.broker.committed()
+
+    def release(self, channel: Channel) -> None:
+        for group in self.groups.values():
+            group.release(channel)
+
+    # ---- frames from homes ----------------------------------------------------------------------
+
+    def group_of(self, number: i64, track: Track) -> RemoteGroup | None:
+        """The group, if that link leads to the home that is attached to (A2)."""
+        group = self.groups.get(number)
+        if group is None or group.track is not track or not group.attached:
+            return None
+        return group
+
+    def attached_to(self, track: Track, table: dict[str, object]) -> None:
+        group = self.groups.get(number_in(table, "group"))
+        if group is not None:
+            group.attached_to(track, number_in(table, "epoch"), number_in(table, "last"))
+
+    def answered(self, track: Track, answer: dict[str, object]) -> None:
+        group = self.groups.get(number_in(answer, "group"))
+        if group is None or group.track is not track:
+            return
+        call = group.calls.pop(number_in(answer, "call"), None)
+        if call is not None:
+            group.answered(call, answer)
+
+    def detached(self, number: i64) -> None:
+        """No delivery of this consumer can come any more."""
+        self.leaving.pop(number, None)
+
+    def delivered(self, track: Track, data: bytes, at: i64, end: i64) -> None:
+        """A DELIVER frame. One that isn't of the attach that counts is dropped: the message is not
+        among what was presented, so its home has it for others (A2)."""
+        number = u32_at(data, at)
+        consumer = self.consumers.get(number)
+        if consumer is None or consumer.channel.closing:
+            session = self.leaving.get(number)
+            if session is not None and session.home.track is track and session.home.attached:
+                session.take_back(read_i64_be(data, at + 4))
+            return
+        owner = consumer.proxy
+        if isinstance(owner, Session):
+            home = owner.home
+            if home.track is track and home.attached:
+                home.delivered(owner, consumer, data, at, end)

@@ -1,0 +1,432 @@
+"""Remote groups: what an edge has at the home of a group on behalf of its applications.
+
+For each channel of an application that touches queues of a group whose home is another broker there
+is a session there; it holds the consumers and the unacked deliveries of that channel. Deliveries
+come back under the session's tags and are shown to the application under its own.
+
+Everything here belongs to the group, not to the broker that is its home at the moment. Whenever the
+home is another one, or in another epoch, or the link to it is new, the edge *attaches*: it presents
+its consumers, what they hold and what they have settled, and goes on (A2).
+
+Flow: the home sends a consumer at most its credit, in bytes, and the edge gives credit back as the
+application's socket takes what was delivered. So a slow application costs one window of memory
+here, and slows nobody else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from librt.strings import read_i64_be
+from mypy_extensions import i64
+
+from rhizome.amqp.methods import BasicGet, QueueDelete
+from rhizome.amqp.values import encode_table
+from rhizome.amqp.wire import u16_at, u32_at
+from rhizome.broker.message import Message, content_channel
+from rhizome.broker.port import Away, Forward
+from rhizome.broker.topology import delete_counted
+from rhizome.broker.unacked import ACK
+from rhizome.cluster.asking import (
+    AttachCall,
+    Call,
+    CountsCall,
+    DeleteCall,
+    GetCall,
+    PurgeCall,
+    ReattachCall,
+    number_in,
+)
+from rhizome.cluster.calls import (
+    ATTACH,
+    CALL,
+    DETACH,
+    END_SESSION,
+    GROUP_ATTACH,
+    GROUP_ATTACHED,
+    OP_COUNTS,
+    OP_DELETE,
+    OP_GET,
+    OP_PURGE,
+    PREFETCH,
+    error_of,
+)
+from rhizome.cluster.forwarding import GroupWay
+from rhizome.cluster.link.frames import put_frame
+from rhizome.cluster.session import WINDOW_BYTES, Session, Settled
+from rhizome.cluster.track import Track
+from rhizome.cluster.wire import DELIVER_FIXED, put_credit, put_has_settled
+from rhizome.errors import NotFound
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.consumer import Consumer
+    from rhizome.broker.queue import Queue
+    from rhizome.cluster.edge import Edge
+    from rhizome.cluster.neighbour import Neighbour
+
+CALL_PATIENCE_MS: Final = 5_000
+"""How long a call waits for a home that can't be reached before its channel is told."""
+
+
+@final
+class RemoteGroup(Away):
+    """A group whose home is another broker.
+
+    Transitions: without a way to the home ``track`` is None; it is set when the attach is sent, and
+    ``attached`` when the home has answered. Until then frames from the home are of an older epoch
+    or of an earlier attach, and deliveries among them are dropped (A2).
+
+    Invariant: a channel has one session for what counts against its prefetch, in ``sessions``, and
+    one for consumers that don't acknowledge. ``consumers`` holds those that the home knows by their
+    number, or will once it is attached to. Each entry of ``calls`` stands for one suspension of its
+    channel's connection, but for those that attach a consumer again. ``kept`` is what was settled,
+    by rising numbers, as long as no home has said that it is safe.
+    """
+
+    edge: Edge
+    broker: Broker
+    group: i64
+    home: Neighbour | None
+    epoch: i64
+    way: GroupWay
+    track: Track | None
+    attached: bool
+    sessions: dict[Channel, Session]
+    uncounted: dict[Channel, Session]
+    consumers: dict[int, Consumer]
+    calls: dict[int, Call]
+    touched: list[Session]
+    kept: list[Settled]
+    kept_last: i64
+
+    def __init__(self, edge: Edge, group: i64) -> None:
+        super().__init__()
+        self.edge = edge
+        self.broker = edge.broker
+        self.group = group
+        self.home = None
+        self.epoch = 0
+        self.way = GroupWay(group)
+        self.track = None
+        self.attached = False
+        self.sessions = {}
+        self.uncounted = {}
+        self.consumers = {}
+        self.calls = {}
+        self.touched = []
+        self.kept = []
+        self.kept_last = 0
+
+    def forward(self) -> Forward:
+        return self.way
+
+    # ---- the home -------------------------------------------------------------------------------
+
+    def home_is(self, home: Neighbour | None, epoch: i64) -> None:
+        """The cluster state says who is home, in which epoch; None if nobody else is."""
+        if home is self.home and epoch == self.epoch:
+            return
+        self.detached()
+        self.home = home
+        self.epoch = epoch
+        self.way.broker_name = "" if home is None else home.name
+        self.attach()
+
+    def attach(self) -> None:
+        """Present everything to the home, if there is a link to it."""
+        home = self.home
+        if home is None or home.track is None or self.track is not None or not self.edge.ready:
+            return
+        self._flush(None)
+        self.track = home.track
+        self._put(GROUP_ATTACH, {"group": self.group, "epoch": self.epoch, "first": self.way.first})
+        for session in [*self.sessions.values(), *self.uncounted.values()]:
+            session.present(home.track.outbox)
+        self._present_settled(home.track)
+        self._attach_consumers()
+        self._put(GROUP_ATTACHED, {"group": self.group, "epoch": self.epoch})
+        self._ask_again()
+
+    def _present_settled(self, track: Track) -> None:
+        for settled in self.kept:
+            for queue_id, indexes in settled.by_queue.items():
+                put_has_settled(
+                    track.outbox, self.group, settled.kind, settled.number, queue_id, indexes
+                )
+
+    def _attach_consumers(self) -> None:
+        asking: dict[Consumer, None] = {}
+        for call in self.calls.values():
+            if isinstance(call, AttachCall):
+                asking[call.consumer] = None
+        for consumer in list(self.consumers.values()):
+            if consumer not in asking:
+                self._attach(consumer, ReattachCall(self, consumer))
+
+    def _ask_again(self) -> None:
+        """Ask what was not answered, under new numbers: an answer to an old one comes too late."""
+        calls = self.calls
+        self.calls = {}
+        for number, call in calls.items():
+            if isinstance(call, ReattachCall):
+                self.calls[number] = call
+            elif call.channel.closing:
+                call.channel.connection.resume()
+            else:
+                self._call(call, call.frame, call.table)
+
+    def attached_to(self, track: Track, epoch: i64, last: i64) -> None:
+        """The home has taken the attach: what follows is of this epoch."""
+        if track is self.track and epoch == self.epoch and not self.attached:
+            self.attached = True
+            self.way.attached(track, last)
+
+    def detached(self) -> None:
+        """The link is gone, or the home is another. What applications hold they go on holding."""
+        self.track = None
+        self.attached = False
+        self.way.detached()
+        self._flush(None)
+        for number in list(self.calls):
+            call = self.calls[number]
+            if isinstance(call, ReattachCall):
+                del self.calls[number]
+            else:
+                call.asked_ms = self.broker.turn.now_ms
+
+    # ---- what channels ask for ------------------------------------------------------------------
+
+    def consume(self, consumer: Consumer, no_wait: bool) -> None:
+        channel = consumer.channel
+        if consumer.no_ack:
+            consumer.proxy = self.uncounted_session(channel)
+        else:
+            consumer.proxy = self.session(channel)
+        consumer.number = self.edge.number()
+        self.consumers[consumer.number] = consumer
+        self.edge.consumers[consumer.number] = consumer
+        self._attach(consumer, AttachCall(self, consumer, no_wait))
+        channel.connection.suspend()
+
+    def _attach(self, consumer: Consumer, call: Call) -> None:
+        queue = consumer.queue
+        session = consumer.proxy
+        assert isinstance(session, Session)
+        self._call(
+            call,
+            ATTACH,
+            {
+                "session": session.number,
+                "share": session.share,
+                "consumer": consumer.number,
+                "vhost": queue.vhost,
+                "queue": queue.name,
+                "id": queue.id,
+                "tag": consumer.tag,
+                "exclusive": consumer.exclusive,
+                "priority": consumer.priority,
+                "prefetch": 0 if consumer.no_ack else consumer.prefetch,
+                "window": WINDOW_BYTES - consumer.credit,
+                "arguments": consumer.arguments,
+            },
+        )
+
+    def get(self, channel: Channel, queue: Queue, method: BasicGet) -> None:
+        session = self.session(channel)
+        call = GetCall(self, channel, queue, method.no_ack)
+        self._ask(OP_GET, call, {"session": session.number})
+
+    def declared(self, channel: Channel, queue: Queue) -> None:
+        self._ask(OP_COUNTS, CountsCall(self, channel, queue), {})
+
+    def purge(self, channel: Channel, queue: Queue, no_wait: bool) -> None:
+        self._ask(OP_PURGE, PurgeCall(self, channel, queue, no_wait), {})
+
+    def delete(self, channel: Channel, queue: Queue, method: QueueDelete) -> None:
+        if self.track is None and not method.if_empty and not method.if_unused:
+            # Nobody has to be asked, and a queue whose home is gone must be deletable.
+            delete_counted(channel, queue, 0, method)
+            return
+        call = DeleteCall(self, channel, queue, method)
+        self._ask(OP_DELETE, call, {"if_unused": method.if_unused, "if_empty": method.if_empty})
+
+    def prefetch(self, channel: Channel) -> None:
+        session = self.sessions.get(channel)
+        if session is not None:
+            session.tell_share()
+
+    def put_prefetch(self, session: Session) -> None:
+        if self.track is not None:
+            self._put(
+                PREFETCH,
+                {"group": self.group, "session": session.number, "share": session.share},
+            )
+
+    def _ask(self, operation: str, call: Call, details: dict[str, object]) -> None:
+        queue = call.queue
+        table: dict[str, object] = {
+            "op": operation,
+            "vhost": queue.vhost,
+            "queue": queue.name,
+            "id": queue.id,
+        }
+        table.update(details)
+        self._call(call, CALL, table)
+        call.channel.connection.suspend()
+
+    def _call(self, call: Call, frame: i64, table: dict[str, object]) -> None:
+        """Ask, now or as soon as there is a home to ask."""
+        number = self.edge.number()
+        table["call"] = number
+        table["group"] = self.group
+        call.frame = frame
+        call.table = table
+        self.calls[number] = call
+        if self.track is not None:
+            # What the channel gave back before it asks must be in the queue when the home looks.
+            self.end_turn()
+            self._put(frame, table)
+
+    def tick(self, now_ms: i64) -> None:
+        """Fail the calls whose home has been out of reach for too long."""
+        if self.track is not None or len(self.calls) == 0:
+            return
+        for number in list(self.calls):
+            call = self.calls[number]
+            if now_ms - call.asked_ms < CALL_PATIENCE_MS:
+                continue
+            del self.calls[number]
+            call.failed(NotFound(f"{self._home_of(call.queue)} is down or cannot be reached"))
+            call.channel.connection.resume()
+
+    def _home_of(self, queue: Queue) -> str:
+        where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+        if self.home is None:
+            return f"group {self.group} of {where} has no home: it"
+        return f"home broker '{self.home.name}' of {where}"
+
+    def _put(self, method: i64, table: dict[str, object]) -> None:
+        assert self.track is not None
+        table["applied"] = self.track.applied.index
+        put_frame(self.track.outbox, method, encode_table(table))
+        self.track.link.touch()
+
+    # ---- sessions -------------------------------------------------------------------------------
+
+    def session(self, channel: Channel) -> Session:
+        session = self.sessions.get(channel)
+        if session is None:
+            session = Session(self, channel, self.edge.number(), True)
+            self.sessions[channel] = session
+        return session
+
+    def uncounted_session(self, channel: Channel) -> Session:
+        session = self.uncounted.get(channel)
+        if session is None:
+            session = Session(self, channel, self.edge.number(), False)
+            self.uncounted[channel] = session
+        return session
+
+    def is_attached(self, consumer: Consumer) -> bool:
+        """Whether the home knows, or is to know, this consumer: it isn't cancelled or a pull."""
+        return self.consumers.get(consumer.number) is consumer
+
+    def detach(self, session: Session, consumer: Consumer) -> None:
+        if not self.is_attached(consumer):
+            return
+        self.forget(consumer)
+        if self.track is not None:
+            self.edge.leaving[consumer.number] = session
+            self._put(DETACH, {"group": self.group, "consumer": consumer.number})
+
+    def forget(self, consumer: Consumer) -> None:
+        self.consumers.pop(consumer.number, None)
+        self.edge.consumers.pop(consumer.number, None)
+
+    def release(self, channel: Channel) -> None:
+        """A channel is closed: what it still holds goes back to its queues."""
+        self._end(self.sessions.pop(channel, None))
+        self._end(self.uncounted.pop(channel, None))
+
+    def _end(self, session: Session | None) -> None:
+        if session is None:
+            return
+        session.flush(None if self.track is None else self.track.outbox)
+        if self.track is not None:
+            self._put(END_SESSION, {"group": self.group, "session": session.number})
+
+    # ---- what was settled -----------------------------------------------------------------------
+
+    def keep(self, kind: i64, by_queue: dict[int, list[int]]) -> i64:
+        """Keep what was settled until the home has it safe; answers its number."""
+        self.kept_last += 1
+        self.kept.append(Settled(self.kept_last, kind, by_queue))
+        return self.kept_last
+
+    def settled(self, number: i64) -> None:
+        """A SETTLED frame: everything up to this number is committed."""
+        done: i64 = 0
+        while done < len(self.kept) and self.kept[done].number <= number:
+            done += 1
+        del self.kept[:done]
+
+    def end_turn(self) -> None:
+        """Tell the home what was settled in this turn."""
+        if len(self.touched) > 0:
+            self._flush(self.track)
+
+    def _flush(self, track: Track | None) -> None:
+        touched = self.touched
+        self.touched = []
+        for session in touched:
+            session.flush(None if track is None else track.outbox)
+        if track is not None:
+            track.link.touch()
+
+    # ---- frames from the home -------------------------------------------------------------------
+
+    def answered(self, call: Call, answer: dict[str, object]) -> None:
+        code = number_in(answer, "code")
+        if code == 0:
+            call.answered(answer)
+        else:
+            call.failed(error_of(code, answer))
+        if not isinstance(call, ReattachCall):
+            call.channel.connection.resume()
+
+    def delivered(
+        self, session: Session, consumer: Consumer, data: bytes, at: i64, end: i64
+    ) -> None:
+        """A DELIVER frame: show the message to its consumer."""
+        tag = read_i64_be(data, at + 4)
+        if session.is_beyond():
+            session.give_back(tag)
+            return
+        tail_end: i64 = at + DELIVER_FIXED + u16_at(data, at + 25)
+        content = data[tail_end:end]
+        route = consumer.route
+        tail = data[at + DELIVER_FIXED : tail_end]
+        if route is None or route.tail != tail:
+            route = self.broker.pager.route(tail)
+        message = Message(route, content, content_channel(content), u32_at(data, at + 21))
+        message.tag = tag
+        message.index = read_i64_be(data, at + 12)
+        consumer.deliver(message, data[at + 20] == 1)
+        consumer.credit += len(content)
+        if consumer.no_ack:
+            session.settle(consumer, message, ACK)
+        if consumer.credit >= WINDOW_BYTES // 2 and consumer.channel.connection.can_write():
+            self.grant(consumer)
+
+    def message(self, tail: bytes, content: bytes, frame_max: i64) -> Message:
+        route = self.broker.pager.route(tail)
+        return Message(route, content, content_channel(content), frame_max)
+
+    def grant(self, consumer: Consumer) -> None:
+        """Give credit back for what the application has taken."""
+        if self.track is not None:
+            put_credit(self.track.outbox, consumer.number, consumer.credit)
+            self.track.link.touch()
+            consumer.credit = 0

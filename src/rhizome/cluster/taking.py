@@ -1,0 +1,370 @@
+"""Taking: what a home does with the publishes of one edge.
+
+A PUBLISH frame names a slot; the slot has a leg for each group, and one for private queues, that
+the message goes to here. Each leg has a number of its own: of a group only the number after the
+last one is ever taken (A1), whatever becomes of the message; private queues take what comes (A3).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from librt.strings import read_i64_be
+from mypy_extensions import i64
+
+from rhizome.amqp.frames import header_payload_of
+from rhizome.amqp.properties import decode_properties
+from rhizome.amqp.wire import u16_at, u32_at
+from rhizome.broker.delayed import DELAYED_QUEUE, delay_of
+from rhizome.broker.message import Message, Part, Route, content_channel, copy_of
+from rhizome.broker.outbox import Outbox
+from rhizome.broker.publishing import enqueue, need_for, parts_of
+from rhizome.broker.queue import Queue
+from rhizome.broker.replies import REPLY_PREFIX
+from rhizome.broker.steering import identity_of, routing_headers
+from rhizome.broker.transactions import begin_all, commit_all
+from rhizome.cluster.attachment import Attachment
+from rhizome.cluster.link.link import Link
+from rhizome.cluster.track import Track
+from rhizome.cluster.wire import (
+    CONFIRM,
+    FLAG_IDENTITY,
+    FLAG_MANDATORY,
+    FLAG_PERSISTENT,
+    FLAG_SEQUENCE,
+    FLAG_STEERED,
+    NUMBER_BYTES,
+    PUBLISH_FIXED,
+    REFUSE,
+    SETTLED,
+    STEERED_FIXED,
+    UNROUTED,
+    put_number,
+)
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.routing.router import Router
+
+
+@final
+class Leg:
+    """Where a slot leads within one group, or among private queues.
+
+    Invariant: ``queues`` and ``parts`` are those of topology epoch ``epoch``.
+    """
+
+    attached: Attachment
+    queue_ids: list[int]
+    exchanges: list[str]
+    names: list[str]
+    epoch: i64
+    queues: list[Queue]
+    parts: list[Part]
+    plain: bool
+    by_headers: bool
+    is_reply: bool
+    delayed: bool
+
+    def __init__(self, attached: Attachment) -> None:
+        self.attached = attached
+        self.queue_ids = []
+        self.exchanges = []
+        self.names = []
+        self.epoch = -1
+        self.queues = []
+        self.parts = []
+        self.plain = False
+        self.by_headers = False
+        self.is_reply = False
+        self.delayed = False
+
+
+@final
+class Slot:
+    """What a slot of the link stands for: a route, and its legs here, ``private`` among them if it
+    leads to private queues. ``keys`` are all that count, the route's own among them.
+    """
+
+    vhost: str
+    route: Route
+    keys: list[str]
+    legs: list[Leg]
+    private: Leg | None
+    relay: bool
+
+    def __init__(self, vhost: str, route: Route) -> None:
+        self.vhost = vhost
+        self.route = route
+        self.keys = [route.key]
+        self.legs = []
+        self.private = None
+        self.relay = False
+
+
+@final
+class Taking:
+    """One edge's publishes, over one link.
+
+    Invariant: ``attachments`` has one for each group that was attached to or published to over
+    this link, and ``private`` for what goes to private queues. ``untaken`` says that the last
+    publish for private queues was mandatory and nobody took it.
+    """
+
+    broker: Broker
+    link: Link
+    outbox: Outbox
+    slots: dict[int, Slot]
+    attachments: dict[int, Attachment]
+    private: Attachment
+    untaken: bool
+
+    def __init__(self, broker: Broker, track: Track) -> None:
+        self.broker = broker
+        self.link = track.link
+        self.outbox = track.outbox
+        self.slots = {}
+        self.attachments = {}
+        self.private = Attachment(0, broker.log)
+        self.private.open = True
+        self.untaken = False
+
+    def attachment(self, group: i64) -> Attachment:
+        """What the edge has of a group over this link; not open until it has attached."""
+        attached = self.attachments.get(group)
+        if attached is None:
+            attached = Attachment(group, self.broker.log)
+            self.attachments[group] = attached
+        return attached
+
+    # ---- slots ----------------------------------------------------------------------------------
+
+    def routed(self, data: bytes, at: i64) -> None:
+        """A ROUTE frame, behind the index."""
+        number = u16_at(data, at)
+        vhost_end: i64 = at + 3 + data[at + 2]
+        vhost = data[at + 3 : vhost_end].decode("utf-8", "surrogateescape")
+        key_at: i64 = vhost_end + 1 + data[vhost_end]
+        tail_end: i64 = key_at + 1 + data[key_at]
+        slot = Slot(vhost, self.broker.pager.route(data[vhost_end:tail_end]))
+        count: i64 = data[tail_end]
+        at = tail_end + 1
+        while count > 0:
+            at = self._leg(slot, data, at)
+            count -= 1
+        self.slots[number] = slot
+
+    def _leg(self, slot: Slot, data: bytes, at: i64) -> i64:
+        """Read one leg; answers where it ends."""
+        group = u16_at(data, at)
+        leg = Leg(self.private if group == 0 else self.attachment(group))
+        slot.legs.append(leg)
+        count = u16_at(data, at + 2)
+        at += 4
+        while count > 0:
+            leg.queue_ids.append(read_i64_be(data, at))
+            at += 8
+            count -= 1
+        if group == 0:
+            slot.private = leg
+            leg.exchanges, at = _names_at(data, at)
+            keys, at = _names_at(data, at)
+            slot.keys.extend(keys)
+            leg.names, at = _names_at(data, at)
+            slot.relay = data[at] == 1
+            at += 1
+        return at
+
+    def slot_of(self, data: bytes, at: i64) -> Slot:
+        """The slot of a PUBLISH frame."""
+        return self.slots[u16_at(data, at)]
+
+    # ---- publishes ------------------------------------------------------------------------------
+
+    def published(self, data: bytes, at: i64, end: i64) -> Message | None:
+        """A PUBLISH frame; answers a message that has to be relayed."""
+        slot = self.slots[u16_at(data, at)]
+        number_at: i64 = at + PUBLISH_FIXED
+        content_at: i64 = number_at + NUMBER_BYTES * len(slot.legs)
+        made: Message | None = None
+        relayed: Message | None = None
+        for leg in slot.legs:
+            number = read_i64_be(data, number_at)
+            number_at += NUMBER_BYTES
+            attached = leg.attached
+            if not attached.takes(number):
+                continue
+            if made is None:
+                made = self._message(slot, data, at, content_at, end)
+                message = made
+            else:
+                message = copy_of(made)
+            taken = self._take(slot, leg, message, number, data[at + 2])
+            if attached.group == 0:
+                self.untaken = not taken and data[at + 2] & FLAG_MANDATORY != 0
+                if slot.relay:
+                    relayed = message
+                elif self.untaken:
+                    self.return_last()
+        return relayed
+
+    def _message(self, slot: Slot, data: bytes, at: i64, content_at: i64, end: i64) -> Message:
+        flags: i64 = data[at + 2]
+        steered_at = content_at
+        if flags & FLAG_STEERED != 0:
+            content_at += STEERED_FIXED
+        content = data[content_at:end]
+        message = Message(slot.route, content, content_channel(content), u32_at(data, at + 3))
+        message.arrived_ms = self.broker.turn.now_ms
+        message.persistent = flags & FLAG_PERSISTENT != 0
+        if flags & FLAG_STEERED != 0:
+            message.expiration_ms = read_i64_be(data, steered_at)
+            message.priority = data[steered_at + 8]
+        return message
+
+    def _take(self, slot: Slot, leg: Leg, message: Message, number: i64, flags: i64) -> bool:
+        """Whether there was a queue for the message, be it one that refused it."""
+        confirms = leg.attached.confirms
+        vhost = self.broker.state.vhosts.get(slot.vhost)
+        if vhost is None:
+            return False
+        if leg.epoch != vhost.router.epoch:
+            self._resolve(slot, leg, vhost.router)
+        if leg.is_reply:
+            return self.broker.replies.deliver(message)
+        if not leg.plain or flags & FLAG_SEQUENCE != 0:
+            if flags & FLAG_IDENTITY != 0:
+                message.identity = identity_of(message.content, flags & FLAG_SEQUENCE != 0)
+            return self._enqueue(slot, leg, message, vhost.router, number)
+        is_first = True
+        for part in leg.parts:
+            if not is_first:
+                message = copy_of(message)
+            is_first = False
+            part.log.append(message, part.ids, part.durable)
+            for queue in part.queues:
+                queue.push(message)
+            need_for(confirms, part.log, message)
+        return len(leg.queues) > 0
+
+    def _enqueue(self, slot: Slot, leg: Leg, message: Message, router: Router, number: i64) -> bool:
+        queues = leg.queues
+        attached = leg.attached
+        if leg.delayed:
+            self.broker.delayed.hold(queues[0], message, delay_of(message), attached.confirms)
+            return True
+        if leg.by_headers:
+            headers = routing_headers(decode_properties(header_payload_of(message.content)))
+            queues = [*queues, *self._private(slot, leg, router, headers)]
+        if not enqueue(self.broker, message, queues, attached.confirms):
+            attached.taken.refused.append(number)
+            self.put(REFUSE, attached, number)
+        if not slot.relay:
+            message.identity = None
+        return len(queues) > 0
+
+    def _resolve(self, slot: Slot, leg: Leg, router: Router) -> None:
+        queues: list[Queue] = []
+        for queue_id in leg.queue_ids:
+            queue = self.broker.shared.get(queue_id)
+            if queue is not None and queue.away is None:
+                queues.append(queue)
+        leg.by_headers = False
+        for name in leg.exchanges:
+            exchange = router.exchanges.get(name)
+            if exchange is not None and exchange.reads_headers:
+                leg.by_headers = True
+        leg.is_reply = len(leg.names) > 0 and slot.route.key.startswith(REPLY_PREFIX)
+        if not leg.by_headers and not leg.is_reply:
+            queues.extend(self._private(slot, leg, router, None))
+        leg.queues = queues
+        leg.parts = parts_of(queues)
+        leg.delayed = len(queues) == 1 and queues[0].name == DELAYED_QUEUE
+        leg.delayed = leg.delayed and slot.route.exchange != ""
+        leg.plain = not leg.by_headers and not leg.is_reply and not leg.delayed
+        for queue in queues:
+            overflow = queue.bounded and queue.options.overflow != "drop-head"
+            if queue.options.dedup is not None or overflow:
+                leg.plain = False
+        leg.epoch = router.epoch
+
+    def _private(
+        self, slot: Slot, leg: Leg, router: Router, headers: dict[str, object] | None
+    ) -> list[Queue]:
+        """The private queues here that a leg names or its exchanges lead to."""
+        found: dict[Queue, None] = {}
+        for name in leg.names:
+            named = router.queues.get(name)
+            if isinstance(named, Queue) and named.definition.is_private():
+                found[named] = None
+        for name in leg.exchanges:
+            exchange = router.exchanges.get(name)
+            if exchange is None:
+                continue
+            for key in slot.keys:
+                for destination in router.bound(exchange, key, headers):
+                    if isinstance(destination, Queue) and destination.definition.is_private():
+                        found[destination] = None
+        return list(found)
+
+    def fenced(self, group: i64, number: i64) -> None:
+        """A FENCE frame: what was settled up to here becomes one record; confirm it when safe."""
+        attached = self.attachments.get(group)
+        if attached is None or not attached.takes(number):
+            return
+        begin_all(self.broker, 0)
+        while len(self.broker.dead_letters) > 0:
+            self.broker.send_dead_letters()
+        self.broker.write_settled()
+        for log, index in commit_all(self.broker).items():
+            attached.confirms.need(log, index, True)
+
+    # ---- answers --------------------------------------------------------------------------------
+
+    def return_last(self) -> None:
+        """Nobody took the last publish for private queues, which was mandatory."""
+        self.put(UNROUTED, self.private, self.private.last)
+
+    def put(self, method: i64, attached: Attachment, number: i64) -> None:
+        put_number(self.outbox, method, attached.group, number)
+        self.link.touch()
+
+    def confirm(self) -> None:
+        """End of a turn, or a log has come further: confirm what is safe."""
+        self._confirm(self.private)
+        for attached in self.attachments.values():
+            if attached.open:
+                self._confirm(attached)
+
+    def _confirm(self, attached: Attachment) -> None:
+        if attached.settles.published > attached.settles_noted:
+            # Frames that had to wait may have come after the broker's own end of the turn.
+            self.broker.write_settled()
+        attached.close_turn()
+        if not self.broker.may_deliver:
+            return
+        confirms = attached.confirms
+        # In an alarm edges have to hold their publishers up, as soon as their way here is full.
+        number = 0 if self.broker.alarmed else confirms.ready()
+        if number > 0:
+            confirms.sent = number
+            attached.taken.confirmed(number)
+            self.put(CONFIRM, attached, number)
+        settles = attached.settles
+        number = settles.ready()
+        if number > 0:
+            settles.sent = number
+            self.put(SETTLED, attached, number)
+
+
+def _names_at(data: bytes, at: i64) -> tuple[list[str], i64]:
+    """A counted list of short strings, and where it ends."""
+    names: list[str] = []
+    count = u16_at(data, at)
+    at += 2
+    while count > 0:
+        end: i64 = at + 1 + data[at]
+        names.append(data[at + 1 : end].decode("utf-8", "surrogateescape"))
+        at = end
+        count -= 1
+    return names, at

@@ -1,0 +1,338 @@
+"""Tenures: this broker as the home of groups, and what edges have with it.
+
+When the link to an edge breaks, what its sessions hold is *parked*, neither delivered to others nor
+lost to the application, until the edge attaches again, is known not to come back as it was, or has
+been away for ``PARK_MS``.
+
+When an edge attaches, what it presents is compared with what the queues have. A settlement wins
+over anything, what is held wins over what was given back (A2). What is presented and nowhere to be
+found is void: settling it later means nothing. What was parked and isn't presented never reached
+its application, and goes back to its queue as if it had not been delivered.
+
+A home that is new begins *recovering*: it collects what edges present, and compares when all of it
+is there (`Tenure.resolve_all`); until then nothing is delivered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64
+
+from rhizome.broker.claiming import claim
+from rhizome.broker.message import Message
+from rhizome.broker.port import GroupLog
+from rhizome.broker.unacked import ACK, REJECT, REQUEUE
+from rhizome.cluster.attachment import Attachment, SettledRange, Taken
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.connection import Connection
+    from rhizome.broker.queue import Queue
+    from rhizome.cluster.serving import Serving
+
+PARK_MS: Final = 10_000
+"""How long what an edge holds is kept for it after its link broke. Auto-delete queues wait as long
+for their consumers to come back."""
+
+
+@final
+class Parked:
+    """What the sessions of one incarnation of an edge hold of one group, while it is away.
+
+    ``carrier`` has their channels; ``abandoned`` are auto-delete queues that it consumed.
+    """
+
+    broker: Broker
+    incarnation: str
+    since_ms: i64
+    carrier: Connection
+    places: dict[tuple[int, int], tuple[Channel, int]]
+    abandoned: list[Queue]
+
+    def __init__(self, broker: Broker, incarnation: str, name: str) -> None:
+        self.broker = broker
+        self.incarnation = incarnation
+        self.since_ms = broker.turn.now_ms
+        self.carrier = broker.carry(f"parked for {name}")
+        self.places = {}
+        self.abandoned = []
+
+    def add(self, number: i64, channel: Channel) -> None:
+        """Take over a channel; its consumers are gone from their queues."""
+        channel.connection = self.carrier
+        self.carrier.channels[number] = channel
+        for tag in channel.unacked.tags():
+            message = channel.unacked.message(tag)
+            consumer = channel.unacked.consumer(tag)
+            assert message is not None
+            assert consumer is not None
+            self.places[(int(consumer.queue.id), int(message.index))] = (channel, tag)
+
+    def take(self, queue_id: i64, index: i64) -> Message | None:
+        """Take a message out; it goes on counting as unacked in its queue."""
+        place = self.places.pop((int(queue_id), int(index)), None)
+        if place is None:
+            return None
+        channel, tag = place
+        message = channel.unacked.message(tag)
+        consumer = channel.unacked.consumer(tag)
+        assert message is not None
+        assert consumer is not None
+        channel.unacked.forget(tag)
+        consumer.unacked -= 1
+        return message
+
+    def give_back(self, was_seen: bool) -> None:
+        """Put what is left back into its queues; as redelivered if an application may have seen
+        it."""
+        for channel in self.carrier.channels.values():
+            for tag in channel.unacked.tags():
+                if was_seen:
+                    channel.settle_one(tag, REQUEUE)
+                else:
+                    give_back_unseen(channel, tag)
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is kept for the edge any more, whatever was."""
+        self.carrier.channels = {}
+        self.places = {}
+        self.broker.connection_gone(self.carrier)
+        for queue in self.abandoned:
+            queue.expected -= 1
+            if not queue.deleted and queue.away is None:
+                self.broker.delete_if_unused(queue)
+        self.abandoned = []
+
+
+@final
+class Tenure:
+    """This broker as the home of one group, in one epoch (G1).
+
+    Invariant: each edge, by name, has an attachment in ``attachments``, or something in ``parked``,
+    or neither; ``parked`` outlasts an attach until that is resolved. ``taken`` is by incarnation.
+    """
+
+    broker: Broker
+    group: i64
+    epoch: i64
+    log: GroupLog
+    recovering: bool
+    attachments: dict[str, Attachment]
+    servings: dict[str, Serving]
+    parked: dict[str, Parked]
+    taken: dict[str, Taken]
+
+    def __init__(self, broker: Broker, group: i64, epoch: i64, log: GroupLog) -> None:
+        self.broker = broker
+        self.group = group
+        self.epoch = epoch
+        self.log = log
+        self.recovering = False
+        self.attachments = {}
+        self.servings = {}
+        self.parked = {}
+        self.taken = {}
+
+    # ---- edges come and go ----------------------------------------------------------------------
+
+    def begin(self, name: str, serving: Serving, attached: Attachment, first: i64) -> None:
+        """An edge begins to attach."""
+        incarnation = serving.incarnation
+        taken = self.taken.get(incarnation)
+        if taken is None:
+            taken = Taken()
+            self.taken[incarnation] = taken
+        attached.begin(self.epoch, self.log, taken, first)
+        parked = self.parked.get(name)
+        if parked is not None and parked.incarnation != incarnation:
+            del self.parked[name]
+            parked.give_back(True)
+        self.attachments[name] = attached
+        self.servings[name] = serving
+
+    def presented(self, name: str) -> None:
+        """An edge has presented everything: from now on it is attached."""
+        self.attachments[name].open = True
+        if not self.recovering:
+            self.resolve([name])
+
+    def attached(self) -> list[str]:
+        """The edges that are attached."""
+        return [name for name, attached in self.attachments.items() if attached.open]
+
+    def left(self, name: str) -> None:
+        """The link to an edge is gone: keep for it what it holds."""
+        attached = self.attachments.pop(name, None)
+        if attached is None:
+            return
+        serving = self.servings.pop(name)
+        if attached.resolved:
+            parked = Parked(self.broker, serving.incarnation, name)
+            parked.abandoned = serving.leave(attached, parked)
+            if len(parked.places) > 0 or len(parked.abandoned) > 0:
+                self.parked[name] = parked
+            else:
+                parked.forget()
+        attached.close()
+
+    def tick(self, now_ms: i64) -> None:
+        for name in list(self.parked):
+            parked = self.parked[name]
+            if name not in self.attachments and now_ms - parked.since_ms >= PARK_MS:
+                del self.parked[name]
+                parked.give_back(True)
+
+    def incarnation_gone(self, incarnation: str) -> None:
+        """An edge won't come back as what it was."""
+        for name in list(self.parked):
+            parked = self.parked[name]
+            if parked.incarnation == incarnation:
+                del self.parked[name]
+                parked.give_back(True)
+
+    # ---- what edges present ---------------------------------------------------------------------
+
+    def resolve_all(self) -> None:
+        """Everybody who may hold something of this group is attached, or won't be waited for."""
+        self.recovering = False
+        self.resolve(self.attached())
+
+    def resolve(self, names: list[str]) -> None:
+        """Compare what these edges have presented with what the queues have (A2)."""
+        for kind in (ACK, REJECT):
+            self._settle(names, kind)
+        for name in names:
+            self._hold(name)
+        self._settle(names, REQUEUE)
+        for name in names:
+            attached = self.attachments[name]
+            attached.held = []
+            attached.settled = []
+            attached.resolved = True
+            parked = self.parked.pop(name, None)
+            self.servings[name].join(attached)
+            if parked is not None:
+                parked.give_back(False)
+
+    def _settle(self, names: list[str], kind: i64) -> None:
+        for name in names:
+            for settled in self.attachments[name].settled:
+                if settled.kind == kind:
+                    self._settle_range(self.parked.get(name), settled)
+
+    def _settle_range(self, parked: Parked | None, settled: SettledRange) -> None:
+        queue = self._queue(settled.queue_id)
+        if queue is None:
+            return
+        index = settled.first
+        while index <= settled.last:
+            message = None if parked is None else parked.take(queue.id, index)
+            was_ready = message is None
+            if message is None:
+                message = claim(queue, index)
+            if message is not None:
+                settle_claimed(queue, message, settled.kind, was_ready)
+            index += 1
+
+    def _hold(self, name: str) -> None:
+        serving = self.servings[name]
+        attached = self.attachments[name]
+        parked = self.parked.get(name)
+        for held in attached.held:
+            queue = self._queue(held.queue_id)
+            index = held.first
+            while index <= held.last:
+                message: Message | None = None
+                if queue is not None:
+                    if parked is not None:
+                        message = parked.take(queue.id, index)
+                    if message is None:
+                        message = claim(queue, index)
+                serving.hold(attached, held.session, held.consumer, queue, message)
+                index += 1
+
+    def _queue(self, queue_id: i64) -> Queue | None:
+        queue = self.broker.shared.get(queue_id)
+        return None if queue is None or queue.away is not None else queue
+
+    def end(self) -> None:
+        """The group is at home elsewhere: what edges have here means nothing any more."""
+        for name, attached in self.attachments.items():
+            self.servings[name].drop(attached)
+            attached.close()
+        self.attachments = {}
+        self.servings = {}
+        for parked in self.parked.values():
+            parked.forget()
+        self.parked = {}
+
+
+@final
+class Tenures:
+    """The groups that this broker is home of."""
+
+    broker: Broker
+    tenures: dict[int, Tenure]
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.tenures = {}
+
+    def begin(self, group: i64, epoch: i64, log: GroupLog) -> Tenure:
+        """This broker is home of a group from now on; of an earlier tenure nothing is left."""
+        tenure = self.tenures.get(group)
+        if tenure is None or tenure.epoch != epoch:
+            if tenure is not None:
+                tenure.end()
+            tenure = Tenure(self.broker, group, epoch, log)
+            self.tenures[group] = tenure
+        return tenure
+
+    def end(self, group: i64) -> None:
+        tenure = self.tenures.pop(group, None)
+        if tenure is not None:
+            tenure.end()
+
+    def get(self, group: i64, epoch: i64) -> Tenure | None:
+        """The tenure of a group, if it is in this epoch."""
+        tenure = self.tenures.get(group)
+        return None if tenure is None or tenure.epoch != epoch else tenure
+
+    def left(self, name: str) -> None:
+        for tenure in self.tenures.values():
+            tenure.left(name)
+
+    def tick(self, now_ms: i64) -> None:
+        for tenure in self.tenures.values():
+            tenure.tick(now_ms)
+
+    def incarnation_gone(self, incarnation: str) -> None:
+        for tenure in self.tenures.values():
+            tenure.incarnation_gone(incarnation)
+
+
+def settle_claimed(queue: Queue, message: Message, kind: i64, was_ready: bool) -> None:
+    """Settle a message that counts as unacked. ``was_ready``: the queue had it back already, so
+    whether it was given back in this way is not known; it is then counted at least once.
+    """
+    if kind == ACK:
+        queue.ack(message)
+    elif kind == REJECT:
+        queue.reject(message)
+    elif was_ready and message.index in queue.counts:
+        queue.take_back(message)
+    else:
+        queue.requeue(message)
+
+
+def give_back_unseen(channel: Channel, tag: i64) -> None:
+    """Put a delivery back that no application has seen."""
+    message = channel.unacked.message(tag)
+    consumer = channel.unacked.consumer(tag)
+    if message is not None and consumer is not None:
+        channel.unacked.forget(tag)
+        consumer.unacked -= 1
+        consumer.queue.take_back(message)

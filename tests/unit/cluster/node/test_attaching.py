@@ -1,0 +1,345 @@
+"""What applications hold and have settled survives a broken link (A2)."""
+
+from __future__ import annotations
+
+import pytest
+from scene import PERSISTENT, bind, drain, exchange, queue_at
+
+from rhizome.amqp.frames import method_frame
+from rhizome.amqp.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicCancelOk,
+    BasicDeliver,
+    BasicNack,
+    BasicRecover,
+    ChannelClose,
+    ChannelCloseOk,
+    QueueDelete,
+    QueueDeleteOk,
+    TxCommit,
+    TxCommitOk,
+    TxSelect,
+    TxSelectOk,
+)
+from rhizome.broker.queue import Queue
+from rhizome.cluster.tenure import PARK_MS
+from rhizome.testing.cluster import CoreCluster, Member, make_cluster
+from rhizome.testing.core import Content, CoreClient
+
+EDGES = ("b2", "s1")
+HOME = "b1"
+
+
+@pytest.fixture
+def cluster() -> CoreCluster:
+    return make_cluster(3, 1)
+
+
+def bodies_of(deliveries: list[Content]) -> list[bytes]:
+    return [each.body for each in deliveries]
+
+
+def home_queue(cluster: CoreCluster, name: str = "q") -> Queue:
+    return cluster[HOME].queue(name)
+
+
+def publish_all(client: CoreClient, count: int, name: str = "q", first: int = 0) -> None:
+    for number in range(first, first + count):
+        client.publish("", name, b"%d" % number, PERSISTENT)
+
+
+def reconnect(cluster: CoreCluster) -> None:
+    cluster.heal()
+    cluster.advance_until_ready()
+
+
+def consumer_of(cluster: CoreCluster, at: str, count: int, prefetch: int = 0) -> CoreClient:
+    """A consumer that holds some messages."""
+    client = cluster[at].connect()
+    queue_at(client, "q", HOME, durable=True)
+    publish_all(client, count)
+    client.prefetch(prefetch)
+    client.consume("q", "tag")
+    return client
+
+
+def run_alone(member: Member) -> None:
+    """Let one broker work; what it sends stays under way."""
+    member.busy = True
+    while member.turn():
+        pass
+
+
+# --- what is held
+
+
+@pytest.mark.parametrize("at", EDGES)
+def test_what_is_held_when_the_link_breaks_is_held_when_it_is_back(
+    cluster: CoreCluster, at: str
+) -> None:
+    client = consumer_of(cluster, at, 5, prefetch=3)
+    held = client.deliveries()
+    assert bodies_of(held) == [b"0", b"1", b"2"]
+    cluster.cut(at, HOME)
+    assert (home_queue(cluster).unacked, home_queue(cluster).ready) == (3, 2)
+    reconnect(cluster)
+    assert client.deliveries() == []
+    assert (home_queue(cluster).unacked, home_queue(cluster).ready) == (3, 2)
+    client.send(BasicAck(held[1].tag))
+    [more] = client.deliveries()
+    assert (more.body, more.redelivered) == (b"3", False)
+    client.send(BasicAck(more.tag, multiple=True))
+    assert bodies_of(client.deliveries()) == [b"4"]
+    assert home_queue(cluster).unacked == 1
+
+
+@pytest.mark.parametrize("at", EDGES)
+def test_held_messages_are_nobody_elses_while_their_edge_is_away(
+    cluster: CoreCluster, at: str
+) -> None:
+    client = consumer_of(cluster, at, 3)
+    assert len(client.deliveries()) == 3
+    cluster.cut(at, HOME)
+    other = cluster[HOME].connect()
+    other.consume("q")
+    cluster.advance(PARK_MS // 2)
+    assert other.deliveries() == []
+
+
+def test_several_breaks_in_a_row_change_nothing(cluster: CoreCluster) -> None:
+    client = consumer_of(cluster, "b2", 4)
+    held = client.deliveries()
+    for each in held:
+        cluster.cut("b2", HOME)
+        cluster.advance(200)
+        reconnect(cluster)
+        client.send(BasicAck(each.tag))
+        assert client.deliveries() == []
+    assert (home_queue(cluster).unacked, home_queue(cluster).ready) == (0, 0)
+
+
+def test_pulled_and_cancelled_hold_what_they_hold(cluster: CoreCluster) -> None:
+    client = consumer_of(cluster, "b2", 2)
+    held = client.deliveries()
+    client.call(BasicCancel("tag"), BasicCancelOk)
+    publish_all(client, 1, first=2)
+    pulled = client.get("q", no_ack=False)
+    assert pulled is not None
+    cluster.cut("b2", HOME)
+    reconnect(cluster)
+    assert (home_queue(cluster).unacked, home_queue(cluster).ready) == (3, 0)
+    client.send(BasicAck(held[0].tag), BasicAck(pulled.tag))
+    assert home_queue(cluster).unacked == 1
+    client.send(BasicNack(held[1].tag, False, True))
+    assert drain(client, "q") == [b"1"]
+
+
+def test_delivery_that_was_lost_with_the_link_comes_as_if_for_the_first_time(
+    cluster: CoreCluster,
+) -> None:
+    client = consumer_of(cluster, "b2", 0)
+    publisher = cluster[HOME].connect()
+    publisher.connection.receive(publisher.published("", "q", b"lost", PERSISTENT))
+    run_alone(cluster[HOME])
+    assert home_queue(cluster).unacked == 1
+    for end in cluster["b2"].ends:
+        end.incoming.clear()
+    cluster.cut("b2", HOME)
+    assert client.deliveries() == []
+    reconnect(cluster)
+    [delivery] = client.deliveries()
+    assert (delivery.body, delivery.redelivered) == (b"lost", False)
+
+
+def test_two_queues_of_a_group_that_share_messages_are_told_apart(cluster: CoreCluster) -> None:
+    client = cluster["b2"].connect()
+    for name in ("one", "two"):
+        bind(client, queue_at(client, name, HOME, durable=True), "amq.fanout")
+        client.consume(name, name)
+    client.publish("amq.fanout", "", b"m", PERSISTENT)
+    held = client.deliveries()
+    assert len(held) == 2
+    cluster.cut("b2", HOME)
+    client.send(BasicAck(held[0].tag))
+    reconnect(cluster)
+    counts = {name: home_queue(cluster, name).unacked for name in ("one", "two")}
+    assert isinstance(held[0].method, BasicDeliver)
+    acked = held[0].method.consumer_tag
+    assert counts == {name: int(name != acked) for name in ("one", "two")}
+    client.send(BasicAck(held[1].tag))
+    assert [home_queue(cluster, name).unacked for name in ("one", "two")] == [0, 0]
+    assert client.deliveries() == []
+
+
+# --- what was settled
+
+
+@pytest.mark.parametrize("at", EDGES)
+def test_ack_given_while_the_link_is_down_counts(cluster: CoreCluster, at: str) -> None:
+    client = consumer_of(cluster, at, 3)
+    held = client.deliveries()
+    cluster.cut(at, HOME)
+    client.send(BasicAck(held[2].tag, multiple=True))
+    reconnect(cluster)
+    assert (home_queue(cluster).unacked, home_queue(cluster).ready) == (0, 0)
+    assert client.deliveries() == []
+
+
+def test_ack_that_was_lost_with_the_link_counts(cluster: CoreCluster) -> None:
+    client = consumer_of(cluster, "b2", 2)
+    held = client.deliveries()
+    client.connection.receive(method_frame(1, BasicAck(held[0].tag)))
+    run_alone(cluster["b2"])
+    for end in cluster[HOME].ends:
+        end.incoming.clear()
+    cluster.cut("b2", HOME)
+    reconnect(cluster)
+    assert (home_queue(cluster).unacked, home_queue(cluster).ready) == (1, 0)
+    assert client.deliveries() == []
+
+
+def test_automatic_ack_that_was_lost_with_the_link_counts(cluster: CoreCluster) -> None:
+    client = cluster["b2"].connect()
+    queue_at(client, "q", HOME, durable=True)
+    client.consume("q", no_ack=True)
+    publisher = cluster[HOME].connect()
+    publisher.connection.receive(publisher.published("", "q", b"m", PERSISTENT))
+    run_alone(cluster[HOME])
+    run_alone(cluster["b2"])
+    assert client.bodies() == [b"m"]
+    for end in cluster[HOME].ends:
+        end.incoming.clear()
+    cluster.cut("b2", HOME)
+    reconnect(cluster)
+    assert (home_queue(cluster).unacked, home_queue(cluster).ready) == (0, 0)
+    assert client.bodies() == []
+
+
+def test_reject_and_requeue_while_the_link_is_down_are_carried_out(cluster: CoreCluster) -> None:
+    client = cluster["b2"].connect()
+    exchange(client, "dlx", "fanout")
+    bind(client, queue_at(client, "dead", "b3"), "dlx")
+    queue_at(client, "q", HOME, durable=True, x_dead_letter_exchange="dlx")
+    publish_all(client, 3)
+    client.prefetch(3)
+    client.consume("q")
+    held = client.deliveries()
+    cluster.cut("b2", HOME)
+    client.send(BasicNack(held[0].tag, False, False))
+    client.send(BasicNack(held[1].tag, False, True))
+    reconnect(cluster)
+    [again] = client.deliveries()
+    assert (again.body, again.redelivered) == (b"1", True)
+    assert drain(client, "dead") == [b"0"]
+    assert home_queue(cluster).unacked == 2
+
+
+def test_channel_closed_while_the_link_is_down_gives_back_what_it_held(
+    cluster: CoreCluster,
+) -> None:
+    client, other = consumer_of(cluster, "b2", 2), cluster["b3"].connect()
+    held = client.deliveries()
+    cluster.cut("b2", HOME)
+    client.send(BasicAck(held[0].tag))
+    client.call(ChannelClose(200, "", 0, 0), ChannelCloseOk)
+    reconnect(cluster)
+    other.consume("q")
+    [again] = other.deliveries()
+    assert (again.body, again.redelivered) == (b"1", True)
+
+
+def test_recover_while_the_link_is_down_brings_all_again(cluster: CoreCluster) -> None:
+    client = consumer_of(cluster, "b2", 2)
+    assert len(client.deliveries()) == 2
+    cluster.cut("b2", HOME)
+    client.send(BasicRecover(True))
+    reconnect(cluster)
+    again = client.deliveries()
+    assert [(each.body, each.redelivered) for each in again] == [(b"0", True), (b"1", True)]
+
+
+def test_commit_of_settlements_waits_for_the_link(cluster: CoreCluster) -> None:
+    client = consumer_of(cluster, "b2", 2)
+    held = client.deliveries()
+    client.call(TxSelect(), TxSelectOk)
+    client.send(BasicAck(held[0].tag))
+    cluster.cut("b2", HOME)
+    client.send(TxCommit())
+    assert client.take() == []
+    reconnect(cluster)
+    client.expect(TxCommitOk)
+    assert (home_queue(cluster).unacked, home_queue(cluster).ready) == (1, 0)
+
+
+def test_settlements_are_kept_until_the_home_has_them_safe_and_no_longer(
+    cluster: CoreCluster,
+) -> None:
+    client = consumer_of(cluster, "b2", 3)
+    held = client.deliveries()
+    group = cluster["b2"].node.remote(cluster["b2"].queue("q").definition.group)
+    client.connection.receive(method_frame(1, BasicAck(held[0].tag)))
+    run_alone(cluster["b2"])
+    assert len(group.kept) == 1
+    run_alone(cluster[HOME])
+    run_alone(cluster["b2"])
+    assert group.kept == []
+    cluster.settle()
+
+
+# --- what is given up
+
+
+def test_edge_that_stays_away_loses_what_it_holds(cluster: CoreCluster) -> None:
+    client, other = consumer_of(cluster, "b2", 2), cluster["b3"].connect()
+    held = client.deliveries()
+    other.consume("q")
+    cluster.cut("b2", HOME)
+    cluster.advance(PARK_MS + 100)
+    again = other.deliveries()
+    assert [(each.body, each.redelivered) for each in again] == [(b"0", True), (b"1", True)]
+    reconnect(cluster)
+    # They are somebody else's now, and acks of them mean nothing.
+    client.send(BasicAck(held[1].tag, multiple=True))
+    assert home_queue(cluster).unacked == 2
+    other.send(BasicAck(again[1].tag, multiple=True))
+    assert home_queue(cluster).unacked == 0
+
+
+def test_late_ack_of_what_is_ready_again_counts(cluster: CoreCluster) -> None:
+    client = consumer_of(cluster, "b2", 2)
+    held = client.deliveries()
+    cluster.cut("b2", HOME)
+    cluster.advance(PARK_MS + 100)
+    assert home_queue(cluster).ready == 2
+    client.send(BasicAck(held[0].tag))
+    reconnect(cluster)
+    assert (home_queue(cluster).unacked, home_queue(cluster).ready) == (1, 0)
+    assert client.deliveries() == []
+
+
+@pytest.mark.parametrize("at", EDGES)
+def test_edge_that_restarts_gives_up_what_it_held_at_once(cluster: CoreCluster, at: str) -> None:
+    client = consumer_of(cluster, at, 2)
+    assert len(client.deliveries()) == 2
+    cluster[at].kill()
+    cluster.advance(500)
+    assert home_queue(cluster).unacked == 2
+    cluster[at].start()
+    cluster.advance_until_ready()
+    assert (home_queue(cluster).unacked, home_queue(cluster).ready) == (0, 2)
+
+
+def test_held_message_of_a_deleted_queue_is_void(cluster: CoreCluster) -> None:
+    client, other = consumer_of(cluster, "b2", 1), cluster[HOME].connect()
+    [held] = client.deliveries()
+    cluster.cut("b2", HOME)
+    other.send(QueueDelete("q"))
+    assert not cluster[HOME].has_queue("q")
+    reconnect(cluster)
+    other.expect(QueueDeleteOk)
+    queue_at(other, "q", HOME, durable=True)
+    publish_all(other, 1, first=7)
+    client.send(BasicAck(held.tag))
+    assert not client.closed
+    assert drain(other, "q") == [b"7"]
