@@ -84,6 +84,11 @@ class Delayed:
                 due_ms = message.arrived_ms + delay_of(message)
                 heapq.heappush(self.held, (int(due_ms), int(message.index), queue, message))
 
+    def let_go(self, queue: Queue) -> None:
+        """A queue is no longer active here: others hold what it holds."""
+        self.held = [entry for entry in self.held if entry[2] is not queue]
+        heapq.heapify(self.held)
+
     def collect(self, queue: Queue, found: list[Message]) -> None:
         """Append the messages that ``queue`` holds for later."""
         found.extend(message for _, _, holder, message in self.held if holder is queue)

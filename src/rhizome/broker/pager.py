@@ -259,6 +259,15 @@ class Pager:
         assert size != CHECK_INCOMPLETE, "a paged message is not on disk"
         return self._message(buffer, 0, position)
 
+    def keep(self, queue: Queue, message: Message) -> i64:
+        """A place on disk for a message in memory, with one more reference to it."""
+        position = message.position
+        if position == 0:
+            return self._spill(queue, message)
+        journal = self.spill if position >= SPILL_POSITION_FIRST else self.journal
+        journal.retain(position)
+        return position
+
     def release(self, queue: Queue, message: Message) -> None:
         """A queue lets go of a message that it had in memory."""
         cost = message.cost
@@ -277,6 +286,14 @@ class Pager:
         for segment, count in references.items():
             journal = self.spill if segment >= SPILL_SEGMENT_FIRST else self.journal
             journal.release(i64(segment) << 32, count)
+
+    def retain_paged(self, paged: PagedIndex) -> None:
+        """One more reference to everything that a queue has on disk only."""
+        references: dict[int, int] = {}
+        paged.count_references(references)
+        for segment, count in references.items():
+            journal = self.spill if segment >= SPILL_SEGMENT_FIRST else self.journal
+            journal.retain(i64(segment) << 32, count)
 
     def submitted(self) -> None:
         """The batches of this turn were handed to the writers: they can be read back now."""

@@ -40,6 +40,10 @@ class Gossip:
             "isolated": node.isolated,
             "ready": node.ready,
             "messages": messages,
+            "records": {
+                str(number): int(home.log.next_index) - 1
+                for number, home in node.roles.homes.items()
+            },
         }
 
     def received(self, name: str, payload: bytes) -> None:

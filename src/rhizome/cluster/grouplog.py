@@ -138,6 +138,9 @@ class ReplicatedLog(GroupLog):
         )
 
     def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:
+        if not durable and not self.shipping:
+            self._advance()
+            return
         indexes.sort()
         flags: i64 = FLAG_DURABLE if durable else 0
         self._put(
@@ -146,6 +149,9 @@ class ReplicatedLog(GroupLog):
         )
 
     def requeue(self, queue_id: i64, index: i64, count: i64, durable: bool) -> None:
+        if not durable and not self.shipping:
+            self._advance()
+            return
         flags: i64 = FLAG_DURABLE if durable else 0
         self._put(
             requeue_record(self.group, self.epoch, self.next_index, queue_id, index, count, flags),

@@ -59,13 +59,17 @@ from rhizome.cluster.link.links import Links
 from rhizome.cluster.neighbour import Neighbour
 from rhizome.cluster.proposals import Proposal, Proposals
 from rhizome.cluster.remote import RemoteGroup
+from rhizome.cluster.roles import Roles
+from rhizome.cluster.rootsettings import RootSettings
+from rhizome.cluster.standings import ASK_STANDING, STANDING
 from rhizome.cluster.state import Applied as AppliedEntry
 from rhizome.cluster.state import ClusterState
 from rhizome.cluster.storage import ClusterStore, Entry
+from rhizome.cluster.succession import Succession
 from rhizome.cluster.tenure import Tenures
 from rhizome.cluster.track import Applied
 from rhizome.cluster.unused import drop_unused
-from rhizome.journal.recovery import RecoveredQueue
+from rhizome.journal.recovery import Recovered
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -74,6 +78,8 @@ if TYPE_CHECKING:
     from rhizome.broker.queue import Queue
     from rhizome.broker.routing.destination import Binding, Destination
     from rhizome.broker.routing.exchange import Exchange
+    from rhizome.journal.checkpoint import CheckpointBuilder
+    from rhizome.journal.index import PagedIndex
 
 CONSENSUS: Final = 64
 PROPOSE: Final = 65
@@ -113,12 +119,13 @@ class Node(Cluster):
         observer: NodeObserver,
         settings: PutSettings,
         first_commands: Callable[[], list[Command]],
-        recovered: dict[int, RecoveredQueue],
+        recovered: Recovered,
         rules: AdmissionRules,
+        root_settings: RootSettings,
         now_ms: int,
     ) -> None:
         """``settings`` and ``first_commands``: what a root proposes to a cluster that has none yet.
-        ``recovered``: the messages that the journal has kept, by queue."""
+        ``recovered``: what the journal has kept."""
         super().__init__()
         self.broker = broker
         self.me = me
@@ -128,15 +135,18 @@ class Node(Cluster):
         self.observer = observer
         self.settings = settings
         self.first_commands = first_commands
-        self.recovered = recovered
+        self.roles = Roles(broker, recovered)
+        self.kept = recovered.queues
+        """Of queues without copies, until they are made."""
+        self.now_ms = now_ms
         self.admission = Admission(self, rules)
         self.applied = Applied()
+        self.succession = Succession(self, root_settings)
         self.interests = Interests(broker, me.role == SECONDARY)
         self.edge = Edge(broker)
         self.tenures = Tenures(broker)
         self.neighbours = {}
         self.proposals = Proposals(me.incarnation)
-        self.now_ms = now_ms
         self.ready = False
         self.isolated = True
         self.when_ready: list[Callable[[], None]] = []
@@ -177,25 +187,35 @@ class Node(Cluster):
             self._send(proposal)
 
     def queue_made(self, queue: Queue) -> None:
+        self.roles.queue_made(queue)
         queue.away = self._away(queue)
-        found = self.recovered.pop(queue.definition.id, None)
+        found = self.kept.pop(queue.definition.id, None)
         if found is not None:
             levels = {0: found.in_order()} if queue.single else found.levels
             queue.restore(levels, found.delivery_counts, found.content_bytes, found.seen)
 
     def _drop_orphans(self) -> None:
         """Messages of queues that were deleted while this broker was away (H13)."""
-        for queue_id, found in self.recovered.items():
+        for queue_id, found in self.kept.items():
             for level in found.levels.values():
                 self.broker.pager.release_paged(level)
             self.broker.log.drop(queue_id)
-        self.recovered = {}
+        self.kept = {}
 
     def _away(self, queue: Queue) -> Away | None:
         group = self.state.group_of(queue.definition)
-        if group is None or group.home == self.me.name:
+        if group is None or self.roles.is_home(group.id):
             return None
         return self.remote(group.id)
+
+    def handed_over(self, token: int) -> None:
+        self.roles.handed_over(token)
+
+    def write_checkpoint(self, builder: CheckpointBuilder) -> None:
+        self.roles.write_checkpoint(builder)
+
+    def passive_indexes(self) -> list[tuple[int, PagedIndex]]:
+        return self.roles.passive_indexes()
 
     def submitted(self) -> None:
         for neighbour in self.neighbours.values():
@@ -287,6 +307,10 @@ class Node(Cluster):
         elif method == GOSSIP:
             self.gossip.received(link.name, data[start:end])
             self.admission.heard_of(link.name)
+        elif method == ASK_STANDING:
+            self.succession.asked(link, data[start:end])
+        elif method == STANDING:
+            self.succession.answered(link.name, data[start:end])
         else:
             self.neighbour(link.name).frame(method, data, start, end)
 
@@ -295,11 +319,13 @@ class Node(Cluster):
     def begin(self, now_ms: int) -> None:
         self.now_ms = now_ms
         self.links.now_ms = now_ms
+        self.succession.begin(now_ms)
 
     def tick(self) -> None:
         """Time has passed."""
         self.links.tick(self.now_ms)
         self.consensus.tick(self.now_ms)
+        self.succession.tick()
         self._give_up_proposals()
         self._explain_waiting()
         self.edge.tick(self.broker.turn.now_ms)
@@ -307,10 +333,15 @@ class Node(Cluster):
         self.gossip.tick()
 
     def next_deadline_ms(self) -> int:
-        return min(self.consensus.next_deadline_ms(), self.links.next_deadline_ms())
+        return min(
+            self.consensus.next_deadline_ms(),
+            self.links.next_deadline_ms(),
+            self.succession.deadline_ms(),
+        )
 
     def synced(self, token: int) -> None:
-        """The journal has synced; nothing here waits for that alone."""
+        """The journal has synced everything below this position."""
+        self.roles.synced(token)
 
     def written(self, token: int) -> None:
         """The store has synced everything up to ``token``."""
@@ -352,6 +383,7 @@ class Node(Cluster):
                 self.edge.caught_up()
                 for neighbour in self.neighbours.values():
                     neighbour.caught_up()
+                self.succession.state_changed()
             for event in ready.events:
                 self._react(event)
             if self.consensus.snapshot_due:
@@ -422,6 +454,7 @@ class Node(Cluster):
 
     def _brokers_changed(self) -> None:
         """Brokers or groups are others than before: learn where homes and brokers are."""
+        self.roles.update(self.state.groups.groups, self.me)
         self._homes_changed()
         for queue in self.broker.shared.values():
             queue.away = self._away(queue)
@@ -462,6 +495,7 @@ class Node(Cluster):
 
     def _react(self, event: Event) -> None:
         self.observer.event(event)
+        self.succession.react(event)
         if isinstance(event, RootReady):
             self.interests.set_root(self.me.name)
             self._begun = False

@@ -26,6 +26,7 @@ from rhizome.cluster.link.links import Links
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.link.proof import LinkKey
 from rhizome.cluster.node import Node
+from rhizome.cluster.rootsettings import RootSettings
 from rhizome.cluster.state import ClusterState
 from rhizome.cluster.storage import ClusterStore
 from rhizome.errors import RhizomeError
@@ -149,8 +150,9 @@ def compose(
         world.node_observer,
         shared_settings(section),
         _first_commands(config, world.seed, founds and image.is_empty()),
-        world.store.recovered.queues,
+        world.store.recovered,
         AdmissionRules(section.connect_policy, key if section.demand_key else b""),
+        RootSettings(),
         world.now_ms,
     )
     node.attach(links)

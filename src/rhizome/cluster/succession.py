@@ -1,0 +1,116 @@
+"""Succession: connects the root's decisions about homes (``takeover.py``) to this broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rhizome.cluster.commands import ClusterCommand, Envelope, encode
+from rhizome.cluster.consensus.changes import ChangeRefused
+from rhizome.cluster.consensus.events import (
+    BrokerLeaseLive,
+    BrokerLeaseOver,
+    Event,
+    Resigned,
+    RootReady,
+)
+from rhizome.cluster.rootport import UNKNOWN
+from rhizome.cluster.rootsettings import RootSettings
+from rhizome.cluster.standings import (
+    ASK_STANDING,
+    NO_COPY,
+    STANDING,
+    Standing,
+    decode_answer,
+    decode_question,
+    encode_answer,
+    encode_question,
+)
+from rhizome.cluster.takeover import Takeover, preference
+
+if TYPE_CHECKING:
+    from rhizome.cluster.link.link import Link
+    from rhizome.cluster.node import Node
+
+
+class Succession:
+    """Implements `RootPort` for the broker that is root, and answers a root that asks."""
+
+    def __init__(self, node: Node, settings: RootSettings) -> None:
+        self.node = node
+        me = node.me
+        self.takeover = Takeover(
+            me.name, me.incarnation, node.state, self, settings, int(node.now_ms)
+        )
+
+    # ---- inputs ---------------------------------------------------------------------------------
+
+    def begin(self, now_ms: int) -> None:
+        self.takeover.begin(now_ms)
+
+    def tick(self) -> None:
+        self.takeover.tick(self.node.now_ms)
+
+    def deadline_ms(self) -> int:
+        return self.takeover.deadline_ms()
+
+    def react(self, event: Event) -> None:
+        if isinstance(event, BrokerLeaseLive):
+            self.takeover.lease_live(event.name, event.incarnation)
+        elif isinstance(event, BrokerLeaseOver):
+            self.takeover.lease_over(event.name, event.incarnation)
+        elif isinstance(event, RootReady):
+            self.takeover.became_root()
+        elif isinstance(event, Resigned):
+            self.takeover.resigned()
+
+    def state_changed(self) -> None:
+        node = self.node
+        node.consensus.prefer(
+            preference(node.state, node.me.name, node.me.incarnation, node.consensus.root)
+        )
+        self.takeover.state_changed()
+
+    def asked(self, link: Link, payload: bytes) -> None:
+        """The root asks how far the copies here are."""
+        standings = {number: self._standing(number) for number in decode_question(payload)}
+        link.send_urgent(STANDING, encode_answer(standings))
+
+    def answered(self, name: str, payload: bytes) -> None:
+        for group, standing in decode_answer(payload).items():
+            self.takeover.standing(name, group, standing.epoch, standing.index)
+
+    def _standing(self, group: int) -> Standing:
+        copy = self.node.roles.copies.get(group)
+        if copy is None or copy.installing:
+            return Standing(0, NO_COPY)
+        return Standing(int(copy.epoch), int(copy.index))
+
+    # ---- the port of the root -------------------------------------------------------------------
+
+    def propose(self, command: ClusterCommand) -> int:
+        payload = encode(Envelope(command))
+        return self.node.consensus.propose(payload, self.node.now_ms, reserve=True) or 0
+
+    def ask_standing(self, broker: str, groups: list[int]) -> None:
+        if broker == self.node.me.name:
+            for group in groups:
+                standing = self._standing(group)
+                self.takeover.standing(broker, group, standing.epoch, standing.index)
+            return
+        link = self.node.links.link_to(broker)
+        if link is not None:
+            link.send_urgent(ASK_STANDING, encode_question(groups))
+
+    def hand_over(self, broker: str) -> None:
+        try:
+            self.node.consensus.transfer_root(broker, self.node.now_ms)
+        except ChangeRefused:
+            return  # asked again later, if there is still a reason to
+
+    def records_of(self, group: int) -> int:
+        for news in self.node.gossip.all_news().values():
+            records = news.get("records")
+            count = records.get(str(group)) if isinstance(records, dict) else None
+            if isinstance(count, int):
+                return count
+        return UNKNOWN
