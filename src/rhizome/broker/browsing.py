@@ -73,13 +73,10 @@ class Browser:
         return self.late or len(self.found) >= self.count or self.size >= BYTES_MAX
 
     def _walk_resident(self, lane: Lane) -> None:
-        last_values = self.queue.last_values
         for message in lane.resident():
             if self.is_done():
                 return
-            # What a newer value has superseded is still in its lane, but no longer in the queue.
-            if last_values is None or not last_values.is_stale(message):
-                self._take(message)
+            self._take(message)
 
     def _walk_paged(self, lane: Lane) -> None:
         if self.is_done() or lane.paged_count == 0:

@@ -24,10 +24,6 @@ def claim(queue: Queue, index: i64) -> Message | None:
         message = _take(queue, lane, index)
         if message is None:
             continue
-        last_values = queue.last_values
-        if last_values is not None and not last_values.take(message):
-            # A newer one of its key came: it only waits to be skipped.
-            return None
         queue.discount(message)
         queue.unacked += 1
         return message

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from rhizome.broker.lane import Lane
-from rhizome.broker.message import Message
 from rhizome.broker.queue import NEVER_MS, REASON_EXPIRED
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def expire(queue: Queue, now_ms: i64) -> None:
             if message is None:
                 if not queue.broker.pager.fill(queue, lane):
                     break
-            elif queue.last_values is None or queue.last_values.take(message):
+            else:
                 queue.discount(message)
                 queue.discard(message, REASON_EXPIRED)
 
@@ -41,8 +40,6 @@ def _has_expired_head(queue: Queue, lane: Lane, now_ms: i64) -> bool:
         if not queue.broker.pager.can_read_first(lane):
             return False
         message = queue.broker.pager.read_first(lane)
-    if message is not None and _is_stale(queue, message):
-        return True
     # One that cannot be read is left to whoever dispatches the queue.
     expires_ms = NEVER_MS if message is None else queue.expires_ms(message)
     if now_ms > expires_ms:
@@ -50,7 +47,3 @@ def _has_expired_head(queue: Queue, lane: Lane, now_ms: i64) -> bool:
     lane.fresh_index = first
     lane.fresh_until_ms = expires_ms
     return False
-
-
-def _is_stale(queue: Queue, message: Message) -> bool:
-    return queue.last_values is not None and queue.last_values.is_stale(message)

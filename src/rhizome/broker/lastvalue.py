@@ -1,11 +1,10 @@
-"""Last-value queues: of the ready messages with one key, only the newest counts.
-
-Older ones stay where they are in their lane and are skipped when they surface.
-"""
+"""Last-value queues: of the ready messages with one key, only the newest is there."""
 
 from __future__ import annotations
 
 from typing import final
+
+from mypy_extensions import i64
 
 from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import decode_properties
@@ -14,34 +13,29 @@ from rhizome.broker.message import Message
 
 @final
 class LastValues:
-    """Invariant: ``current`` maps each key to its one ready message that counts."""
+    """Invariant: ``current`` has the index of the ready message of each key."""
 
     header: str
-    current: dict[str, Message]
+    current: dict[str, int]
 
     def __init__(self, header: str) -> None:
         self.header = header
         self.current = {}
 
-    def put(self, message: Message) -> Message | None:
-        """A message arrives; answers the ready message that it supersedes."""
+    def put(self, message: Message) -> i64:
+        """A message arrives, or is found again; the index of the one that it supersedes, or -1."""
         key = self._key(message)
         if key is None:
-            return None
-        older = self.current.get(key)
-        self.current[key] = message
+            return -1
+        older: i64 = self.current.get(key, -1)
+        self.current[key] = message.index
         return older
 
-    def take(self, message: Message) -> bool:
-        """A message surfaces: True if it still counts (then it leaves), False if superseded."""
+    def take(self, message: Message) -> None:
+        """A message is no longer ready."""
         key = self._key(message)
-        if key is None:
-            return True
-        current = self.current.get(key)
-        if current is None or current.index != message.index:
-            return False
-        del self.current[key]
-        return True
+        if key is not None and self.current.get(key, -1) == message.index:
+            del self.current[key]
 
     def put_back(self, message: Message) -> bool:
         """A message is requeued: False if a newer one with its key is ready."""
@@ -50,15 +44,8 @@ class LastValues:
             return True
         if key in self.current:
             return False
-        self.current[key] = message
+        self.current[key] = message.index
         return True
-
-    def is_stale(self, message: Message) -> bool:
-        key = self._key(message)
-        if key is None:
-            return False
-        current = self.current.get(key)
-        return current is None or current.index != message.index
 
     def clear(self) -> None:
         self.current = {}

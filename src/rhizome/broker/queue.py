@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from rhizome.broker.arguments import QueueArguments
+from rhizome.broker.claiming import claim
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.lane import Lane
 from rhizome.broker.lastvalue import LastValues
@@ -48,7 +49,7 @@ class Queue(Destination):
     """One queue. Where it is shared and active on another broker, ``away`` leads there, and nothing
     is ever ready here.
 
-    Invariant: ``ready`` is the sum of the lanes' ready messages less those superseded; ``unacked``
+    Invariant: ``ready`` is the sum of the lanes' ready messages; ``unacked``
     counts deliveries not yet settled; ``expected`` counts the brokers whose consumers may come back
     when their link does; ``ready_bytes`` adds up the contents of the ready ones,
     ``body_bytes`` their bodies, but only where ``bytes_max`` bounds these.
@@ -244,15 +245,18 @@ class Queue(Destination):
         """A message is no longer ready."""
         self.ready -= 1
         self.ready_bytes -= len(message.content)
+        if self.last_values is not None:
+            self.last_values.take(message)
         if self.bounded:
             self.body_bytes -= body_bytes(message.content)
 
     def _supersede(self, message: Message) -> None:
         assert self.last_values is not None
         older = self.last_values.put(message)
-        if older is not None:
-            self.discount(older)
-            self.forget(older)
+        gone = claim(self, older) if older >= 0 else None
+        if gone is not None:
+            self.unacked -= 1
+            self.forget(gone)
 
     def _lane_of(self, message: Message) -> Lane:
         if self.single:
@@ -306,8 +310,6 @@ class Queue(Destination):
             if message is None:
                 if lane.paged_count == 0 or not self.broker.pager.fill(self, lane):
                     return None
-                continue
-            if self.last_values is not None and not self.last_values.take(message):
                 continue
             self.discount(message)
             if self.may_expire and now_ms >= 0 and self.is_expired(message, now_ms):
@@ -497,9 +499,8 @@ class Queue(Destination):
             self.durable_bytes = unacked_durable_bytes(self)
         for lane in self.lanes:
             for message in lane.resident():
-                if self.last_values is None or not self.last_values.is_stale(message):
-                    self.broker.pager.release(self, message)
-                    self.counts.pop(message.index, 0)
+                self.broker.pager.release(self, message)
+                self.counts.pop(message.index, 0)
             self.broker.pager.release_paged(lane.paged)
             lane.clear()
         if self.last_values is not None:
@@ -535,6 +536,16 @@ class Queue(Destination):
                 self.touch()
         self.may_expire = True
         self.broker.timers.watch(self)
+        if self.last_values is not None:
+            self._recall_values(self.last_values)
+
+    def _recall_values(self, last_values: LastValues) -> None:
+        """Have everything in memory, as always in such a queue, and know what is there by key."""
+        for lane in self.lanes:
+            while lane.paged_count > 0 and self.broker.pager.fill(self, lane):
+                pass
+            for message in lane.resident():
+                last_values.put(message)
 
     # ---- consumers ------------------------------------------------------------------------------
 
