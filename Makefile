@@ -81,7 +81,7 @@ clean: ## remove everything that was built; keeps ./data
 
 constraints: ## renew requirements/constraints.txt from what pyproject.toml allows
 	rm -rf build/constraints && $(PYTHON) -m venv build/constraints
-	build/constraints/bin/python -m pip --quiet install $(BUILD_DEPS) '.[test]'
+	build/constraints/bin/python -m pip --quiet install $(BUILD_DEPS) '.[test,spark]'
 	{ grep '^#' $(CONSTRAINTS); build/constraints/bin/python -m pip freeze --all \
 		| grep -vE '^(pip|rhizome)[ =]'; } > build/constraints.txt
 	mv build/constraints.txt $(CONSTRAINTS)
@@ -100,5 +100,5 @@ $(VENV)/run.stamp: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/run.stamp
-	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[test]'
+	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[test,spark]'
 	@touch $@

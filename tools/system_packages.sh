@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Installs the programs of other projects that the interop tests talk to: librabbitmq's amqp-tools
-# and node with npm. Does nothing where they are present, and says what is missing where it can't
+# Installs the programs of other projects that tests need: librabbitmq's amqp-tools and node with npm
+# for the interop tests, Java for Spark. Does nothing where they are present, and says what is missing where it can't
 # install them; the tests that need them are then skipped with the same words.
 set -u
 missing=()
 command -v amqp-publish >/dev/null || missing+=(amqp-tools)
 command -v node >/dev/null || missing+=(nodejs)
 command -v npm >/dev/null || missing+=(npm)
+command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
     echo "not installed: ${missing[*]} (needs root and apt-get; run: sudo apt-get install ${missing[*]})." \
-         "Interop tests that need them will be skipped." >&2
+         "Tests that need them will be skipped." >&2
     exit 0
 fi
 echo "installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
-    echo "could not install ${missing[*]}; interop tests that need them will be skipped." >&2
+    echo "could not install ${missing[*]}; tests that need them will be skipped." >&2

@@ -203,7 +203,7 @@ class _Recovery:
             raise ForeignStore(f"{fault}: start the newer program that wrote it")
         if fault == "segment belongs to another store":
             raise ForeignStore(f"segment {segment} belongs to another store: remove it or its like")
-        if last and self._is_torn(segment, 0, size):
+        if last and self.is_torn(segment, 0, size):
             self._end(segment, 0, last, complete=False)
             return -1
         self._damage(segment, 0, fault)
@@ -225,7 +225,7 @@ class _Recovery:
 
     def _judge(self, segment: int, offset: int, size: int, last: bool, reason: int) -> int:
         """Decide what a stop means; where to go on scanning, -1 if nowhere."""
-        if last and self._is_torn(segment, offset, size):
+        if last and self.is_torn(segment, offset, size):
             self._end(segment, offset, last, complete=False)
             return -1
         self._damage(segment, offset, _STOP_TEXTS.get(reason, "a record fails its checksum"))
@@ -235,7 +235,7 @@ class _Recovery:
         self._end(segment, offset, last, complete=False)
         return -1
 
-    def _is_torn(self, segment: int, offset: int, size: int) -> bool:
+    def is_torn(self, segment: int, offset: int, size: int) -> bool:
         """Whether a crash explains that no valid record is here, in the last segment."""
         if self._zeros_from(segment, offset, size):
             return True
@@ -407,6 +407,19 @@ def recover(
     found = recovery.result()
     found.checkpoint_references = references
     return found
+
+
+def is_torn_tail(files: Files, segment: int, offset: int) -> bool:
+    """Whether a crash, or a writer that is still at it, explains that no valid record is at
+    `offset` of the last segment."""
+    return _Recovery(files, b"").is_torn(segment, offset, files.size(segment))
+
+
+def following_record(files: Files, segment: int, offset: int) -> int:
+    """Where to go on reading behind a bad record at `offset`; -1 if nowhere in its segment."""
+    rest = files.read(segment, offset, files.size(segment) - offset)
+    following = _following(rest)
+    return -1 if following < 0 else offset + following
 
 
 def _refusal(corruptions: list[Corruption]) -> str:

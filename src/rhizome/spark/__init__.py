@@ -1,0 +1,24 @@
+"""Rhizome on Apache Spark: sources, sink and jobs (DESIGN: the data pipeline).
+
+    import rhizome.spark
+    rhizome.spark.register(spark)      # not needed where `pyspark_rhizome` is on Spark's path
+    spark.read.format("rhizome.journal").load("/var/lib/rhizome")
+
+The classes here stay interpreted: Spark pickles them, and compiled ones can't be pickled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats `rhizome` and `rhizome.journal` known to a session."""
+    from rhizome.spark.journalsource import JournalSource
+
+    spark.dataSource.register(JournalSource)

@@ -1,0 +1,172 @@
+"""Contents of many messages at once: the frames that a publisher sent, as Arrow columns.
+
+A content is a header frame (class, weight, body size, property flags, properties) and the frames of
+the body. Messages with the same flags have the same properties in the same order, so the properties
+are read per set of flags, for all its messages together; few sets are in use at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from rhizome.amqp import properties as amqp
+from rhizome.spark.tables import MAP_TYPE, maps
+from rhizome.spark.window import Numbers, Window, scattered, texts
+
+BODY: Final = "value"
+HEADERS: Final = "headers"
+RAW_PROPERTIES: Final = "raw_properties"
+
+FRAME_HEADER_BYTES: Final = 7
+_FRAME_OVERHEAD_BYTES: Final = 8
+_BODY_SIZE_AT: Final = FRAME_HEADER_BYTES + amqp.BODY_SIZE_OFFSET
+_FLAGS_AT: Final = FRAME_HEADER_BYTES + amqp.FLAGS_OFFSET
+_PROPERTIES_AT: Final = FRAME_HEADER_BYTES + amqp.PROPERTIES_OFFSET
+
+_SHORTSTR: Final = "shortstr"
+_TABLE: Final = "table"
+_OCTET: Final = "octet"
+_LONGLONG: Final = "longlong"
+
+# In the order in which they follow each other: flag, column, form.
+PROPERTIES: Final = (
+    (amqp.FLAG_CONTENT_TYPE, "content_type", _SHORTSTR),
+    (amqp.FLAG_CONTENT_ENCODING, "content_encoding", _SHORTSTR),
+    (amqp.FLAG_HEADERS, HEADERS, _TABLE),
+    (amqp.FLAG_DELIVERY_MODE, "delivery_mode", _OCTET),
+    (amqp.FLAG_PRIORITY, "priority", _OCTET),
+    (amqp.FLAG_CORRELATION_ID, "correlation_id", _SHORTSTR),
+    (amqp.FLAG_REPLY_TO, "reply_to", _SHORTSTR),
+    (amqp.FLAG_EXPIRATION, "expiration", _SHORTSTR),
+    (amqp.FLAG_MESSAGE_ID, "message_id", _SHORTSTR),
+    (amqp.FLAG_TIMESTAMP, "message_timestamp", _LONGLONG),
+    (amqp.FLAG_TYPE, "type", _SHORTSTR),
+    (amqp.FLAG_USER_ID, "user_id", _SHORTSTR),
+    (amqp.FLAG_APP_ID, "app_id", _SHORTSTR),
+    (amqp.FLAG_CLUSTER_ID, "cluster_id", _SHORTSTR),
+)
+COLUMNS: Final = (BODY, RAW_PROPERTIES, *(name for _, name, _ in PROPERTIES))
+
+_ARROW: Final = {
+    _SHORTSTR: pa.string(),
+    _TABLE: MAP_TYPE,
+    _OCTET: pa.int32(),
+    _LONGLONG: pa.int64(),
+}
+
+
+@dataclass
+class _Spans:
+    """Where one property lies, in those rows that have it."""
+
+    rows: list[Numbers] = field(default_factory=list)
+    starts: list[Numbers] = field(default_factory=list)
+    ends: list[Numbers] = field(default_factory=list)
+
+    def in_order(self) -> tuple[Numbers, Numbers, Numbers]:
+        rows = np.concatenate(self.rows)
+        order = np.argsort(rows, kind="stable")
+        return rows[order], np.concatenate(self.starts)[order], np.concatenate(self.ends)[order]
+
+
+@dataclass
+class Contents:
+    """Where the contents of some messages begin and end in a window."""
+
+    window: Window
+    starts: Numbers
+    ends: Numbers
+
+    def columns(self, wanted: set[str]) -> dict[str, Any]:
+        """The wanted ones of `COLUMNS`, a row per content."""
+        header_ends = (
+            self.starts
+            + _FRAME_OVERHEAD_BYTES
+            + self.window.u32(self.starts + FRAME_HEADER_BYTES - 4)
+        )
+        found: dict[str, Any] = {}
+        if BODY in wanted:
+            found[BODY] = self._bodies(header_ends)
+        if RAW_PROPERTIES in wanted:
+            found[RAW_PROPERTIES] = self.window.slices(self.starts + _FLAGS_AT, header_ends - 1)
+        names = [name for _, name, _ in PROPERTIES if name in wanted]
+        if names:
+            found.update(self._properties(set(names)))
+        return found
+
+    def _bodies(self, header_ends: Numbers) -> Any:
+        sizes = self.window.i64(self.starts + _BODY_SIZE_AT)
+        single = self.ends - header_ends == sizes + _FRAME_OVERHEAD_BYTES
+        single |= sizes == 0
+        starts = header_ends + FRAME_HEADER_BYTES * (sizes > 0)
+        if single.all():
+            return self.window.slices(starts, starts + sizes)
+        rows = np.flatnonzero(single)
+        found = scattered(
+            self.window.slices(starts[rows], (starts + sizes)[rows]), rows, len(sizes)
+        ).to_pylist()
+        for row in np.flatnonzero(~single):
+            found[row] = self._joined(int(header_ends[row]), int(self.ends[row]))
+        return pa.array(found, pa.binary())
+
+    def _joined(self, at: int, end: int) -> bytes:
+        """A body of several frames."""
+        data = memoryview(self.window.data)
+        parts = []
+        while at < end:
+            size = int.from_bytes(data[at + 3 : at + FRAME_HEADER_BYTES], "big")
+            parts.append(data[at + FRAME_HEADER_BYTES : at + FRAME_HEADER_BYTES + size])
+            at += size + _FRAME_OVERHEAD_BYTES
+        return b"".join(parts)
+
+    # --- properties
+
+    def _properties(self, wanted: set[str]) -> dict[str, Any]:
+        spans = {name: _Spans() for name in wanted}
+        words = self.window.u16(self.starts + _FLAGS_AT)
+        for word in np.unique(words):
+            rows = np.flatnonzero(words == word)
+            self._walk(int(word), rows, spans)
+        return {
+            name: self._column(spans[name], form) for _, name, form in PROPERTIES if name in wanted
+        }
+
+    def _walk(self, word: int, rows: Numbers, spans: dict[str, _Spans]) -> None:
+        """Note where the properties of the messages are that have these flags."""
+        at = self.starts[rows] + _PROPERTIES_AT
+        for flag, name, form in PROPERTIES:
+            if not word & flag:
+                continue
+            start, end = self._extent(form, at)
+            if name in spans:
+                spans[name].rows.append(rows)
+                spans[name].starts.append(start)
+                spans[name].ends.append(end)
+            at = end
+
+    def _extent(self, form: str, at: Numbers) -> tuple[Numbers, Numbers]:
+        """Where the value is, without its length, that begins at `at`."""
+        if form == _SHORTSTR:
+            return at + 1, at + 1 + self.window.u8(at)
+        if form == _TABLE:
+            return at + 4, at + 4 + self.window.u32(at)
+        return at, at + (1 if form == _OCTET else 8)
+
+    def _column(self, spans: _Spans, form: str) -> Any:
+        count = len(self.starts)
+        if not spans.rows:
+            return pa.nulls(count, _ARROW[form])
+        rows, starts, ends = spans.in_order()
+        if form == _SHORTSTR:
+            values = texts(self.window.slices(starts, ends))
+        elif form == _TABLE:
+            values = maps(self.window, starts, ends)
+        elif form == _OCTET:
+            values = pa.array(self.window.u8(starts).astype(np.int32))
+        else:
+            values = pa.array(self.window.i64(starts))
+        return scattered(values, rows, count)

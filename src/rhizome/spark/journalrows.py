@@ -1,0 +1,518 @@
+"""Records of the journal as rows of a table. No Python object per row.
+
+A row is an event: something that happened to a message in a queue. A record that names several
+queues, or settles several messages, makes several rows with the same segment and offset. Records
+that concern no message make one row each; marks of the journal itself (SYNCED, END) make none.
+
+Only messages carry a time. The time of any other record is that of the nearest message before it in
+its segment, or of the first one after it if there is none: right to within a turn of a busy broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rhizome.errors import SyntaxErrorFault
+from rhizome.journal.records import (
+    FLAG_DURABLE,
+    FLAG_IDENTITY,
+    FLAG_ORIGIN,
+    KIND_DEQUEUE,
+    KIND_DROP_QUEUE,
+    KIND_END,
+    KIND_ENQUEUE,
+    KIND_EPOCH,
+    KIND_INSTALL,
+    KIND_MOVED,
+    KIND_NUMBER,
+    KIND_PURGE,
+    KIND_REQUEUE,
+    KIND_SHOWN,
+    KIND_STATE,
+    KIND_SYNCED,
+    KIND_TX,
+    KIND_WATERMARK,
+    ORIGIN_BYTES,
+    RECORD_HEADER_BYTES,
+)
+from rhizome.journal.walk import walk
+from rhizome.spark.contents import COLUMNS, Contents
+from rhizome.spark.window import MalformedError, Numbers, Window, interned, scattered, texts
+
+EVENTS: Final = {
+    KIND_ENQUEUE: "enqueued",
+    KIND_MOVED: "moved",
+    KIND_DEQUEUE: "dequeued",
+    KIND_REQUEUE: "requeued",
+    KIND_PURGE: "purged",
+    KIND_DROP_QUEUE: "queue-dropped",
+    KIND_TX: "transaction",
+    KIND_STATE: "state",
+    KIND_EPOCH: "epoch",
+    KIND_WATERMARK: "watermark",
+    KIND_NUMBER: "number",
+    KIND_INSTALL: "installing",
+    KIND_SHOWN: "delivered",
+}
+DAMAGED: Final = "damaged"
+LEVEL_PERSISTENT: Final = "persistent"
+LEVEL_RELIABLE: Final = "reliable persistent"
+
+ROWS_PER_BATCH_MAX: Final = 8192
+LOCAL_GROUP: Final = 0
+
+_HEAD: Final = Struct(">IIB")
+_NO_TIME: Final = -1
+_NO_EXPIRATION: Final = -1
+# Offsets in a record.
+_GROUP_AT: Final = 10
+_EPOCH_AT: Final = 12
+_INDEX_AT: Final = 16
+_PAYLOAD_AT: Final = RECORD_HEADER_BYTES
+_ARRIVED_AT: Final = _PAYLOAD_AT
+_EXPIRATION_AT: Final = _PAYLOAD_AT + 8
+_QUEUE_COUNT_AT: Final = _PAYLOAD_AT + 18
+_QUEUES_AT: Final = _PAYLOAD_AT + 20
+# Kinds whose payload begins with a queue id, and where it names a message, if it does.
+_OF_ONE_QUEUE: Final = {
+    KIND_REQUEUE: 4,
+    KIND_PURGE: 4,
+    KIND_SHOWN: 5,
+    KIND_DROP_QUEUE: 0,
+    KIND_WATERMARK: 0,
+}
+
+
+@dataclass(frozen=True)
+class Names:
+    """Vhost and name of the queues, by the number that records use."""
+
+    queues: dict[int, str] = field(default_factory=dict)
+    vhosts: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which events and queues, and which columns of them. No events, no queues: all of them."""
+
+    schema: Any  # pyarrow.Schema
+    events: frozenset[str] = frozenset()
+    queue_ids: frozenset[int] | None = None
+
+    def columns(self) -> set[str]:
+        return set(self.schema.names)
+
+    def message_columns(self) -> list[str]:
+        if "message" not in self.schema.names:
+            return []
+        return [each.name for each in self.schema.field("message").type]
+
+
+def record_offsets(data: bytes, start: int) -> tuple[Numbers, int]:
+    """Offsets of the valid records from `start` on, and where the first other thing is."""
+    packed, stop = walk(data, start)
+    return np.frombuffer(packed, ">i8").astype(np.int64), int(stop)
+
+
+class Rows:
+    """Turns the records of one segment after the other into batches.
+
+    ``clock_ms`` is the time of the latest message so far.
+    """
+
+    def __init__(self, store: str, names: Names, wanted: Wanted) -> None:
+        self.store = store
+        self.names = names
+        self.wanted = wanted
+        self.clock_ms = _NO_TIME
+
+    def batches(self, data: bytes, offsets: Numbers, segment: int, base: int) -> Iterator[Any]:
+        """The rows of the records at `offsets` in `data`, which is at `base` in its segment."""
+        window = Window(data)
+        records = _Records(window, _with_inner(window, offsets))
+        times, self.clock_ms = records.times(self.clock_ms)
+        rows = records.rows().only(self.wanted, records)
+        for first in range(0, len(rows.record), ROWS_PER_BATCH_MAX):
+            part = rows.part(first, first + ROWS_PER_BATCH_MAX)
+            try:
+                yield _Batch(self, records, part, times, segment, base).build()
+            except (MalformedError, IndexError, SyntaxErrorFault) as error:
+                raise MalformedError(
+                    f"a message in segment {segment} of {self.store}, in the records from "
+                    f"{base + int(offsets[0])} on, has a valid checksum and is none: {error}"
+                ) from error
+
+    def damage(self, segment: int, offset: int, reason: str) -> Any:
+        """A batch of one row that says where the journal is damaged."""
+        values: dict[str, object] = {
+            "store": self.store,
+            "segment": segment,
+            "offset": offset,
+            "event": DAMAGED,
+            "detail": reason,
+        }
+        schema = self.wanted.schema
+        columns = [pa.array([values.get(each.name)], each.type) for each in schema]
+        return pa.record_batch(columns, schema=schema)
+
+
+def _with_inner(window: Window, offsets: Numbers) -> Numbers:
+    """The offsets, with those of the records inside transactions after each."""
+    kinds = window.octets[offsets + 8]
+    if not (kinds == KIND_TX).any():
+        return offsets
+    found: list[int] = []
+    for offset, kind in zip(offsets.tolist(), kinds.tolist(), strict=True):
+        found.append(offset)
+        if kind == KIND_TX:
+            length = _HEAD.unpack_from(window.data, offset)[0]
+            at, end = offset + RECORD_HEADER_BYTES, offset + RECORD_HEADER_BYTES + length
+            while at < end:
+                found.append(at)
+                at += RECORD_HEADER_BYTES + _HEAD.unpack_from(window.data, at)[0]
+    return np.array(found, np.int64)
+
+
+@dataclass
+class _RowIndex:
+    """For each row its record, and the queue and message that it is about (-1: none)."""
+
+    record: Numbers
+    queue: Numbers
+    message: Numbers
+
+    def part(self, first: int, end: int) -> _RowIndex:
+        return _RowIndex(self.record[first:end], self.queue[first:end], self.message[first:end])
+
+    def chosen(self, keep: Numbers) -> _RowIndex:
+        return _RowIndex(self.record[keep], self.queue[keep], self.message[keep])
+
+    def only(self, wanted: Wanted, records: _Records) -> _RowIndex:
+        found = self
+        if wanted.events:
+            kinds = [kind for kind, event in EVENTS.items() if event in wanted.events]
+            found = found.chosen(np.isin(records.kinds[found.record], kinds))
+        if wanted.queue_ids is not None:
+            found = found.chosen(np.isin(found.queue, list(wanted.queue_ids)))
+        return found
+
+
+class _Records:
+    """Records in a window, and the rows that they make."""
+
+    def __init__(self, window: Window, offsets: Numbers) -> None:
+        self.window = window
+        self.offsets = offsets
+        self.kinds = window.octets[offsets + 8].astype(np.int64)
+        self.is_message = (self.kinds == KIND_ENQUEUE) | (self.kinds == KIND_MOVED)
+
+    def times(self, clock_ms: int) -> tuple[Numbers, int]:
+        """The time of each record, and the clock after them."""
+        count = len(self.offsets)
+        found = np.full(count, clock_ms, np.int64)
+        arrivals = np.flatnonzero(self.kinds == KIND_ENQUEUE)
+        if len(arrivals) == 0:
+            return found, clock_ms
+        arrived = self.window.i64(self.offsets[arrivals] + _ARRIVED_AT)
+        latest = np.zeros(count, np.int64)
+        latest[arrivals] = np.arange(1, len(arrivals) + 1)
+        np.maximum.accumulate(latest, out=latest)
+        before = latest > 0
+        found[before] = arrived[latest[before] - 1]
+        if clock_ms == _NO_TIME:
+            found[~before] = arrived[0]
+        moved = np.flatnonzero(self.kinds == KIND_MOVED)
+        found[moved] = self.window.i64(self.offsets[moved] + _ARRIVED_AT)
+        return found, int(arrived[-1])
+
+    def rows(self) -> _RowIndex:
+        counts = np.ones(len(self.offsets), np.int64)
+        counts[(self.kinds == KIND_SYNCED) | (self.kinds == KIND_END)] = 0
+        messages = np.flatnonzero(self.is_message)
+        queue_counts = self.window.u16(self.offsets[messages] + _QUEUE_COUNT_AT)
+        counts[messages] = queue_counts
+        dequeues = np.flatnonzero(self.kinds == KIND_DEQUEUE)
+        settled = _Settled(self.window, self.offsets[dequeues])
+        counts[dequeues] = settled.totals()
+        record = np.repeat(np.arange(len(self.offsets)), counts)
+        firsts = np.cumsum(counts) - counts
+        queue = np.full(len(record), -1, np.int64)
+        message = np.full(len(record), -1, np.int64)
+        self._fill_messages(messages, queue_counts, firsts, queue, message)
+        self._fill_others(firsts, queue, message)
+        places = _runs(firsts[dequeues], counts[dequeues])
+        message[places] = settled.indexes()
+        queue[places] = np.repeat(
+            self.window.u32(self.offsets[dequeues] + _PAYLOAD_AT), counts[dequeues]
+        )
+        return _RowIndex(record, queue, message)
+
+    def _fill_messages(
+        self, messages: Numbers, counts: Numbers, firsts: Numbers, queue: Numbers, message: Numbers
+    ) -> None:
+        places = _runs(firsts[messages], counts)
+        at = self.offsets[messages] + _QUEUES_AT
+        queue[places] = self.window.u32(_runs(at, counts, 4))
+        message[places] = np.repeat(self.window.i64(self.offsets[messages] + _INDEX_AT), counts)
+
+    def _fill_others(self, firsts: Numbers, queue: Numbers, message: Numbers) -> None:
+        for kind, message_at in _OF_ONE_QUEUE.items():
+            records = np.flatnonzero(self.kinds == kind)
+            if len(records) == 0:
+                continue
+            payloads = self.offsets[records] + _PAYLOAD_AT
+            queue[firsts[records]] = self.window.u32(payloads)
+            if message_at:
+                message[firsts[records]] = self.window.i64(payloads + message_at)
+
+
+class _Settled:
+    """The ranges of messages in DEQUEUE records."""
+
+    def __init__(self, window: Window, offsets: Numbers) -> None:
+        self.ranges = window.u32(offsets + _PAYLOAD_AT + 4)
+        at = _runs(offsets + _PAYLOAD_AT + 8, self.ranges, 12)
+        self.firsts = window.i64(at)
+        self.counts = window.u32(at + 8)
+
+    def totals(self) -> Numbers:
+        """How many messages each record settles."""
+        ends = np.concatenate(([0], np.cumsum(self.counts)))
+        bounds = np.concatenate(([0], np.cumsum(self.ranges)))
+        return ends[bounds[1:]] - ends[bounds[:-1]]
+
+    def indexes(self) -> Numbers:
+        return _runs(self.firsts, self.counts)
+
+
+def _runs(starts: Numbers, counts: Numbers, step: int = 1) -> Numbers:
+    """start, start + step, ... for each start, `count` of them, one run after the other."""
+    if len(counts) and (counts == 1).all():
+        return starts
+    total = int(counts.sum())
+    within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(starts, counts) + within * step
+
+
+class _Batch:
+    """One batch of rows."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        records: _Records,
+        index: _RowIndex,
+        times: Numbers,
+        segment: int,
+        base: int,
+    ) -> None:
+        self.rows = rows
+        self.window = records.window
+        self.index = index
+        self.segment = segment
+        self.base = base
+        self.count = len(index.record)
+        # Only the records of this batch, and each once: a row knows its place among them.
+        new = np.concatenate(([True], index.record[1:] != index.record[:-1]))
+        self.distinct = index.record[new]
+        self.place = np.cumsum(new) - 1
+        self.offsets = records.offsets[self.distinct]
+        self.kinds = records.kinds[self.distinct]
+        self.messages = np.flatnonzero(records.is_message[self.distinct])
+        self.times = times[self.distinct]
+
+    def build(self) -> Any:
+        schema = self.rows.wanted.schema
+        columns = [self._column(each) for each in schema]
+        return pa.record_batch(columns, schema=schema)
+
+    def _column(self, asked: Any) -> Any:
+        return _MAKERS[asked.name](self).cast(asked.type)
+
+    def of_records(self, values: Any) -> Any:
+        """A column of one value per record, for the rows."""
+        if self.count == len(self.distinct):
+            return values
+        return values.take(pa.array(self.place))
+
+    def numbers(self, values: Numbers, missing: int | None = None) -> Any:
+        mask = None if missing is None else values == missing
+        return self.of_records(pa.array(values, mask=mask))
+
+    # --- columns
+
+    def store(self) -> Any:
+        return pa.repeat(self.rows.store, self.count)
+
+    def segments(self) -> Any:
+        return pa.repeat(self.segment, self.count)
+
+    def places(self) -> Any:
+        return self.numbers(self.offsets + self.base)
+
+    def time(self) -> Any:
+        return self._instants(self.times, _NO_TIME)
+
+    def group(self) -> Any:
+        return self.numbers(self.window.u16(self.offsets + _GROUP_AT))
+
+    def epoch(self) -> Any:
+        return self.numbers(self.window.u32(self.offsets + _EPOCH_AT))
+
+    def record(self) -> Any:
+        return self.numbers(self.window.i64(self.offsets + _INDEX_AT))
+
+    def event(self) -> Any:
+        return self.of_records(interned(self.kinds, EVENTS))
+
+    def vhost(self) -> Any:
+        return interned(self.index.queue, self.rows.names.vhosts)
+
+    def queue(self) -> Any:
+        return interned(self.index.queue, self.rows.names.queues)
+
+    def queue_id(self) -> Any:
+        return pa.array(self.index.queue, mask=self.index.queue < 0)
+
+    def message_index(self) -> Any:
+        return pa.array(self.index.message, mask=self.index.message < 0)
+
+    def level(self) -> Any:
+        words = self.window.u32(self.offsets + 8)
+        reliable = (words >> 16 & FLAG_DURABLE != 0) & (words & 0xFFFF != LOCAL_GROUP)
+        names = pa.array([LEVEL_PERSISTENT, LEVEL_RELIABLE])
+        return self.of_records(names.take(pa.array(reliable.astype(np.int8))))
+
+    def delivery_count(self) -> Any:
+        return self._of(KIND_REQUEUE, lambda at: pa.array(self.window.u32(at + 12)), pa.int64())
+
+    def expires(self) -> Any:
+        found = np.full(len(self.distinct), _NO_EXPIRATION, np.int64)
+        found[self.messages] = self.window.i64(self.offsets[self.messages] + _EXPIRATION_AT)
+        return self._instants(found, _NO_EXPIRATION)
+
+    def origin(self) -> Any:
+        rows, at = self._origins()
+        values = pa.array([f"{number:012x}" for number in self.window.i64(at).tolist()])
+        return self.of_records(scattered(values.cast(pa.string()), rows, len(self.distinct)))
+
+    def number(self) -> Any:
+        """The number that an origin gave to a message."""
+        rows, at = self._origins()
+        values = pa.array(self.window.i64(at + 8))
+        return self.of_records(scattered(values, rows, len(self.distinct)))
+
+    def producer(self) -> Any:
+        rows, at = self._identities()
+        names = self.window.slices(at + 2, at + 2 + self.window.u16(at))
+        # Who has no name was told apart by the message id only.
+        values = texts(pc.if_else(pc.equal(pc.binary_length(names), 0), None, names))
+        return self.of_records(scattered(values, rows, len(self.distinct)))
+
+    def sequence(self) -> Any:
+        rows, at = self._identities()
+        lengths = self.window.u16(at)
+        values = pa.array(self.window.i64(at + 2 + lengths), mask=lengths == 0)
+        return self.of_records(scattered(values, rows, len(self.distinct)))
+
+    def detail(self) -> Any:
+        def read(at: Numbers) -> Any:
+            installing = self.window.u8(at) != 0
+            return pc.if_else(pa.array(installing), "copy is being made", "copy is whole")
+
+        return self._of(KIND_INSTALL, read, pa.string())
+
+    def message(self) -> Any:
+        """The contents of messages; null in rows of other events."""
+        wanted = self.rows.wanted.message_columns()
+        offsets = self.offsets[self.messages]
+        tails = offsets + _QUEUES_AT + 4 * self.window.u16(offsets + _QUEUE_COUNT_AT)
+        starts = tails + 2 + self.window.u16(tails) + 4
+        found: dict[str, Any] = {}
+        if "exchange" in wanted or "key" in wanted:
+            found.update(self._route(tails + 2))
+        if any(name in COLUMNS for name in wanted):
+            ends = starts + self.window.u32(starts - 4)
+            found.update(Contents(self.window, starts, ends).columns(set(wanted)))
+        kind = self.rows.wanted.schema.field("message").type
+        fields = [found[each.name].cast(each.type) for each in kind]
+        values = pa.StructArray.from_arrays(fields, fields=list(kind))
+        return self.of_records(scattered(values, self.messages, len(self.distinct)))
+
+    def _route(self, at: Numbers) -> dict[str, Any]:
+        """A route is two short strings."""
+        key_at = at + 1 + self.window.u8(at)
+        return {
+            "exchange": texts(self.window.slices(at + 1, key_at)),
+            "key": texts(self.window.slices(key_at + 1, key_at + 1 + self.window.u8(key_at))),
+        }
+
+    # --- helpers
+
+    def _instants(self, times_ms: Numbers, missing: int) -> Any:
+        column = pa.array(times_ms * 1000, pa.timestamp("us", "UTC"), mask=times_ms == missing)
+        return self.of_records(column)
+
+    def _of(self, kind: int, read: Any, arrow: Any) -> Any:
+        """What `read` makes of the payloads of one kind of record; null in the other rows."""
+        rows = np.flatnonzero(self.kinds == kind)
+        if len(rows) == 0:
+            return pa.nulls(self.count, arrow)
+        values = read(self.offsets[rows] + _PAYLOAD_AT)
+        return self.of_records(scattered(values, rows, len(self.distinct)))
+
+    def _behind_contents(self, flag: int) -> tuple[Numbers, Numbers]:
+        """The messages with a flag, and where their contents end."""
+        flags = self.window.u8(self.offsets[self.messages] + 9)
+        messages = self.messages[flags & flag != 0]
+        offsets = self.offsets[messages]
+        tails = offsets + _QUEUES_AT + 4 * self.window.u16(offsets + _QUEUE_COUNT_AT)
+        contents = tails + 2 + self.window.u16(tails)
+        return messages, contents + 4 + self.window.u32(contents)
+
+    def _origins(self) -> tuple[Numbers, Numbers]:
+        """The records with an origin, and where it is."""
+        messages, at = self._behind_contents(FLAG_ORIGIN)
+        numbers = np.flatnonzero(self.kinds == KIND_NUMBER)
+        return (
+            np.concatenate((messages, numbers)),
+            np.concatenate((at, self.offsets[numbers] + _PAYLOAD_AT)),
+        )
+
+    def _identities(self) -> tuple[Numbers, Numbers]:
+        """The messages with an identity (L5), and where it is."""
+        messages, at = self._behind_contents(FLAG_IDENTITY)
+        flags = self.window.u8(self.offsets[messages] + 9)
+        return messages, at + ORIGIN_BYTES * (flags & FLAG_ORIGIN != 0)
+
+
+_MAKERS: Final = {
+    "store": _Batch.store,
+    "segment": _Batch.segments,
+    "offset": _Batch.places,
+    "time": _Batch.time,
+    "group": _Batch.group,
+    "epoch": _Batch.epoch,
+    "record": _Batch.record,
+    "event": _Batch.event,
+    "vhost": _Batch.vhost,
+    "queue": _Batch.queue,
+    "queue_id": _Batch.queue_id,
+    "index": _Batch.message_index,
+    "level": _Batch.level,
+    "delivery_count": _Batch.delivery_count,
+    "expires": _Batch.expires,
+    "origin": _Batch.origin,
+    "number": _Batch.number,
+    "producer": _Batch.producer,
+    "sequence": _Batch.sequence,
+    "detail": _Batch.detail,
+    "message": _Batch.message,
+}

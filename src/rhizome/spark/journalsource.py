@@ -1,0 +1,228 @@
+"""Source `rhizome.journal`: the journals of brokers as a table of what happened to messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from rhizome.errors import RhizomeError
+from rhizome.journal.files import DiskFiles
+from rhizome.journal.records import (
+    CHECK_INCOMPLETE,
+    CHECK_UNWRITTEN,
+    KIND_END,
+    SEGMENT_HEADER_BYTES,
+    check_record,
+    segment_header_fault,
+)
+from rhizome.journal.recovery import following_record, is_torn_tail
+from rhizome.spark import schema as schemas
+from rhizome.spark import stores
+from rhizome.spark.journalrows import (
+    DAMAGED,
+    EVENTS,
+    Names,
+    Rows,
+    Wanted,
+    record_offsets,
+)
+from rhizome.spark.options import Options
+
+NAME: Final = "rhizome.journal"
+OPTIONS: Final = ("path", "paths", "queue", "events", "damage", "history", "minPartitions")
+WINDOW_BYTES: Final = 4 * 1024 * 1024
+PARTITION_BYTES_MAX: Final = 256 * 1024 * 1024
+FAIL: Final = "fail"
+AS_ROWS: Final = "rows"
+
+
+class JournalDamagedError(RhizomeError):
+    """A record in the middle of a journal can't be read; the text says where and why."""
+
+
+@dataclass
+class SegmentRange(InputPartition):
+    """Segments to be read one after the other. ``last`` is the last of its directory, or -1."""
+
+    store: str
+    directory: str
+    segments: list[int]
+    last: int
+
+    def __post_init__(self) -> None:
+        super().__init__(None)
+
+
+class JournalSource(DataSource):
+    """The journals of brokers, one row per event.
+
+    Path: data directories of brokers (or directories of segments), several separated by commas,
+    patterns allowed. Brokers may be running: then what is read is some moment between the planning
+    and the reading of each segment.
+
+    Options:
+        queue          only events of these queues (names, comma-separated)
+        events         only these events, comma-separated: enqueued, moved, delivered, dequeued,
+                       requeued, purged, queue-dropped, transaction, state, epoch, watermark,
+                       number, installing, damaged
+        damage         fail (default): an unreadable record that no crash explains fails the query;
+                       rows: it becomes a row of the event `damaged`, and reading goes on behind it
+        history        true (default): segments that the broker has retired are read too, if kept
+        minPartitions  at least so many partitions, if there are as many segments
+
+    Guarantee: every valid record is read exactly once, its checksum verified. A torn tail, which a
+    crash or a running writer leaves, ends the last segment; anything else that is no record is
+    damage.
+
+    Example:
+        spark.read.format("rhizome.journal").load("/var/lib/rhizome").groupBy("event").count()
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return schemas.journal()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        schemas.check_columns(schema, self.schema(), NAME)
+        return JournalReader(schema, Options(self.options, OPTIONS, NAME))
+
+
+class JournalReader(DataSourceReader):
+    """Everything is decided on the driver; partitions only read."""
+
+    def __init__(self, schema: StructType, options: Options) -> None:
+        directories = stores.find(options.text("path") or options.required("paths", "/var/rhizome"))
+        self._fail = options.choice("damage", (FAIL, AS_ROWS), FAIL) == FAIL
+        self._history = options.flag("history", True)
+        self._partitions_min = options.number("minPartitions", 2 * (os.cpu_count() or 1))
+        self._states = {str(each): stores.state_of(each) for each in directories}
+        self._schema = schema
+        self._events = frozenset(options.names("events"))
+        for event in self._events:
+            if event not in (*EVENTS.values(), DAMAGED):
+                raise options.wrong("events", f"of {', '.join(EVENTS.values())}, {DAMAGED}")
+        self._queues = options.names("queue")
+        for queue in self._queues:
+            if not any(queue in state.names.queues.values() for state in self._states.values()):
+                raise options.wrong("queue", "the name of a queue that one of the stores knows")
+
+    def partitions(self) -> list[InputPartition]:
+        listed = [
+            each
+            for directory in self._states
+            for each in stores.segments_of(Path(directory), self._history)
+        ]
+        sizes = [
+            (each, [(number, each.files().size(number)) for number in each.files().segments()])
+            for each in listed
+        ]
+        total = sum(size for _, segments in sizes for _, size in segments)
+        share = min(PARTITION_BYTES_MAX, total // self._partitions_min + 1)
+        return [part for each, segments in sizes for part in _ranges(each, segments, share)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, SegmentRange)
+        names = self._states[partition.store].names
+        wanted = Wanted(schemas.arrow_schema(self._schema), self._events, self._queue_ids(names))
+        rows = Rows(partition.store, names, wanted)
+        files = DiskFiles(Path(partition.directory), read_only=True)
+        for segment in partition.segments:
+            yield from SegmentReader(
+                files, segment, segment == partition.last, rows, self._fail
+            ).batches()
+
+    def _queue_ids(self, names: Names) -> frozenset[int] | None:
+        if not self._queues:
+            return None
+        return frozenset(number for number, name in names.queues.items() if name in self._queues)
+
+
+def _ranges(
+    source: stores.Segments, segments: list[tuple[int, int]], share: int
+) -> Iterator[SegmentRange]:
+    """Neighbouring segments together, about `share` bytes each."""
+    last = segments[-1][0] if segments and source.live else -1
+    chosen: list[int] = []
+    taken = 0
+    for number, size in segments:
+        if chosen and taken + size > share:
+            yield SegmentRange(source.store, str(source.directory), chosen, last)
+            chosen, taken = [], 0
+        chosen.append(number)
+        taken += size
+    if chosen:
+        yield SegmentRange(source.store, str(source.directory), chosen, last)
+
+
+class SegmentReader:
+    """Reads one segment in windows."""
+
+    def __init__(self, files: DiskFiles, segment: int, last: bool, rows: Rows, fail: bool) -> None:
+        self.files = files
+        self.segment = segment
+        self.last = last
+        self.rows = rows
+        self.fail = fail
+
+    def batches(self) -> Iterator[Any]:
+        try:
+            size = self.files.size(self.segment)
+        except FileNotFoundError:
+            raise JournalDamagedError(
+                f"segment {self.segment} of {self.rows.store} is gone: the broker has removed it "
+                "since the read was planned; read again, keep `history`, or read a copy"
+            ) from None
+        header = self.files.read(self.segment, 0, SEGMENT_HEADER_BYTES)
+        fault = segment_header_fault(header, self.segment, b"")
+        if fault:
+            if self.last and is_torn_tail(self.files, self.segment, 0):
+                return
+            yield from self._damage(0, fault)
+        yield from self._records(SEGMENT_HEADER_BYTES, size)
+
+    def _records(self, offset: int, size: int) -> Iterator[Any]:
+        window = WINDOW_BYTES
+        while True:
+            data = self.files.read(self.segment, offset, window)
+            found, stop = record_offsets(data, 0)
+            if len(found):
+                yield from self.rows.batches(data, found, self.segment, offset)
+                if data[int(found[-1]) + 8] == KIND_END:
+                    return
+            offset += stop
+            verdict = int(check_record(data, stop))
+            if verdict == CHECK_INCOMPLETE and offset - stop + len(data) < size:
+                window = WINDOW_BYTES if stop else window * 2
+                continue
+            if self.last and is_torn_tail(self.files, self.segment, offset):
+                return
+            yield from self._damage(offset, _REASONS.get(verdict, "a record fails its checksum"))
+            following = following_record(self.files, self.segment, offset)
+            if following < 0:
+                return
+            offset = following
+            window = WINDOW_BYTES
+
+    def _damage(self, offset: int, reason: str) -> Iterator[Any]:
+        if self.fail:
+            raise JournalDamagedError(
+                f"the journal of {self.rows.store} is damaged: segment {self.segment} at {offset}: "
+                f"{reason}. Read it with option damage=rows to see everything else"
+            )
+        if not self.rows.wanted.events or DAMAGED in self.rows.wanted.events:
+            yield self.rows.damage(self.segment, offset, reason)
+
+
+_REASONS: Final = {
+    CHECK_UNWRITTEN: "an unwritten place with records after it, or a segment without its end",
+    CHECK_INCOMPLETE: "a record that its segment is too short for",
+}

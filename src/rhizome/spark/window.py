@@ -1,0 +1,134 @@
+"""Window: a stretch of bytes that is read at many offsets at once.
+
+Formats with lengths inside can only be walked one after the other, but once it is known where the
+things begin, their fields are gathered for all of them together: numbers by numpy, byte strings by
+Arrow, with no Python object per row.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.lib.stride_tricks import sliding_window_view
+
+from rhizome.errors import RhizomeError
+
+Numbers = Any
+"""A numpy array of int64."""
+
+SPAN_BYTES_MAX: Final = (1 << 31) - 1
+"""Arrow's binary type counts bytes in 32 bits."""
+_WIDTHS: Final = {2: ">u2", 4: ">u4", 8: ">i8"}
+
+
+class MalformedError(RhizomeError):
+    """Lengths inside the bytes lead outside of them, or back."""
+
+
+class Window:
+    """Bytes, and what lies in them at given offsets."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self.data = data
+        self.octets = np.frombuffer(data, np.uint8)
+
+    @cached_property
+    def _buffer(self) -> Any:
+        return pa.py_buffer(self.data)
+
+    def u8(self, at: Numbers) -> Numbers:
+        return self.octets[at].astype(np.int64)
+
+    def u16(self, at: Numbers) -> Numbers:
+        return self._numbers(at, 2)
+
+    def u32(self, at: Numbers) -> Numbers:
+        return self._numbers(at, 4)
+
+    def i64(self, at: Numbers) -> Numbers:
+        return self._numbers(at, 8)
+
+    def _numbers(self, at: Numbers, width: int) -> Numbers:
+        if len(at) == 0:
+            return np.empty(0, np.int64)
+        gathered = sliding_window_view(self.octets, width)[at]
+        return gathered.view(_WIDTHS[width]).reshape(-1).astype(np.int64)
+
+    def rows(self, at: Numbers, width: int) -> Any:
+        """The `width` bytes at each offset, as a matrix of octets."""
+        if len(at) == 0:
+            return np.empty((0, width), np.uint8)
+        return sliding_window_view(self.octets, width)[at]
+
+    def slices(self, starts: Numbers, ends: Numbers) -> Any:
+        """The bytes from each start to its end, as an Arrow array of binary.
+
+        All starts and ends together must ascend, as those of things that lie one after the other
+        do. Offsets [start, end, start, end, ...] make every other element a slice.
+        """
+        count = len(starts)
+        if count == 0:
+            return pa.array([], pa.binary())
+        offsets = np.empty(2 * count, np.int32)
+        offsets[0::2] = starts
+        offsets[1::2] = ends
+        if offsets[0] < 0 or offsets[-1] > len(self.data) or (offsets[1:] < offsets[:-1]).any():
+            # Arrow takes offsets on trust, and would read whatever memory they point to.
+            raise MalformedError("lengths in a message don't fit into it")
+        whole = pa.BinaryArray.from_buffers(
+            pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), self._buffer]
+        )
+        return whole.take(pa.array(np.arange(0, 2 * count - 1, 2, np.int32)))
+
+
+def texts(binary: Any) -> Any:
+    """Byte strings as texts; bytes that are no UTF-8 become replacement characters."""
+    try:
+        return binary.cast(pa.string())
+    except pa.ArrowInvalid:
+        values = [
+            None if value is None else value.decode("utf-8", "replace")
+            for value in binary.to_pylist()
+        ]
+        return pa.array(values, pa.string())
+
+
+def scattered(values: Any, rows: Numbers, count: int) -> Any:
+    """`values` at `rows` of a column of `count` rows that is null elsewhere."""
+    if len(rows) == count:
+        return values
+    places = np.zeros(count, np.int64)
+    places[rows] = np.arange(len(rows))
+    missing = np.ones(count, bool)
+    missing[rows] = False
+    return values.take(pa.array(places, mask=missing))
+
+
+def interned(numbers: Numbers, names: dict[int, str]) -> Any:
+    """The name of each number as a text, null where it has none; few numbers are different."""
+    distinct, places = np.unique(numbers, return_inverse=True)
+    known = pa.array([names.get(int(number)) for number in distinct], pa.string())
+    return known.take(pa.array(places))
+
+
+def flags_set(words: Numbers, flag: int) -> Numbers:
+    """The rows in whose word the flag is set."""
+    return np.flatnonzero(words & flag)
+
+
+def concatenated(parts: list[Any]) -> Any:
+    """One Arrow array of several."""
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def constant(value: object, count: int, kind: Any) -> Any:
+    """A column that has the same value in each row."""
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+def is_all(flags: Any) -> bool:
+    return bool(pc.all(flags).as_py())

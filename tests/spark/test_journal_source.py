@@ -1,0 +1,74 @@
+"""The journal source in Spark, on journals that a real broker writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rhizome.amqp.properties import Properties
+from rhizome.client.blocking import Connection
+from rhizome.testing.processes import BrokerProcess
+from tests.spark.journals import JournalFiles
+
+
+def test_lifecycle_of_messages_is_a_table(spark: Any, own_broker: BrokerProcess) -> None:
+    with Connection(own_broker.url) as connection:
+        channel = connection.channel(confirms=True)
+        channel.declare_queue("orders", durable=True)
+        bodies = [b"order %d" % number for number in range(20)]
+        channel.publish_many(bodies, routing_key="orders", properties=Properties(delivery_mode=2))
+        for _ in range(5):
+            message = channel.get("orders")
+            assert message is not None
+            message.ack()
+    rows = (
+        spark.read.format("rhizome.journal")
+        .option("queue", "orders")
+        .load(str(own_broker.data))
+        .orderBy("segment", "offset", "index")
+        .collect()
+    )
+    enqueued = [row for row in rows if row.event == "enqueued"]
+    assert [row.message.value for row in enqueued] == [b"order %d" % n for n in range(20)]
+    assert {(row.vhost, row.queue, row.message.key) for row in enqueued} == {
+        ("/", "orders", "orders")
+    }
+    settled = [row["index"] for row in rows if row.event == "dequeued"]
+    assert settled == [row["index"] for row in enqueued[:5]]
+
+
+def test_columns_are_chosen_by_the_schema(spark: Any, tmp_path: Path) -> None:
+    store = JournalFiles(tmp_path)
+    for number in range(100):
+        store.message([1], b"%d" % number)
+    store.flush()
+    found = (
+        spark.read.format("rhizome.journal")
+        .schema("index BIGINT, message STRUCT<value BINARY>")
+        .load(str(tmp_path))
+    )
+    assert found.columns == ["index", "message"]
+    assert {(row["index"], bytes(row.message.value)) for row in found.collect()} == {
+        (number + 1, b"%d" % number) for number in range(100)
+    }
+
+
+def test_segments_are_read_in_parallel_each_once(spark: Any, tmp_path: Path) -> None:
+    store = JournalFiles(tmp_path, segment_bytes=4096)
+    for _ in range(500):
+        store.message([1, 2], b"x" * 100)
+    store.flush()
+    found = (
+        spark.read.format("rhizome.journal").option("minPartitions", 5).load(str(tmp_path)).cache()
+    )
+    assert found.rdd.getNumPartitions() >= 5
+    assert found.count() == 1000
+    assert found.select("index", "queue_id").distinct().count() == 1000
+
+
+def test_unknown_option_is_told_by_name(spark: Any, tmp_path: Path) -> None:
+    JournalFiles(tmp_path).flush()
+    with pytest.raises(Exception, match="did you mean 'damage'"):
+        spark.read.format("rhizome.journal").option("demage", "rows").load(str(tmp_path)).count()
