@@ -457,14 +457,15 @@ class Channel:
         self.send(BasicNack(tag, False, False))
 
     def collect_unacked(self, queue: Queue, found: list[Message]) -> None:
-        """Append the messages of ``queue`` that are unacked here."""
+        """Append the messages of ``queue`` that are unacked here, if it is active here, too."""
         if self.unacked.count == 0:
             return
         for tag in self.unacked.tags():
             consumer = self.unacked.consumer(tag)
             message = self.unacked.message(tag)
             if consumer is not None and message is not None and consumer.queue is queue:
-                found.append(message)
+                if consumer.proxy is None:
+                    found.append(message)
 
     # ---- pulls ----------------------------------------------------------------------------------
 

@@ -91,6 +91,13 @@ class Unacked:
         if tag == self.base:
             self._advance()
 
+    def replace(self, tag: i64, message: Message) -> None:
+        """Have another object stand for the message of a tag that is held."""
+        if tag < self.base:
+            self.old[tag] = (message, self.old[tag][1])
+        else:
+            self.messages[tag & self.mask] = message
+
     def lowest(self) -> i64:
         """The lowest tag held; 0 if none."""
         if self.count == 0:

@@ -14,14 +14,15 @@ from mypy_extensions import i64
 from rhizome.amqp.methods import (
     BasicCancel,
     BasicConsumeOk,
+    BasicGet,
     BasicGetEmpty,
     QueueDeclareOk,
     QueueDelete,
     QueuePurgeOk,
 )
 from rhizome.amqp.spec import BASIC, QUEUE
-from rhizome.broker.basic import pull_consumer, show_pulled
-from rhizome.broker.topology import delete_counted
+from rhizome.broker.basic import check_free, get, pull_consumer, show_pulled
+from rhizome.broker.topology import check_deletable, delete_counted
 from rhizome.broker.unacked import ACK
 from rhizome.errors import AmqpError
 
@@ -63,6 +64,11 @@ class Call:
     def answered(self, answer: dict[str, object]) -> None:
         raise NotImplementedError
 
+    def carry_out(self) -> None:
+        """The home is this broker now: do here what was asked for; raises what it is refused
+        with."""
+        raise NotImplementedError
+
     def failed(self, error: AmqpError) -> None:
         if error.class_id == 0:
             error.class_id = self.class_id
@@ -87,6 +93,12 @@ class AttachCall(Call):
         if not self.no_wait:
             self.channel.send(BasicConsumeOk(self.consumer.tag))
 
+    def carry_out(self) -> None:
+        check_free(self.queue, self.consumer.exclusive)
+        self.home.forget(self.consumer)
+        self.consumer.proxy = None
+        self.answered({})
+
     def failed(self, error: AmqpError) -> None:
         self.home.forget(self.consumer)
         self.channel.consumers.pop(self.consumer.tag, None)
@@ -104,6 +116,9 @@ class ReattachCall(Call):
         self.consumer = consumer
 
     def answered(self, answer: dict[str, object]) -> None:
+        pass
+
+    def carry_out(self) -> None:
         pass
 
     def failed(self, error: AmqpError) -> None:
@@ -149,6 +164,9 @@ class GetCall(Call):
         if self.no_ack:
             session.settle(pulled, message, ACK)
 
+    def carry_out(self) -> None:
+        get(self.channel, BasicGet(self.queue.name, self.no_ack))
+
 
 @final
 class CountsCall(Call):
@@ -163,6 +181,9 @@ class CountsCall(Call):
                 )
             )
 
+    def carry_out(self) -> None:
+        self.answered({"ready": self.queue.ready, "consumers": self.queue.consumer_count})
+
 
 @final
 class PurgeCall(Call):
@@ -175,6 +196,9 @@ class PurgeCall(Call):
     def answered(self, answer: dict[str, object]) -> None:
         if not self.no_wait and not self.channel.closing:
             self.channel.send(QueuePurgeOk(number_in(answer, "ready")))
+
+    def carry_out(self) -> None:
+        self.answered({"ready": self.queue.purge()})
 
 
 @final
@@ -194,6 +218,10 @@ class DeleteCall(Call):
             delete_counted(self.channel, self.queue, number_in(answer, "ready"), self.method)
         except AmqpError as error:
             self.failed(error)
+
+    def carry_out(self) -> None:
+        check_deletable(self.queue, self.method.if_unused, self.method.if_empty)
+        self.answered({"ready": self.queue.ready})
 
 
 def number_in(table: dict[str, object], name: str) -> int:

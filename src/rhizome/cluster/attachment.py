@@ -13,6 +13,7 @@ from mypy_extensions import i64
 
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.port import GroupLog
+from rhizome.cluster.grouplog import ReplicatedLog
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
@@ -97,6 +98,8 @@ class Attachment:
     group: i64
     epoch: i64
     log: GroupLog
+    replicated: ReplicatedLog | None
+    origin: i64
     open: bool
     resolved: bool
     last: i64
@@ -113,11 +116,13 @@ class Attachment:
     def __init__(self, group: i64, log: GroupLog) -> None:
         self.group = group
         self.log = log
+        self.origin = 0
         self.close()
 
     def close(self) -> None:
         """The edge has nothing here, and nothing of it is taken, until it attaches (again)."""
         self.epoch = 0
+        self.replicated = None
         self.open = False
         self.resolved = False
         self.last = 0
@@ -131,15 +136,16 @@ class Attachment:
         self.joining = []
         self.waiting = []
 
-    def begin(self, epoch: i64, log: GroupLog, taken: Taken, first: i64) -> None:
+    def begin(self, epoch: i64, log: GroupLog, origin: i64, taken: Taken, first: i64) -> None:
         """The edge attaches. ``first`` is its oldest publish that isn't confirmed: all before it
         were, or were given up."""
         self.close()
         self.epoch = epoch
         self.log = log
+        self.origin = origin
+        self.replicated = log if isinstance(log, ReplicatedLog) else None
         self.taken = taken
-        if taken.last < first - 1:
-            taken.last = first - 1
+        taken.last = max(taken.last, log.origins.get(origin, 0), first - 1)
         taken.confirmed(first - 1)
         self.last = taken.last
         confirms = self.confirms

@@ -125,6 +125,11 @@ class Way(Forward):
             return
         channel = self.channels[at]
         tag: i64 = self.tags[at]
+        message = self.messages[at]
+        if message is not None:
+            # Whoever is home next must not take what the publisher was told is refused.
+            self.messages[at] = None
+            self.pending_bytes -= len(message.content) + MESSAGE_OVERHEAD_BYTES
         if channel is None or tag == 0 or channel.closing or tag in channel.nacked:
             return
         channel.nack(tag)

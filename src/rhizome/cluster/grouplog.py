@@ -58,6 +58,8 @@ class ReplicatedLog(GroupLog):
     shipping: bool
     recorded: i64
     progress: Progress
+    _origin: i64
+    _number: i64
     _first: i64
     _parts: list[bytes]
     _size: i64
@@ -83,6 +85,8 @@ class ReplicatedLog(GroupLog):
         self.shipping = False
         self.recorded = next_index - 1
         self.progress = Progress(next_index - 1)
+        self._origin = 0
+        self._number = 0
         self._first = next_index
         self._parts = []
         self._size = 0
@@ -92,7 +96,22 @@ class ReplicatedLog(GroupLog):
     # ---- records --------------------------------------------------------------------------------
 
     def append(self, message: Message, ids: list[int], durable: bool) -> None:
-        self.append_from(message, ids, durable, 0, 0)
+        origin = self._origin
+        self._origin = 0
+        self.append_from(message, ids, durable, origin, self._number)
+
+    def take_from(self, origin: i64, number: i64) -> None:
+        """What is appended next, if anything is before ``taken``, an edge sent under this number:
+        one record has both (A1)."""
+        self._origin = origin
+        self._number = number
+
+    def taken(self) -> None:
+        """What an edge sent has been dealt with."""
+        if self._origin != 0:
+            origin = self._origin
+            self._origin = 0
+            self.note_number(origin, self._number)
 
     def append_from(
         self, message: Message, ids: list[int], durable: bool, origin: i64, number: i64

@@ -56,6 +56,7 @@ from rhizome.cluster.identity import SECONDARY, Hello
 from rhizome.cluster.interests import NAME_MARK, Interest, Interests, interest_of
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.links import Links
+from rhizome.cluster.moving import Moving
 from rhizome.cluster.neighbour import Neighbour
 from rhizome.cluster.proposals import Proposal, Proposals
 from rhizome.cluster.remote import RemoteGroup
@@ -135,7 +136,9 @@ class Node(Cluster):
         self.observer = observer
         self.settings = settings
         self.first_commands = first_commands
-        self.roles = Roles(broker, recovered)
+        self.edge = Edge(broker)
+        self.tenures = Tenures(broker)
+        self.roles = Roles(broker, Moving(self.edge, self.tenures), recovered)
         self.kept = recovered.queues
         """Of queues without copies, until they are made."""
         self.now_ms = now_ms
@@ -143,8 +146,6 @@ class Node(Cluster):
         self.applied = Applied()
         self.succession = Succession(self, root_settings)
         self.interests = Interests(broker, me.role == SECONDARY)
-        self.edge = Edge(broker)
-        self.tenures = Tenures(broker)
         self.neighbours = {}
         self.proposals = Proposals(me.incarnation)
         self.ready = False
@@ -354,6 +355,7 @@ class Node(Cluster):
         if self.interests.unused:
             drop_unused(self)
         self.edge.end_turn()
+        self.tenures.end_turn()
         for neighbour in self.neighbours.values():
             neighbour.end_turn()
 
@@ -466,16 +468,9 @@ class Node(Cluster):
 
     def _homes_changed(self) -> None:
         for group in self.state.groups.groups.values():
-            remote = self.remote(group.id)
-            if group.home == self.me.name:
-                remote.home_is(None, group.epoch)
-            else:
-                remote.home_is(self.neighbour(group.home) if group.home else None, group.epoch)
-            if group.incarnation == self.me.incarnation:
-                log = self.broker.logs.get(group.id, self.broker.log)
-                self.tenures.begin(group.id, group.epoch, log)
-            else:
-                self.tenures.end(group.id)
+            if not self.roles.is_home(group.id):
+                home = group.home if group.home != self.me.name else ""
+                self.remote(group.id).home_is(self.neighbour(home) if home else None, group.epoch)
 
     def _begin_cluster(self) -> None:
         """At the root: give a new cluster its first settings and definitions."""

@@ -199,16 +199,21 @@ class RemoteGroup(Away):
     # ---- what channels ask for ------------------------------------------------------------------
 
     def consume(self, consumer: Consumer, no_wait: bool) -> None:
+        self.adopt(consumer)
+        self._attach(consumer, AttachCall(self, consumer, no_wait))
+        consumer.channel.connection.suspend()
+
+    def adopt(self, consumer: Consumer) -> None:
+        """A consumer of this broker's applications is to be attached to the home."""
         channel = consumer.channel
         if consumer.no_ack:
             consumer.proxy = self.uncounted_session(channel)
         else:
             consumer.proxy = self.session(channel)
         consumer.number = self.edge.number()
+        consumer.credit = 0
         self.consumers[consumer.number] = consumer
         self.edge.consumers[consumer.number] = consumer
-        self._attach(consumer, AttachCall(self, consumer, no_wait))
-        channel.connection.suspend()
 
     def _attach(self, consumer: Consumer, call: Call) -> None:
         queue = consumer.queue

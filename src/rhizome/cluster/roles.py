@@ -20,6 +20,7 @@ from rhizome.broker.message import Message
 from rhizome.cluster.copies.copy import Copy
 from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.identity import Hello
+from rhizome.cluster.moving import Moving, queues_of
 from rhizome.cluster.placement import Group
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.recovery import Recovered, RecoveredQueue
@@ -43,8 +44,9 @@ class Roles:
     """Invariant: ``homes`` has the groups whose log is in ``broker.logs``; a group is never both in
     ``homes`` and in ``copies``."""
 
-    def __init__(self, broker: Broker, recovered: Recovered) -> None:
+    def __init__(self, broker: Broker, moving: Moving, recovered: Recovered) -> None:
         self.broker = broker
+        self.moving = moving
         self.homes: dict[int, Home] = {}
         self.copies: dict[int, Copy] = {}
         journal, spill = broker.pager.journal, broker.pager.spill
@@ -92,6 +94,7 @@ class Roles:
             # It was deleted while this broker did not follow (H13).
             log.drop(queue_id)
         copy.discard()
+        self.moving.come_home(group.id, group.epoch, log)
         broker.delayed.recover()
         return home
 
@@ -126,13 +129,15 @@ class Roles:
         copy.disk = log.disk()
         copy.whole = False
         self._close_waiting(log)
-        for queue in list(broker.shared.values()):
-            if queue.definition.group == group_id:
-                queue.write_settled()
-                copy.adopt(self._kept(queue))
-                broker.delayed.let_go(queue)
-                queue.drop_ready()
-                queue.use_log(broker.log)
+        queues = queues_of(broker, group_id)
+        for queue in queues:
+            queue.write_settled()
+            copy.adopt(self._kept(queue))
+        self.moving.leave_home(group_id)
+        for queue in queues:
+            broker.delayed.let_go(queue)
+            queue.drop_ready()
+            queue.use_log(broker.log)
         del broker.logs[group_id]
 
     def _kept(self, queue: Queue) -> RecoveredQueue:

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 class Leg:
     """Where a slot leads within one group, or among private queues.
 
-    Invariant: ``queues`` and ``parts`` are those of topology epoch ``epoch``.
+    Invariant: ``queues`` and ``parts`` are those of topology epoch ``epoch``; a leg that is plain
+    has at most one part, since the queues of a group share a log, and private ones do.
     """
 
     attached: Attachment
@@ -224,28 +225,40 @@ class Taking:
 
     def _take(self, slot: Slot, leg: Leg, message: Message, number: i64, flags: i64) -> bool:
         """Whether there was a queue for the message, be it one that refused it."""
-        confirms = leg.attached.confirms
+        attached = leg.attached
+        log = attached.replicated
         vhost = self.broker.state.vhosts.get(slot.vhost)
-        if vhost is None:
-            return False
-        if leg.epoch != vhost.router.epoch:
+        if vhost is not None and leg.epoch != vhost.router.epoch:
             self._resolve(slot, leg, vhost.router)
+        if vhost is None or not leg.plain or flags & FLAG_SEQUENCE != 0:
+            if log is not None:
+                log.take_from(attached.origin, number)
+            taken = vhost is not None and self._steered(slot, leg, message, number, flags)
+            if log is not None:
+                log.taken()
+            return taken
+        if len(leg.parts) == 0:
+            if log is not None:
+                log.note_number(attached.origin, number)
+            return False
+        part = leg.parts[0]
+        if log is not None:
+            log.append_from(message, part.ids, part.durable, attached.origin, number)
+        else:
+            part.log.append(message, part.ids, part.durable)
+        for queue in part.queues:
+            queue.push(message)
+        need_for(attached.confirms, part.log, message)
+        return True
+
+    def _steered(self, slot: Slot, leg: Leg, message: Message, number: i64, flags: i64) -> bool:
+        """Take a message, or a leg, that isn't plain."""
         if leg.is_reply:
             return self.broker.replies.deliver(message)
-        if not leg.plain or flags & FLAG_SEQUENCE != 0:
-            if flags & FLAG_IDENTITY != 0:
-                message.identity = identity_of(message.content, flags & FLAG_SEQUENCE != 0)
-            return self._enqueue(slot, leg, message, vhost.router, number)
-        is_first = True
-        for part in leg.parts:
-            if not is_first:
-                message = copy_of(message)
-            is_first = False
-            part.log.append(message, part.ids, part.durable)
-            for queue in part.queues:
-                queue.push(message)
-            need_for(confirms, part.log, message)
-        return len(leg.queues) > 0
+        if flags & FLAG_IDENTITY != 0:
+            message.identity = identity_of(message.content, flags & FLAG_SEQUENCE != 0)
+        router = self.broker.state.vhosts[slot.vhost].router
+        return self._enqueue(slot, leg, message, router, number)
 
     def _enqueue(self, slot: Slot, leg: Leg, message: Message, router: Router, number: i64) -> bool:
         queues = leg.queues
@@ -282,6 +295,7 @@ class Taking:
         leg.delayed = len(queues) == 1 and queues[0].name == DELAYED_QUEUE
         leg.delayed = leg.delayed and slot.route.exchange != ""
         leg.plain = not leg.by_headers and not leg.is_reply and not leg.delayed
+        leg.plain = leg.plain and len(leg.parts) <= 1
         for queue in queues:
             overflow = queue.bounded and queue.options.overflow != "drop-head"
             if queue.options.dedup is not None or overflow:
@@ -313,6 +327,8 @@ class Taking:
         if attached is None or not attached.takes(number):
             return
         begin_all(self.broker, 0)
+        if attached.replicated is not None:
+            attached.replicated.note_number(attached.origin, number)
         while len(self.broker.dead_letters) > 0:
             self.broker.send_dead_letters()
         self.broker.write_settled()

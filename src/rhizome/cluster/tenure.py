@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from rhizome.broker.claiming import claim
 from rhizome.broker.message import Message
@@ -107,6 +107,27 @@ class Parked:
         self.abandoned = []
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class OwnEdge:
+    """This broker's own applications, where what edges present is resolved (`moving.py`)."""
+
+    def flush(self) -> None:
+        """Collect what was settled."""
+        raise NotImplementedError
+
+    def settle(self, kind: i64) -> None:
+        raise NotImplementedError
+
+    def hold(self) -> None:
+        raise NotImplementedError
+
+    def join(self) -> None:
+        raise NotImplementedError
+
+    def end_turn(self) -> None:
+        raise NotImplementedError
+
+
 @final
 class Tenure:
     """This broker as the home of one group, in one epoch (G1).
@@ -120,6 +141,7 @@ class Tenure:
     epoch: i64
     log: GroupLog
     recovering: bool
+    own: OwnEdge | None
     attachments: dict[str, Attachment]
     servings: dict[str, Serving]
     parked: dict[str, Parked]
@@ -131,6 +153,7 @@ class Tenure:
         self.epoch = epoch
         self.log = log
         self.recovering = False
+        self.own = None
         self.attachments = {}
         self.servings = {}
         self.parked = {}
@@ -145,7 +168,7 @@ class Tenure:
         if taken is None:
             taken = Taken()
             self.taken[incarnation] = taken
-        attached.begin(self.epoch, self.log, taken, first)
+        attached.begin(self.epoch, self.log, int(incarnation, 16), taken, first)
         parked = self.parked.get(name)
         if parked is not None and parked.incarnation != incarnation:
             del self.parked[name]
@@ -157,7 +180,7 @@ class Tenure:
         """An edge has presented everything: from now on it is attached."""
         self.attachments[name].open = True
         if not self.recovering:
-            self.resolve([name])
+            self.resolve([name], None)
 
     def attached(self) -> list[str]:
         """The edges that are attached."""
@@ -198,15 +221,21 @@ class Tenure:
     def resolve_all(self) -> None:
         """Everybody who may hold something of this group is attached, or won't be waited for."""
         self.recovering = False
-        self.resolve(self.attached())
+        self.resolve(self.attached(), self.own)
 
-    def resolve(self, names: list[str]) -> None:
+    def resolve(self, names: list[str], own: OwnEdge | None) -> None:
         """Compare what these edges have presented with what the queues have (A2)."""
-        for kind in (ACK, REJECT):
-            self._settle(names, kind)
+        if own is not None:
+            own.flush()
+        self._settle(names, own, ACK)
+        self._settle(names, own, REJECT)
         for name in names:
             self._hold(name)
-        self._settle(names, REQUEUE)
+        if own is not None:
+            own.hold()
+        self._settle(names, own, REQUEUE)
+        if own is not None:
+            own.join()
         for name in names:
             attached = self.attachments[name]
             attached.held = []
@@ -217,7 +246,9 @@ class Tenure:
             if parked is not None:
                 parked.give_back(False)
 
-    def _settle(self, names: list[str], kind: i64) -> None:
+    def _settle(self, names: list[str], own: OwnEdge | None, kind: i64) -> None:
+        if own is not None:
+            own.settle(kind)
         for name in names:
             for settled in self.attachments[name].settled:
                 if settled.kind == kind:
@@ -308,6 +339,11 @@ class Tenures:
     def tick(self, now_ms: i64) -> None:
         for tenure in self.tenures.values():
             tenure.tick(now_ms)
+
+    def end_turn(self) -> None:
+        for tenure in self.tenures.values():
+            if tenure.own is not None:
+                tenure.own.end_turn()
 
     def incarnation_gone(self, incarnation: str) -> None:
         for tenure in self.tenures.values():

@@ -1,0 +1,265 @@
+"""Moving: the home of a group comes to this broker, or leaves it, while applications go on.
+
+This broker is an edge of every group, also of those that it is home of; then its applications' part
+in them is simply local. When that changes, nothing that they have under way is lost or doubled:
+
+- ``come_home``: what was published to the group and isn't confirmed goes into the log here, as far
+  as it isn't there already (A1), and what waits for an answer is answered here. Then, when the
+  tenure is resolved, consumers become local, with what they hold (A2).
+- ``leave_home``: local consumers become proxied ones, with what they hold, and are presented to the
+  new home like those of any edge.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from mypy_extensions import i64
+
+from rhizome.broker.claiming import claim
+from rhizome.broker.delayed import DELAYED_QUEUE, delay_of
+from rhizome.broker.livemessages import unacked_messages
+from rhizome.broker.message import Message, copy_of
+from rhizome.broker.publishing import enqueue
+from rhizome.broker.queue import Queue
+from rhizome.cluster.asking import ReattachCall
+from rhizome.cluster.attachment import Attachment, Taken
+from rhizome.cluster.session import Session
+from rhizome.cluster.tenure import OwnEdge, Tenure, Tenures, settle_claimed
+from rhizome.errors import AmqpError
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.consumer import Consumer
+    from rhizome.cluster.edge import Edge
+    from rhizome.cluster.grouplog import ReplicatedLog
+    from rhizome.cluster.remote import RemoteGroup
+
+
+@final
+class Moving:
+    """Moves what the applications of this broker have with a group."""
+
+    edge: Edge
+    tenures: Tenures
+
+    def __init__(self, edge: Edge, tenures: Tenures) -> None:
+        self.edge = edge
+        self.tenures = tenures
+
+    def come_home(self, group: i64, epoch: i64, log: ReplicatedLog) -> None:
+        """A group is at home here from now on, and its queues are active."""
+        remote = self.edge.group(group)
+        remote.home_is(None, epoch)
+        tenure = self.tenures.begin(group, epoch, log)
+        tenure.recovering = log.recovering
+        own = Homecoming(remote, tenure)
+        tenure.own = own
+        own.take_publishes()
+        own.answer_calls()
+        if not tenure.recovering:
+            tenure.resolve_all()
+
+    def leave_home(self, group: i64) -> None:
+        """A group that was at home here no longer is. Its queues let go of what is unacked; what is
+        ready whoever calls this takes away."""
+        broker = self.edge.broker
+        remote = self.edge.group(group)
+        queues = queues_of(broker, group)
+        for queue in queues:
+            for message in unacked_messages(queue):
+                broker.pager.release(queue, message)
+            queue.unacked = 0
+            queue.durable_bytes = 0
+            queue.counts = {}
+        self.tenures.end(group)
+        for queue in queues:
+            for consumer in queue.consumers():
+                if consumer.proxy is None:
+                    remote.adopt(consumer)
+        for connection in broker.connections.values():
+            for channel in connection.channels.values():
+                _leave_with(remote, channel)
+
+
+def _leave_with(remote: RemoteGroup, channel: Channel) -> None:
+    """What a channel holds of the group it holds through a session from now on."""
+    for pulled in channel.pulls.values():
+        if pulled.queue.definition.group == remote.group and pulled.proxy is None:
+            pulled.proxy = remote.session(channel)
+    for tag in channel.unacked.tags():
+        consumer = channel.unacked.consumer(tag)
+        message = channel.unacked.message(tag)
+        assert consumer is not None
+        assert message is not None
+        if consumer.queue.definition.group == remote.group:
+            if consumer.proxy is None:
+                consumer.proxy = remote.session(channel)
+            # Its record and its place in memory are the queue's, and go with it.
+            channel.unacked.replace(tag, shown_copy(message))
+
+
+def shown_copy(message: Message) -> Message:
+    """A message as an edge has it that only shows it."""
+    shown = Message(message.route, message.content, message.channel, message.frame_bytes_max)
+    shown.index = message.index
+    return shown
+
+
+def queues_of(broker: Broker, group: i64) -> list[Queue]:
+    return [queue for queue in broker.shared.values() if queue.definition.group == group]
+
+
+@final
+class Homecoming(OwnEdge):
+    """What the applications of this broker had under way with a group that comes home.
+
+    It takes part in what the new home resolves as if it were attached from elsewhere; ``attached``
+    is only for its publishes.
+    """
+
+    remote: RemoteGroup
+    broker: Broker
+    tenure: Tenure
+    attached: Attachment
+
+    def __init__(self, remote: RemoteGroup, tenure: Tenure) -> None:
+        super().__init__()
+        self.remote = remote
+        self.broker = remote.broker
+        self.tenure = tenure
+        self.attached = Attachment(remote.group, tenure.log)
+        origin = int(self.broker.incarnation, 16)
+        self.attached.begin(tenure.epoch, tenure.log, origin, Taken(), remote.way.first)
+        self.attached.open = True
+
+    # ---- publishes and calls --------------------------------------------------------------------
+
+    def take_publishes(self) -> None:
+        """Append what no home has taken yet, in its order."""
+        way = self.remote.way
+        log = self.attached.replicated
+        first = way.first
+        for at, message in enumerate(list(way.messages)):
+            number = first + at
+            if self.attached.takes(number):
+                if log is not None:
+                    log.take_from(self.attached.origin, number)
+                if message is not None and message is not way.nothing:
+                    self._take(number, message, way.targets[at].queue_ids)
+                if log is not None:
+                    log.taken()
+
+    def _take(self, number: i64, sent: Message, queue_ids: list[int]) -> None:
+        queues: list[Queue] = []
+        for queue_id in queue_ids:
+            queue = self.broker.shared.get(queue_id)
+            if queue is not None and queue.away is None:
+                queues.append(queue)
+        message = copy_of(sent)
+        confirms = self.attached.confirms
+        if len(queues) == 1 and queues[0].name == DELAYED_QUEUE and message.route.exchange != "":
+            self.broker.delayed.hold(queues[0], message, delay_of(message), confirms)
+        elif not enqueue(self.broker, message, queues, confirms):
+            self.remote.way.refuse(number)
+        message.identity = None
+
+    def answer_calls(self) -> None:
+        """Carry out here what the home was to be asked."""
+        calls = self.remote.calls
+        self.remote.calls = {}
+        for call in calls.values():
+            if isinstance(call, ReattachCall):
+                continue
+            if not call.channel.closing:
+                try:
+                    call.carry_out()
+                except AmqpError as error:
+                    call.failed(error)
+            call.channel.connection.resume()
+
+    def end_turn(self) -> None:
+        """Confirm what is safe, once what was settled is in the log, too."""
+        self.attached.close_turn()
+        if self.tenure.recovering or not self.broker.may_deliver:
+            return
+        confirms = self.attached.confirms
+        number = confirms.ready()
+        if number > 0:
+            confirms.sent = number
+            self.remote.way.confirm(number)
+            self.broker.committed()
+
+    # ---- what is resolved -----------------------------------------------------------------------
+
+    def flush(self) -> None:
+        for session in self._sessions():
+            session.flush(None)
+        self.remote.touched = []
+
+    def settle(self, kind: i64) -> None:
+        for settled in self.remote.kept:
+            if settled.kind != kind:
+                continue
+            for queue_id, indexes in settled.by_queue.items():
+                queue = self.broker.shared.get(queue_id)
+                if queue is not None and queue.away is None:
+                    _settle_all(queue, indexes, kind)
+
+    def hold(self) -> None:
+        for session in self._sessions():
+            self._hold(session)
+
+    def _hold(self, session: Session) -> None:
+        channel = session.channel
+        unacked = channel.unacked
+        for tag in unacked.tags():
+            consumer = unacked.consumer(tag)
+            shown = unacked.message(tag)
+            assert consumer is not None
+            assert shown is not None
+            if consumer.proxy is not session:
+                continue
+            queue = consumer.queue
+            message = claim(queue, shown.index) if not queue.deleted else None
+            if message is not None:
+                unacked.replace(tag, message)
+            else:
+                unacked.forget(tag)
+                consumer.unacked -= 1
+                channel.forgive(tag)
+
+    def join(self) -> None:
+        """Everything that applications here have of the group is local from now on."""
+        for session in self._sessions():
+            channel = session.channel
+            for tag in channel.unacked.tags():
+                _make_local(channel.unacked.consumer(tag), session)
+            for pulled in channel.pulls.values():
+                _make_local(pulled, session)
+            for consumer in channel.consumers.values():
+                _make_local(consumer, session)
+        for consumer in list(self.remote.consumers.values()):
+            self.remote.forget(consumer)
+        self.remote.sessions = {}
+        self.remote.uncounted = {}
+        self.remote.kept = []
+        self.attached.settled_up_to(self.attached.settles.published + 1)
+
+    def _sessions(self) -> list[Session]:
+        return [*self.remote.sessions.values(), *self.remote.uncounted.values()]
+
+
+def _settle_all(queue: Queue, indexes: list[int], kind: i64) -> None:
+    for index in indexes:
+        message = claim(queue, index)
+        if message is not None:
+            settle_claimed(queue, message, kind, True)
+
+
+def _make_local(consumer: Consumer | None, session: Session) -> None:
+    if consumer is not None and consumer.proxy is session:
+        consumer.proxy = None
+        consumer.number = 0
+        consumer.credit = 0
