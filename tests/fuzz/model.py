@@ -15,7 +15,10 @@ NO_LIMIT = 1 << 60
 
 @dataclass
 class Entry:
-    """A message in one queue; `seq` is its place there. `deaths` as in x-death, latest first."""
+    """A message in one queue; `seq` is its place there. `deaths` as in x-death, latest first.
+
+    `handed`: somebody got it who has to ack it; `shown`: the broker knows that after a crash.
+    """
 
     seq: int
     body: bytes
@@ -24,6 +27,8 @@ class Entry:
     expiration_ms: int | None
     arrived_ms: int
     count: int = 0
+    handed: bool = False
+    shown: bool = False
     deaths: list[tuple[str, str, int]] = field(default_factory=list)
 
 
@@ -229,6 +234,7 @@ class Model:
         if target is None or _went_round(deaths, target.shape.name):
             return
         letter = replace(entry, expiration_ms=None, arrived_ms=self.now_ms, count=0, deaths=deaths)
+        letter.handed = letter.shown = False
         self._enqueue(letter, [target])
 
     # --- settling

@@ -25,6 +25,7 @@ from rhizome.broker.message import Message
 from rhizome.broker.port import EVERYTHING
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE
+from rhizome.broker.showing import was_delivered
 from rhizome.broker.unacked import REQUEUE
 from rhizome.broker.words import queue_resource
 from rhizome.errors import AccessRefused, NotAllowed, NotImplementedFault, PreconditionFailed
@@ -159,13 +160,15 @@ def pull(queue: Queue) -> Message | None:
 
 
 def _send_pulled(channel: Channel, queue: Queue, message: Message, no_ack: bool) -> None:
-    redelivered = message.index in queue.counts
+    redelivered = was_delivered(queue, message)
     if redelivered:
         queue.redelivered += 1
         message = channel.connection.broker.with_delivery_count(queue, message)
     queue.delivered += 1
     if not no_ack:
         queue.unacked += 1
+        if queue.durable_bytes > 0:
+            queue.broker.showing.note(queue, message)
     show_pulled(channel, queue, message, no_ack, redelivered, queue.ready)
     if no_ack:
         queue.forget(message)

@@ -57,6 +57,7 @@ from rhizome.broker.publishing import Publication, place
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE, Replies
 from rhizome.broker.routing.destination import Destination
+from rhizome.broker.showing import Showing
 from rhizome.broker.stages import CLOSED, RUNNING
 from rhizome.broker.state import State
 from rhizome.broker.steering import Steering
@@ -92,6 +93,7 @@ class Broker:
     log: GroupLog
     logs: dict[int, GroupLog]
     pager: Pager
+    showing: Showing
     cluster: Cluster
     authenticator: Authenticator
     access_epoch: AccessEpoch
@@ -145,6 +147,7 @@ class Broker:
         self.logs = {int(log.group): log}
         self.published = 0
         self.pager = pager
+        self.showing = Showing(pager.journal)
         self.cluster = Cluster()
         self.authenticator = authenticator
         self.access_epoch = access_epoch
@@ -464,9 +467,9 @@ class Broker:
 
     def with_delivery_count(self, queue: Queue, message: Message) -> Message:
         """The message as a quorum queue delivers it again, with its x-delivery-count."""
-        if queue.options.queue_type != "quorum":
-            return message
         count = queue.counts.get(message.index, 0)
+        if queue.options.queue_type != "quorum" or count == 0:
+            return message
         content = with_header(message.content, b"x-delivery-count", count)
         shown = Message(message.route, content, message.channel, largest_frame(content))
         shown.index = message.index
@@ -488,6 +491,7 @@ class Broker:
 
     def tick(self, now_ms: i64) -> None:
         self.timers.tick(now_ms)
+        self.showing.tick(now_ms)
         for queue in list(self.congested):
             queue.pacing.judge(now_ms)
 
@@ -502,6 +506,8 @@ class Broker:
             if len(self.dead_letters) > 0:
                 self.send_dead_letters()
         self.write_settled()
+        if len(self.showing.queues) > 0:
+            self.showing.write(turn.now_ms)
         if len(turn.channels) > 0:
             channels = turn.channels
             turn.channels = []

@@ -24,6 +24,11 @@ RING_SLOTS_MIN: Final = 16
 
 @final
 class Lane:
+    """``shown``: up to which index its messages were delivered, if that matters after a crash;
+    ``noted``: up to which a record says so; ``before``: up to which they were when the broker
+    started.
+    """
+
     slots: list[Message | None]
     head: i64
     tail: i64
@@ -34,6 +39,9 @@ class Lane:
     paged_count: i64
     fresh_index: i64
     fresh_until_ms: i64
+    shown: i64
+    noted: i64
+    before: i64
 
     def __init__(self) -> None:
         self.slots = [None] * RING_SLOTS_MIN
@@ -47,6 +55,9 @@ class Lane:
         # The head that was last seen not to have expired, and how long it will not.
         self.fresh_index = -1
         self.fresh_until_ms = 0
+        self.shown = -1
+        self.noted = -1
+        self.before = -1
 
     def ready(self) -> i64:
         return self.tail - self.head + len(self.returned) + self.paged_count

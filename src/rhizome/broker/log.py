@@ -11,7 +11,7 @@ from mypy_extensions import i64
 from rhizome.broker.message import Message
 from rhizome.broker.port import GroupLog
 from rhizome.journal.journal import Journal
-from rhizome.journal.records import enqueue_record
+from rhizome.journal.records import enqueue_record, shown_record
 
 LOCAL_GROUP: Final = 0
 """Of queues without copies: private ones, and all of a lone broker."""
@@ -120,6 +120,10 @@ class JournalLog(GroupLog):
     def requeue(self, queue_id: i64, index: i64, count: i64, durable: bool) -> None:
         self.journal.requeue(LOCAL_GROUP, self.epoch, queue_id, index, count)
         self.unmarked = True
+
+    def shown(self, queue_id: i64, priority: i64, message_index: i64) -> None:
+        record = shown_record(LOCAL_GROUP, self.epoch, 0, queue_id, priority, message_index)
+        self.journal.append_raw(record, 0)
 
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
         self.journal.purge(LOCAL_GROUP, self.epoch, queue_id, up_to_index)

@@ -93,6 +93,10 @@ class GroupLog:
     def requeue(self, queue_id: i64, index: i64, count: i64, durable: bool) -> None:
         raise NotImplementedError
 
+    def shown(self, queue_id: i64, priority: i64, message_index: i64) -> None:
+        """The messages of a priority were delivered up to an index; nobody waits for this."""
+        raise NotImplementedError
+
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
         raise NotImplementedError
 

@@ -28,8 +28,7 @@ from rhizome.broker.message import NO_EXPIRATION, Message, body_bytes
 from rhizome.broker.pacing import CONGESTED_BYTES, Pacing
 from rhizome.broker.port import EVERYTHING, Away, GroupLog
 from rhizome.broker.routing.destination import Destination
-from rhizome.journal.index import PagedIndex
-from rhizome.journal.scan import merged
+from rhizome.broker.showing import was_delivered
 from rhizome.journal.seen import Seen
 
 if TYPE_CHECKING:
@@ -87,6 +86,8 @@ class Queue(Destination):
     settled_marked: bool
     settled: list[int]
     settled_durable: bool
+    shown_marked: bool
+    shown_before: i64
     last_values: LastValues | None
     seen: Seen | None
     last_used_ms: i64
@@ -129,6 +130,8 @@ class Queue(Destination):
         self.settled_marked = False
         self.settled = []
         self.settled_durable = False
+        self.shown_marked = False
+        self.shown_before = -1
         self.last_values = None
         self.seen = None
         self.last_used_ms = broker.turn.now_ms
@@ -228,7 +231,7 @@ class Queue(Destination):
             self.broker.timers.watch(self)
         if self.last_values is not None:
             self._supersede(message)
-        self.broker.pager.admit(self, self._lane_of(message), message)
+        self.broker.pager.admit(self, self.lane_of(message), message)
         self._count(message)
         if not self.marked:
             self.touch()
@@ -258,7 +261,7 @@ class Queue(Destination):
             self.unacked -= 1
             self.forget(gone)
 
-    def _lane_of(self, message: Message) -> Lane:
+    def lane_of(self, message: Message) -> Lane:
         if self.single:
             return self.lane
         top: i64 = len(self.lanes) - 1
@@ -344,6 +347,7 @@ class Queue(Destination):
         self.marked = False
         if self.ready > 0 and self.consumer_count > 0 and self.broker.may_deliver:
             delivered: i64 = 0
+            last: Message | None = None
             limited = self.log.visible < EVERYTHING
             while self.ready > 0:
                 if limited and not self.may_show_first():
@@ -356,7 +360,10 @@ class Queue(Destination):
                     break
                 self._deliver(consumer, message)
                 delivered += 1
+                last = message
             self.delivered += delivered
+            if last is not None and self.durable_bytes > 0:
+                self.broker.showing.note(self, last)
         if self.bounded and self.options.overflow == "drop-head":
             self._drop_beyond()
         if self.pacing.congested or self.ready_bytes > CONGESTED_BYTES:
@@ -371,7 +378,7 @@ class Queue(Destination):
         return False
 
     def _deliver(self, consumer: Consumer, message: Message) -> None:
-        redelivered = len(self.counts) > 0 and message.index in self.counts
+        redelivered = was_delivered(self, message)
         if redelivered:
             self.redelivered += 1
             message = self.broker.with_delivery_count(self, message)
@@ -381,6 +388,8 @@ class Queue(Destination):
             self.forget(message)
         else:
             self.unacked += 1
+            if not self.single and self.durable_bytes > 0:
+                self.broker.showing.note(self, message)
 
     def _next_consumer(self) -> Consumer | None:
         active = self.active
@@ -440,7 +449,7 @@ class Queue(Destination):
         if self.last_values is not None and not self.last_values.put_back(message):
             self.forget(message)
             return
-        self._lane_of(message).put_back(message)
+        self.lane_of(message).put_back(message)
         self._count(message)
         if self.bounded:
             self._enforce_bounds()
@@ -508,44 +517,6 @@ class Queue(Destination):
         self.ready = 0
         self.ready_bytes = 0
         self.body_bytes = 0
-
-    def restore(
-        self, levels: dict[int, PagedIndex], counts: dict[int, int], size: i64, seen: Seen | None
-    ) -> None:
-        """Take over what a restart found on disk."""
-        self.seen = seen
-        top: i64 = len(self.lanes) - 1
-        for priority in sorted(levels):
-            lane = self.lanes[priority if priority < top else top]
-            paged = levels[priority]
-            if lane.paged_count > 0:
-                paged = merged([lane.paged, paged])
-            lane.paged = paged
-            lane.paged_count = len(paged)
-        self.ready = 0
-        for lane in self.lanes:
-            self.ready += lane.paged_count
-        self.ready_bytes = size
-        self.durable_bytes = size
-        self.counts = counts
-        if self.bounded:
-            self.body_bytes = ready_body_bytes(self)
-            # What clients held is ready again and may be too much. An isolated broker touches its
-            # queues when it no longer is.
-            if self.ready > 0 and not self.marked and self.broker.may_deliver:
-                self.touch()
-        self.may_expire = True
-        self.broker.timers.watch(self)
-        if self.last_values is not None:
-            self._recall_values(self.last_values)
-
-    def _recall_values(self, last_values: LastValues) -> None:
-        """Have everything in memory, as always in such a queue, and know what is there by key."""
-        for lane in self.lanes:
-            while lane.paged_count > 0 and self.broker.pager.fill(self, lane):
-                pass
-            for message in lane.resident():
-                last_values.put(message)
 
     # ---- consumers ------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from rhizome.journal.records import (
     number_record,
     purge_record,
     requeue_record,
+    shown_record,
     tx_record,
 )
 
@@ -176,6 +177,14 @@ class ReplicatedLog(GroupLog):
             requeue_record(self.group, self.epoch, self.next_index, queue_id, index, count, flags),
             durable,
         )
+
+    def shown(self, queue_id: i64, priority: i64, message_index: i64) -> None:
+        """In this broker's journal and in the memory of the others: worth no sync anywhere."""
+        record = shown_record(
+            self.group, self.epoch, self.next_index, queue_id, priority, message_index
+        )
+        self.journal.append_raw(record, 0)
+        self._ship(record, False)
 
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
         self._put(

@@ -24,6 +24,7 @@ from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue
 from rhizome.broker.delayed import DELAYED_QUEUE
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.port import Away, Cluster, Waiter
+from rhizome.broker.restoring import restore_queue
 from rhizome.broker.routing.kinds import DELAYED_KIND
 from rhizome.cluster.admission import Admission, AdmissionRules
 from rhizome.cluster.commands import PutSettings, RegisterBroker, RetireBroker
@@ -192,8 +193,7 @@ class Node(Cluster):
         queue.away = self._away(queue)
         found = self.kept.pop(queue.definition.id, None)
         if found is not None:
-            levels = {0: found.in_order()} if queue.single else found.levels
-            queue.restore(levels, found.delivery_counts, found.content_bytes, found.seen)
+            restore_queue(queue, found)
 
     def _drop_orphans(self) -> None:
         """Messages of queues that were deleted while this broker was away (H13)."""

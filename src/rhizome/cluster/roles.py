@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from rhizome.broker.livemessages import unacked_messages
 from rhizome.broker.log import LOCAL_GROUP
 from rhizome.broker.message import Message
+from rhizome.broker.restoring import restore_queue
+from rhizome.broker.showing import shown_of
 from rhizome.cluster.copies.copy import Copy
 from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.identity import Hello
@@ -103,8 +105,7 @@ class Roles:
         queue.away = None
         found = copy.recovered(queue.id)
         if found is not None:
-            levels = {0: found.in_order()} if queue.single else found.levels
-            queue.restore(levels, found.delivery_counts, found.content_bytes, found.seen)
+            restore_queue(queue, found)
 
     def copy_of(self, group: int) -> Copy:
         copy = self.copies.get(group)
@@ -158,8 +159,9 @@ class Roles:
             messages.sort(key=lambda each: each.index)
             parts[priority].append(self._resident(queue, messages))
         levels = {priority: merged(indexes) for priority, indexes in parts.items()}
+        group, counts = int(queue.log.group), dict(queue.counts)
         return RecoveredQueue(
-            int(queue.id), int(queue.log.group), levels, dict(queue.counts), size, queue.seen
+            int(queue.id), group, levels, counts, size, queue.seen, shown_of(queue)
         )
 
     def _resident(self, queue: Queue, messages: list[Message]) -> PagedIndex:

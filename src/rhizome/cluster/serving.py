@@ -21,6 +21,7 @@ from rhizome.broker.consumer import Consumer
 from rhizome.broker.message import Message
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.port import Carrier
+from rhizome.broker.showing import was_delivered
 from rhizome.broker.topology import check_deletable
 from rhizome.cluster.attachment import Attachment, HeldRange, SettledRange, WaitingFrame
 from rhizome.cluster.calls import (
@@ -422,12 +423,14 @@ class Serving(Carrier):
             else:
                 self._answer(table, {})
             return
-        redelivered = message.index in queue.counts
+        redelivered = was_delivered(queue, message)
         if redelivered:
             queue.redelivered += 1
             message = self.broker.with_delivery_count(queue, message)
         queue.delivered += 1
         queue.unacked += 1
+        if queue.durable_bytes > 0:
+            self.broker.showing.note(queue, message)
         channel = self.channel(attached, _int(table, "session"))
         tag = channel.hold(message, pull_consumer(channel, queue))
         self._answer(

@@ -26,6 +26,7 @@ from rhizome.broker.lone import LoneCluster
 from rhizome.broker.observer import Observer
 from rhizome.broker.pager import Pager, SegmentReader
 from rhizome.broker.queue import Queue
+from rhizome.broker.restoring import restore_queue
 from rhizome.broker.state import State
 from rhizome.journal.recovery import Recovered
 from rhizome.journal.store import Store
@@ -151,8 +152,7 @@ def _restore_messages(broker: Broker, recovered: Recovered) -> None:
                 broker.pager.release_paged(level)
             broker.log.drop(queue_id)
         else:
-            levels = {0: found.in_order()} if queue.single else found.levels
-            queue.restore(levels, found.delivery_counts, found.content_bytes, found.seen)
+            restore_queue(queue, found)
 
 
 # ---- definitions of a new store -----------------------------------------------------------------

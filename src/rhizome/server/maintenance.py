@@ -9,6 +9,7 @@ from rhizome.broker.broker import Broker
 from rhizome.broker.livemessages import journaled_indexes, resident_in, unacked_indexes
 from rhizome.broker.message import Message
 from rhizome.broker.queue import Queue
+from rhizome.broker.showing import shown_of
 from rhizome.journal import compaction
 from rhizome.journal.checkpoint import CheckpointBuilder
 from rhizome.journal.errors import CorruptRecord
@@ -113,7 +114,8 @@ class Maintenance:
         for queue in recorded_queues(self.broker):
             group = int(queue.log.group)
             size = int(queue.durable_bytes)
-            builder.queue(queue.id, group, size, dict(queue.counts), queue.seen)
+            counts = dict(queue.counts)
+            builder.queue(queue.id, group, size, counts, queue.seen, shown_of(queue))
             for priority, index in journaled_indexes(queue, unacked):
                 builder.entries(priority, index)
         self.broker.cluster.write_checkpoint(builder)

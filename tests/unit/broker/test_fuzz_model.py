@@ -16,6 +16,8 @@ from rhizome.amqp import methods as m
 from rhizome.amqp.frames import body_of, header_payload_of
 from rhizome.amqp.properties import Properties, decode_properties
 from rhizome.broker.browsing import COUNT_MAX, Browsed, browse
+from rhizome.broker.queue import Queue
+from rhizome.broker.showing import was_delivered
 from rhizome.journal.files import MemoryFiles
 from rhizome.testing.core import Content, Core, CoreClient, Event, make_core
 from tests.fuzz.model import (
@@ -214,13 +216,15 @@ class Histories(RuleBasedStateMachine):
         if no_ack:
             return
         queue.unacked.append(entry)
+        entry.handed = True
         channel.held[channel.tag] = (entry, queue, consumer)
         if consumer is not None:
             consumer.unacked += 1
 
     def check_content(self, content: Content, entry: Entry) -> None:
         assert content.body == entry.body
-        assert content.redelivered == (entry.count > 0), "the redelivered flag is wrong"
+        expected = entry.count > 0 or entry.shown
+        assert content.redelivered == expected, "the redelivered flag is wrong"
         deaths = content.headers.get("x-death", [])
         assert isinstance(deaths, list)
         shown = [(death["queue"], death["reason"], death["count"]) for death in deaths]
@@ -543,8 +547,9 @@ class Histories(RuleBasedStateMachine):
         files.cut(last, data.draw(st.integers(synced_bytes, files.size(last)), "bytes left"))
         self.reboot(files, {name: [] for name in self.kept_model})
         for name, queue in self.model.queues.items():
-            shown = browse(self.core.queue(name), self.core.broker.pager, 0, COUNT_MAX).found
-            queue.ready = [recovered_entry(at, one) for at, one in enumerate(shown)]
+            found_in = self.core.queue(name)
+            ready = browse(found_in, self.core.broker.pager, 0, COUNT_MAX).found
+            queue.ready = [recovered_entry(at, one, found_in) for at, one in enumerate(ready)]
         found = {(name, e.body) for name, queue in self.model.queues.items() for e in queue.ready}
         for name, body in sorted(safe - found):
             self.check_trimmed(name, kept[(name, body)], known, f"{name} lost {body!r}")
@@ -580,7 +585,17 @@ class Histories(RuleBasedStateMachine):
     def reboot(self, files: MemoryFiles, durable: dict[str, list[Entry]]) -> None:
         self.core = Core(files, self.core.config, self.core.now_ms)
         self.model.restart(durable, self.shapes)
+        for name, queue in self.model.queues.items():
+            self.mark_shown(self.core.queue(name), queue.ready)
         self.connect()
+
+    def mark_shown(self, real: Queue, entries: list[Entry]) -> None:
+        """What the broker says was held when it crashed must have been; it may forget some."""
+        ready = browse(real, self.core.broker.pager, 0, COUNT_MAX).found
+        for one, entry in zip(ready, entries, strict=False):
+            if was_delivered(real, one.message) and entry.count == 0:
+                assert entry.handed, "nobody had this message"
+                entry.shown = True
 
     # --- what must hold
 
@@ -616,7 +631,7 @@ class Histories(RuleBasedStateMachine):
         assert self.core.store.spill.live_references() == {}
 
 
-def recovered_entry(at: int, one: Browsed) -> Entry:
+def recovered_entry(at: int, one: Browsed, queue: Queue) -> Entry:
     """An entry of the model from a message that a restart has found."""
     message = one.message
     properties = decode_properties(header_payload_of(message.content))
@@ -630,6 +645,8 @@ def recovered_entry(at: int, one: Browsed) -> Entry:
         None if properties.expiration is None else int(properties.expiration),
         int(message.arrived_ms),
         int(one.delivery_count),
+        True,
+        was_delivered(queue, message),
         [(death["queue"], death["reason"], death["count"]) for death in deaths],
     )
 

@@ -344,7 +344,7 @@ class Copy:
         self.replay.queues[queue.queue_id] = found
 
     def recovered(self, queue_id: i64) -> RecoveredQueue | None:
-        """Take a queue out, with its references: what `Queue.restore` takes."""
+        """Take a queue out, with its references: what `restore_queue` takes."""
         found = self.replay.take_queue(queue_id)
         if found is None:
             return None

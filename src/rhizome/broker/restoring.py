@@ -1,0 +1,60 @@
+"""Restoring: a queue gets back what its journal, or a copy of its group, has kept for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from rhizome.broker.lastvalue import LastValues
+from rhizome.broker.livemessages import ready_body_bytes
+from rhizome.broker.queue import Queue
+from rhizome.broker.showing import restore_shown
+from rhizome.journal.index import PagedIndex
+from rhizome.journal.scan import merged
+
+if TYPE_CHECKING:
+    from rhizome.journal.recovery import RecoveredQueue
+
+
+def restore_queue(queue: Queue, found: RecoveredQueue) -> None:
+    """Give a queue that has nothing ready what was found of it; takes the indexes over."""
+    _restore_lanes(queue, {0: found.in_order()} if queue.single else found.levels)
+    queue.ready_bytes = found.content_bytes
+    queue.durable_bytes = found.content_bytes
+    queue.counts = found.delivery_counts
+    queue.seen = found.seen
+    restore_shown(queue, found.shown)
+    if queue.bounded:
+        queue.body_bytes = ready_body_bytes(queue)
+        # What clients held is ready again and may be too much. An isolated broker touches its
+        # queues when it no longer is.
+        if queue.ready > 0 and not queue.marked and queue.broker.may_deliver:
+            queue.touch()
+    queue.may_expire = True
+    queue.broker.timers.watch(queue)
+    if queue.last_values is not None:
+        _recall_values(queue, queue.last_values)
+
+
+def _restore_lanes(queue: Queue, levels: dict[int, PagedIndex]) -> None:
+    top: i64 = len(queue.lanes) - 1
+    for priority in sorted(levels):
+        lane = queue.lanes[priority if priority < top else top]
+        paged = levels[priority]
+        if lane.paged_count > 0:
+            paged = merged([lane.paged, paged])
+        lane.paged = paged
+        lane.paged_count = len(paged)
+    queue.ready = 0
+    for lane in queue.lanes:
+        queue.ready += lane.paged_count
+
+
+def _recall_values(queue: Queue, last_values: LastValues) -> None:
+    """Have everything in memory, as always in such a queue, and know what is there by key."""
+    for lane in queue.lanes:
+        while lane.paged_count > 0 and queue.broker.pager.fill(queue, lane):
+            pass
+        for message in lane.resident():
+            last_values.put(message)

@@ -1,0 +1,91 @@
+"""Showing: which messages were given to somebody who has not acked them, for after a crash.
+
+Such a message comes back marked as redelivered. Within a lane messages are delivered in order, so
+one number says it for all of them. It is recorded once per queue and turn, along with something
+else that has to be written; on a quiet broker after a while. Nobody waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64
+
+from rhizome.broker.message import Message
+from rhizome.journal.journal import Journal
+
+if TYPE_CHECKING:
+    from rhizome.broker.queue import Queue
+
+QUIET_MS: Final = 1000
+"""So long what was shown may wait for something else to be written."""
+
+
+@final
+class Showing:
+    """Invariant: ``queues`` are those whose mark says so; ``due`` if they have waited enough."""
+
+    journal: Journal
+    queues: list[Queue]
+    written_ms: i64
+    due: bool
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.queues = []
+        self.written_ms = 0
+        self.due = False
+
+    def note(self, queue: Queue, message: Message) -> None:
+        """A message was delivered, and all before it in its lane that are still there."""
+        lane = queue.lane_of(message)
+        if message.index > lane.shown:
+            lane.shown = message.index
+            if not queue.shown_marked:
+                queue.shown_marked = True
+                self.queues.append(queue)
+
+    def tick(self, now_ms: i64) -> None:
+        self.due = now_ms - self.written_ms >= QUIET_MS
+
+    def write(self, now_ms: i64) -> None:
+        """End of a turn: record what was shown, if that is no extra write or it has waited."""
+        if not self.due and not self.journal.pending():
+            return
+        self.written_ms = now_ms
+        self.due = False
+        queues = self.queues
+        self.queues = []
+        for queue in queues:
+            queue.shown_marked = False
+            if queue.unacked > 0 and queue.recorded and not queue.deleted:
+                _record(queue)
+
+
+def _record(queue: Queue) -> None:
+    for priority, lane in enumerate(queue.lanes):
+        if lane.shown > lane.noted:
+            lane.noted = lane.shown
+            queue.log.shown(queue.id, priority, lane.shown)
+
+
+def was_delivered(queue: Queue, message: Message) -> bool:
+    """Whether a message came back to its queue, or somebody held it when a broker crashed."""
+    if len(queue.counts) > 0 and message.index in queue.counts:
+        return True
+    return message.index <= queue.shown_before and message.index <= queue.lane_of(message).before
+
+
+def restore_shown(queue: Queue, shown: dict[int, int]) -> None:
+    """What a restart found: by priority, up to which index messages were delivered."""
+    for priority, lane in enumerate(queue.lanes):
+        lane.before = shown.get(priority, -1)
+        lane.shown = lane.before
+        lane.noted = lane.before
+        if lane.before > queue.shown_before:
+            queue.shown_before = lane.before
+
+
+def shown_of(queue: Queue) -> dict[int, int]:
+    """By priority, up to which index messages were delivered."""
+    return {at: int(lane.shown) for at, lane in enumerate(queue.lanes) if lane.shown >= 0}
