@@ -114,14 +114,12 @@ class Moves:
 
     def _successor(self, group: Group) -> BrokerRecord | None:
         """Who takes a group from a home that is to stop: a whole member, else one of the failover
-        list, else the most senior of the others."""
+        list, else the most senior of the others. None if there is nobody, or if a whole member may
+        still show itself to a new root."""
         able = [
             each
             for each in self.state.registry.view()
-            if each.name != group.home
-            and each.holds_queues()
-            and not each.draining
-            and self.presence.is_here(each)
+            if each.name != group.home and each.holds_queues() and not each.draining
         ]
 
         def rank(broker: BrokerRecord) -> tuple[bool, int, int]:
@@ -129,7 +127,13 @@ class Moves:
             place = listed.index(broker.name) if broker.name in listed else len(listed)
             return (not group.is_whole(broker.name, broker.incarnation), place, broker.seniority)
 
-        return min(able, key=rank, default=None)
+        for broker in sorted(able, key=rank):
+            if self.presence.is_here(broker):
+                return broker
+            whole = group.is_whole(broker.name, broker.incarnation)
+            if whole and not self.presence.is_over(broker.name, broker.incarnation):
+                return None
+        return None
 
     def _propose(self, group: Group, target: str) -> bool:
         command = PlanMove(group.id, target, group.epoch)
