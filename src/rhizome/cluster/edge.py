@@ -13,6 +13,7 @@ from mypy_extensions import i64
 
 from rhizome.amqp.wire import u32_at
 from rhizome.cluster.asking import number_in
+from rhizome.cluster.attachrules import AttachRules
 from rhizome.cluster.remote import RemoteGroup
 from rhizome.cluster.session import Session
 
@@ -32,14 +33,16 @@ class Edge:
     """
 
     broker: Broker
+    rules: AttachRules
     groups: dict[int, RemoteGroup]
     consumers: dict[int, Consumer]
     leaving: dict[int, Session]
     ready: bool
     next_number: i64
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, rules: AttachRules) -> None:
         self.broker = broker
+        self.rules = rules
         self.groups = {}
         self.consumers = {}
         self.leaving = {}
@@ -114,9 +117,13 @@ class Edge:
     def group_of(self, number: i64, track: Track) -> RemoteGroup | None:
         """The group, if that link leads to the home that is attached to (A2)."""
         group = self.groups.get(number)
-        if group is None or group.track is not track or not group.attached:
-            return None
-        return group
+        return group if group is not None and self.counts(group, track) else None
+
+    def counts(self, group: RemoteGroup, track: Track) -> bool:
+        """Whether a frame that came over this link is of the attach that counts (A2)."""
+        if not self.rules.older_epochs_dropped:
+            return True
+        return group.track is track and group.attached
 
     def attached_to(self, track: Track, table: dict[str, object]) -> None:
         group = self.groups.get(number_in(table, "group"))
@@ -142,11 +149,11 @@ class Edge:
         consumer = self.consumers.get(number)
         if consumer is None or consumer.channel.closing:
             session = self.leaving.get(number)
-            if session is not None and session.home.track is track and session.home.attached:
+            if session is not None and self.counts(session.home, track):
                 session.take_back(read_i64_be(data, at + 4))
             return
         owner = consumer.proxy
         if isinstance(owner, Session):
             home = owner.home
-            if home.track is track and home.attached:
+            if self.counts(home, track):
                 home.delivered(owner, consumer, data, at, end)

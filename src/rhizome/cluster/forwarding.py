@@ -20,6 +20,7 @@ from rhizome.broker.message import Message, Route
 from rhizome.broker.port import Forward
 from rhizome.broker.publishing import send_return
 from rhizome.broker.targets import Bundle, Target
+from rhizome.cluster.attachrules import AttachRules
 from rhizome.cluster.track import Track
 from rhizome.cluster.wire import FENCE, put_bundle, put_number, put_publish
 
@@ -190,17 +191,21 @@ class PrivateWay(Way):
 class GroupWay(Way):
     """The way to the queues of one group."""
 
+    rules: AttachRules
     nothing: Message
     nowhere: Target
 
-    def __init__(self, group: i64) -> None:
+    def __init__(self, group: i64, rules: AttachRules) -> None:
         super().__init__("", group)
+        self.rules = rules
         self.nothing = Message(Route("", "", b"\0\0"), b"", 0, 0)
         self.nowhere = Target(self, "", [])
 
     def attached(self, track: Track, last: i64) -> None:
         """The home has taken everything up to ``last``: send it the rest."""
         self.track = track
+        if not self.rules.kept_until_committed:
+            self.confirm(last)
         at = last + 1 - self.first
         if at < 0:
             at = 0

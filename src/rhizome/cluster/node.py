@@ -27,6 +27,7 @@ from rhizome.broker.port import Away, Cluster, Waiter
 from rhizome.broker.restoring import restore_queue
 from rhizome.broker.routing.kinds import DELAYED_KIND
 from rhizome.cluster.admission import Admission, AdmissionRules
+from rhizome.cluster.attachrules import AttachRules
 from rhizome.cluster.commands import PutSettings, RegisterBroker, RetireBroker
 from rhizome.cluster.consensus import Consensus
 from rhizome.cluster.consensus import messages as consensus_messages
@@ -137,8 +138,9 @@ class Node(Cluster):
         self.observer = observer
         self.settings = settings
         self.first_commands = first_commands
-        self.edge = Edge(broker)
-        self.tenures = Tenures(broker)
+        attach_rules = AttachRules()
+        self.edge = Edge(broker, attach_rules)
+        self.tenures = Tenures(broker, attach_rules)
         self.roles = Roles(broker, Moving(self.edge, self.tenures), recovered)
         self.kept = recovered.queues
         """Of queues without copies, until they are made."""

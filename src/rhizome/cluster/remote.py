@@ -108,7 +108,7 @@ class RemoteGroup(Away):
         self.group = group
         self.home = None
         self.epoch = 0
-        self.way = GroupWay(group)
+        self.way = GroupWay(group, edge.rules)
         self.track = None
         self.attached = False
         self.sessions = {}
@@ -142,9 +142,11 @@ class RemoteGroup(Away):
         self._flush(None)
         self.track = home.track
         self._put(GROUP_ATTACH, {"group": self.group, "epoch": self.epoch, "first": self.way.first})
+        rules = self.edge.rules
         for session in [*self.sessions.values(), *self.uncounted.values()]:
-            session.present(home.track.outbox)
-        self._present_settled(home.track)
+            session.present(home.track.outbox, rules.held_presented)
+        if rules.settled_presented:
+            self._present_settled(home.track)
         self._attach_consumers()
         self._put(GROUP_ATTACHED, {"group": self.group, "epoch": self.epoch})
         self._ask_again()

@@ -143,8 +143,9 @@ class Session(Proxy):
 
     # ---- attaching ------------------------------------------------------------------------------
 
-    def present(self, outbox: Outbox) -> None:
-        """Tell the home what the application holds. From here on ``tag`` is the place in this."""
+    def present(self, outbox: Outbox, all_of_it: bool) -> None:
+        """Tell the home what the application holds, if ``all_of_it`` isn't a rule that is broken.
+        From here on ``tag`` is the place in this."""
         self.contended = False
         self.share = self.channel.prefetch_global if self.counted else 0
         held = HeldWriter(self.home.group, self.number, self.share)
@@ -152,6 +153,8 @@ class Session(Proxy):
         for tag in unacked.tags():
             consumer = unacked.consumer(tag)
             message = unacked.message(tag)
+            if not all_of_it:
+                break
             if consumer is not None and message is not None and consumer.proxy is self:
                 number = consumer.number if self.home.is_attached(consumer) else 0
                 message.tag = held.add(number, consumer.queue.id, message.index)

@@ -24,6 +24,7 @@ from rhizome.broker.message import Message
 from rhizome.broker.port import GroupLog
 from rhizome.broker.unacked import ACK, REJECT, REQUEUE
 from rhizome.cluster.attachment import Attachment, SettledRange, Taken
+from rhizome.cluster.attachrules import AttachRules
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -137,6 +138,7 @@ class Tenure:
     """
 
     broker: Broker
+    rules: AttachRules
     group: i64
     epoch: i64
     log: GroupLog
@@ -147,8 +149,11 @@ class Tenure:
     parked: dict[str, Parked]
     taken: dict[str, Taken]
 
-    def __init__(self, broker: Broker, group: i64, epoch: i64, log: GroupLog) -> None:
+    def __init__(
+        self, broker: Broker, rules: AttachRules, group: i64, epoch: i64, log: GroupLog
+    ) -> None:
         self.broker = broker
+        self.rules = rules
         self.group = group
         self.epoch = epoch
         self.log = log
@@ -169,6 +174,8 @@ class Tenure:
             taken = Taken()
             self.taken[incarnation] = taken
         attached.begin(self.epoch, self.log, int(incarnation, 16), taken, first)
+        if not self.rules.numbers_counted:
+            attached.last = first - 1
         parked = self.parked.get(name)
         if parked is not None and parked.incarnation != incarnation:
             del self.parked[name]
@@ -179,7 +186,7 @@ class Tenure:
     def presented(self, name: str) -> None:
         """An edge has presented everything: from now on it is attached."""
         self.attachments[name].open = True
-        if not self.recovering:
+        if not self.recovering or not self.rules.lists_awaited:
             self.resolve([name], None)
 
     def attached(self) -> list[str]:
@@ -306,10 +313,12 @@ class Tenures:
     """The groups that this broker is home of."""
 
     broker: Broker
+    rules: AttachRules
     tenures: dict[int, Tenure]
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, rules: AttachRules) -> None:
         self.broker = broker
+        self.rules = rules
         self.tenures = {}
 
     def begin(self, group: i64, epoch: i64, log: GroupLog) -> Tenure:
@@ -318,7 +327,7 @@ class Tenures:
         if tenure is None or tenure.epoch != epoch:
             if tenure is not None:
                 tenure.end()
-            tenure = Tenure(self.broker, group, epoch, log)
+            tenure = Tenure(self.broker, self.rules, group, epoch, log)
             self.tenures[group] = tenure
         return tenure
 

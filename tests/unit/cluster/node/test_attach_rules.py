@@ -1,0 +1,172 @@
+"""Each rule of attaching broken on purpose: what it prevents is seen, and only then (A1, A2)."""
+
+from __future__ import annotations
+
+import pytest
+from following import Follower
+from scene import PERSISTENT, confirmed, drain, queue_at
+
+from rhizome.amqp.methods import BasicAck
+from rhizome.cluster.attachrules import AttachRules
+from rhizome.testing.cluster import CoreCluster, Member, PipeEnd, make_cluster
+from rhizome.testing.core import CoreClient
+
+HOME, NEXT = "b2", "b3"
+BROKEN = [True, False]
+
+
+@pytest.fixture
+def cluster() -> CoreCluster:
+    return make_cluster(3, 2)
+
+
+def break_rule(cluster: CoreCluster, rule: str) -> None:
+    for member in cluster.running():
+        assert getattr(member.node.edge.rules, rule) is True
+        setattr(member.node.edge.rules, rule, False)
+
+
+def publish(client: CoreClient, *bodies: bytes) -> None:
+    client.send_bytes(b"".join([client.published("", "q", each, PERSISTENT) for each in bodies]))
+
+
+def followed(cluster: CoreCluster, client: CoreClient) -> Follower:
+    queue_at(client, "q", HOME, durable=True)
+    return Follower(cluster, "q", NEXT)
+
+
+def run_alone(member: Member) -> None:
+    member.busy = True
+    while member.turn():
+        pass
+
+
+def test_there_is_a_story_for_each_rule() -> None:
+    stories = "".join([name for name in globals() if name.startswith("test_")])
+    rules = [name for name in dir(AttachRules()) if not name.startswith("_")]
+    assert rules
+    assert [rule for rule in rules if rule not in stories] == []
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_numbers_counted(cluster: CoreCluster, broken: bool) -> None:
+    """A home that doesn't know what it has taken takes it again over the next link."""
+    if broken:
+        break_rule(cluster, "numbers_counted")
+    client = cluster["s1"].connect()
+    follower = followed(cluster, client)
+    client.confirm()
+    follower.log.alone = False
+    publish(client, b"once")
+    assert confirmed(client) == 0
+    cluster.cut("s1", HOME)
+    cluster.heal()
+    cluster.advance_until_ready()
+    assert drain(cluster["b1"].connect(), "q") == [b"once"] * (2 if broken else 1)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_kept_until_committed(cluster: CoreCluster, broken: bool) -> None:
+    """An edge that forgets what a home merely has confirms it, and a takeover loses it."""
+    if broken:
+        break_rule(cluster, "kept_until_committed")
+    client = cluster["s1"].connect()
+    follower = followed(cluster, client)
+    client.confirm()
+    follower.log.alone = False
+    publish(client, b"confirmed")
+    cluster.cut("s1", HOME)
+    cluster.heal()
+    cluster.advance_until_ready()
+    follower.take_over()
+    publish(client, b"next")
+    assert confirmed(client) == 2
+    found = drain(cluster["b1"].connect(), "q")
+    assert found == ([b"next"] if broken else [b"confirmed", b"next"])
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_held_presented(cluster: CoreCluster, broken: bool) -> None:
+    """A new home that isn't told what applications hold delivers it again."""
+    if broken:
+        break_rule(cluster, "held_presented")
+    client, other = cluster["s1"].connect(), cluster["b1"].connect()
+    follower = followed(cluster, client)
+    client.consume("q")
+    publish(client, b"held")
+    assert client.bodies() == [b"held"]
+    other.consume("q")
+    follower.ship()
+    follower.take_over()
+    assert len(client.bodies() + other.bodies()) == int(broken)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_settled_presented(cluster: CoreCluster, broken: bool) -> None:
+    """A new home that isn't told what was acked delivers it again."""
+    if broken:
+        break_rule(cluster, "settled_presented")
+    client = cluster["s1"].connect()
+    follower = followed(cluster, client)
+    client.consume("q")
+    publish(client, b"acked")
+    [delivery] = client.deliveries()
+    follower.ship()
+    follower.log.alone = False
+    client.send(BasicAck(delivery.tag))
+    follower.take_over()
+    assert client.bodies() == ([b"acked"] if broken else [])
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_lists_awaited(cluster: CoreCluster, broken: bool) -> None:
+    """A new home that resolves before all edges are there gives to one what another holds."""
+    if broken:
+        break_rule(cluster, "lists_awaited")
+    holder, other = cluster["s1"].connect(), cluster["s2"].connect()
+    follower = followed(cluster, holder)
+    holder.consume("q")
+    publish(holder, b"held")
+    assert holder.bodies() == [b"held"]
+    follower.ship()
+    other.consume("q")
+    for name in ("s1", "s2"):
+        cluster.cut(name, NEXT)
+    follower.take_over()
+    tenure = cluster[NEXT].node.tenures.tenures[follower.number]
+    tenure.recovering = True
+    cluster.heal()
+    cluster.cut("s1", NEXT)
+    cluster.advance_until(lambda: "s2" in tenure.attached())
+    assert other.bodies() == ([b"held"] if broken else [])
+    cluster.heal()
+    cluster.advance_until(lambda: "s1" in tenure.attached())
+    tenure.resolve_all()
+    cluster[NEXT].settle()
+    assert holder.bodies() == []
+    assert other.bodies() == []
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_older_epochs_dropped(cluster: CoreCluster, broken: bool) -> None:
+    """What an old home has sent comes late, and the new home has delivered it."""
+    if broken:
+        break_rule(cluster, "older_epochs_dropped")
+    client, publisher = cluster["s1"].connect(), cluster[HOME].connect()
+    follower = followed(cluster, client)
+    client.consume("q")
+    publisher.connection.receive(publisher.published("", "q", b"once", PERSISTENT))
+    run_alone(cluster[HOME])
+    [under_way] = [end for end in cluster["s1"].ends if is_from(end, HOME)]
+    late, under_way.incoming = under_way.incoming, []
+    assert late
+    follower.ship()
+    follower.take_over()
+    assert client.bodies() == [b"once"]
+    under_way.incoming = late
+    cluster["s1"].settle()
+    assert client.bodies() == ([b"once"] if broken else [])
+
+
+def is_from(end: PipeEnd, name: str) -> bool:
+    return end.other is not None and end.other.owner.name == name
