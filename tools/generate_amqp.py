@@ -4,10 +4,11 @@
     python tools/generate_amqp.py --check    exit with 1 if they aren't what would be written
 
 The facts are in METHODS below: one line per method, with the ids and fields of the AMQP 0-9-1
-specification, RabbitMQ's extensions of it, and connection.redirect of AMQP 0-9, which Rhizome
-sends to clients that ask for it. A field is name:type, with =default where zero isn't the natural
-one; names that begin with a dash are reserved: they travel as zero and nobody sees them. Deeper
-indented lines go on with the fields of the line before.
+specification, RabbitMQ's extensions of it, and what Rhizome says to clients that ask for it:
+connection.redirect of AMQP 0-9, and a class of its own (docs/client/protocol.md). A field is
+name:type, with =default where zero isn't the natural one; names that begin with a dash are
+reserved: they travel as zero and nobody sees them. Deeper indented lines go on with the fields of
+the line before.
 """
 
 import argparse
@@ -134,6 +135,9 @@ tx 90
   commit-ok 21:
   rollback 30:
   rollback-ok 31:
+session 61697
+  failover-map 10: version:longlong entries:table
+  move 20: host:shortstr known_hosts:shortstr
 """
 
 WITH_CONTENT = ("basic.publish", "basic.return", "basic.deliver", "basic.get-ok")

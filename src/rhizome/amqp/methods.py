@@ -1536,6 +1536,50 @@ class TxRollbackOk(Method):
         return w.getvalue()
 
 
+@final
+class SessionFailoverMap(Method):
+    """session.failover-map."""
+
+    version: i64
+    entries: dict[str, object]
+
+    def __init__(self, version: i64 = 0, entries: dict[str, object] | None = None) -> None:
+        self.version = version
+        self.entries = {} if entries is None else entries
+
+    def code(self) -> i64:
+        return spec.CODE_SESSION_FAILOVER_MAP
+
+    def encode(self) -> bytes:
+        w = BytesWriter()
+        put_u32(w, spec.CODE_SESSION_FAILOVER_MAP)
+        put_u64(w, self.version)
+        put_table(w, self.entries)
+        return w.getvalue()
+
+
+@final
+class SessionMove(Method):
+    """session.move."""
+
+    host: str
+    known_hosts: str
+
+    def __init__(self, host: str = "", known_hosts: str = "") -> None:
+        self.host = host
+        self.known_hosts = known_hosts
+
+    def code(self) -> i64:
+        return spec.CODE_SESSION_MOVE
+
+    def encode(self) -> bytes:
+        w = BytesWriter()
+        put_u32(w, spec.CODE_SESSION_MOVE)
+        put_shortstr(w, self.host)
+        put_shortstr(w, self.known_hosts)
+        return w.getvalue()
+
+
 def _read_connection_start(r: FieldReader) -> ConnectionStart:
     version_major = r.octet()
     version_minor = r.octet()
@@ -1860,6 +1904,18 @@ def _read_confirm_select(r: FieldReader) -> ConfirmSelect:
     return ConfirmSelect(bits & 1 != 0)
 
 
+def _read_session_failover_map(r: FieldReader) -> SessionFailoverMap:
+    version = r.longlong()
+    entries = r.table()
+    return SessionFailoverMap(version, entries)
+
+
+def _read_session_move(r: FieldReader) -> SessionMove:
+    host = r.shortstr()
+    known_hosts = r.shortstr()
+    return SessionMove(host, known_hosts)
+
+
 def _dispatch_connection(code: i64, r: FieldReader) -> Method | None:
     if code == spec.CODE_CONNECTION_START:
         return _read_connection_start(r)
@@ -2018,6 +2074,14 @@ def _dispatch_tx(code: i64, r: FieldReader) -> Method | None:
     return None
 
 
+def _dispatch_session(code: i64, r: FieldReader) -> Method | None:
+    if code == spec.CODE_SESSION_FAILOVER_MAP:
+        return _read_session_failover_map(r)
+    if code == spec.CODE_SESSION_MOVE:
+        return _read_session_move(r)
+    return None
+
+
 def decode_method(payload: bytes) -> Method:
     """Decode the payload of a method frame.
 
@@ -2055,6 +2119,8 @@ def _dispatch(code: i64, r: FieldReader) -> Method | None:
         return _dispatch_confirm(code, r)
     if class_id == spec.TX:
         return _dispatch_tx(code, r)
+    if class_id == spec.SESSION:
+        return _dispatch_session(code, r)
     return None
 
 

@@ -45,6 +45,7 @@ QUEUE: Final = 50
 BASIC: Final = 60
 CONFIRM: Final = 85
 TX: Final = 90
+SESSION: Final = 61697
 
 # Method ids, unique within their class.
 CONNECTION_START: Final = 10
@@ -112,6 +113,8 @@ TX_COMMIT: Final = 20
 TX_COMMIT_OK: Final = 21
 TX_ROLLBACK: Final = 30
 TX_ROLLBACK_OK: Final = 31
+SESSION_FAILOVER_MAP: Final = 10
+SESSION_MOVE: Final = 20
 
 # Class id << 16 | method id: the first four bytes of a method frame's payload.
 CODE_CONNECTION_START: Final = 10 << 16 | 10
@@ -179,6 +182,8 @@ CODE_TX_COMMIT: Final = 90 << 16 | 20
 CODE_TX_COMMIT_OK: Final = 90 << 16 | 21
 CODE_TX_ROLLBACK: Final = 90 << 16 | 30
 CODE_TX_ROLLBACK_OK: Final = 90 << 16 | 31
+CODE_SESSION_FAILOVER_MAP: Final = 61697 << 16 | 10
+CODE_SESSION_MOVE: Final = 61697 << 16 | 20
 
 METHOD_NAMES: Final[dict[int, str]] = {
     CODE_CONNECTION_START: "connection.start",
@@ -246,4 +251,6 @@ METHOD_NAMES: Final[dict[int, str]] = {
     CODE_TX_COMMIT_OK: "tx.commit-ok",
     CODE_TX_ROLLBACK: "tx.rollback",
     CODE_TX_ROLLBACK_OK: "tx.rollback-ok",
+    CODE_SESSION_FAILOVER_MAP: "session.failover-map",
+    CODE_SESSION_MOVE: "session.move",
 }

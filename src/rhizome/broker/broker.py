@@ -291,6 +291,7 @@ class Broker:
 
     def connection_opened(self, connection: Connection) -> None:
         self.observer.connection_opened(connection)
+        self.cluster.opened(connection)
 
     def connection_failed(self, connection: Connection, error: AmqpError) -> None:
         self.observer.connection_failed(connection, error)

@@ -296,6 +296,9 @@ class Cluster:
         """The addresses of the other brokers."""
         return ""
 
+    def opened(self, connection: Connection) -> None:
+        """An application has logged in and is served here."""
+
     def is_private_elsewhere(self, vhost: str, name: str) -> bool:
         """Whether a queue of this name is known to be private on another broker."""
         return False

@@ -9,7 +9,7 @@
 
 A client that asks for the root (client property ``want`` = "root") is sent there under every
 policy. One that says it was sent here (``redirected``) is served if that is allowed at all, so that
-nobody is sent in circles.
+nobody is sent in circles. A broker that is being drained takes nobody.
 """
 
 from __future__ import annotations
@@ -69,16 +69,29 @@ class Admission:
         if able and not redirected and properties.get("want") == "root":
             wanted = node.consensus.root or me
         elif self._must_go():
-            wanted = self._active()
+            wanted = self._other() if self._is_draining(me) else self._active()
             if not able or not wanted:
                 raise self._passive(wanted)
         elif able and not redirected and self._rules.policy == REDIRECT:
             wanted = self._least_loaded()
-        if wanted == me:
+        return "" if wanted == me else self._send_to(wanted)
+
+    def less_loaded(self) -> str:
+        """Where a client that is here might go, by the policy; "" if it should stay."""
+        if self._rules.policy != REDIRECT:
             return ""
-        address = self._address(wanted)
+        wanted = self._least_loaded()
+        return "" if wanted == self._node.me.name else self._send_to(wanted)
+
+    def elsewhere(self) -> str:
+        """Where clients of this broker go that can't stay; "" if there is nowhere to go."""
+        wanted = self._other()
+        return self._send_to(wanted) if wanted else ""
+
+    def _send_to(self, name: str) -> str:
+        address = self._address(name)
         if address:
-            self._sent[wanted] = self._sent.get(wanted, 0) + 1
+            self._sent[name] = self._sent.get(name, 0) + 1
         return address
 
     def known_hosts(self) -> str:
@@ -110,7 +123,7 @@ class Admission:
     def _must_go(self) -> bool:
         """Whether this broker serves no applications at present."""
         node = self._node
-        if node.me.role == WITNESS:
+        if node.me.role == WITNESS or self._is_draining(node.me.name):
             return True
         if self._rules.policy != ACTIVE_ONLY:
             return False
@@ -127,20 +140,36 @@ class Admission:
             return root
         return linked[0] if linked else ""
 
+    def _is_draining(self, name: str) -> bool:
+        record = self._node.state.registry.brokers.get(name)
+        return record is not None and record.draining
+
     def _least_loaded(self) -> str:
-        node = self._node
-        me = node.me.name
-        mine = len(node.broker.running_connections())
-        best, fewest = me, mine - SLACK
-        for name, told in node.gossip.heard.items():
-            record = node.state.registry.brokers.get(name)
+        """The broker with the fewest connections; this one if it has hardly more."""
+        loads = self._loads()
+        best = min(loads, key=lambda name: loads[name], default="")
+        mine = len(self._node.broker.running_connections())
+        return best if best and loads[best] < mine - SLACK else self._node.me.name
+
+    def _other(self) -> str:
+        """The other broker that has the fewest connections and serves; "" if there is none."""
+        loads = self._loads()
+        if self._rules.policy == ACTIVE_ONLY:
+            homes = self._homes()
+            loads = {name: load for name, load in loads.items() if name in homes}
+        return min(loads, key=lambda name: loads[name], default="")
+
+    def _loads(self) -> dict[str, int]:
+        """The connections of the other brokers that take some, and those sent there lately."""
+        loads: dict[str, int] = {}
+        for name, told in self._node.gossip.heard.items():
+            record = self._node.state.registry.brokers.get(name)
             count = told.get("connections")
-            if record is None or record.role == WITNESS or not isinstance(count, int):
+            if record is None or record.role == WITNESS or record.draining:
                 continue
-            load = count + self._sent.get(name, 0)
-            if told.get("ready") is True and load < fewest:
-                best, fewest = name, load
-        return best
+            if told.get("ready") is True and isinstance(count, int):
+                loads[name] = count + self._sent.get(name, 0)
+        return loads
 
     def _address(self, name: str) -> str:
         record = self._node.state.registry.brokers.get(name)
@@ -148,10 +177,11 @@ class Admission:
 
     def _passive(self, active: str) -> ConnectionForced:
         me = self._node.me.name
+        what = "is being drained" if self._is_draining(me) else "is passive"
         if not active:
-            return ConnectionForced(f"broker '{me}' is passive, and no active one is reachable yet")
+            return ConnectionForced(f"broker '{me}' {what}, and no active one is reachable yet")
         return ConnectionForced(
-            f"broker '{me}' is passive: connect to '{active}' at {self._address(active)}"
+            f"broker '{me}' {what}: connect to '{active}' at {self._address(active)}"
         )
 
 

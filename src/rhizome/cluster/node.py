@@ -56,6 +56,7 @@ from rhizome.cluster.gossip import GOSSIP, Gossip
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.identity import SECONDARY, Hello
 from rhizome.cluster.interests import NAME_MARK, Interest, Interests, interest_of
+from rhizome.cluster.leaving import Leaving
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.links import Links
 from rhizome.cluster.moving import Moving
@@ -69,6 +70,7 @@ from rhizome.cluster.state import Applied as AppliedEntry
 from rhizome.cluster.state import ClusterState
 from rhizome.cluster.storage import ClusterStore, Entry
 from rhizome.cluster.succession import Succession
+from rhizome.cluster.telling import Telling
 from rhizome.cluster.tenure import Tenures
 from rhizome.cluster.track import Applied
 from rhizome.cluster.unused import drop_unused
@@ -146,6 +148,8 @@ class Node(Cluster):
         """Of queues without copies, until they are made."""
         self.now_ms = now_ms
         self.admission = Admission(self, rules)
+        self.telling = Telling(self)
+        self.leaving = Leaving(self)
         self.applied = Applied()
         self.succession = Succession(self, root_settings)
         self.interests = Interests(broker, me.role == SECONDARY)
@@ -265,6 +269,9 @@ class Node(Cluster):
     def known_hosts(self) -> str:
         return self.admission.known_hosts()
 
+    def opened(self, connection: Connection) -> None:
+        self.telling.opened(connection)
+
     def name_suffix(self) -> str:
         return NAME_MARK + self.me.name
 
@@ -334,6 +341,7 @@ class Node(Cluster):
         self.edge.tick(self.broker.turn.now_ms)
         self.tenures.tick(self.broker.turn.now_ms)
         self.gossip.tick()
+        self.leaving.tick()
 
     def next_deadline_ms(self) -> int:
         return min(
@@ -467,6 +475,7 @@ class Node(Cluster):
         for record in self.state.registry.view():
             if record.name != self.me.name:
                 self.links.learn(record.name, record.addresses, record.role)
+        self.telling.changed()
 
     def _homes_changed(self) -> None:
         for group in self.state.groups.groups.values():

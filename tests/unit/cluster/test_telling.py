@@ -1,0 +1,171 @@
+"""Clients hear of the failover map, and are asked to go elsewhere (J6, J14, J15)."""
+
+from __future__ import annotations
+
+import pytest
+
+from rhizome.amqp.methods import (
+    BasicAck,
+    ConnectionClose,
+    ConnectionOpenOk,
+    ConnectionRedirect,
+    SessionFailoverMap,
+    SessionMove,
+)
+from rhizome.cluster import telling
+from rhizome.cluster.commands import SetDraining, SetFailoverList
+from rhizome.cluster.leaving import ASKED_AGAIN_MS
+from rhizome.testing.cluster import CoreCluster, make_cluster
+from rhizome.testing.core import CAPABILITIES, Content, CoreClient
+
+
+def able(*more: str) -> dict[str, object]:
+    capabilities = {**CAPABILITIES, "connection.redirect": True, **dict.fromkeys(more, True)}
+    return {"capabilities": capabilities}
+
+
+LISTENS = able("failover.map")
+MOVES = able("failover.map", "session.move")
+
+
+def maps(client: CoreClient) -> list[SessionFailoverMap]:
+    return [each for each in client.take(0) if isinstance(each, SessionFailoverMap)]
+
+
+def moves(client: CoreClient) -> list[SessionMove]:
+    return [each for each in client.take(0) if isinstance(each, SessionMove)]
+
+
+def brokers(told: SessionFailoverMap) -> dict[str, dict[str, object]]:
+    listed = told.entries["brokers"]
+    assert isinstance(listed, list)
+    return {each["name"]: each for each in listed}
+
+
+def drain(cluster: CoreCluster, name: str, grace_ms: int) -> None:
+    cluster["b1"].node.propose(SetDraining(name, True, grace_ms), None)
+    cluster.advance_until(lambda: cluster[name].node.state.registry.brokers[name].draining)
+
+
+def test_a_client_that_asks_gets_the_map_when_it_logs_in() -> None:
+    cluster = make_cluster(3, 1)
+    (told,) = maps(cluster["b2"].connect(properties=LISTENS))
+    assert told.entries["broker"] == "b2"
+    assert set(brokers(told)) == {"b1", "b2", "b3", "s1"}
+    assert brokers(told)["b3"]["addresses"] == [str(cluster.address_of("b3"))]
+    failover = told.entries["failover"]
+    assert isinstance(failover, dict)
+    known = cluster["b2"].node.state.failover_map
+    assert failover == {name: [each.broker for each in infos] for name, infos in known.items()}
+    assert maps(cluster["b2"].connect()) == []
+
+
+def test_every_change_is_told_once() -> None:
+    cluster = make_cluster(3)
+    client = cluster["b3"].connect(properties=LISTENS)
+    (before,) = maps(client)
+    cluster["b1"].node.propose(SetFailoverList("b1", ("b3", "b2")), None)
+    cluster.advance(500)
+    (told,) = maps(client)
+    assert told.version > before.version
+    failover = told.entries["failover"]
+    assert isinstance(failover, dict)
+    assert failover["b1"] == ["b3", "b2"]
+    client.declare("q")
+    cluster.advance(500)
+    assert maps(client) == []
+
+
+def test_a_map_that_is_too_large_has_only_who_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = make_cluster(3, 1)
+    monkeypatch.setattr(telling, "FRAME_SLACK_BYTES", 4000)
+    (told,) = maps(cluster["b1"].connect(properties=LISTENS, frame_max=4096))
+    heir = cluster["b1"].node.state.failover_map["b1"][0].broker
+    assert set(brokers(told)) == {"b1", heir}
+    (told,) = maps(cluster["b1"].connect(properties=LISTENS))
+    assert len(brokers(told)) == 4
+
+
+def test_sessions_leave_a_broker_that_is_drained_over_the_grace_period() -> None:
+    cluster = make_cluster(3, 1)
+    clients = [cluster["s1"].connect(properties=MOVES) for _ in range(4)]
+    drain(cluster, "s1", 4_000)
+    cluster.advance(500)
+    asked = sum(bool(moves(client)) for client in clients)
+    assert asked < 3, "not all at once"
+    cluster.advance(4_000)
+    asked += sum(bool(moves(client)) for client in clients)
+    assert asked == 4
+    others = {str(cluster.address_of(name)) for name in ("b1", "b2", "b3")}
+    late = cluster["s1"].connect(properties=MOVES, opens=False).events[0][0]
+    assert isinstance(late, ConnectionRedirect)
+    assert late.host in others
+
+
+def test_a_client_that_cannot_move_is_closed_with_an_address() -> None:
+    cluster = make_cluster(3, 1)
+    client = cluster["s1"].connect()
+    drain(cluster, "s1", 1_000)
+    cluster.advance(2_000)
+    (closed,) = [each for each in client.take(0) if isinstance(each, ConnectionClose)]
+    assert closed.reply_code == 320
+    assert "'s1' is being drained: connect to" in closed.reply_text
+    late = cluster["s1"].connect(opens=False).events[0][0]
+    assert isinstance(late, ConnectionClose)
+    assert late.reply_code == 320
+
+
+def test_who_holds_messages_may_finish_within_the_grace_period() -> None:
+    cluster = make_cluster(3, 1)
+    client = cluster["s1"].connect()
+    queue = client.declare("q")
+    client.publish("", queue, b"one")
+    client.consume(queue, "c")
+    cluster.advance(100)
+    (held,) = [each for each in client.take() if isinstance(each, Content)]
+    drain(cluster, "s1", 10_000)
+    cluster.advance(6_000)
+    assert not [each for each in client.take(0) if isinstance(each, ConnectionClose)]
+    client.send(BasicAck(held.tag))
+    cluster.advance(5_000)
+    assert [each for each in client.take(0) if isinstance(each, ConnectionClose)]
+
+
+def test_who_was_asked_and_stays_is_closed_in_the_end() -> None:
+    cluster = make_cluster(3, 1)
+    client = cluster["s1"].connect(properties=MOVES)
+    drain(cluster, "s1", 0)
+    cluster.advance(2_000)
+    assert moves(client)
+    cluster.advance(ASKED_AGAIN_MS)
+    assert [each for each in client.take(0) if isinstance(each, ConnectionClose)]
+
+
+def test_clients_are_spread_when_a_broker_comes_back() -> None:
+    cluster = make_cluster(2, connect_policy="redirect")
+    cluster["b2"].kill()
+    cluster.advance(3_000)
+    clients = [cluster["b1"].connect(properties=able("session.move")) for _ in range(9)]
+    held = cluster["b1"].connect(properties=able("session.move"))
+    cluster["b2"].start()
+    cluster.advance_until_ready()
+    asked: list[CoreClient] = []
+    for _ in range(60):
+        cluster.advance(250)
+        for client in clients:
+            for move in moves(client):
+                assert move.host == str(cluster.address_of("b2"))
+                client.close_socket()
+                asked.append(cluster["b2"].connect(properties=able("session.move")))
+    assert 3 <= len(asked) <= 5
+    assert all(not moves(client) for client in asked), "nobody is sent back"
+    held.close_socket()
+
+
+def test_policy_serve_leaves_clients_where_they_are() -> None:
+    cluster = make_cluster(2)
+    clients = [cluster["b1"].connect(properties=able("session.move")) for _ in range(6)]
+    cluster.advance(5_000)
+    assert not any(moves(client) for client in clients)
+    opened = cluster["b2"].connect(properties=MOVES, opens=False).events[0][0]
+    assert isinstance(opened, ConnectionOpenOk)
