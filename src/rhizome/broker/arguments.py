@@ -87,8 +87,19 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "x-single-active-consumer",
         "x-delivery-limit",
         "x-quorum-initial-group-size",
+        "x-last-value-key",
     ),
 }
+# What a policy may say to a stream.
+_STREAM_SETTINGS: Final = (
+    "max-length-bytes",
+    "max-age",
+    "stream-max-segment-size-bytes",
+    "replicate",
+    "group",
+    "consumer-timeout",
+)
+SEGMENT_BYTES_MAX: Final = 3_000_000_000
 _REFUSED_FOR_CONSUMERS: Final[dict[str, tuple[str, ...]]] = {
     "classic": ("x-stream-offset",),
     "quorum": ("x-cancel-on-ha-failover", "x-stream-offset"),
@@ -125,6 +136,7 @@ class QueueArguments:
     lazy_given: bool
     age_max_ms: i64  # of a stream
     segment_bytes_max: i64  # of a stream
+    retained_bytes_max: i64  # of a stream, which bytes_max doesn't bound
 
     def __init__(self) -> None:
         self.message_ttl_ms = -1
@@ -152,6 +164,7 @@ class QueueArguments:
         self.lazy_given = False
         self.age_max_ms = -1
         self.segment_bytes_max = -1
+        self.retained_bytes_max = -1
 
     def merged(self, policy: dict[str, object]) -> "QueueArguments":
         """Return these arguments with a policy applied.
@@ -159,6 +172,8 @@ class QueueArguments:
         Of two numeric limits the lower one counts, as in RabbitMQ; of anything else the argument.
         """
         both = QueueArguments()
+        if self.queue_type == "stream":
+            policy = {key: value for key, value in policy.items() if key in _STREAM_SETTINGS}
         both.message_ttl_ms = _lower(self.message_ttl_ms, policy, "message-ttl")
         both.expires_ms = _lower(self.expires_ms, policy, "expires")
         both.length_max = _lower(self.length_max, policy, "max-length")
@@ -192,7 +207,17 @@ class QueueArguments:
         both.dedup = self.dedup
         both.dedup_window_entries = self.dedup_window_entries
         both.dedup_window_ms = self.dedup_window_ms
+        both.retained_bytes_max = self.retained_bytes_max
+        both.turn_into_stream(policy)
         return both
+
+    def turn_into_stream(self, policy: dict[str, object]) -> None:
+        """A stream's bytes are bounded by retention, a segment at a time."""
+        if self.queue_type == "stream":
+            bytes_max = _lower(self.bytes_max, policy, "max-length-bytes")
+            if self.retained_bytes_max < 0 or 0 <= bytes_max < self.retained_bytes_max:
+                self.retained_bytes_max = bytes_max
+            self.bytes_max = -1
 
 
 def _lower(own: i64, policy: dict[str, object], key: str) -> i64:
@@ -372,6 +397,10 @@ def check_queue_arguments(
         raise reader.refuse_for(refused[0], checked.queue_type)
     if checked.queue_type != "classic":
         _check_traits(reader, durable, exclusive, auto_delete)
+    if checked.segment_bytes_max > SEGMENT_BYTES_MAX:
+        text = "Exceeded max value for x-stream-max-segment-size-bytes"
+        raise PreconditionFailed(text, class_id, method_id)
+    checked.turn_into_stream({})
     return checked
 
 
@@ -557,9 +586,7 @@ def _is_stream_offset(value: object) -> bool:
         return value in ("first", "last", "next") or parse_age_ms(value) >= 0
     if isinstance(value, bool):
         return False
-    if isinstance(value, int):
-        return value >= 0
-    return isinstance(value, Timestamp)
+    return isinstance(value, (int, Timestamp))
 
 
 def parse_expiration(text: str, class_id: int = 60, method_id: int = 40) -> i64:

@@ -26,6 +26,7 @@ from rhizome.broker.port import EVERYTHING
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE
 from rhizome.broker.showing import was_delivered
+from rhizome.broker.streams.rules import check_consumer, is_stream, unsupported
 from rhizome.broker.unacked import REQUEUE
 from rhizome.broker.words import queue_resource
 from rhizome.errors import AccessRefused, NotAllowed, NotImplementedFault, PreconditionFailed
@@ -67,6 +68,8 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
     options = check_consume_arguments(queue.vhost, name, method.arguments, queue.options.queue_type)
+    if is_stream(queue.options):
+        check_consumer(queue.vhost, name, method.no_ack, channel.prefetch, method.arguments)
     if queue.away is None:
         check_free(queue, method.exclusive)
     consumer = Consumer(
@@ -133,6 +136,8 @@ def get(channel: Channel, method: BasicGet) -> None:
     name = queue_name(channel, method.queue)
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
+    if is_stream(queue.options):
+        raise unsupported("basic.get", queue.vhost, name, 60, 70)
     if queue.away is not None:
         queue.away.get(channel, queue, method)
         return
@@ -203,6 +208,7 @@ def recover(channel: Channel, requeue: bool, answer: bool) -> None:
     """Requeue everything unacked on the channel; recover-async is not answered."""
     if not requeue:
         raise NotImplementedFault("requeue=false", 60, 110 if answer else 100)
+    channel.check_settle(channel.unacked.tags(), "basic.recover", 110 if answer else 100)
     for tag in channel.unacked.tags():
         channel.settle_one(tag, REQUEUE)
     channel.wake_if_global()

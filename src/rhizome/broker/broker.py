@@ -61,6 +61,7 @@ from rhizome.broker.showing import Showing
 from rhizome.broker.stages import CLOSED, RUNNING
 from rhizome.broker.state import State
 from rhizome.broker.steering import Steering
+from rhizome.broker.streams.registry import Streams
 from rhizome.broker.timers import Timers
 from rhizome.broker.turn import Turn
 from rhizome.broker.vhost import VHost
@@ -102,6 +103,7 @@ class Broker:
     replies: Replies
     delayed: Delayed
     timers: Timers
+    streams: Streams
     connections: dict[int, Connection]
     carriers: dict[int, Connection]
     shared: dict[int, Queue]
@@ -157,6 +159,7 @@ class Broker:
         self.replies = Replies()
         self.timers = Timers(self)
         self.delayed = Delayed(self)
+        self.streams = Streams(self)
         self.connections = {}
         self.carriers = {}
         self.shared = {}
@@ -189,6 +192,7 @@ class Broker:
         if not definition.is_private():
             self.shared[definition.id] = queue
             self.cluster.queue_made(queue)
+            self.streams.made(queue)
         else:
             self.cluster.private_declared(definition.vhost, definition.name)
         return queue
@@ -245,6 +249,7 @@ class Broker:
         queue.drop_ready()
         if queue.recorded and queue.away is None:
             queue.log.drop(queue.id)
+        self.streams.deleted(queue)
 
     def announce(self, outcome: Outcome) -> None:
         """Tell clients what a command took from them, after whoever proposed it has its answer.
@@ -374,6 +379,8 @@ class Broker:
         if queue.deleted:
             return
         queue.remove_consumer(consumer)
+        if consumer.reader is not None:
+            consumer.reader.detach()
         if consumer.proxy is not None:
             consumer.proxy.detach(consumer)
         elif queue.had_consumer:
@@ -495,6 +502,7 @@ class Broker:
         self.showing.tick(now_ms)
         for queue in list(self.congested):
             queue.pacing.judge(now_ms)
+        self.streams.tick(now_ms)
 
     def end_turn(self) -> None:
         """Dispatch, settle and confirm everything that this wake-up has touched."""
@@ -540,6 +548,7 @@ class Broker:
         """Everything below ``position`` of the journal is on disk."""
         for log in self.logs.values():
             log.synced(position)
+        self.streams.synced()
         self.committed()
 
     def committed(self) -> None:

@@ -43,6 +43,7 @@ from rhizome.broker.lookup import unimplemented
 from rhizome.broker.message import Message, Route
 from rhizome.broker.port import GroupLog
 from rhizome.broker.publishing import publish
+from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.broker.transactions import Transaction
 from rhizome.broker.unacked import ACK, REJECT, REQUEUE, Unacked
 from rhizome.errors import (
@@ -355,12 +356,22 @@ class Channel:
     def settle(self, tag: i64, multiple: bool, kind: int, method_id: int) -> None:
         """Ack, reject or requeue one delivery or all up to ``tag``."""
         tags = self._tags(tag, multiple, method_id)
+        if kind != ACK:
+            self.check_settle(tags, "basic.nack and basic.reject", method_id)
         if self.transaction is not None:
             self.transaction.settle(tags, kind)
             return
         for held in tags:
             self.settle_one(held, kind)
         self.wake_if_global()
+
+    def check_settle(self, tags: list[int], what: str, method_id: int) -> None:
+        """Refuse to take deliveries of streams back: nothing is redelivered there."""
+        for tag in tags:
+            consumer = self.unacked.consumer(tag)
+            if consumer is not None and is_stream(consumer.queue.options):
+                queue = consumer.queue
+                raise unsupported(what, queue.vhost, queue.name, 60, method_id)
 
     def _tags(self, tag: i64, multiple: bool, method_id: int) -> list[int]:
         unacked = self.unacked

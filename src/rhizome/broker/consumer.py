@@ -18,6 +18,7 @@ from rhizome.broker.unacked import ACK, REJECT, REQUEUE
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
     from rhizome.broker.queue import Queue
+    from rhizome.broker.streams.reader import StreamReader
 
 
 @final
@@ -27,7 +28,8 @@ class Consumer:
     ``head`` and ``foot`` are the parts of basic.deliver before and after (delivery tag,
     redelivered) for the route of the last delivery; they are encoded again only when the route
     changes. ``proxy`` is set if the queue is active on another broker, ``carrier`` (with
-    ``number``) if the application is connected to another one.
+    ``number``) if the application is connected to another one, ``reader`` if the queue is a stream
+    and active here.
     """
 
     tag: str
@@ -49,6 +51,7 @@ class Consumer:
     number: i64
     credit: i64
     drained_ms: i64
+    reader: StreamReader | None
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class Consumer:
         self.number = 0
         self.credit = 0
         self.drained_ms = 0
+        self.reader = None
 
     def can_take(self) -> bool:
         """Whether a delivery fits in the consumer's prefetch, the channel's and the outbox."""
@@ -130,22 +134,35 @@ class Consumer:
 
     def ack(self, message: Message) -> None:
         """Settle a delivery where its queue is active."""
-        if self.proxy is None:
+        if self.reader is not None:
+            self.reader.settled(message)
+        elif self.proxy is None:
             self.queue.ack(message)
         else:
             self.proxy.settle(self, message, ACK)
 
     def reject(self, message: Message) -> None:
-        if self.proxy is None:
+        if self.reader is not None:
+            self.reader.given_up()
+        elif self.proxy is None:
             self.queue.reject(message)
         else:
             self.proxy.settle(self, message, REJECT)
 
     def requeue(self, message: Message) -> None:
-        if self.proxy is None:
+        if self.reader is not None:
+            self.reader.given_up()
+        elif self.proxy is None:
             self.queue.requeue(message)
         else:
             self.proxy.settle(self, message, REQUEUE)
+
+    def take_back(self, message: Message) -> None:
+        """A delivery never reached the application, which is on another broker."""
+        if self.reader is not None:
+            self.reader.given_up()
+        else:
+            self.queue.take_back(message)
 
     def _encode_for(self, route: Route) -> None:
         tag = BytesWriter()

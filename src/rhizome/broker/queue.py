@@ -34,6 +34,7 @@ from rhizome.journal.seen import Seen
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.state import QueueDefinition
+    from rhizome.broker.streams.stream import Stream
 
 NEVER_MS: Final = 1 << 62
 
@@ -98,6 +99,7 @@ class Queue(Destination):
     deleted: bool
     orphans: list[Consumer]
     away: Away | None
+    stream: Stream | None
 
     def __init__(self, broker: Broker, definition: QueueDefinition) -> None:
         super().__init__(definition.vhost, definition.name)
@@ -142,6 +144,7 @@ class Queue(Destination):
         self.deleted = False
         self.orphans = []
         self.away = None
+        self.stream = None
         self._prepare_lanes(definition.options.priority_max)
         self.apply_options(definition.options)
 
@@ -168,6 +171,7 @@ class Queue(Destination):
             and self.single
             and self.last_values is None
             and options.message_ttl_ms < 0
+            and options.queue_type != "stream"
         )
         if self.bounded:
             self._enforce_bounds()
@@ -226,6 +230,8 @@ class Queue(Destination):
         self._push_special(message)
 
     def _push_special(self, message: Message) -> None:
+        if self.stream is not None:
+            return
         if message.expiration_ms != NO_EXPIRATION and not self.may_expire:
             self.may_expire = True
             self.broker.timers.watch(self)
@@ -345,6 +351,9 @@ class Queue(Destination):
     def dispatch(self, now_ms: i64) -> None:
         """Hand ready messages to consumers until one of the two runs out."""
         self.marked = False
+        if self.stream is not None:
+            self.stream.dispatch()
+            return
         if self.ready > 0 and self.consumer_count > 0 and self.broker.may_deliver:
             delivered: i64 = 0
             last: Message | None = None
@@ -528,6 +537,8 @@ class Queue(Destination):
         self._level(consumer.priority).consumers.append(consumer)
         if self.options.single_active_consumer and self.active is None:
             self.active = consumer
+        if self.stream is not None:
+            self.stream.attach(consumer)
         if self.ready > 0 and not self.marked:
             self.touch()
 

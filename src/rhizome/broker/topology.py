@@ -63,6 +63,7 @@ from rhizome.broker.outcome import Outcome, QueueCreated
 from rhizome.broker.port import Waiter
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_PREFIX, REPLY_QUEUE
+from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.broker.words import exchange_resource, queue_resource
 from rhizome.errors import AccessRefused, AmqpError, PreconditionFailed
 
@@ -408,6 +409,8 @@ def queue_purge(channel: Channel, method: QueuePurge) -> None:
     name = queue_name(channel, method.queue)
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
+    if is_stream(queue.options):
+        raise unsupported("queue.purge", queue.vhost, name, 50, 30)
     if queue.away is not None:
         queue.away.purge(channel, queue, method.no_wait)
         return

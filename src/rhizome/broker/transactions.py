@@ -132,11 +132,13 @@ def begin_all(broker: Broker, bytes_expected: i64) -> None:
     """
     for log in broker.logs.values():
         log.begin(bytes_expected)
+    broker.streams.begin()
 
 
 def commit_all(broker: Broker) -> dict[GroupLog, int]:
     """The index in each log that must be on disk before the transaction may be answered."""
     needed: dict[GroupLog, int] = {}
+    broker.streams.commit(needed)
     for log in reversed(list(broker.logs.values())):
         index = log.commit()
         if index > 0:

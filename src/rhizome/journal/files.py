@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -19,6 +20,8 @@ from typing import Final
 from rhizome.journal.errors import StoreInUse
 
 OPEN_FILES_MAX: Final = 256
+NESTED_OPEN_FILES_MAX: Final = 8
+"""Of each of the directories inside of one: there may be thousands."""
 PIECES_PER_WRITE_MAX: Final = 1024
 """IOV_MAX of Linux."""
 SEGMENT_SUFFIX: Final = ".seg"
@@ -81,6 +84,18 @@ class Files(ABC):
         """Remove a named file; none there is fine."""
 
     @abstractmethod
+    def inside(self, name: str) -> Files:
+        """A directory in this one, which is made if it isn't there."""
+
+    @abstractmethod
+    def directories(self) -> list[str]:
+        """Names of the directories in this one, sorted."""
+
+    @abstractmethod
+    def remove_directory(self, name: str) -> None:
+        """Remove a directory with all that is in it; none there is fine."""
+
+    @abstractmethod
     def free_bytes(self) -> int:
         """Space left on the disk."""
 
@@ -109,8 +124,11 @@ class _Handle:
 class DiskFiles(Files):
     """Segments `NNNNNNNNNN.seg` and named files in a directory, which is made if it isn't there."""
 
-    def __init__(self, directory: Path, read_only: bool = False) -> None:
+    def __init__(
+        self, directory: Path, read_only: bool = False, open_files_max: int = OPEN_FILES_MAX
+    ) -> None:
         self.directory = directory
+        self.open_files_max = open_files_max
         self._flags = os.O_RDONLY if read_only else os.O_RDWR
         self._lock = threading.Lock()
         self._handles: OrderedDict[int, _Handle] = OrderedDict()
@@ -205,6 +223,16 @@ class DiskFiles(Files):
     def discard(self, name: str) -> None:
         (self.directory / name).unlink(missing_ok=True)
 
+    def inside(self, name: str) -> DiskFiles:
+        read_only = self._flags == os.O_RDONLY
+        return DiskFiles(self.directory / name, read_only, NESTED_OPEN_FILES_MAX)
+
+    def directories(self) -> list[str]:
+        return sorted(p.name for p in self.directory.iterdir() if p.is_dir())
+
+    def remove_directory(self, name: str) -> None:
+        shutil.rmtree(self.directory / name, ignore_errors=True)
+
     def free_bytes(self) -> int:
         status = os.statvfs(self.directory)
         return status.f_bavail * status.f_frsize
@@ -226,7 +254,7 @@ class DiskFiles(Files):
     def _keep(self, segment: int, handle: _Handle) -> None:
         with self._lock:
             self._handles[segment] = handle
-            while len(self._handles) > OPEN_FILES_MAX:
+            while len(self._handles) > self.open_files_max:
                 self._handles.popitem(last=False)
 
     @staticmethod
@@ -244,6 +272,7 @@ class MemoryFiles(Files):
     def __init__(self) -> None:
         self.contents: dict[int, bytearray] = {}
         self.named: dict[str, bytes] = {}
+        self.nested: dict[str, MemoryFiles] = {}
         self._lock = threading.Lock()
 
     def segments(self) -> list[int]:
@@ -291,6 +320,15 @@ class MemoryFiles(Files):
 
     def discard(self, name: str) -> None:
         self.named.pop(name, None)
+
+    def inside(self, name: str) -> MemoryFiles:
+        return self.nested.setdefault(name, MemoryFiles())
+
+    def directories(self) -> list[str]:
+        return sorted(self.nested)
+
+    def remove_directory(self, name: str) -> None:
+        self.nested.pop(name, None)
 
     def free_bytes(self) -> int:
         return 1 << 62

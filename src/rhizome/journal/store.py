@@ -5,9 +5,10 @@
     DIR/journal/NNNNNNNNNN.seg   segments
     DIR/journal/checkpoint-N     the two newest checkpoints
     DIR/spill/NNNNNNNNNN.seg     bodies of transient messages; emptied at every start
+    DIR/streams/ID/              the segments of one stream (streamstore.py)
 
 The shell's duties, once per wake-up and in this order:
-1. let the core append to `journal` and `spill`;
+1. let the core append to `journal`, `spill` and `streams`;
 2. `submit`; the token that it returns is durable when `events.durable(token)` says so;
 3. if `checkpoint_due()`: `begin_checkpoint`, let the core fill it, `checkpoint`;
 4. while `congested()`: read no more from publishers.
@@ -32,6 +33,7 @@ from rhizome.journal.files import DirectoryLock, DiskFiles, Files, MemoryFiles
 from rhizome.journal.journal import SEGMENT_BYTES_DEFAULT, SPILL_SEGMENT_FIRST, Chunk, Journal
 from rhizome.journal.records import StoredMessage, decode_message, decode_run
 from rhizome.journal.recovery import Recovered, recover
+from rhizome.journal.streamstore import STREAM_BYTES_RESERVED, StreamStore
 from rhizome.journal.writer import (
     ALWAYS,
     FULL_DISK_ERRORS,
@@ -101,6 +103,7 @@ class Store(ABC):
         self,
         files: Files,
         spill_files: Files,
+        stream_files: Files,
         store_uuid: bytes,
         events: StoreEvents,
         hand_over: HandOver,
@@ -127,10 +130,17 @@ class Store(ABC):
         # What was replayed counts: else a broker that crashes often replays ever more of it.
         self._checkpoint_end = -_replayed_bytes(self.recovered)
         self._spill_written = 0
+        self._durable_token = 0
         self._writer = self._make_writer()
         self._spill_writer = self._make_spill_writer()
+        self.streams = StreamStore(stream_files, lambda work: self._run_aside(work, _nothing))
+        self.streams.writer = self._make_stream_writer()
 
     # --- every wake-up ------------------------------------------------------------------------
+
+    def pending(self) -> bool:
+        """Whether there is something to submit."""
+        return self.journal.pending() or self.spill.pending() or self.streams.pending()
 
     def submit(self) -> int:
         """Hand the batches of this wake-up to the disk; returns the token of the journal's."""
@@ -142,15 +152,22 @@ class Store(ABC):
             self._writer.submit(chunks, token)
         if self.spill.pending():
             self._spill_writer.submit(self.spill.take(), int(self.spill.end_position()))
+        if self.streams.pending():
+            self.streams.submit()
         self._remove_dead_spill()
         return token
 
     def congested(self) -> bool:
         """Whether the disk is so far behind that publishers must be held back."""
-        return self._writer.congested() or self._spill_writer.congested()
+        return (
+            self._writer.congested()
+            or self._spill_writer.congested()
+            or self.streams.writer.congested()
+        )
 
     def backlog_bytes(self) -> int:
-        return self._writer.backlog_bytes + self._spill_writer.backlog_bytes
+        writers = (self._writer, self._spill_writer, self.streams.writer)
+        return sum(writer.backlog_bytes for writer in writers)
 
     # --- reading back -------------------------------------------------------------------------
 
@@ -236,6 +253,7 @@ class Store(ABC):
             self.submit()
             self._finish_aside()
             self._spill_writer.close()
+            self.streams.close()
             self._writer.close()
             if builder is not None:
                 checkpoints.write(self._files, builder.pieces(clean=True))
@@ -262,6 +280,9 @@ class Store(ABC):
     def _make_spill_writer(self) -> Writer: ...
 
     @abstractmethod
+    def _make_stream_writer(self) -> Writer: ...
+
+    @abstractmethod
     def _run_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         """Run `work` where it blocks nobody, then `then` in the loop's thread."""
 
@@ -286,8 +307,16 @@ class Store(ABC):
         if turned:
             self._hand_over(self._remove_dead_spill)
 
+    def _streams_durable(self, number: int, synced: int) -> None:
+        self._hand_over(lambda: self._streams_durable_in_loop(number))
+
+    def _streams_durable_in_loop(self, number: int) -> None:
+        self.streams.synced(number)
+        self._events.durable(self._durable_token)
+
     def _durable_in_loop(self, token: int, synced: int) -> None:
         self.journal.synced(synced)
+        self._durable_token = token
         self._events.durable(token)
         builder = self._checkpoint
         if builder is not None and synced >= builder.position:
@@ -406,6 +435,7 @@ class JournalStore(Store):
             super().__init__(
                 DiskFiles(directory / "journal"),
                 DiskFiles(directory / "spill"),
+                DiskFiles(directory / "streams"),
                 self.identity.uuid,
                 events,
                 hand_over,
@@ -454,6 +484,17 @@ class JournalStore(Store):
             name="spill",
         )
 
+    def _make_stream_writer(self) -> Writer:
+        return JournalWriter(
+            self.streams.segment_files(),
+            STREAM_BYTES_RESERVED,
+            self.options.flush,
+            self._streams_durable,
+            self._alarm,
+            self._failed,
+            name="streams",
+        )
+
     def _run_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         self._aside = [thread for thread in self._aside if thread.is_alive()]
         self._aside.append(run_aside(work, lambda: self._hand_over(then), self._failed))
@@ -481,7 +522,13 @@ class MemoryStore(Store):
         options: StoreOptions | None = None,
     ) -> None:
         super().__init__(
-            files, MemoryFiles(), store_uuid, events, hand_over, options or StoreOptions()
+            files,
+            MemoryFiles(),
+            files.inside("streams"),
+            store_uuid,
+            events,
+            hand_over,
+            options or StoreOptions(),
         )
 
     def _make_writer(self) -> Writer:
@@ -492,6 +539,9 @@ class MemoryStore(Store):
         return InlineWriter(
             self._spill_files, self.options.spill_segment_bytes_max, self._spilled, 0
         )
+
+    def _make_stream_writer(self) -> Writer:
+        return InlineWriter(self.streams.segment_files(), 0, self._streams_durable, 0)
 
     def _run_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         work()

@@ -22,11 +22,10 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeAlias
 
 from rhizome.journal.errors import JournalFailed
-from rhizome.journal.files import Files
 from rhizome.journal.journal import Chunk
 
 Thread: TypeAlias = threading.Thread
@@ -84,6 +83,16 @@ class WriterStatistics:
         self.sync_buckets[bisect_left(SYNC_BUCKETS_MS, seconds * 1000)] += 1
 
 
+class SegmentFiles(Protocol):
+    """What a writer needs of `Files`."""
+
+    def create(self, segment: int, bytes_reserved: int) -> None: ...
+    def write(self, segment: int, offset: int, pieces: Sequence[bytes]) -> None: ...
+    def sync(self, segment: int) -> None: ...
+    def cut(self, segment: int, size: int) -> None: ...
+    def read(self, segment: int, offset: int, length: int) -> bytes: ...
+
+
 class _Batch:
     def __init__(self, chunks: list[Chunk], token: int) -> None:
         self.chunks = chunks
@@ -102,7 +111,7 @@ class JournalWriter:
 
     def __init__(
         self,
-        files: Files,
+        files: SegmentFiles,
         segment_bytes_max: int,
         flush: Flush,
         on_durable: Callable[[int, int], None],
@@ -129,7 +138,7 @@ class JournalWriter:
         self._token = start
         self._synced = start
         self._sync_wanted = False
-        self._dirty = 0
+        self._dirty: dict[int, None] = {}
         self._dirty_end = 0
         self._created = 0
         self._sync_due = 0.0
@@ -238,22 +247,24 @@ class JournalWriter:
         self._files.write(int(chunk.segment), int(chunk.offset), chunk.pieces)
 
     def _note_written(self, chunk: Chunk) -> None:
-        if self._dirty == 0 and self._flush.interval_ms > 0:
+        if not self._dirty and self._flush.interval_ms > 0:
             self._sync_due = time.monotonic() + self._flush.interval_ms / 1000
-        self._dirty = int(chunk.segment)
-        self._dirty_end = int(chunk.end())
+        segment, end = int(chunk.segment), int(chunk.offset + chunk.size)
+        self._dirty[segment] = None
+        self._dirty_end = segment << 32 | end
         if chunk.closes:
-            self._files.cut(self._dirty, int(chunk.offset + chunk.size))
+            self._files.cut(segment, end)
             self._sync()
 
     def _sync(self) -> None:
-        if self._dirty == 0 or self._scratch:
+        if not self._dirty or self._scratch:
             return
-        start = time.perf_counter()
-        self._files.sync(self._dirty)
-        self.statistics.synced(time.perf_counter() - start)
+        for segment in self._dirty:
+            start = time.perf_counter()
+            self._files.sync(segment)
+            self.statistics.synced(time.perf_counter() - start)
         self._synced = self._dirty_end
-        self._dirty = 0
+        self._dirty = {}
         self._sync_due = 0.0
 
     def _sync_is_due(self) -> bool:
@@ -318,7 +329,7 @@ class InlineWriter:
 
     def __init__(
         self,
-        files: Files,
+        files: SegmentFiles,
         segment_bytes_max: int,
         on_durable: Callable[[int, int], None],
         start: int,

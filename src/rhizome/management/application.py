@@ -29,6 +29,7 @@ from rhizome.management import (
     sessions,
     stalls,
     status,
+    streams,
     users,
     vhosts,
 )
@@ -46,6 +47,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *sessions.ENDPOINTS,
     *exchanges.ENDPOINTS,
     *queues.ENDPOINTS,
+    *streams.ENDPOINTS,
     *messages.ENDPOINTS,
     *bindings.ENDPOINTS,
     *vhosts.ENDPOINTS,

@@ -20,7 +20,10 @@ from rhizome.broker.commands import QUEUE
 from rhizome.broker.lookup import check_read
 from rhizome.broker.message import Message
 from rhizome.broker.queue import Queue
+from rhizome.broker.streams.peek import peek
+from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.errors import AccessRefused, NotFound, SyntaxErrorFault
+from rhizome.journal.streamformat import StreamEntry
 from rhizome.management.answers import Row, answer
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.call import BODY_BYTES_MAX as REQUEST_BYTES_MAX
@@ -102,6 +105,23 @@ def browsed_row(at: int, browsed: Browsed, bytes_max: int) -> Row:
     }
 
 
+def peeked_row(context: Context, entry: StreamEntry, bytes_max: int) -> Row:
+    """A message of a stream; its index is its offset."""
+    route = context.broker.pager.route(entry.tail)
+    body = body_of(entry.content)
+    return {
+        "index": int(entry.offset),
+        "exchange": route.exchange,
+        "routing_key": route.key,
+        "properties": properties_row(entry.content),
+        "redelivered": False,
+        "delivery_count": 0,
+        "arrived_ms": int(entry.time_ms),
+        "size": len(body),
+        **payload_fields(body, "auto", bytes_max),
+    }
+
+
 # ---- browse -------------------------------------------------------------------------------------
 
 
@@ -122,6 +142,10 @@ async def browse_queue(call: Call) -> Response:
     offset = call.number("offset", 0, 0, browsing.OFFSET_MAX)
     count = call.number("count", BROWSE_COUNT_DEFAULT, 1, browsing.COUNT_MAX)
     bytes_max = call.number("truncate", -1, 0, 1 << 31)
+    if queue.stream is not None:
+        first = int(queue.stream.log.first) + offset
+        seen = peek(queue.stream.log, first, count, browsing.BYTES_MAX)
+        return answer([peeked_row(call.context, entry, bytes_max) for entry in seen])
     found = await _browse(call.context, queue, offset, count)
     rows = [browsed_row(offset + at, each, bytes_max) for at, each in enumerate(found)]
     return answer(rows)
@@ -160,6 +184,8 @@ async def get_messages(call: Call) -> Response:
     """Take messages as basic.get does, and settle them at once as ``ackmode`` says."""
     channel, queue = usable_queue(call)
     check_read(channel, QUEUE, queue.name)
+    if is_stream(queue.options):
+        raise unsupported("basic.get", queue.vhost, queue.name, 60, 70)
     body = await call.body(REQUEST_BYTES_MAX)
     elsewhere = await at_home(call, queue, body)
     if elsewhere is not None:

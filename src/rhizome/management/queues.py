@@ -16,6 +16,7 @@ from rhizome.broker.commands import EXCHANGE, QUEUE, DeclareQueue, DeleteQueue
 from rhizome.broker.lookup import check_configure, check_read, check_write, find_queue
 from rhizome.broker.names import check_declarable_name
 from rhizome.broker.queue import Queue
+from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.broker.vhost import VHost
 from rhizome.broker.words import queue_resource
 from rhizome.errors import PreconditionFailed
@@ -212,6 +213,8 @@ async def delete_queue(call: Call) -> Response:
 async def purge_queue(call: Call) -> Response:
     channel, queue = usable_queue(call)
     check_read(channel, QUEUE, queue.name)
+    if is_stream(queue.options):
+        raise unsupported("queue.purge", queue.vhost, queue.name, 50, 30)
     elsewhere = await at_home(call, queue)
     if elsewhere is not None:
         return elsewhere

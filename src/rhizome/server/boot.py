@@ -28,8 +28,10 @@ from rhizome.broker.pager import Pager, SegmentReader
 from rhizome.broker.queue import Queue
 from rhizome.broker.restoring import restore_queue
 from rhizome.broker.state import State
+from rhizome.broker.streams.registry import StreamsPort
 from rhizome.journal.recovery import Recovered
 from rhizome.journal.store import Store
+from rhizome.journal.streamlog import StreamLog
 from rhizome.security.passwords import SALT_BYTES, hash_password
 from rhizome.server.config import Config
 from rhizome.server.sections import UserDefinition
@@ -48,6 +50,31 @@ class StoreReader(SegmentReader):
 
     def read(self, segment: int, offset: int, length: int) -> bytes:
         return self.store.read(segment, offset, length)
+
+
+class StoreStreams(StreamsPort):
+    """Keeps streams in the store."""
+
+    store: Store
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self.store = store
+
+    def open(self, stream: int) -> StreamLog:
+        return self.store.streams.open(int(stream), self.store.options.accept_corruption)
+
+    def touch(self, log: StreamLog) -> None:
+        self.store.streams.touch(log)
+
+    def remove_segments(self, log: StreamLog, segments: list[int]) -> None:
+        self.store.streams.remove_segments(int(log.id), segments)
+
+    def remove(self, log: StreamLog) -> None:
+        self.store.streams.remove(log)
+
+    def durable(self) -> int:
+        return self.store.streams.durable
 
 
 def make_log(store: Store) -> JournalLog:
@@ -84,6 +111,7 @@ def make_broker(
         for command in first_definitions(config, seed):
             broker.cluster.propose(command, None)
     _restore_messages(broker, store.recovered)
+    store.streams.remove_others(list(broker.streams.active))
     broker.delayed.recover()
     return broker
 
@@ -102,7 +130,7 @@ def make_empty_broker(
     pager = Pager(
         StoreReader(store), store.journal, store.spill, config.memory.resident_budget_bytes
     )
-    return Broker(
+    broker = Broker(
         Settings(config.broker.name, __version__, config.cluster.name or config.broker.name),
         log,
         pager,
@@ -113,6 +141,8 @@ def make_empty_broker(
         seed,
         now_ms,
     )
+    broker.streams.port = StoreStreams(store)
+    return broker
 
 
 def make_limits(config: Config) -> Limits:

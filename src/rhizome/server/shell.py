@@ -117,7 +117,7 @@ class Shell:
     def submit(self) -> None:
         """Hand what was appended in this turn to the disk."""
         store = self.store
-        if store.journal.pending() or store.spill.pending():
+        if store.pending():
             token: i64 = store.submit()
             self.broker.handed_over(token)
             if store.congested() and not self.congested:

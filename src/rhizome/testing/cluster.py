@@ -194,7 +194,7 @@ class Member(Adopter):
         self._inputs()
         broker.end_turn()
         node.end_turn()
-        if self.store.journal.pending() or self.store.spill.pending():
+        if self.store.pending():
             self.broker.handed_over(self.store.submit())
             broker.submitted()
         self._outputs()

@@ -211,7 +211,7 @@ class Core:
             connection.lost()
         broker = self.broker
         broker.end_turn()
-        if self.store.journal.pending() or self.store.spill.pending():
+        if self.store.pending():
             self.broker.handed_over(self.store.submit())
             broker.submitted()
         connections = broker.turn.connections

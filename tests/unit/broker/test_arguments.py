@@ -116,7 +116,7 @@ def test_stream_arguments_are_read() -> None:
         }
     )
     assert (found.queue_type, found.age_max_ms) == ("stream", 7 * 86_400_000)
-    assert (found.bytes_max, found.segment_bytes_max) == (20, 10)
+    assert (found.bytes_max, found.retained_bytes_max, found.segment_bytes_max) == (-1, 20, 10)
 
 
 def test_dedup_window_may_be_a_time() -> None:

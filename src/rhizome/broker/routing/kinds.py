@@ -7,11 +7,19 @@ from typing import Final
 from rhizome.broker.routing.consistent_hash import ConsistentHashExchange, check_hash_arguments
 from rhizome.broker.routing.exchange import DirectExchange, Exchange, FanoutExchange
 from rhizome.broker.routing.headers import HeadersExchange
+from rhizome.broker.routing.super_stream import SUPER_STREAM_KIND, SuperStreamExchange
 from rhizome.broker.routing.topic import TopicExchange
 from rhizome.errors import CommandInvalid, PreconditionFailed
 
 DELAYED_KIND: Final = "x-delayed-message"
-PLAIN_KINDS: Final = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
+PLAIN_KINDS: Final = (
+    "direct",
+    "fanout",
+    "topic",
+    "headers",
+    "x-consistent-hash",
+    SUPER_STREAM_KIND,
+)
 EXCHANGE_KINDS: Final = (*PLAIN_KINDS, DELAYED_KIND)
 
 
@@ -58,6 +66,8 @@ def make_exchange(
         made = TopicExchange(vhost, name, kind, durable, auto_delete, internal, given)
     elif routing == "headers":
         made = HeadersExchange(vhost, name, kind, durable, auto_delete, internal, given)
+    elif routing == SUPER_STREAM_KIND:
+        made = SuperStreamExchange(vhost, name, kind, durable, auto_delete, internal, given)
     else:
         made = ConsistentHashExchange(vhost, name, kind, durable, auto_delete, internal, given)
     made.delayed = kind == DELAYED_KIND

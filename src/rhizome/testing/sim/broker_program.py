@@ -202,7 +202,7 @@ class BrokerProgram(Program, Adopter):
         while True:
             broker.end_turn()
             self.node.end_turn()
-            if self.store.journal.pending() or self.store.spill.pending():
+            if self.store.pending():
                 self.broker.handed_over(self.store.submit())
                 broker.submitted()
             self._flush()

@@ -13,6 +13,7 @@ from typing import Final
 from rhizome.journal.files import SEGMENT_SUFFIX, Files
 from rhizome.journal.journal import Chunk
 from rhizome.journal.store import Store, StoreEvents, StoreOptions, Writer
+from rhizome.journal.streamstore import StreamFiles
 from rhizome.journal.writer import WriterStatistics
 from rhizome.testing.sim.disk import SimFile
 from rhizome.testing.sim.process import Host
@@ -33,6 +34,9 @@ class SimFiles(Files):
         return f"{self._prefix}{segment:010d}{SEGMENT_SUFFIX}"
 
     def _paths(self) -> list[str]:
+        return [path for path in self._all_paths() if "/" not in path]
+
+    def _all_paths(self) -> list[str]:
         start = len(self._prefix)
         return [name[start:] for name in self._disk.names() if name.startswith(self._prefix)]
 
@@ -75,6 +79,16 @@ class SimFiles(Files):
 
     def discard(self, name: str) -> None:
         self._disk.files.pop(self._prefix + name, None)
+
+    def inside(self, name: str) -> SimFiles:
+        return SimFiles(self.host, f"{self._prefix}{name}")
+
+    def directories(self) -> list[str]:
+        return sorted({path.partition("/")[0] for path in self._all_paths() if "/" in path})
+
+    def remove_directory(self, name: str) -> None:
+        for path in [path for path in self._all_paths() if path.startswith(f"{name}/")]:
+            self._disk.files.pop(self._prefix + path)
 
     def free_bytes(self) -> int:
         return FREE_BYTES
@@ -157,6 +171,56 @@ class SimWriter:
             self._files.sync(self._active)
 
 
+class SimStreamWriter:
+    """The writer of streams: a batch has chunks for many files, each of which is synced."""
+
+    def __init__(self, files: StreamFiles, host: Host, on_durable: Callable[[int, int], None]):
+        self.statistics = WriterStatistics()
+        self.backlog_bytes = 0
+        self._files = files
+        self._host = host
+        self._on_durable = on_durable
+        self._token = 0
+
+    def submit(self, chunks: list[Chunk], token: int) -> None:
+        size = 0
+        names: dict[str, None] = {}
+        for chunk in chunks:
+            stream, segment = int(chunk.segment) >> 32, int(chunk.segment) & 0xFFFFFFFF
+            directory = self._files.directory(stream)
+            assert isinstance(directory, SimFiles)
+            if chunk.offset == 0:
+                directory.create(segment, 0)
+            directory.write(segment, int(chunk.offset), chunk.pieces)
+            size += int(chunk.size)
+            if chunk.closes:
+                directory.sync(segment)
+            else:
+                names[directory.path(segment)] = None
+        self.statistics.batches += 1
+        self.statistics.bytes_written += size
+        self.backlog_bytes += size
+        self._token = token
+        self._host.sync(list(names), lambda: self._done(token, size))
+
+    def _done(self, token: int, size: int) -> None:
+        self.backlog_bytes -= size
+        self.statistics.synced(0.0)
+        self._on_durable(token, token)
+
+    def sync_soon(self) -> None:
+        self._host.sync([], lambda: self._on_durable(self._token, self._token))
+
+    def congested(self) -> bool:
+        return self.backlog_bytes > BACKLOG_BYTES_MAX
+
+    def read(self, segment: int, offset: int, length: int) -> bytes:
+        return self._files.read(segment >> 32, segment & 0xFFFFFFFF, offset, length)
+
+    def close(self) -> None:
+        pass
+
+
 class SimStore(Store):
     """A broker's store on a simulated disk. What it reports comes as an input of the program."""
 
@@ -176,6 +240,7 @@ class SimStore(Store):
         super().__init__(
             self._journal_files,
             self._scratch_files,
+            SimFiles(host, "streams"),
             store_uuid,
             events,
             host.soon,
@@ -194,6 +259,9 @@ class SimStore(Store):
             0,
             scratch=True,
         )
+
+    def _make_stream_writer(self) -> Writer:
+        return SimStreamWriter(self.streams.files, self._host, self._streams_durable)
 
     def _run_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         """The work takes as long as a sync does, and is undone by a crash before that."""

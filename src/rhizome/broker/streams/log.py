@@ -1,0 +1,69 @@
+"""The log of a stream as the port of the broker sees it. Compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64
+
+from rhizome.amqp.wire import u32_at
+from rhizome.broker.message import Message
+from rhizome.broker.port import GroupLog
+from rhizome.broker.streams.stamp import entry_flags, stamped
+from rhizome.journal.streamlog import StreamLog
+
+if TYPE_CHECKING:
+    from rhizome.broker.streams.stream import Stream
+
+STREAM_POSITION: Final = 1
+"""Of messages in a stream: they are on disk, but not in the journal."""
+
+
+@final
+class StreamGroupLog(GroupLog):
+    """Invariant: the index of a message is its offset + 1, so that indexes begin with 1 here as in
+    all logs; whatever the message says of itself, it is persistent.
+    """
+
+    stream: Stream
+    log: StreamLog
+
+    def __init__(self, stream: Stream, log: StreamLog, group: i64) -> None:
+        super().__init__(group, log.epoch, log.next + 1)
+        self.stream = stream
+        self.log = log
+
+    def append(self, message: Message, ids: list[int], durable: bool) -> None:
+        self.append_from(message, 0, 0)
+
+    def append_from(self, message: Message, origin: i64, number: i64) -> None:
+        """Append what an edge sent under this number (A1); 0: nobody did."""
+        log = self.log
+        content = stamped(message.content, log.next)
+        frame_bytes_max: i64 = u32_at(content, 3) + 8
+        if message.frame_bytes_max > frame_bytes_max:
+            frame_bytes_max = message.frame_bytes_max
+        stream = self.stream
+        if not log.touched:
+            stream.begin_append()
+        if stream.broker.streams.whole and not log.whole:
+            log.begin_whole()
+            stream.broker.streams.taking.append(self)
+        offset = log.append(
+            message.route.tail,
+            content,
+            entry_flags(message.content),
+            frame_bytes_max,
+            stream.broker.turn.now_ms,
+            origin,
+            number,
+        )
+        message.index = offset + 1
+        message.position = STREAM_POSITION
+        self.next_index = offset + 2
+        self.committed_memory = offset + 1
+
+    def commit(self) -> i64:
+        """A transaction is over: its messages are one chunk."""
+        self.log.end_whole()
+        return self.next_index - 1

@@ -1,0 +1,42 @@
+"""Looking at what a stream holds, without being a consumer of it."""
+
+from __future__ import annotations
+
+from rhizome.journal.errors import CorruptRecord
+from rhizome.journal.streamformat import (
+    CHUNK_HEADER_BYTES,
+    KIND_MESSAGES,
+    STREAM_HEADER_BYTES,
+    ChunkHead,
+    StreamEntry,
+    check_chunk,
+    entries_of,
+)
+from rhizome.journal.streamlog import StreamLog
+
+
+def peek(log: StreamLog, offset: int, count: int, bytes_max: int) -> list[StreamEntry]:
+    """Up to ``count`` messages from an offset on, of those that may be shown; fewer when they reach
+    ``bytes_max`` together."""
+    found: list[StreamEntry] = []
+    size = 0
+    offset = max(offset, int(log.first))
+    place = log.find(offset)
+    segment, position = int(place.segment), int(place.position)
+    while offset < log.committed and len(found) < count and size < bytes_max:
+        if position >= log.end_of(segment):
+            segment, position = int(log.segment_after(segment)), STREAM_HEADER_BYTES
+            continue
+        head = ChunkHead(log.files.read(log.id, segment, position, CHUNK_HEADER_BYTES), 0)
+        if head.kind == KIND_MESSAGES and head.first + head.count > offset:
+            chunk = log.files.read(log.id, segment, position, head.size)
+            if len(chunk) < head.size:
+                raise CorruptRecord("a chunk that is not whole", position)
+            check_chunk(chunk, 0, head.size)
+            for entry in entries_of(chunk, 0, head):
+                if entry.offset == offset and len(found) < count and size < bytes_max:
+                    found.append(entry)
+                    size += len(entry.content)
+                    offset += 1
+        position += int(head.size)
+    return found

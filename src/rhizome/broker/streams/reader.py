@@ -1,0 +1,317 @@
+"""StreamReader: one consumer of a stream and its place there. Compiled.
+
+Segments are read in runs of ``RUN_BYTES``; a chunk is checked once, and its entries go out as they
+are stored. An ack is credit for another delivery and nothing else, unless the consumer has a name:
+then it also moves what is remembered for that name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64
+
+from rhizome.amqp.values import Timestamp
+from rhizome.broker.arguments import parse_age_ms
+from rhizome.broker.message import Message, Route
+from rhizome.journal.errors import CorruptRecord
+from rhizome.journal.records import u16_at
+from rhizome.journal.streamformat import (
+    CHUNK_HEADER_BYTES,
+    CONTENT_CHANNEL,
+    KIND_MESSAGES,
+    STREAM_HEADER_BYTES,
+    ChunkHead,
+    check_chunk,
+    entry_end,
+    entry_tail_at,
+)
+from rhizome.journal.streamlog import NO_OFFSET, StreamLog
+
+if TYPE_CHECKING:
+    from rhizome.broker.consumer import Consumer
+    from rhizome.broker.streams.stream import Stream
+
+RUN_BYTES: Final = 256 * 1024
+HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What all readers of a broker may keep of what they have read ahead; beyond that a reader whose
+consumer has no credit lets go of it and reads it again later."""
+NAME_ARGUMENT: Final = "x-stream-consumer-name"
+OFFSET_ARGUMENT: Final = "x-stream-offset"
+
+
+def name_of(arguments: dict[str, object]) -> bytes:
+    """The name under which a consumer's progress is remembered; empty if it has none."""
+    name = arguments.get(NAME_ARGUMENT)
+    return name.encode("utf-8", "surrogateescape") if isinstance(name, str) else b""
+
+
+def start_of(log: StreamLog, name: bytes, arguments: dict[str, object], now_ms: i64) -> i64:
+    """The first offset that a consumer gets: the one after what its name has done with; if nothing
+    is known of that, or it has none, what ``x-stream-offset`` asks for."""
+    if len(name) > 0 and name in log.offsets:
+        return _within(log, log.offsets[name] + 1)
+    wanted = arguments.get(OFFSET_ARGUMENT, "next")
+    if isinstance(wanted, Timestamp):
+        return log.offset_at(min(wanted.seconds, 1 << 50) * 1000)
+    if isinstance(wanted, int):
+        return _within(log, max(-1, min(wanted, 1 << 62)))
+    if wanted == "first":
+        return log.first
+    if wanted == "last":
+        return _within(log, log.committed - 1)
+    if isinstance(wanted, str) and wanted != "next":
+        return log.offset_at(now_ms - parse_age_ms(wanted))
+    return log.committed
+
+
+def _within(log: StreamLog, offset: i64) -> i64:
+    """An offset, or the nearest that there is."""
+    if offset < log.first:
+        return log.first
+    return offset if offset < log.committed else log.committed
+
+
+@final
+class Progress:
+    """What a consumer with a name has done with, in whatever order it acknowledges.
+
+    Invariant: everything it was sent below ``floor`` is done with; ``done`` leads from offsets
+    above that which are, or which retention took before they were sent, to those after them.
+    """
+
+    floor: i64
+    noted: i64
+    done: dict[int, int]
+
+    def __init__(self, start: i64) -> None:
+        self.floor = start
+        self.noted = start
+        self.done = {}
+
+    def skipped(self, offset: i64, to: i64) -> None:
+        """The offsets from one up to another will never be sent."""
+        if offset == self.floor:
+            self._advance(to)
+        else:
+            self.done[offset] = to
+
+    def settled(self, offset: i64) -> None:
+        if offset == self.floor:
+            self._advance(offset + 1)
+        elif offset > self.floor:
+            self.done[offset] = offset + 1
+
+    def _advance(self, floor: i64) -> None:
+        done = self.done
+        while len(done) > 0:
+            after = done.pop(floor, 0)
+            if after == 0:
+                break
+            floor = after
+        self.floor = floor
+
+
+@final
+class StreamReader:
+    """Invariant: ``next`` is the offset that is delivered next. Its chunk, or one before it, begins
+    at ``position`` of ``segment``, unless it is the current one: then its entry begins at ``_at``
+    of ``_data``, and the chunk lies from ``_chunk_at`` to ``_chunk_end``. ``_data`` begins at
+    ``_base`` of the segment; all of it was safe when it was read.
+    """
+
+    stream: Stream
+    consumer: Consumer
+    name: bytes
+    progress: Progress | None
+    next: i64
+    segment: i64
+    position: i64
+    _data: bytes
+    _base: i64
+    _at: i64
+    _chunk_at: i64
+    _chunk_end: i64
+    _frame_max: i64
+    _route: Route
+
+    def __init__(self, stream: Stream, consumer: Consumer, name: bytes, start: i64) -> None:
+        self.stream = stream
+        self.consumer = consumer
+        self.name = name
+        self.progress = Progress(start) if len(name) > 0 else None
+        self.next = start
+        self.segment = 0
+        self.position = 0
+        self._data = b""
+        self._base = 0
+        self._at = 0
+        self._chunk_at = 0
+        self._chunk_end = 0
+        self._frame_max = 0
+        self._route = stream.broker.pager.route_last
+        self._seek(start)
+
+    # ---- delivering -----------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Deliver until the consumer has no credit or there is nothing more that may be shown."""
+        consumer = self.consumer
+        start = self.next
+        try:
+            while consumer.can_take():
+                if self._at == self._chunk_end and not self._next_chunk():
+                    break
+                self._deliver(consumer)
+        finally:
+            queue = self.stream.queue
+            queue.unacked += self.next - start
+            queue.delivered += self.next - start
+            if self.stream.broker.streams.held_bytes > HELD_BYTES_MAX:
+                self._let_go()
+
+    def _deliver(self, consumer: Consumer) -> None:
+        data = self._data
+        at = self._at
+        tail_at = entry_tail_at(data, at)
+        content_at: i64 = tail_at + u16_at(data, at + 4)
+        after = entry_end(data, at)
+        tail = data[tail_at:content_at]
+        route = self._route
+        if route.tail != tail:
+            route = self.stream.broker.pager.route(tail)
+            self._route = route
+        message = Message(route, data[content_at:after], CONTENT_CHANNEL, self._frame_max)
+        offset = self.next
+        message.index = offset + 1
+        self._at = after
+        self.next = offset + 1
+        consumer.deliver(message, False)
+        # Held until it is settled, for its place and not for what it says.
+        message.content = b""
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def _next_chunk(self) -> bool:
+        """Go to the chunk that has ``next``; False if that may not be shown yet."""
+        log = self.stream.log
+        if self.next < log.first:
+            self._skip_to(log.first)
+        while self.next < log.committed:
+            at = self.position - self._base
+            if at + CHUNK_HEADER_BYTES > len(self._data):
+                if not self._fill(RUN_BYTES):
+                    continue
+                at = 0
+            head = ChunkHead(self._data, at)
+            if at + head.size > len(self._data):
+                if not self._fill(max(head.size, RUN_BYTES)):
+                    continue
+                at = 0
+                if head.size > len(self._data):
+                    raise CorruptRecord("a chunk that is not whole", self.position)
+            if head.first > self.next:
+                raise CorruptRecord(f"offset {head.first}, not {self.next},", self.position)
+            self.position += head.size
+            if head.kind == KIND_MESSAGES and head.first + head.count > self.next:
+                self._enter(head, at)
+                return True
+        self._drop_data()
+        return False
+
+    def _enter(self, head: ChunkHead, at: i64) -> None:
+        """Make a chunk the current one."""
+        data = self._data
+        check_chunk(data, at, head.size)
+        entry: i64 = at + CHUNK_HEADER_BYTES
+        offset = head.first
+        while offset < self.next:
+            entry = entry_end(data, entry)
+            offset += 1
+        self._at = entry
+        self._chunk_at = at
+        self._chunk_end = at + head.size
+        self._frame_max = head.frame_max
+
+    def _fill(self, length: i64) -> bool:
+        """Read on at ``position``; False if that is somewhere else now."""
+        log = self.stream.log
+        limit = log.end_of(self.segment) - self.position
+        if limit > 0:
+            if length > limit:
+                length = limit
+            data = log.files.read(log.id, self.segment, self.position, length)
+            if len(data) >= CHUNK_HEADER_BYTES:
+                self._hold(data)
+                return True
+        after = log.segment_after(self.segment)
+        assert after > 0, "something may be shown that no segment has"
+        self.segment = after
+        self.position = STREAM_HEADER_BYTES
+        self._drop_data()
+        return False
+
+    def _skip_to(self, offset: i64) -> None:
+        """Retention has taken what would have come next."""
+        if self.progress is not None:
+            self.progress.skipped(self.next, offset)
+        self.next = offset
+        self._seek(offset)
+
+    def _seek(self, offset: i64) -> None:
+        place = self.stream.log.find(offset)
+        self.segment = place.segment
+        self.position = place.position
+        self._drop_data()
+
+    def _hold(self, data: bytes) -> None:
+        self.stream.broker.streams.held_bytes += len(data) - len(self._data)
+        self._data = data
+        self._base = self.position
+
+    def _drop_data(self) -> None:
+        self._hold(b"")
+        self._at = 0
+        self._chunk_end = 0
+
+    def _let_go(self) -> None:
+        """Keep nothing in memory; the current chunk is read again."""
+        if self._at < self._chunk_end:
+            self.position = self._base + self._chunk_at
+        self._drop_data()
+
+    # ---- settling -------------------------------------------------------------------------------
+
+    def settled(self, message: Message) -> None:
+        """A delivery was acknowledged, or given up."""
+        stream = self.stream
+        queue = stream.queue
+        queue.unacked -= 1
+        queue.acked += 1
+        if self.progress is not None:
+            self.progress.settled(message.index - 1)
+        if self.next < stream.log.committed and not queue.marked and not queue.deleted:
+            queue.touch()
+
+    def given_up(self) -> None:
+        """A delivery was not acknowledged, and the consumer is gone."""
+        self.stream.queue.unacked -= 1
+
+    def note(self) -> None:
+        """Have it remembered what was done with since the last time."""
+        progress = self.progress
+        if progress is not None and progress.floor > progress.noted:
+            progress.noted = progress.floor
+            if progress.floor - 1 > self.stream.log.offsets.get(self.name, NO_OFFSET):
+                self.stream.note_offset(self.name, progress.floor - 1)
+
+    def detach(self) -> None:
+        """The consumer is gone."""
+        self.stream.readers.pop(self.consumer, None)
+        self.note()
+        self.progress = None
+        self._drop_data()
+
+    def remembered(self) -> i64:
+        """The offset up to which the consumer has done with everything; -1 if it has no name."""
+        return NO_OFFSET if self.progress is None else self.progress.floor - 1

@@ -1,0 +1,302 @@
+"""Recovery of a stream: what its segments hold, read once when it is opened.
+
+Of complete segments only the header and the INDEX are read. The last one is read whole: a chunk
+that isn't what was written there ends the log, and is cut off, if a crash explains it: the tail
+that was not synced may have any bytes. It is damage if a later chunk says that the offsets of the
+bad one were safe, or if another segment follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from rhizome.journal.errors import CorruptRecord, CorruptStore
+from rhizome.journal.files import Files
+from rhizome.journal.streamformat import (
+    CHUNK_HEADER_BYTES,
+    CHUNK_MAGIC,
+    ENTRY_HEADER_BYTES,
+    FLAG_ORIGIN,
+    KIND_INDEX,
+    KIND_MESSAGES,
+    KIND_SNAPSHOT,
+    KIND_TRACKING,
+    NOTE_OFFSET,
+    NOTE_ORIGIN,
+    NOTE_START,
+    STREAM_HEADER_BYTES,
+    ChunkHead,
+    check_chunk,
+    entry_end,
+    notes_of,
+    read_segment_header,
+)
+from rhizome.journal.streamindex import SparseIndex
+from rhizome.journal.streamlog import (
+    StreamFilesReader,
+    StreamLog,
+    StreamSegment,
+    read_index_chunk,
+)
+
+WINDOW_BYTES: Final = 4 * 1024 * 1024
+
+
+class Window:
+    """A segment, of which a part is in memory at a time."""
+
+    def __init__(self, files: Files, segment: int) -> None:
+        self.size = files.size(segment)
+        self._files = files
+        self._segment = segment
+        self._start = 0
+        self._data = b""
+
+    def read(self, position: int, length: int) -> bytes:
+        """The bytes at a position; fewer at the end."""
+        at = position - self._start
+        if at < 0 or at + length > len(self._data):
+            self._data = self._files.read(self._segment, position, max(length, WINDOW_BYTES))
+            self._start, at = position, 0
+        return self._data[at : at + length]
+
+    def find(self, what: bytes, position: int) -> int:
+        """The next position of some bytes from one on; -1 if there is none."""
+        while position < self.size:
+            data = self.read(position, WINDOW_BYTES)
+            at = data.find(what)
+            if at >= 0:
+                return position + at
+            position += max(len(data) - len(what) + 1, 1)
+        return -1
+
+
+@dataclass
+class Scan:
+    """What the chunks of one segment amount to."""
+
+    first: int
+    next: int
+    epoch: int = 0
+    number: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    size: int = STREAM_HEADER_BYTES
+    complete: bool = False
+    bad: str = ""
+    index: SparseIndex = field(default_factory=SparseIndex)
+    offsets: dict[bytes, int] = field(default_factory=dict)
+    origins: dict[int, int] = field(default_factory=dict)
+    starts: list[tuple[int, int]] = field(default_factory=list)
+
+
+def recover_stream(
+    stream: int, files: Files, reader: StreamFilesReader, accept_corruption: bool = False
+) -> StreamLog:
+    """The log of a stream from its directory; cuts off a torn tail.
+
+    Raises CorruptStore if something is damaged that no crash explains, unless that is accepted:
+    then the log ends before it.
+    """
+    log = StreamLog(stream, reader)
+    numbers = _contiguous(stream, files, accept_corruption)
+    if not numbers:
+        return log
+    last = numbers[-1]
+    segments = [_complete(stream, files, reader, number) for number in numbers[:-1]]
+    window = Window(files, last)
+    scan = scan_segment(window, stream, last)
+    if scan.bad and _later_commit(window, scan.size) > scan.next and not accept_corruption:
+        raise _corrupt(stream, last, scan.bad)
+    if segments and scan.first != segments[-1].next:
+        raise _corrupt(stream, last, f"begins with offset {scan.first}, not {segments[-1].next}")
+    if scan.size < window.size:
+        files.cut(last, scan.size)
+    # What a killed program wrote can be read, and would still be lost with the power.
+    files.sync(last)
+    segments.append(
+        StreamSegment(last, scan.first, scan.next, scan.first_ms, scan.last_ms, scan.size)
+    )
+    log.adopt(segments, scan.index)
+    log.epoch = scan.epoch
+    log.number = scan.number + 1
+    log.time_ms = scan.last_ms
+    log.offsets = scan.offsets
+    log.origins = scan.origins
+    log.starts = scan.starts
+    if scan.complete:
+        log.close_active()
+    return log
+
+
+def _contiguous(stream: int, files: Files, accept_corruption: bool) -> list[int]:
+    """The numbers of the segments that make up the log, the last of which has a snapshot.
+
+    Segments before a gap were dropped by retention and not all removed. A last one that was begun
+    and has no whole snapshot holds nothing: it is removed.
+    """
+    numbers = files.segments()
+    while numbers:
+        last = numbers[-1]
+        head = files.read(last, 0, STREAM_HEADER_BYTES + CHUNK_HEADER_BYTES)
+        if _begins_well(stream, files, last, head):
+            break
+        if len(numbers) == 1 and any(head):
+            # A new stream's first segment may be torn; anything else there is not ours.
+            if _later_commit(Window(files, last), 0) > 0 and not accept_corruption:
+                raise _corrupt(stream, last, "does not begin as it should")
+        files.remove(last)
+        numbers.pop()
+    start = len(numbers) - 1
+    while start > 0 and numbers[start - 1] == numbers[start] - 1:
+        start -= 1
+    for number in numbers[: max(start, 0)]:
+        files.remove(number)
+    return numbers[max(start, 0) :]
+
+
+def _begins_well(stream: int, files: Files, segment: int, head: bytes) -> bool:
+    try:
+        read_segment_header(head, segment, stream)
+        snapshot = ChunkHead(head, STREAM_HEADER_BYTES)
+        data = files.read(segment, STREAM_HEADER_BYTES, int(snapshot.size))
+        if len(data) < snapshot.size or snapshot.kind != KIND_SNAPSHOT:
+            return False
+        check_chunk(data, 0, snapshot.size)
+    except (CorruptRecord, IndexError):
+        return False
+    return True
+
+
+def _complete(stream: int, files: Files, reader: StreamFilesReader, number: int) -> StreamSegment:
+    """A segment that is followed by another, from its header and INDEX; else by reading it."""
+    size = files.size(number)
+    try:
+        first = read_segment_header(files.read(number, 0, STREAM_HEADER_BYTES), number, stream)
+    except CorruptRecord as error:
+        raise _corrupt(stream, number, str(error)) from error
+    chunk = read_index_chunk(reader, stream, number, size)
+    if chunk is not None:
+        head = ChunkHead(chunk, 0)
+        first_ms = _first_ms(files, number)
+        last_ms = int.from_bytes(chunk[-16:-8], "big")
+        return StreamSegment(number, first, int(head.first), first_ms, last_ms, size)
+    scan = scan_segment(Window(files, number), stream, number)
+    if scan.bad:
+        raise _corrupt(stream, number, scan.bad)
+    return StreamSegment(number, scan.first, scan.next, scan.first_ms, scan.last_ms, size)
+
+
+def _first_ms(files: Files, number: int) -> int:
+    """The time of the first chunk with messages."""
+    position = STREAM_HEADER_BYTES
+    while True:
+        data = files.read(number, position, CHUNK_HEADER_BYTES)
+        if len(data) < CHUNK_HEADER_BYTES:
+            return 0
+        head = ChunkHead(data, 0)
+        if head.kind in (KIND_MESSAGES, KIND_INDEX):
+            return int(head.time_ms)
+        position += int(head.size)
+
+
+def scan_segment(window: Window, stream: int, segment: int) -> Scan:
+    """Go through a segment, chunk by chunk, up to its end or to the first that is bad."""
+    first = int(read_segment_header(window.read(0, STREAM_HEADER_BYTES), segment, stream))
+    scan = Scan(first, first)
+    while not scan.complete and scan.size < window.size:
+        head_bytes = window.read(scan.size, CHUNK_HEADER_BYTES)
+        if not any(head_bytes):
+            # Space that was never written; or a hole before what was.
+            scan.bad = "no chunk" if window.find(CHUNK_MAGIC, scan.size) >= 0 else ""
+            return scan
+        try:
+            if len(head_bytes) < CHUNK_HEADER_BYTES:
+                raise CorruptRecord("a chunk that its segment is too short for", scan.size)
+            head = ChunkHead(head_bytes, 0)
+            chunk = window.read(scan.size, int(head.size))
+            if len(chunk) < head.size:
+                raise CorruptRecord("a chunk that its segment is too short for", scan.size)
+            check_chunk(chunk, 0, head.size)
+            _follow(scan, head, chunk)
+        except CorruptRecord as error:
+            scan.bad = f"{error.reason} at offset {scan.size}"
+            return scan
+        scan.size += int(head.size)
+    return scan
+
+
+def _follow(scan: Scan, head: ChunkHead, chunk: bytes) -> None:
+    """Take a whole chunk over; raises CorruptRecord if it doesn't follow the one before."""
+    if head.first != scan.next or (scan.number and head.number != scan.number + 1):
+        raise CorruptRecord(
+            f"chunk {head.number} with offset {head.first} after chunk {scan.number} "
+            f"and offset {scan.next},",
+            scan.size,
+        )
+    scan.number = int(head.number)
+    scan.last_ms = int(head.time_ms)
+    if head.kind == KIND_MESSAGES:
+        scan.index.note(head.first, head.time_ms, scan.size)
+        if scan.next == scan.first:
+            scan.first_ms = int(head.time_ms)
+        scan.next += int(head.count)
+        _take_origins(scan, chunk)
+    elif head.kind in (KIND_TRACKING, KIND_SNAPSHOT):
+        _take_notes(scan, chunk)
+    elif head.kind == KIND_INDEX:
+        scan.complete = True
+    if head.epoch > scan.epoch:
+        scan.epoch = int(head.epoch)
+        if not scan.starts or scan.starts[-1][0] < scan.epoch:
+            scan.starts.append((scan.epoch, int(head.first)))
+
+
+def _take_origins(scan: Scan, chunk: bytes) -> None:
+    at = CHUNK_HEADER_BYTES
+    while at < len(chunk):
+        if chunk[at + 6] & FLAG_ORIGIN:
+            number_at = at + ENTRY_HEADER_BYTES + 8
+            origin = int.from_bytes(chunk[at + ENTRY_HEADER_BYTES : number_at], "big")
+            scan.origins[origin] = int.from_bytes(chunk[number_at : number_at + 8], "big")
+        at = int(entry_end(chunk, at))
+
+
+def _take_notes(scan: Scan, chunk: bytes) -> None:
+    for kind, name, value in notes_of(chunk, CHUNK_HEADER_BYTES, len(chunk)):
+        if kind == NOTE_OFFSET:
+            if value < 0:
+                scan.offsets.pop(name, 0)
+            else:
+                scan.offsets[name] = value
+        elif kind == NOTE_ORIGIN:
+            scan.origins[int(name, 16)] = value
+        elif kind == NOTE_START:
+            scan.starts.append((int(name), value))
+
+
+def _later_commit(window: Window, position: int) -> int:
+    """The highest committed offset that a whole chunk behind a position tells of."""
+    highest = 0
+    while (position := window.find(CHUNK_MAGIC, position + 1)) >= 0:
+        head_bytes = window.read(position, CHUNK_HEADER_BYTES)
+        if len(head_bytes) < CHUNK_HEADER_BYTES:
+            break
+        head = ChunkHead(head_bytes, 0)
+        chunk = window.read(position, int(head.size))
+        if len(chunk) == head.size and head.committed > highest:
+            try:
+                check_chunk(chunk, 0, head.size)
+            except CorruptRecord:
+                continue
+            highest = int(head.committed)
+    return highest
+
+
+def _corrupt(stream: int, segment: int, reason: str) -> CorruptStore:
+    text = (
+        f"segment {segment} of stream {stream} is damaged: {reason}; restore it from a backup, or "
+        "accept the loss of what comes after"
+    )
+    return CorruptStore(text, [reason])

@@ -1,0 +1,194 @@
+"""StreamStore: the logs of all streams of a store, and the writer that they share.
+
+    DIR/streams/ID/NNNNNNNNNN.seg    the segments of the stream whose queue has this id
+
+The chunks that all streams have made in a turn are one batch, written in order and made safe with
+one sync per file. Batches are numbered; ``durable`` is the number of the last one that is safe. The
+store tells the broker by repeating what it said of the journal last, so there is one event for
+both.
+
+Segments and streams are removed when nothing of them waits to be written any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from rhizome.journal.files import Files
+from rhizome.journal.journal import Chunk
+from rhizome.journal.streamlog import StreamFilesReader, StreamLog
+from rhizome.journal.streamrecovery import recover_stream
+from rhizome.journal.writer import SegmentFiles, WriterStatistics
+
+STREAM_BYTES_RESERVED: Final = 64 * 1024
+"""A new segment gets so much of the disk at once: a stream that holds little should cost little."""
+
+
+class StreamFiles(StreamFilesReader):
+    """The directories of all streams as one, for writer and readers.
+
+    A segment is known by the id of its stream << 32 | its number there.
+    """
+
+    def __init__(self, root: Files) -> None:
+        super().__init__()
+        self.root = root
+        self._directories: dict[int, Files] = {}
+
+    def directory(self, stream: int) -> Files:
+        found = self._directories.get(stream)
+        if found is None:
+            found = self.root.inside(str(stream))
+            self._directories[stream] = found
+        return found
+
+    def streams(self) -> list[int]:
+        """The ids of the streams that have a directory."""
+        return sorted(int(name) for name in self.root.directories() if name.isdecimal())
+
+    def forget(self, stream: int) -> None:
+        self._directories.pop(stream, None)
+
+    def read(self, stream: int, segment: int, position: int, length: int) -> bytes:
+        return self.directory(stream).read(segment, position, length)
+
+    def size(self, stream: int, segment: int) -> int:
+        return self.directory(stream).size(segment)
+
+    def close(self) -> None:
+        for directory in self._directories.values():
+            directory.close()
+
+
+class StreamSegmentFiles:
+    """What the writer sees of them."""
+
+    def __init__(self, files: StreamFiles) -> None:
+        self._files = files
+
+    def create(self, segment: int, bytes_reserved: int) -> None:
+        self._files.directory(segment >> 32).create(segment & 0xFFFFFFFF, bytes_reserved)
+
+    def write(self, segment: int, offset: int, pieces: Sequence[bytes]) -> None:
+        self._files.directory(segment >> 32).write(segment & 0xFFFFFFFF, offset, pieces)
+
+    def sync(self, segment: int) -> None:
+        self._files.directory(segment >> 32).sync(segment & 0xFFFFFFFF)
+
+    def cut(self, segment: int, size: int) -> None:
+        self._files.directory(segment >> 32).cut(segment & 0xFFFFFFFF, size)
+
+    def read(self, segment: int, offset: int, length: int) -> bytes:
+        return self._files.directory(segment >> 32).read(segment & 0xFFFFFFFF, offset, length)
+
+
+class StreamWriter(Protocol):
+    """What a store of streams needs of a writer."""
+
+    statistics: WriterStatistics
+    backlog_bytes: int
+
+    def submit(self, chunks: list[Chunk], token: int) -> None: ...
+    def congested(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class StreamStore:
+    """Invariant: ``submitted`` is the number of the last batch that was handed to the writer, and
+    ``durable`` never passes it. ``changed`` has the logs that something was appended to."""
+
+    def __init__(self, root: Files, run_aside: Callable[[Callable[[], None]], None]) -> None:
+        """``run_aside`` runs something where it blocks nobody."""
+        self.files = StreamFiles(root)
+        self.submitted = 0
+        self.durable = 0
+        self.changed: dict[StreamLog, None] = {}
+        self._run_aside = run_aside
+        self._removals: list[tuple[int, Callable[[], None]]] = []
+        self.writer: StreamWriter
+
+    def segment_files(self) -> SegmentFiles:
+        return StreamSegmentFiles(self.files)
+
+    def open(self, stream: int, accept_corruption: bool = False) -> StreamLog:
+        """The log of a stream, which is new if there is none."""
+        return recover_stream(stream, self.files.directory(stream), self.files, accept_corruption)
+
+    # --- every wake-up
+
+    def touch(self, log: StreamLog) -> None:
+        """Something was appended to a log."""
+        self.changed[log] = None
+
+    def pending(self) -> bool:
+        return len(self.changed) > 0
+
+    def submit(self) -> None:
+        """Hand what was appended in this wake-up to the disk."""
+        chunks: list[Chunk] = []
+        changed, self.changed = self.changed, {}
+        for log in changed:
+            chunks += log.take()
+        if chunks:
+            self.submitted += 1
+            for log in changed:
+                log.handed_over(self.submitted)
+            self.writer.submit(chunks, self.submitted)
+
+    def synced(self, number: int) -> None:
+        """Batches up to a number are safe."""
+        self.durable = number
+        ready = [work for due, work in self._removals if due <= number]
+        if ready:
+            self._removals = [each for each in self._removals if each[0] > number]
+            self._run_aside(lambda: _run(ready))
+
+    # --- removing
+
+    def remove_segments(self, stream: int, segments: list[int]) -> None:
+        """Segments were dropped by retention."""
+        directory = self.files.directory(stream)
+
+        def work() -> None:
+            for segment in segments:
+                directory.remove(segment)
+
+        self._remove(work)
+
+    def remove(self, log: StreamLog) -> None:
+        """A stream is gone with all that it holds."""
+        self.changed.pop(log, None)
+        stream = int(log.id)
+
+        def work() -> None:
+            self.files.forget(stream)
+            self.files.root.remove_directory(str(stream))
+
+        self._remove(work)
+
+    def remove_others(self, streams: list[int]) -> list[int]:
+        """Remove what is left of streams that aren't among these; returns their ids."""
+        gone = [stream for stream in self.files.streams() if stream not in streams]
+        for stream in gone:
+            self.files.root.remove_directory(str(stream))
+        return gone
+
+    def _remove(self, work: Callable[[], None]) -> None:
+        if self.durable >= self.submitted:
+            self._run_aside(work)
+        else:
+            self._removals.append((self.submitted, work))
+
+    # --- the end
+
+    def close(self) -> None:
+        """Write everything and let go of the files."""
+        self.submit()
+        self.writer.close()
+        self.files.close()
+
+
+def _run(works: list[Callable[[], None]]) -> None:
+    for work in works:
+        work()

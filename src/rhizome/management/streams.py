@@ -1,0 +1,354 @@
+"""/api/rhizome/streams: streams and what they hold, partitioned ones under their one name.
+
+A partitioned stream is an exchange of the kind x-super-stream and the streams NAME-0, NAME-1, ...
+that are bound to it by their number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from rhizome.broker.commands import (
+    EXCHANGE,
+    QUEUE,
+    Bind,
+    Command,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+)
+from rhizome.broker.lookup import check_configure, check_read, check_write
+from rhizome.broker.names import check_declarable_name
+from rhizome.broker.queue import Queue
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.broker.routing.super_stream import SUPER_STREAM_KIND, partitions_of
+from rhizome.broker.streams.reader import StreamReader
+from rhizome.broker.streams.rules import NAME_CHARS_MAX, is_stream
+from rhizome.broker.streams.stream import Stream
+from rhizome.broker.vhost import VHost
+from rhizome.journal.streamlog import NO_OFFSET
+from rhizome.management.answers import Row, answer, created, done, listed
+from rhizome.management.auth import MANAGEMENT
+from rhizome.management.call import Call
+from rhizome.management.direct import open_channel
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.errors import BadRequest, Conflict, ObjectNotFound, Unavailable
+from rhizome.management.proposals import propose
+
+PARTITIONS_MAX: Final = 1000
+OFFSET_MAX: Final = (1 << 62) - 1
+TIMESTAMP_MAX: Final = (1 << 53) - 1
+
+
+# ---- rows ---------------------------------------------------------------------------------------
+
+
+def stream_row(queue: Queue) -> Row:
+    """What is known of a stream; more of it where it is active."""
+    row: Row = {
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "kind": "stream",
+        "arguments": queue.definition.arguments,
+        "active": queue.stream is not None,
+    }
+    stream = queue.stream
+    if stream is not None:
+        log = stream.log
+        row |= {
+            "first": int(log.first),
+            "next": int(log.committed),
+            "messages": int(log.committed - log.first),
+            "bytes": int(log.size),
+            "epoch": int(log.epoch),
+            "segments": len(log.segments),
+            "first_timestamp": int(log.segments[0].first_ms) if log.segments else None,
+            "last_timestamp": int(log.time_ms) if log.segments else None,
+            "consumers": int(queue.consumer_count),
+        }
+    return row
+
+
+def stream_details(queue: Queue) -> Row:
+    """A stream alone shows its segments, consumers and remembered offsets, too."""
+    row = stream_row(queue)
+    stream = queue.stream
+    if stream is not None:
+        log = stream.log
+        row["segment_details"] = [
+            {
+                "segment": int(segment.number),
+                "first": int(segment.first),
+                "next": int(segment.next),
+                "bytes": int(segment.size),
+                "first_timestamp": int(segment.first_ms),
+                "last_timestamp": int(segment.last_ms),
+            }
+            for segment in log.segments
+        ]
+        row["consumer_details"] = [_reader_row(stream, each) for each in stream.readers.values()]
+        row["offsets"] = offsets_of(stream)
+    return row
+
+
+def _reader_row(stream: Stream, reader: StreamReader) -> Row:
+    return {
+        "consumer_tag": reader.consumer.tag,
+        "name": reader.name.decode("utf-8", "surrogateescape"),
+        "next": int(reader.next),
+        "lag": int(stream.log.committed - reader.next),
+        "unacknowledged": int(reader.consumer.unacked),
+        "prefetch_count": int(reader.consumer.prefetch),
+    }
+
+
+def offsets_of(stream: Stream) -> dict[str, int]:
+    """What is remembered for each name, what its consumer has done with since included."""
+    found = dict(stream.log.offsets)
+    for reader in stream.readers.values():
+        remembered = int(reader.remembered())
+        if remembered > found.get(reader.name, NO_OFFSET):
+            found[reader.name] = remembered
+    return {name.decode("utf-8", "surrogateescape"): offset for name, offset in found.items()}
+
+
+def partitioned_row(exchange: Exchange, rows: list[Row]) -> Row:
+    return {
+        "name": exchange.name,
+        "vhost": exchange.vhost,
+        "kind": "partitioned",
+        "partitions": len(rows),
+        "messages": _sum(rows, "messages"),
+        "bytes": _sum(rows, "bytes"),
+        "streams": rows,
+    }
+
+
+def _sum(rows: list[Row], key: str) -> int | None:
+    """The sum of a column; None if one is not known here."""
+    found = [row.get(key) for row in rows]
+    numbers = [value for value in found if isinstance(value, int)]
+    return sum(numbers) if len(numbers) == len(found) else None
+
+
+# ---- finding ------------------------------------------------------------------------------------
+
+
+def streams_of(vhost: VHost) -> list[Queue]:
+    return [
+        queue
+        for queue in vhost.destinations.values()
+        if isinstance(queue, Queue) and is_stream(queue.options)
+    ]
+
+
+def partitioned(vhost: VHost, name: str) -> Exchange | None:
+    exchange = vhost.router.exchanges.get(name)
+    return exchange if exchange is not None and exchange.kind == SUPER_STREAM_KIND else None
+
+
+def members_of(exchange: Exchange) -> list[Queue]:
+    return [
+        each
+        for each in partitions_of(exchange)
+        if isinstance(each, Queue) and is_stream(each.options)
+    ]
+
+
+def _stream(call: Call) -> Queue:
+    queue = call.vhost().destinations.get(call.name())
+    if not isinstance(queue, Queue) or not is_stream(queue.options):
+        raise ObjectNotFound
+    return queue
+
+
+def _active(call: Call) -> Stream:
+    stream = _stream(call).stream
+    if stream is None:
+        raise Unavailable(f"stream '{call.name()}' is active on another broker; ask that one")
+    return stream
+
+
+# ---- handlers -----------------------------------------------------------------------------------
+
+
+async def list_streams(call: Call) -> Response:
+    """Each name once: partitions are shown with what they belong to."""
+    rows: list[Row] = []
+    for vhost in call.vhosts():
+        grouped: dict[str, None] = {}
+        for exchange in vhost.router.exchanges.values():
+            if exchange.kind == SUPER_STREAM_KIND:
+                members = members_of(exchange)
+                grouped.update(dict.fromkeys(queue.name for queue in members))
+                rows.append(partitioned_row(exchange, [stream_row(queue) for queue in members]))
+        rows += [stream_row(queue) for queue in streams_of(vhost) if queue.name not in grouped]
+    return await listed(call, rows, lambda row: row)
+
+
+async def show_stream(call: Call) -> Response:
+    """A stream, or all parts of one; with ``timestamp`` (ms) also the offset at that time."""
+    vhost = call.vhost()
+    at_ms = call.number("timestamp", -1, 0, TIMESTAMP_MAX)
+    exchange = partitioned(vhost, call.name())
+    if exchange is not None:
+        rows = [_details_at(queue, at_ms) for queue in members_of(exchange)]
+        return answer(partitioned_row(exchange, rows))
+    return answer(_details_at(_stream(call), at_ms))
+
+
+def _details_at(queue: Queue, at_ms: int) -> Row:
+    row = stream_details(queue)
+    if at_ms >= 0 and queue.stream is not None:
+        row["offset_at"] = int(queue.stream.log.offset_at(at_ms))
+    return row
+
+
+async def declare_stream(call: Call) -> Response:
+    """Declare a stream, or with ``partitions`` as many streams and the exchange before them."""
+    vhost = call.vhost()
+    name = call.name()
+    document = await call.document()
+    count = document.number("partitions", 0)
+    if not 0 <= count <= PARTITIONS_MAX:
+        raise BadRequest(f"partitions is {count}; it must be from 1 to {PARTITIONS_MAX}")
+    arguments = {**document.table("arguments"), "x-queue-type": "stream"}
+    user = call.caller.user
+    if count == 0:
+        is_new = name not in vhost.destinations
+        commands = [_declare(vhost, name, arguments, user)]
+    else:
+        existing = partitioned(vhost, name)
+        if existing is not None and len(partitions_of(existing)) > count:
+            raise Conflict(
+                f"stream '{name}' has {len(partitions_of(existing))} partitions already, and "
+                "none can be taken away"
+            )
+        is_new = existing is None
+        commands = _declare_partitions(vhost, name, count, arguments, user)
+    for command in commands:
+        _check_allowed(call, vhost, command)
+    for command in commands:
+        await propose(call.context, command)
+    return created(is_new)
+
+
+def _declare(vhost: VHost, name: str, arguments: dict[str, object], user: str) -> Command:
+    return DeclareQueue(vhost.name, name, True, False, "", arguments, user=user)
+
+
+def _declare_partitions(
+    vhost: VHost, name: str, count: int, arguments: dict[str, object], user: str
+) -> list[Command]:
+    """The streams first: a message must find its partition from the beginning."""
+    names = [f"{name}-{number}" for number in range(count)]
+    commands = [_declare(vhost, each, arguments, user) for each in names]
+    commands.append(DeclareExchange(vhost.name, name, SUPER_STREAM_KIND, True))
+    for number, each in enumerate(names):
+        order: dict[str, object] = {"x-stream-partition-order": number}
+        commands.append(Bind(vhost.name, name, each, QUEUE, str(number), order))
+    return commands
+
+
+def _check_allowed(call: Call, vhost: VHost, command: Command) -> None:
+    """What a session asks before it declares."""
+    channel = open_channel(call.context.broker, vhost, call.caller)
+    if isinstance(command, DeclareQueue):
+        if command.name not in vhost.destinations:
+            check_declarable_name(QUEUE, command.name)
+        check_configure(channel, QUEUE, command.name)
+    elif isinstance(command, DeclareExchange):
+        if command.name not in vhost.router.exchanges:
+            check_declarable_name(EXCHANGE, command.name)
+        check_configure(channel, EXCHANGE, command.name)
+    elif isinstance(command, Bind):
+        check_write(channel, QUEUE, command.destination)
+        check_read(channel, EXCHANGE, command.source)
+
+
+async def delete_stream(call: Call) -> Response:
+    """Delete a stream, or a partitioned one with all its parts."""
+    vhost = call.vhost()
+    channel = open_channel(call.context.broker, vhost, call.caller)
+    exchange = partitioned(vhost, call.name())
+    queues = [_stream(call)] if exchange is None else members_of(exchange)
+    for queue in queues:
+        check_configure(channel, QUEUE, queue.name)
+    if exchange is not None:
+        check_configure(channel, EXCHANGE, exchange.name)
+        await propose(call.context, DeleteExchange(vhost.name, exchange.name))
+    for queue in queues:
+        await propose(call.context, DeleteQueue(vhost.name, queue.name, queue.definition.id))
+    return done()
+
+
+# ---- remembered offsets -------------------------------------------------------------------------
+
+
+async def list_offsets(call: Call) -> Response:
+    return answer(offsets_of(_active(call)))
+
+
+async def show_offset(call: Call) -> Response:
+    found = offsets_of(_active(call)).get(call.name("consumer"))
+    if found is None:
+        raise ObjectNotFound
+    return answer({"offset": found})
+
+
+async def set_offset(call: Call) -> Response:
+    """Have a name go on after an offset; its consumers of now are not moved."""
+    stream = _writable(call)
+    document = await call.document()
+    offset = document.number("offset")
+    if not 0 <= offset <= OFFSET_MAX:
+        raise BadRequest(f"offset is {offset}; it must be a number of at least 0")
+    name = call.name("consumer")
+    if not 0 < len(name) <= NAME_CHARS_MAX:
+        raise BadRequest(f"the name of a consumer has 1 to {NAME_CHARS_MAX} characters")
+    call.context.shell.begin_turn()
+    stream.note_offset(name.encode("utf-8", "surrogateescape"), offset)
+    return done()
+
+
+async def forget_offset(call: Call) -> Response:
+    stream = _writable(call)
+    name = call.name("consumer").encode("utf-8", "surrogateescape")
+    if name not in stream.log.offsets:
+        raise ObjectNotFound
+    call.context.shell.begin_turn()
+    stream.note_offset(name, NO_OFFSET)
+    return done()
+
+
+def _writable(call: Call) -> Stream:
+    """The stream in the path, for somebody who may read it."""
+    stream = _active(call)
+    channel = open_channel(call.context.broker, call.vhost(), call.caller)
+    check_read(channel, QUEUE, call.name())
+    return stream
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/rhizome/streams", MANAGEMENT, list_streams),
+    Endpoint("GET", "/api/rhizome/streams/{vhost}", MANAGEMENT, list_streams),
+    Endpoint("GET", "/api/rhizome/streams/{vhost}/{name}", MANAGEMENT, show_stream),
+    Endpoint("PUT", "/api/rhizome/streams/{vhost}/{name}", MANAGEMENT, declare_stream),
+    Endpoint("DELETE", "/api/rhizome/streams/{vhost}/{name}", MANAGEMENT, delete_stream),
+    Endpoint("GET", "/api/rhizome/streams/{vhost}/{name}/offsets", MANAGEMENT, list_offsets),
+    Endpoint(
+        "GET", "/api/rhizome/streams/{vhost}/{name}/offsets/{consumer}", MANAGEMENT, show_offset
+    ),
+    Endpoint(
+        "PUT", "/api/rhizome/streams/{vhost}/{name}/offsets/{consumer}", MANAGEMENT, set_offset
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/rhizome/streams/{vhost}/{name}/offsets/{consumer}",
+        MANAGEMENT,
+        forget_offset,
+    ),
+)
