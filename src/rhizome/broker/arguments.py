@@ -11,6 +11,7 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from rhizome.amqp.values import Timestamp, type_name
+from rhizome.broker.argumentreader import EXPIRY_MS_MAX, TYPE_MODULES, ArgumentReader
 from rhizome.broker.words import erlang_string, erlang_term, exchange_resource, queue_resource
 from rhizome.errors import PreconditionFailed, ResourceLocked
 
@@ -39,15 +40,7 @@ _AGE_UNITS_MS: Final[dict[str, int]] = {
     "s": 1_000,
 }
 _I64_MAX: Final = (1 << 63) - 1
-# RabbitMQ takes no time to live beyond ten years.
-EXPIRY_MS_MAX: Final = 10 * 365 * 86_400_000
 
-# What RabbitMQ calls its queue types when it refuses an argument.
-_TYPE_MODULES: Final[dict[str, str]] = {
-    "classic": "rabbit_classic_queue",
-    "quorum": "rabbit_quorum_queue",
-    "stream": "rabbit_stream_queue",
-}
 # Arguments that RabbitMQ knows but refuses for a type of queue.
 _REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "classic": (
@@ -266,102 +259,6 @@ def _replicate(word: str | None) -> str | None:
 # --- queues
 
 
-@final
-class _Reader:
-    """Takes typed values out of arguments; knows what to say if one is wrong."""
-
-    arguments: dict[str, object]
-    resource: str
-    class_id: int
-    method_id: int
-
-    def __init__(
-        self, arguments: dict[str, object], resource: str, class_id: int, method_id: int
-    ) -> None:
-        self.arguments = arguments
-        self.resource = resource
-        self.class_id = class_id
-        self.method_id = method_id
-
-    def refuse(self, key: str, reason: str) -> PreconditionFailed:
-        text = f"invalid arg '{key}' for {self.resource}: {reason}"
-        return PreconditionFailed(text, self.class_id, self.method_id)
-
-    def integer(self, key: str) -> int:
-        """Return an integer; -1 if it is absent. A negative one is refused."""
-        if key not in self.arguments:
-            return -1
-        number = self.any_integer(key)
-        if number < 0:
-            raise self.refuse(key, f"{{value_negative,{number}}}")
-        return number
-
-    def any_integer(self, key: str) -> int:
-        value = self.arguments[key]
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.refuse(key, f'"expected integer, got {type_name(value)}"')
-        return value
-
-    def positive(self, key: str) -> int:
-        """Return an integer above zero; -1 if it is absent."""
-        number = self.integer(key)
-        if number == 0:
-            raise self.refuse(key, "{value_zero,0}")
-        return number
-
-    def expiry_ms(self, key: str) -> int:
-        """Return a time to live; -1 if it is absent."""
-        number = self.integer(key)
-        if number > EXPIRY_MS_MAX:
-            raise self.refuse(key, f"{{value_too_large,{number}}}")
-        return number
-
-    def unchecked(self, key: str) -> int:
-        """Return an integer; -1 if it is absent or no limit: RabbitMQ accepts anything here."""
-        value = self.arguments.get(key)
-        if not isinstance(value, int) or isinstance(value, bool):
-            return -1
-        return max(value, -1)
-
-    def flag(self, key: str) -> bool:
-        """Return a bool; False if it is absent."""
-        if key not in self.arguments:
-            return False
-        value = self.arguments[key]
-        if not isinstance(value, bool):
-            raise self.refuse(key, f"{{unacceptable_type,{type_name(value)}}}")
-        return value
-
-    def text(self, key: str) -> str | None:
-        """Return a string; None if it is absent."""
-        if key not in self.arguments:
-            return None
-        value = self.arguments[key]
-        if not isinstance(value, str):
-            raise self.refuse(key, f"{{unacceptable_type,{type_name(value)}}}")
-        return value
-
-    def word(self, key: str, words: tuple[str, ...], reason: str) -> str | None:
-        """Return one of `words`; None if it is absent. In `reason` a * stands for the value."""
-        value = self.text(key)
-        if value is not None and value not in words:
-            raise self.refuse(key, reason.replace("*", value))
-        return value
-
-    def drop_refused(self, refused: tuple[str, ...]) -> list[str]:
-        """Leave arguments out that are not for a type of queue; return them in their order."""
-        found = [key for key in self.arguments if key in refused]
-        if found:
-            rest = self.arguments.items()
-            self.arguments = {key: value for key, value in rest if key not in refused}
-        return found
-
-    def refuse_for(self, key: str, queue_type: str) -> PreconditionFailed:
-        kind = _TYPE_MODULES[queue_type]
-        text = f"invalid arg '{key}' for {self.resource} of queue type {kind}"
-        return PreconditionFailed(text, self.class_id, self.method_id)
-
-
 def check_queue_arguments(
     vhost: str,
     name: str,
@@ -385,7 +282,7 @@ def check_queue_arguments(
             f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {resource}"
         )
         raise PreconditionFailed(text, class_id, method_id)
-    reader = _Reader(arguments, resource, class_id, method_id)
+    reader = ArgumentReader(arguments, resource, class_id, method_id)
     checked = QueueArguments()
     kind = reader.word("x-queue-type", _QUEUE_TYPES, "\"unsupported queue type '*'\"")
     checked.queue_type = kind or "classic"
@@ -404,7 +301,7 @@ def check_queue_arguments(
     return checked
 
 
-def _read_limits(reader: _Reader, checked: QueueArguments) -> None:
+def _read_limits(reader: ArgumentReader, checked: QueueArguments) -> None:
     reader.positive("x-expires")
     checked.expires_ms = reader.expiry_ms("x-expires")
     checked.message_ttl_ms = reader.expiry_ms("x-message-ttl")
@@ -428,7 +325,7 @@ def _clamped(number: int) -> i64:
     return min(number, _I64_MAX)
 
 
-def _read_modes(reader: _Reader, checked: QueueArguments) -> None:
+def _read_modes(reader: ArgumentReader, checked: QueueArguments) -> None:
     overflow = reader.word("x-overflow", _OVERFLOW_MODES, "invalid_overflow")
     checked.overflow_given = overflow is not None
     checked.overflow = overflow or OVERFLOW_DROP_HEAD
@@ -452,7 +349,7 @@ def _read_modes(reader: _Reader, checked: QueueArguments) -> None:
     checked.consumer_timeout_ms = _clamped(reader.unchecked("x-consumer-timeout"))
 
 
-def _read_own(reader: _Reader, checked: QueueArguments) -> None:
+def _read_own(reader: ArgumentReader, checked: QueueArguments) -> None:
     """Read the arguments that only this broker knows."""
     checked.last_value_key = reader.text("x-last-value-key")
     dedup = reader.word("x-dedup", _DEDUP, "\"expected message-id or none, got '*'\"")
@@ -466,7 +363,7 @@ def _read_own(reader: _Reader, checked: QueueArguments) -> None:
     checked.group = reader.text("x-group")
 
 
-def _read_dedup_window(reader: _Reader, checked: QueueArguments) -> None:
+def _read_dedup_window(reader: ArgumentReader, checked: QueueArguments) -> None:
     """Read x-dedup-window: a number of messages, or a time as in x-max-age ("90s", "1h")."""
     key = "x-dedup-window"
     if isinstance(reader.arguments.get(key), str):
@@ -487,7 +384,9 @@ def parse_age_ms(text: str) -> i64:
     return min(age_ms, _I64_MAX) if age_ms > 0 else -1
 
 
-def _check_traits(reader: _Reader, durable: bool, exclusive: bool, auto_delete: bool) -> None:
+def _check_traits(
+    reader: ArgumentReader, durable: bool, exclusive: bool, auto_delete: bool
+) -> None:
     """Refuse what quorum queues and streams can't be."""
     trait = ""
     if auto_delete:
@@ -507,7 +406,7 @@ def check_server_named(
     """Refuse to make up a name for a quorum queue or a stream: it would outlive its only user."""
     kind = arguments.get("x-queue-type")
     if kind == "quorum" or kind == "stream":
-        text = f"Cannot declare a server-named queue for type {_TYPE_MODULES[str(kind)]}"
+        text = f"Cannot declare a server-named queue for type {TYPE_MODULES[str(kind)]}"
         raise PreconditionFailed(text, class_id, method_id)
 
 
@@ -566,7 +465,7 @@ def check_consume_arguments(
     method_id: int = 20,
 ) -> ConsumeArguments:
     """Read the arguments of basic.consume; raises PreconditionFailed if one is wrong."""
-    reader = _Reader(arguments, queue_resource(vhost, queue), class_id, method_id)
+    reader = ArgumentReader(arguments, queue_resource(vhost, queue), class_id, method_id)
     refused = reader.drop_refused(_REFUSED_FOR_CONSUMERS[queue_type])
     priority = 0
     if "x-priority" in reader.arguments:

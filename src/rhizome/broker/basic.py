@@ -25,7 +25,7 @@ from rhizome.broker.message import Message
 from rhizome.broker.port import EVERYTHING
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE
-from rhizome.broker.showing import was_delivered
+from rhizome.broker.showing import was_delivered, with_delivery_count
 from rhizome.broker.streams.rules import check_consumer, is_stream, unsupported
 from rhizome.broker.unacked import REQUEUE
 from rhizome.broker.words import queue_resource
@@ -168,7 +168,7 @@ def _send_pulled(channel: Channel, queue: Queue, message: Message, no_ack: bool)
     redelivered = was_delivered(queue, message)
     if redelivered:
         queue.redelivered += 1
-        message = channel.connection.broker.with_delivery_count(queue, message)
+        message = with_delivery_count(queue, message)
     queue.delivered += 1
     if not no_ack:
         queue.unacked += 1

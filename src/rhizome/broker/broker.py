@@ -32,13 +32,12 @@ from rhizome.broker.channel import Channel
 from rhizome.broker.commands import Command, DeleteQueue
 from rhizome.broker.connection import Connection
 from rhizome.broker.consumer import Consumer
-from rhizome.broker.deadletters import with_header
 from rhizome.broker.definitions import QueueDefinition
 from rhizome.broker.delayed import Delayed
 from rhizome.broker.handshake import Handshake
 from rhizome.broker.letters import DeadLetter, send_letter
 from rhizome.broker.limits import Limits
-from rhizome.broker.message import Message, Route, largest_frame
+from rhizome.broker.message import Message, Route
 from rhizome.broker.observer import Observer
 from rhizome.broker.outcome import (
     AccessChanged,
@@ -470,25 +469,6 @@ class Broker:
     def publish_internally(self, message: Message, queues: list[Queue]) -> None:
         """Publish on behalf of the broker itself."""
         place(self, Publication(message, queues, [], False, Steering()), None)
-
-    # ---- what a delivery shows ------------------------------------------------------------------
-
-    def with_delivery_count(self, queue: Queue, message: Message) -> Message:
-        """The message as a quorum queue delivers it again, with its x-delivery-count."""
-        count = queue.counts.get(message.index, 0)
-        if queue.options.queue_type != "quorum" or count == 0:
-            return message
-        content = with_header(message.content, b"x-delivery-count", count)
-        shown = Message(message.route, content, message.channel, largest_frame(content))
-        shown.index = message.index
-        shown.position = message.position
-        shown.spilled = message.spilled
-        shown.arrived_ms = message.arrived_ms
-        shown.expiration_ms = message.expiration_ms
-        shown.priority = message.priority
-        shown.persistent = message.persistent
-        shown.cost = message.cost
-        return shown
 
     def wait_for_pager(self, channel: Channel, method: BasicGet) -> None:
         """A pull must wait until what it wants can be read back from disk."""

@@ -28,7 +28,7 @@ from rhizome.broker.message import NO_EXPIRATION, Message, body_bytes
 from rhizome.broker.pacing import CONGESTED_BYTES, Pacing
 from rhizome.broker.port import EVERYTHING, Away, GroupLog
 from rhizome.broker.routing.destination import Destination
-from rhizome.broker.showing import was_delivered
+from rhizome.broker.showing import was_delivered, with_delivery_count
 from rhizome.journal.seen import Seen
 
 if TYPE_CHECKING:
@@ -390,7 +390,7 @@ class Queue(Destination):
         redelivered = was_delivered(self, message)
         if redelivered:
             self.redelivered += 1
-            message = self.broker.with_delivery_count(self, message)
+            message = with_delivery_count(self, message)
         self.delivered_bytes += len(message.content)
         consumer.deliver(message, redelivered)
         if consumer.no_ack:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.message import Message
+from rhizome.broker.deadletters import with_header
+from rhizome.broker.message import Message, largest_frame
 from rhizome.journal.journal import Journal
 
 if TYPE_CHECKING:
@@ -89,3 +90,21 @@ def restore_shown(queue: Queue, shown: dict[int, int]) -> None:
 def shown_of(queue: Queue) -> dict[int, int]:
     """By priority, up to which index messages were delivered."""
     return {at: int(lane.shown) for at, lane in enumerate(queue.lanes) if lane.shown >= 0}
+
+
+def with_delivery_count(queue: Queue, message: Message) -> Message:
+    """The message as a quorum queue delivers it again, with its x-delivery-count."""
+    count = queue.counts.get(message.index, 0)
+    if queue.options.queue_type != "quorum" or count == 0:
+        return message
+    content = with_header(message.content, b"x-delivery-count", count)
+    shown = Message(message.route, content, message.channel, largest_frame(content))
+    shown.index = message.index
+    shown.position = message.position
+    shown.spilled = message.spilled
+    shown.arrived_ms = message.arrived_ms
+    shown.expiration_ms = message.expiration_ms
+    shown.priority = message.priority
+    shown.persistent = message.persistent
+    shown.cost = message.cost
+    return shown

@@ -21,7 +21,7 @@ from rhizome.broker.consumer import Consumer
 from rhizome.broker.message import Message
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.port import Carrier
-from rhizome.broker.showing import was_delivered
+from rhizome.broker.showing import was_delivered, with_delivery_count
 from rhizome.broker.topology import check_deletable
 from rhizome.cluster.attachment import Attachment, HeldRange, SettledRange, WaitingFrame
 from rhizome.cluster.calls import (
@@ -426,7 +426,7 @@ class Serving(Carrier):
         redelivered = was_delivered(queue, message)
         if redelivered:
             queue.redelivered += 1
-            message = self.broker.with_delivery_count(queue, message)
+            message = with_delivery_count(queue, message)
         queue.delivered += 1
         queue.unacked += 1
         if queue.durable_bytes > 0:

@@ -20,6 +20,7 @@ from rhizome.broker.commands import QUEUE
 from rhizome.broker.lookup import check_read
 from rhizome.broker.message import Message
 from rhizome.broker.queue import Queue
+from rhizome.broker.showing import with_delivery_count
 from rhizome.broker.streams.peek import peek
 from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.errors import AccessRefused, NotFound, SyntaxErrorFault
@@ -252,7 +253,7 @@ def _got_row(queue: Queue, message: Message, encoding: str, bytes_max: int) -> R
     redelivered = message.index in queue.counts
     if redelivered:
         queue.redelivered += 1
-    shown = queue.broker.with_delivery_count(queue, message) if redelivered else message
+    shown = with_delivery_count(queue, message) if redelivered else message
     body = body_of(shown.content)
     return {
         "exchange": shown.route.exchange,
