@@ -1,0 +1,140 @@
+// The messages of a queue: look at them without taking them, and publish more.
+
+import { get, path, post } from "./api.js";
+import { attempt, fieldRow, readFields, tell, typedObject } from "./dialogs.js";
+import { h } from "./dom.js";
+import { bytes, count, moment, visible } from "./format.js";
+
+const PAGE = 10;
+const SHOWN_BYTES = 64 * 1024;
+
+const PUBLISH_FIELDS = [
+  { name: "payload", label: "Payload", kind: "text", rows: 5 },
+  { name: "content_type", label: "Content type", placeholder: "application/json" },
+  { name: "headers", label: "Headers", kind: "text", rows: 2, hint: "JSON object" },
+  { name: "persistent", label: "Persistent", kind: "flag", value: true },
+];
+
+export function messagesPanel({ vhost, name, changed }) {
+  let found = null;
+  let offset = 0;
+  let failure = null;
+  let open = "";
+
+  async function browse(from = offset) {
+    offset = Math.max(0, from);
+    const target = `${path("rhizome", "queues", vhost, name, "messages")}?offset=${offset}&count=${PAGE}&truncate=${SHOWN_BYTES}`;
+    try {
+      found = await get(target);
+      failure = null;
+    } catch (error) {
+      failure = error.message;
+    }
+    changed();
+  }
+
+  async function publish(event) {
+    event.preventDefault();
+    const form = event.currentTarget;
+    const sent = await attempt(async () => {
+      await publishMessage(vhost, "amq.default", name, readFields(form, PUBLISH_FIELDS));
+      tell("Published.");
+    });
+    if (sent && found !== null) await browse();
+  }
+
+  function toggle(which) {
+    open = open === which ? "" : which;
+    if (open === "browse") browse(0);
+    changed();
+  }
+
+  function view(queue) {
+    return h("section", { class: "panel messages" },
+      h("div", { class: "panel-head" },
+        h("h2", {}, "Messages"),
+        h("div", { class: "buttons" },
+          h("button", { "aria-expanded": String(open === "browse"), onclick: () => toggle("browse") }, "Browse"),
+          h("button", { "aria-expanded": String(open === "publish"), onclick: () => toggle("publish") }, "Publish"))),
+      open === "" && h("p", { class: "quiet" }, "Browsing leaves every message where it is."),
+      open === "publish" && h("form", { class: "publish", onsubmit: publish, key: "publish" },
+        PUBLISH_FIELDS.map(fieldRow),
+        h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Publish to this queue"))),
+      open === "browse" && browser(queue));
+  }
+
+  function browser(queue) {
+    if (failure) return h("p", { class: "failure", role: "alert" }, failure);
+    if (found === null) return h("p", { class: "empty" }, "Loading…");
+    return h("div", { key: "browser" },
+      found.length === 0
+        ? h("p", { class: "empty" }, offset ? "No more ready messages." : "No ready messages.")
+        : h("ol", { class: "browsed", start: offset + 1 }, found.map(messageItem)),
+      h("div", { class: "pager" },
+        h("button", { disabled: offset === 0, onclick: () => browse(offset - PAGE) }, "Previous"),
+        h("span", {}, found.length ? `${offset + 1} to ${offset + found.length} of ${count(queue.messages_ready)} ready` : ""),
+        h("button", { onclick: () => browse() }, "Look again"),
+        h("button", { disabled: found.length < PAGE, onclick: () => browse(offset + PAGE) }, "Next")));
+  }
+
+  return {
+    view,
+    reset: () => {
+      if (found !== null) browse(0);
+    },
+  };
+}
+
+export async function publishMessage(vhost, exchange, key, values) {
+  const properties = { delivery_mode: values.persistent ? 2 : 1 };
+  if (values.content_type) properties.content_type = values.content_type;
+  const headers = typedObject(values.headers, "Headers");
+  if (Object.keys(headers).length) properties.headers = headers;
+  const answer = await post(path("exchanges", vhost, exchange, "publish"), {
+    routing_key: key, payload: values.payload, payload_encoding: "string", properties,
+  });
+  if (!answer.routed) throw new Error("No queue took the message.");
+}
+
+function messageItem(message) {
+  const { headers, ...properties } = message.properties;
+  const rows = [
+    ["Exchange", message.exchange || "default"], ["Routing key", message.routing_key],
+    ["Arrived", moment(message.arrived_ms)], ["Size", bytes(message.size)],
+    ...Object.entries(properties).map(([name, value]) => [name.replaceAll("_", " "), value]),
+    ...Object.entries(headers ?? {}).map(([name, value]) => [`header ${name}`, typeof value === "object" ? JSON.stringify(value) : value]),
+  ];
+  if (message.delivery_count) rows.push(["Came back", `${message.delivery_count} times`]);
+  return h("li", { key: `${message.index} ${message.arrived_ms}` },
+    h("pre", { class: "payload", tabindex: 0, "aria-label": "Payload" }, payloadText(message)),
+    message.size > SHOWN_BYTES && h("p", { class: "quiet" }, `Only the first ${bytes(SHOWN_BYTES)} are shown.`),
+    h("dl", { class: "facts tight" }, rows.map(([name, value]) => [h("dt", {}, visible(name)), h("dd", {}, visible(value))])));
+}
+
+function payloadText(message) {
+  if (message.payload_encoding === "base64") return hexDump(message.payload);
+  if (/json/.test(message.properties.content_type ?? "") || /^\s*[{[]/.test(message.payload)) {
+    try {
+      return JSON.stringify(JSON.parse(message.payload), null, 2);
+    } catch {
+      // Not JSON after all.
+    }
+  }
+  return message.payload;
+}
+
+const HEX_BYTES_MAX = 2048;
+
+// Binary as hexadecimal beside what can be read of it.
+function hexDump(base64) {
+  const data = atob(base64);
+  const lines = [];
+  for (let at = 0; at < Math.min(data.length, HEX_BYTES_MAX); at += 16) {
+    const piece = Array.from(data.slice(at, at + 16), (sign) => sign.charCodeAt(0));
+    const hex = piece.map((byte) => byte.toString(16).padStart(2, "0")).join(" ").padEnd(47);
+    const text = piece.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "·")).join("");
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${hex}  ${text}`);
+  }
+  if (data.length > HEX_BYTES_MAX) lines.push("…");
+  return lines.join("\n");
+}

@@ -1,0 +1,162 @@
+// The cluster at a glance: numbers, charts, the drawing, and one broker in detail.
+
+import { path, post } from "./api.js";
+import { lineChart, meter } from "./charts.js";
+import { attempt, confirmDialog, openDialog, tell } from "./dialogs.js";
+import { h } from "./dom.js";
+import { clusterDrawing, isStandby } from "./drawing.js";
+import { bytes, clock, count, duration, plural, rate, visible } from "./format.js";
+
+export function clusterPage({ changed, may, live }) {
+  let selected = null;
+  const select = (name) => {
+    selected = name;
+    changed();
+  };
+
+  function view() {
+    const data = live.data;
+    if (!data) return h("p", { class: "empty" }, live.failure ? "" : "Loading…");
+    if (selected && !live.broker(selected)) selected = null;
+    return h("div", { class: "page cluster-page" },
+      h("h1", {}, "Cluster"),
+      tiles(live.totals()),
+      h("div", { class: "overview" },
+        h("section", { class: "panel drawing", "aria-label": "Brokers" },
+          h("div", { class: "panel-head" },
+            h("h2", {}, "Brokers"),
+            h("span", { class: "quiet" }, about(data))),
+          data.cluster.notes.map((note) => h("p", { class: "warning", key: note }, visible(note))),
+          data.silent.length ? h("p", { class: "warning" }, `No answer from ${data.silent.map(visible).join(", ")}.`) : null,
+          h("div", { class: "canvas" }, clusterDrawing(data, { selected, select })),
+          legend()),
+        h("div", { class: "charts" },
+          lineChart({
+            id: "rates", title: "Messages", points: live.points, format: rate, changed,
+            series: [
+              { name: "published", label: "published", tone: "a", filled: true },
+              { name: "delivered", label: "delivered", tone: "b" },
+              { name: "acked", label: "acked", tone: "c" },
+            ],
+          }),
+          lineChart({
+            id: "depth", title: "In queues", points: live.points, format: count, changed,
+            series: [
+              { name: "ready", label: "ready", tone: "a", filled: true },
+              { name: "unacked", label: "unacked", tone: "b" },
+            ],
+          }))),
+      selected && brokerPanel(live.broker(selected), data, may),
+      live.events.length ? h("section", { class: "panel" },
+        h("h2", {}, "What happened"),
+        h("ul", { class: "events" }, live.events.map((event) =>
+          h("li", { key: event.key, class: event.kind }, h("time", {}, clock(event.at)), visible(event.text))))) : null,
+      groupsPanel(data));
+  }
+
+  return { title: () => "Cluster", view };
+}
+
+function tiles(totals) {
+  const tile = (label, value, href) => {
+    const inside = [h("b", {}, value), h("span", {}, label)];
+    return href ? h("a", { class: "tile", href }, inside) : h("div", { class: "tile" }, inside);
+  };
+  return h("div", { class: "tiles" },
+    tile("published", rate(totals.published)),
+    tile("delivered", rate(totals.delivered)),
+    tile("ready", count(totals.ready), "#/queues"),
+    tile("unacked", count(totals.unacked), "#/queues"),
+    tile("queues", count(totals.queues), "#/queues"),
+    tile("consumers", count(totals.consumers)),
+    tile("connections", count(totals.connections), "#/connections"));
+}
+
+function about(data) {
+  const { root, term, quorum } = data.cluster;
+  const who = root ? `root ${visible(root)}, term ${term}` : "no root";
+  return `${who} · ${quorum.active} of ${quorum.defined} primaries, ${quorum.needed} needed`;
+}
+
+function legend() {
+  return h("p", { class: "drawing-legend quiet" },
+    h("span", { class: "swatch home" }), " home of a group ",
+    h("span", { class: "swatch copy" }), " in-sync copy ",
+    h("span", { class: "swatch lagging" }), " standby not in sync ",
+    h("span", { class: "swatch arrow" }), " who takes over from whom. Choose a broker for more.");
+}
+
+function brokerPanel(broker, data, may) {
+  const load = data.loads[broker.name];
+  const homes = data.groups.filter((group) => group.home === broker.name);
+  const copies = data.groups.filter((group) => group.home !== broker.name && isStandby(group, broker.name));
+  const successors = data.failover_map[broker.name] ?? [];
+  const facts = [
+    ["Status", broker.status], ["Role", broker.role], ["Machine", broker.machine || "–"],
+    ["Addresses", broker.addresses.join(", ") || "–"],
+    ["Home of", homes.length ? homes.map((group) => `group ${group.id} (${plural(group.queues, "queue")})`).join(", ") : "nothing"],
+    ["Copies of", copies.length ? copies.map((group) => `group ${group.id}`).join(", ") : "nothing"],
+    ["If it dies", successors.length ? successors.map((each) => each.broker).join(", then ") : "nobody takes over"],
+  ];
+  if (load) {
+    facts.push(["Up", duration(load.uptime_ms)],
+      ["Connections", `${count(load.connections)}, ${plural(load.channels, "channel")}`],
+      ["Disk free", bytes(load.disk_free_bytes)]);
+  }
+  return h("section", { class: "panel broker-panel", key: `panel ${broker.name}`, "aria-label": `Broker ${broker.name}` },
+    h("div", { class: "panel-head" },
+      h("h2", {}, visible(broker.name)),
+      h("div", { class: "buttons" },
+        load?.http.filter((url) => /^https?:\/\//.test(url) && broker.name !== data.seen_by).slice(0, 1).map((url) =>
+          h("a", { class: "button", href: url, rel: "noreferrer" }, "Its console")),
+        may("administrator") && broker.status !== "stopped"
+          ? h("button", { onclick: () => drain(broker) }, broker.status === "draining" ? "Undrain…" : "Drain…") : null)),
+    load && h("div", { class: "memory" },
+      h("span", { class: "quiet" }, `Memory ${bytes(load.memory_bytes)} of ${bytes(load.memory_max_bytes)}`),
+      meter(load.memory_bytes, load.memory_max_bytes, `memory ${bytes(load.memory_bytes)} of ${bytes(load.memory_max_bytes)}`)),
+    load?.alarm && h("p", { class: "failure" }, load.alarm),
+    h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(value))))));
+}
+
+// Show what a drain would do, ask, and do what was shown.
+async function drain(broker) {
+  const action = broker.status === "draining" ? "undrain" : "drain";
+  const target = path("rhizome", "brokers", broker.name, action);
+  let preview;
+  try {
+    preview = await post(target, { preview: true });
+  } catch (error) {
+    tell(error.status === 404 ? `This version can't ${action} a broker from the console.` : error.message, "bad");
+    return;
+  }
+  if (preview.refusal) {
+    await openDialog((close) => h("div", {},
+      h("h2", {}, `${visible(broker.name)} can't be ${action}ed now`), h("p", {}, visible(preview.refusal)),
+      h("div", { class: "buttons" }, h("button", { class: "primary", onclick: () => close(null) }, "Close"))));
+    return;
+  }
+  const agreed = await confirmDialog({
+    title: `${action === "drain" ? "Drain" : "Undrain"} ${visible(broker.name)}?`,
+    text: "This is what will happen:",
+    details: [...preview.steps, ...preview.warnings.map((warning) => `Mind: ${warning}`)].map(visible),
+    action: action === "drain" ? "Drain" : "Undrain", danger: action === "drain",
+  });
+  if (agreed) await attempt(async () => tell((await post(target, { basis: preview.basis })).done));
+}
+
+function groupsPanel(data) {
+  if (data.groups.length === 0) return null;
+  return h("section", { class: "panel" },
+    h("h2", {}, "Groups"),
+    h("table", { class: "rows", "aria-label": "Groups" },
+      h("thead", {}, h("tr", {}, ["Group", "Home", "In sync", "Failover list", "Epoch", "Queues", "Messages"].map((label, at) =>
+        h("th", { scope: "col", class: at > 3 ? "number" : null }, label)))),
+      h("tbody", {}, data.groups.map((group) => h("tr", { key: group.id },
+        h("th", { scope: "row", "data-label": "Group" }, group.id),
+        h("td", { "data-label": "Home" }, group.home ? visible(group.home) : h("span", { class: "bad" }, "unavailable")),
+        h("td", { "data-label": "In sync" }, group.in_sync.map(visible).join(", ") || "–"),
+        h("td", { "data-label": "Failover list" }, group.failover.map(visible).join(", ") || "–"),
+        h("td", { class: "number", "data-label": "Epoch" }, group.epoch),
+        h("td", { class: "number", "data-label": "Queues" }, count(group.queues)),
+        h("td", { class: "number", "data-label": "Messages" }, count(group.messages)))))));
+}

@@ -1,0 +1,438 @@
+"""The console in a browser, on a cluster of three brokers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pika
+import pytest
+
+from rhizome.testing.clusterprocess import ClusterProcess
+
+from .browser import DOWN, ENTER, ESCAPE, wait_until
+from .conftest import Console
+
+Unique = Callable[[str], str]
+PAGES = ("", "queues", "connections", "exchanges", "policies", "users", "stalls")
+
+
+def queue_with_home(console: Console, unique: Unique, here: bool) -> str:
+    """A queue whose home is the broker of the console, or another one: each goes to the group that
+    has the fewest."""
+    for _ in range(10):
+        name = unique("queue")
+        console.api("PUT", "queues", "/", name, durable=True)
+        if (console.api("GET", "queues", "/", name)["node"] == "b1") == here:
+            return name
+    raise AssertionError("no queue has its home there")
+
+
+def publish_in_browser(console: Console, queue: str, payload: str, headers: str = "") -> None:
+    browser = console.browser
+    before = console.api("GET", "queues", "/", queue)["messages"]
+    if browser.count("form.publish") == 0:
+        browser.click("button", "Publish")
+    browser.fill("#field-payload", payload)
+    browser.fill("#field-headers", headers)
+    browser.click("button", "Publish to this queue")
+    browser.wait_for_text("Published.", "#notes")
+    wait_until(
+        lambda: console.api("GET", "queues", "/", queue)["messages"] == before + 1, "the message"
+    )
+
+
+# ---- logging in ---------------------------------------------------------------------------------
+
+
+def test_a_wrong_password_is_told_and_nothing_is_shown(console: Console) -> None:
+    browser = console.browser
+    browser.click("button.user")
+    browser.fill("#user", "guest")
+    browser.fill("#password", "wrong")
+    browser.click("button[type=submit]")
+    browser.wait_for_text("That is not right", ".failure")
+    assert browser.count("nav.side") == 0
+    assert any("401" in text for text in browser.complaints())
+
+
+def test_a_login_survives_a_reload_and_ends_with_the_user(console: Console) -> None:
+    browser = console.browser
+    cookie = next(each for each in browser.cookies() if each["name"].startswith("rhizome_"))
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert browser.run("return document.cookie") == ""
+    browser.reload()
+    browser.find("nav.side")
+    browser.click("button.user")
+    browser.find("#password")
+    browser.reload()
+    browser.find("#password")
+
+
+def test_who_was_logged_out_elsewhere_is_told_to_log_in_again(console: Console) -> None:
+    browser = console.browser
+    console.go("queues")
+    browser.find("main h1", "Queues")
+    console.api("PUT", "users", "op", password="first", tags="monitoring")
+    browser.click("button.user")
+    console.log_in("op", "first")
+    assert "Users" not in browser.texts("nav.side a")
+    console.api("PUT", "users", "op", password="second", tags="monitoring")
+    browser.wait_for_text("log in again", ".login .warning")
+    assert browser.complaints()
+    console.api("DELETE", "users", "op")
+
+
+# ---- the cluster --------------------------------------------------------------------------------
+
+
+def test_the_cluster_is_drawn_as_it_is(console: Console) -> None:
+    browser = console.browser
+    document = console.api("GET", "rhizome", "cluster")
+    wait_until(lambda: browser.count("line.link.up") == 3, "three links")
+    assert sorted(browser.texts("g.broker text.name")) == ["b1", "b2", "b3"]
+    assert browser.texts("g.broker.root text.name") == [document["cluster"]["root"]]
+    assert browser.count(".chip.home") == len(document["groups"])
+    assert browser.count(".takeover path") == 3
+    browser.wait_for_text("all well", ".pill")
+    browser.click("g.broker", "b2")
+    successor = document["failover_map"]["b2"][0]["broker"]
+    browser.wait_for_text(f"{successor} takes over", ".takeover")
+    panel = browser.text(browser.find(".broker-panel"))
+    assert "machine-b2" in panel
+    assert successor in panel
+
+
+def test_rates_and_charts_move_while_messages_flow(console: Console, unique: Unique) -> None:
+    browser = console.browser
+    name = queue_with_home(console, unique, here=False)
+    for number in range(30):
+        console.publish(name, f"message {number}")
+    wait_until(lambda: browser.texts(".tile b")[2] != "0", "ready messages in a tile")
+    wait_until(lambda: browser.count(".plot polyline.line") >= 5, "lines in both charts")
+
+
+# ---- queues and messages ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_publish_and_browse_leave_the_queue_as_it_is(
+    console: Console, unique: Unique, here: bool
+) -> None:
+    browser = console.browser
+    name = queue_with_home(console, unique, here)
+    console.queue_page(name)
+    publish_in_browser(console, name, '{"order": 17}', '{"source": "console"}')
+    publish_in_browser(console, name, "second")
+    browser.click("button", "Browse")
+    browser.wait_for_text('"order": 17', ".browsed li:first-child .payload")
+    browser.wait_for_text("second", ".browsed li:nth-child(2) .payload")
+    assert "header source" in browser.texts(".browsed li:first-child dl")[0]
+    row = console.api("GET", "queues", "/", name)
+    assert (row["messages_ready"], row["messages_unacknowledged"]) == (2, 0)
+    got = console.api(
+        "POST", "queues", "/", name, "get", count=5, ackmode="ack_requeue_false", encoding="auto"
+    )
+    assert [(each["payload"], each["redelivered"]) for each in got] == [
+        ('{"order": 17}', False),
+        ("second", False),
+    ]
+
+
+def test_a_queue_is_made_filtered_purged_and_deleted(console: Console, unique: Unique) -> None:
+    browser = console.browser
+    name = unique("made")
+    console.go("queues")
+    browser.click("button", "New queue")
+    browser.fill("dialog #field-name", name)
+    browser.fill("dialog #field-arguments", '{"x-max-length": oops}')
+    browser.click("dialog button[type=submit]")
+    browser.wait_for_text("Arguments", "dialog .failure")
+    browser.fill("dialog #field-arguments", '{"x-max-length": 7}')
+    browser.click("dialog button[type=submit]")
+    browser.find("h1.name", name)
+    assert console.api("GET", "queues", "/", name)["arguments"] == {"x-max-length": 7}
+
+    console.publish(name, "x")
+    browser.click("button", "Purge")
+    browser.click("dialog button", "Cancel")
+    assert console.api("GET", "queues", "/", name)["messages"] == 1
+    browser.click("button", "Purge")
+    browser.click("dialog button", "Purge")
+    browser.wait_for_text("The queue is empty", "#notes")
+    assert console.api("GET", "queues", "/", name)["messages"] == 0
+
+    console.go("queues")
+    browser.fill(".filter", name)
+    wait_until(lambda: browser.texts("tbody th a") == [name], "the filtered list")
+    browser.click("tbody th a", name)
+    browser.click("button.danger", "Delete")
+    browser.click("dialog button", "Delete")
+    browser.find("main h1", "Queues")
+    assert console.api("GET", "queues", "/", name) is None
+
+
+def test_connections_of_all_brokers_are_listed_and_can_be_closed(
+    console: Console, cluster: ClusterProcess, unique: Unique
+) -> None:
+    browser = console.browser
+    name = unique("worker")
+    parameters = pika.URLParameters(cluster.brokers["b3"].url)
+    parameters.client_properties = {"connection_name": name}
+    connection = pika.BlockingConnection(parameters)
+    connection.channel()
+    console.go("connections")
+    browser.click("button.link", name)
+    browser.wait_for_text("plain", "dialog table")
+    browser.click("dialog button", "Close connection")
+    browser.fill("dialog #field-reason", "time to go")
+    browser.click("dialog button[type=submit]")
+    browser.wait_for_no_text(name, "tbody")
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="time to go"):
+        connection.process_data_events(time_limit=10)
+
+
+def test_policies_exchanges_and_users_are_made_in_the_browser(
+    console: Console, unique: Unique
+) -> None:
+    browser = console.browser
+    policy, exchange, user, queue = (unique(word) for word in ("p", "e", "u", "q"))
+    console.go("policies")
+    browser.click("button", "New policy")
+    browser.fill("#field-name", policy)
+    browser.fill("#field-pattern", "^never$")
+    browser.fill("#field-definition", '{"max-length": 5}')
+    browser.click("dialog button[type=submit]")
+    browser.wait_for_text(policy, "tbody")
+    assert console.api("GET", "policies", "/", policy)["definition"] == {"max-length": 5}
+    console.api("DELETE", "policies", "/", policy)
+
+    console.api("PUT", "queues", "/", queue)
+    console.go("exchanges")
+    browser.click("button", "New exchange")
+    browser.fill("#field-name", exchange)
+    browser.click("dialog button[type=submit]")
+    browser.find("h1.name", exchange)
+    browser.click("button", "Bind")
+    browser.fill("dialog #field-destination", queue)
+    browser.fill("dialog #field-routing_key", "a.*")
+    browser.click("dialog button[type=submit]")
+    browser.wait_for_text("a.*", "tbody")
+    browser.fill("#field-routing_key", "a.b")
+    browser.fill("#field-payload", "hello")
+    browser.click("form.publish button[type=submit]")
+    browser.wait_for_text("Published.", "#notes")
+    assert console.api("GET", "queues", "/", queue)["messages"] == 1
+
+    console.go("users")
+    browser.click("button", "New user")
+    browser.fill("#field-name", user)
+    browser.fill("#field-password", "secret")
+    browser.click("dialog button[type=submit]")
+    browser.wait_for_text(user, "tbody")
+    assert console.api("GET", "users", user)["tags"] == []
+    console.api("DELETE", "users", user)
+
+
+# ---- what names and payloads must not do --------------------------------------------------------
+
+EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>"\'&lt;{{7*7}}'
+
+
+def test_markup_in_names_and_payloads_is_text(
+    console: Console, cluster: ClusterProcess, unique: Unique
+) -> None:
+    browser = console.browser
+    evil = EVIL + unique("x")[-12:]
+    console.api("PUT", "queues", "/", evil, durable=True, arguments={"x-evil": EVIL})
+    console.api("PUT", "exchanges", "/", evil, type="topic")
+    console.api("POST", "bindings", "/", "e", evil, "q", evil, routing_key=EVIL)
+    console.api("PUT", "policies", "/", evil, pattern="^nothing$", definition={"max-length": 1})
+    console.api("PUT", "users", evil, password="x", tags="management," + EVIL)
+    console.publish(evil, EVIL, headers={EVIL: EVIL}, content_type=EVIL, message_id=EVIL)
+    console.publish(evil, json.dumps({"a": EVIL}))
+    parameters = pika.URLParameters(cluster.brokers["b2"].url)
+    parameters.client_properties = {"connection_name": evil, "product": EVIL}
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=1)
+    for page in ("queues", "exchanges", "policies", "users", "connections"):
+        console.go(page)
+        browser.wait_for_text(evil, "tbody")
+    browser.click("button.link", evil)
+    browser.wait_for_text(EVIL, "dialog dd")
+    browser.press(ESCAPE)
+    console.queue_page(evil)
+    browser.wait_for_text(EVIL, "code")
+    browser.click("button", "Browse")
+    browser.wait_for_text(EVIL, ".browsed .payload")
+    browser.wait_for_text(EVIL, ".browsed dd")
+    assert browser.run("return window.hacked") is None
+    assert browser.run("return document.querySelectorAll('main img, main script').length") == 0
+    connection.close()
+    for parts in (["policies", "/", evil], ["users", evil], ["exchanges", "/", evil]):
+        console.api("DELETE", *parts)
+    console.api("DELETE", "queues", "/", evil)
+
+
+def test_the_browser_runs_nothing_that_is_not_the_consoles_own(console: Console) -> None:
+    browser = console.browser
+    browser.run(
+        "const script = document.createElement('script');"
+        "script.textContent = 'window.hacked = 1';"
+        "document.body.append(script);"
+        "const image = document.createElement('img');"
+        "image.setAttribute('onerror', 'window.hacked = 2');"
+        "image.src = '/nothing';"
+        "document.body.append(image);"
+    )
+    wait_until(lambda: len(browser.complaints()) > 0, "the browser to refuse")
+    assert browser.run("return window.hacked") is None
+
+
+class OtherSite(BaseHTTPRequestHandler):
+    """A page of somebody else on this machine."""
+
+    def do_GET(self) -> None:
+        body = b"<!doctype html><title>other</title><p>other"
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        pass
+
+
+@pytest.fixture
+def other_site() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), OtherSite)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_another_page_can_not_use_the_login(
+    console: Console, other_site: str, unique: Unique
+) -> None:
+    """It is of the same host, so the browser sends the cookie; the guard is what it lacks."""
+    browser = console.browser
+    name = unique("csrf")
+    browser.open(other_site)
+    target = f"{console.url}api/definitions"
+    script = """
+        const [target, body, done] = arguments;
+        const send = (kind) => fetch(target, {
+            method: "POST", mode: "no-cors", credentials: "include",
+            headers: {"content-type": kind}, body,
+        }).catch(() => null);
+        Promise.all([send("text/plain"), send("application/x-www-form-urlencoded")])
+            .then(() => fetch(target, {credentials: "include"}).then((r) => r.text(), () => "no"))
+            .then(done);
+    """
+    body = json.dumps({"queues": [{"vhost": "/", "name": name, "durable": True}]})
+    assert browser.run_async(script, target, body) == "no", "and it can't read anything"
+    assert console.api("GET", "queues", "/", name) is None
+    browser.complaints()
+
+
+# ---- for everybody ------------------------------------------------------------------------------
+
+
+def test_everything_can_be_reached_with_the_keyboard(console: Console, unique: Unique) -> None:
+    browser = console.browser
+    first, second = unique("kq-a"), unique("kq-b")
+    for name in (first, second):
+        console.api("PUT", "queues", "/", name)
+    browser.press("gq")
+    browser.find("main h1", "Queues")
+    browser.press("/")
+    browser.press("kq-")
+    wait_until(lambda: browser.texts("tbody th a") == [first, second], "the filtered list")
+    browser.run("document.querySelector('tbody a').focus()")
+    browser.press(DOWN)
+    browser.press(ENTER)
+    browser.find("h1.name", second)
+    browser.press("?")
+    browser.find("dialog dl.keys")
+    browser.press(ESCAPE)
+    wait_until(lambda: browser.count("dialog") == 0, "the dialog to close")
+    browser.press("gc")
+    browser.find("svg.cluster")
+    browser.run("document.querySelector('g.broker').focus()")
+    browser.press(ENTER)
+    browser.find(".broker-panel")
+
+
+CONTRAST = """
+    const parse = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+    const light = (rgb) => {
+        const [r, g, b] = rgb.map((c) => (c /= 255) <= 0.03928 ? c / 12.92
+            : ((c + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const behind = (element) => {
+        for (let each = element; each; each = each.parentElement) {
+            const colour = getComputedStyle(each).backgroundColor;
+            if (!/, 0\\)$|transparent/.test(colour)) return parse(colour);
+        }
+        return [255, 255, 255];
+    };
+    const poor = [];
+    for (const element of document.querySelectorAll("main *, nav *, header *")) {
+        if (element.closest("svg") || element.children.length) continue;
+        if (!element.innerText.trim()) continue;
+        const [a, b] = [parse(getComputedStyle(element).color), behind(element)].map(light);
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (ratio < 4.5) poor.push(`${element.className} ${element.innerText}: ${ratio}`);
+    }
+    return poor;
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_is_readable_in_light_and_dark(console: Console, theme: str) -> None:
+    browser = console.browser
+    browser.find("svg.cluster")
+    for page in ("", "queues", "users", "policies"):
+        console.go(page)
+        browser.find("main h1")
+        browser.run("document.documentElement.dataset.theme = arguments[0]", theme)
+        assert browser.run(CONTRAST) == []
+
+
+def test_it_fits_on_a_phone(console: Console) -> None:
+    browser = console.browser
+    browser.resize(360, 740)
+    for page in PAGES:
+        console.go(page)
+        browser.find("main h1")
+        width = browser.run("return document.documentElement.scrollWidth")
+        assert width <= 360, f"page {page!r} is {width} wide"
+    assert browser.is_shown(browser.find("nav.side"))
+
+
+# ---- when a broker dies (keep this last) --------------------------------------------------------
+
+
+def test_a_broker_that_dies_is_drawn_so_and_who_follows_is_told(
+    console: Console, cluster: ClusterProcess
+) -> None:
+    browser = console.browser
+    root = console.api("GET", "rhizome", "cluster")["cluster"]["root"]
+    victim = root if root != "b1" else "b3"
+    browser.find("svg.cluster")
+    cluster.brokers[victim].kill()
+    browser.find("g.broker.is-stopped", victim)
+    browser.wait_for_text(f"{victim} is stopped", ".events")
+    browser.wait_for_text("stall", ".pill")
+    if victim == root:
+        browser.wait_for_text("is root (term", ".events")
+    cluster.brokers[victim].start()
+    wait_until(lambda: browser.count("g.broker.is-stopped") == 0, "the broker to be back")
