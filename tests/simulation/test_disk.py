@@ -78,15 +78,47 @@ def test_a_killed_program_leaves_what_it_wrote_and_hears_of_no_sync() -> None:
 def test_a_stalled_disk_ends_syncs_in_order_after_the_stall() -> None:
     world = World(1)
     disk = SimDisk(world, "b1")
-    disk.stall(5 * SECOND)
+    disk.stall()
+    disk.stall()
     order: list[int] = []
     for number in range(3):
         disk.open("log").append(b"x")
         disk.sync(["log"], run_now, lambda number=number: order.append(number))
-    world.run_until(5 * SECOND - 1)
-    assert order == []
-    world.run_until(5 * SECOND + 50 * MS)
+    world.run_until(5 * SECOND)
+    disk.unstall()
+    world.run_until(10 * SECOND)
+    assert order == [], "two stalls are over when both are"
+    disk.unstall()
+    world.run_until(10 * SECOND + 50 * MS)
     assert order == [0, 1, 2]
+
+
+def test_a_full_disk_tells_when_it_has_room_again() -> None:
+    world = World(1)
+    disk = SimDisk(world, "b1")
+    disk.fill()
+    told: list[str] = []
+    disk.when_not_full(lambda: told.append("room"))
+    ends = synced(disk, "log")
+    world.run_until(SECOND)
+    assert disk.is_full()
+    assert ends == told == []
+    disk.unfill()
+    world.run_until(2 * SECOND)
+    assert not disk.is_full()
+    assert ends
+    assert told == ["room"]
+
+
+def test_a_slow_disk_syncs_so_many_times_later() -> None:
+    ends = []
+    for factor in (1, 50):
+        world = World(1)
+        disk = SimDisk(world, "b1")
+        disk.slow(factor)
+        disk.sync(["log"], run_now, lambda world=world: ends.append(world.now_us))
+        world.run_until(10 * SECOND)
+    assert ends[1] == 50 * ends[0]
 
 
 def test_a_replaced_file_has_its_old_or_its_new_content() -> None:

@@ -22,6 +22,7 @@ class Recorder(Program):
         self.store = SimStore(host, STORE_UUID, self, SMALL)
         self.found = [command for _, command in self.store.recovered.commands]
         self.written: dict[int, int] = {}
+        self.alarms: list[str] = []
         self.safe = 0
         self.count = 0
 
@@ -34,7 +35,7 @@ class Recorder(Program):
         self.safe = max(self.safe, self.written.get(token, 0))
 
     def alarm(self, text: str) -> None:
-        raise AssertionError(text)
+        self.alarms.append(text)
 
     def failed(self, error: BaseException) -> None:
         raise error
@@ -67,3 +68,26 @@ def test_what_was_durable_is_found_again_in_order(seed: int, end: str) -> None:
         known = known[:kept]
         world.run_until(world.now_us + SECOND)
         process.start()
+
+
+def test_a_full_disk_is_waited_out_with_an_alarm() -> None:
+    world = World(3)
+    process = Process(world, Network(world), "b1", Recorder)
+    process.start()
+    program = recorder(process)
+    process.disk.fill()
+    for number in range(5):
+        program.append(f"command {number} ".encode() * 200)
+    world.run_until(SECOND)
+    assert program.safe == 0
+    assert program.alarms == ["the disk is full: free some space"]
+    position = int(program.store.journal.end_position())
+    held = program.store.read(position >> 32, 0, position & 0xFFFFFFFF)
+    assert len(held) == position & 0xFFFFFFFF, "what waits for the disk can be read"
+    process.disk.unfill()
+    world.run_until(2 * SECOND)
+    assert program.safe == 5
+    assert program.alarms[1:] == [""]
+    process.power_cut()
+    process.start()
+    assert len(recorder(process).found) == 5

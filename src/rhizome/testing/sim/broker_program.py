@@ -1,47 +1,70 @@
-"""A whole broker of a cluster as a program on a simulated host, with an application inside.
+"""A whole broker of a cluster as a program on a simulated host.
 
 The broker is composed as the server composes it (`server/composition.py`): its core, its node, its
 links with their handshake, its journal and its cluster store, on a simulated network and disk.
-Applications are connected to their own broker without a network, and die with it.
+Applications come over the network; one may be inside, which needs no network and dies with it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, cast
 
+from rhizome.amqp.frames import body_of as body_of_content
 from rhizome.broker.access import AccessEpoch, OpenAuthenticator, Peer
 from rhizome.broker.connection import Connection as ClientConnection
+from rhizome.broker.livemessages import unacked_messages
+from rhizome.broker.queue import Queue
 from rhizome.broker.stages import CLOSED
 from rhizome.cluster.consensus import NEVER_MS, Rules
-from rhizome.cluster.consensus.events import BecameRoot, Event, LeaseGained
+from rhizome.cluster.consensus.events import BecameRoot, Event, LeaseGained, LeaseLost
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.link.link import CLOSED as LINK_CLOSED
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.links import Adopter
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.storage import Entry
+from rhizome.journal.errors import CorruptStore
+from rhizome.journal.store import StoreOptions
 from rhizome.server.boot import make_log
 from rhizome.server.cluster_section import ClusterSection, Primary
 from rhizome.server.composition import Clustered, World, compose
 from rhizome.server.config import Config
+from rhizome.server.maintenance import Maintenance
 from rhizome.server.units import Address
 from rhizome.testing.core import BugReports
 from rhizome.testing.sim import observations as seen
+from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.application import Application
+from rhizome.testing.sim.apps import id_of
 from rhizome.testing.sim.checkers import Watch
 from rhizome.testing.sim.clusterstore import SimClusterStore
 from rhizome.testing.sim.files import SimStore
 from rhizome.testing.sim.network import Connection
 from rhizome.testing.sim.process import Host, Program
+from rhizome.testing.sim.timeline import pair
 
 KEY: Final = b"the key of a simulated cluster"
 PORT: Final = 5672
 WALL_START_MS: Final = 1_700_000_000_000
 TICK_MS: Final = 100
+MAINTENANCE_MS: Final = 1_000
 DIGEST_CHARS: Final = 12
+
+
+@dataclass(frozen=True)
+class BrokerOptions:
+    """How a broker is set up, and who uses it."""
+
+    has_application: bool = True
+    """An application inside."""
+    tells_traffic: bool = False
+    """Tell where homes are, and what is wrong with links and leases."""
+    store: StoreOptions = field(default_factory=StoreOptions)
+    resident_budget_bytes: int = 0
+    """0: the usual."""
 
 
 class Wire:
@@ -63,8 +86,27 @@ class ProgramObserver(NodeObserver):
     def applied(self, entry: Entry) -> None:
         self._program.entry_applied(entry)
 
+    def link_up(self, name: str) -> None:
+        self._program.link_changed(name, True)
+
+    def link_down(self, name: str, reason: str) -> None:
+        self._program.link_changed(name, False)
+
     def bug(self, error: BaseException, where: str) -> None:
         raise error
+
+
+class _MaintenanceShell:
+    """What maintenance wants of a shell: here the turn under way does the rest."""
+
+    def __init__(self, program: BrokerProgram) -> None:
+        self._program = program
+
+    def begin_turn(self) -> None:
+        pass
+
+    def submit(self) -> None:
+        self._program.submit()
 
 
 class BrokerProgram(Program, Adopter):
@@ -78,8 +120,10 @@ class BrokerProgram(Program, Adopter):
         primaries: Sequence[str],
         watch: Watch,
         rules: Rules,
+        options: BrokerOptions | None = None,
     ) -> None:
         super().__init__()
+        self.options = options or BrokerOptions()
         self.host = host
         self.name = name
         self.watch = watch
@@ -95,11 +139,14 @@ class BrokerProgram(Program, Adopter):
         if self.cluster_store.load().damage:
             self.cluster_store.set_aside()
         self.uuid = self.cluster_store.load().uuid
-        self.store = SimStore(host, name.encode().ljust(16, b"-"), self)
+        self.store = self._open_store()
         self.log = make_log(self.store)
         listed = tuple(Primary(each, Address(each, PORT)) for each in primaries)
         config = Config(users={}, cluster=ClusterSection(role=role, primaries=listed))
         config = replace(config, broker=replace(config.broker, name=name))
+        if self.options.resident_budget_bytes:
+            budget = self.options.resident_budget_bytes
+            config = replace(config, memory=replace(config.memory, resident_budget_bytes=budget))
         world = World(
             self.store,
             self.log,
@@ -108,7 +155,7 @@ class BrokerProgram(Program, Adopter):
             ProgramObserver(self),
             identity.getrandbits(256).to_bytes(32, "big"),
             host.chance("broker"),
-            WALL_START_MS + host.now_ms(),
+            WALL_START_MS + host.wall_ms(),
             host.now_ms(),
             rules,
         )
@@ -127,6 +174,21 @@ class BrokerProgram(Program, Adopter):
         self.links = self.clustered.links
         self.links.adopter = self
         self.incarnation_name = self.broker.incarnation
+        shell = cast(Any, _MaintenanceShell(self))
+        self.maintenance = Maintenance(config, self.broker, self.store, shell)
+        self._maintain_ms = host.now_ms() + MAINTENANCE_MS
+        self._told_groups: dict[int, object] = {}
+        self._told_queues = 0
+
+    def _open_store(self) -> SimStore:
+        """Somebody has to accept what a damaged journal has lost; here it is done at once."""
+        uuid = self.name.encode().ljust(16, b"-")
+        try:
+            return SimStore(self.host, uuid, self, self.options.store)
+        except CorruptStore as damage:
+            self.host.note(f"accepts: {damage}")
+            accepting = replace(self.options.store, accept_corruption=True)
+            return SimStore(self.host, uuid, self, accepting)
 
     # --- the program
 
@@ -137,11 +199,13 @@ class BrokerProgram(Program, Adopter):
         self.node.recover()
 
     def _joined(self) -> None:
-        if self.role != "witness":
+        if self.role != "witness" and self.options.has_application:
             self.application = Application(self)
 
     def gone(self) -> None:
         self.watch.brokers.pop(self.name, None)
+        if self.options.tells_traffic:
+            self.watch.see(told.ProgramEnded(self.name))
         if self.application is not None:
             self.application.gone()
 
@@ -167,6 +231,9 @@ class BrokerProgram(Program, Adopter):
         wire = self._wire(connection)
         if wire.link is not None:
             wire.link.set_writable(True)
+        elif wire.client is not None:
+            wire.client.set_writable(True)
+            wire.client.touch()
 
     def disconnected(self, connection: Connection, reason: str) -> None:
         self._begin()
@@ -183,6 +250,9 @@ class BrokerProgram(Program, Adopter):
         if now_ms >= self._tick_ms:
             self._tick_ms = now_ms + TICK_MS
             self.broker.tick(self.broker.turn.now_ms)
+        if now_ms >= self._maintain_ms:
+            self._maintain_ms = now_ms + MAINTENANCE_MS
+            self._maintain()
         self.node.tick()
         for link in self.links.wants_dial():
             connection = self.host.dial(link.address.partition(":")[0])
@@ -202,19 +272,28 @@ class BrokerProgram(Program, Adopter):
         while True:
             broker.end_turn()
             self.node.end_turn()
-            if self.store.pending():
-                self.broker.handed_over(self.store.submit())
-                broker.submitted()
+            self.submit()
             self._flush()
             if not broker.turn.pending():
                 break
         if self.observer.bugs:
             raise self.observer.bugs.pop()
 
+    def submit(self) -> None:
+        """Hand what was appended to the disk."""
+        if self.store.pending():
+            self.broker.handed_over(self.store.submit())
+            self.broker.submitted()
+
+    def _maintain(self) -> None:
+        """As the server does, but for alarms that look at the real machine."""
+        self.maintenance.compact()
+        if self.store.checkpoint_due():
+            self.maintenance.checkpoint()
+
     def _begin(self) -> None:
-        now_ms = self.host.now_ms()
-        self.broker.turn.now_ms = WALL_START_MS + now_ms
-        self.node.begin(now_ms)
+        self.broker.turn.now_ms = WALL_START_MS + self.host.wall_ms()
+        self.node.begin(self.host.now_ms())
 
     def _flush(self) -> None:
         connections = self.broker.turn.connections
@@ -233,8 +312,14 @@ class BrokerProgram(Program, Adopter):
         client = wire.client
         if client is None:
             return
+        if not client.writable and client.stage != CLOSED:
+            client.flushed()
+            return
         for chunk in client.outbox.take():
-            wire.connection.send(chunk)
+            client.sent_bytes += len(chunk)
+            client.last_sent_ms = self.broker.turn.now_ms
+            if not wire.connection.send(chunk):
+                client.set_writable(False)
         client.flushed()
         if client.stage == CLOSED:
             self._close(wire)
@@ -279,7 +364,11 @@ class BrokerProgram(Program, Adopter):
         self.broker.synced(token)
 
     def alarm(self, text: str) -> None:
-        raise AssertionError(f"a simulated store raised an alarm: {text}")
+        self._begin()
+        if text:
+            self.broker.block(text)
+        else:
+            self.broker.unblock()
 
     def failed(self, error: BaseException) -> None:
         raise error
@@ -294,6 +383,21 @@ class BrokerProgram(Program, Adopter):
             self.watch.see(seen.LeaseGained(self.name))
             if self.node.consensus.is_root:
                 self.watch.see(seen.Serves(self.name, self.node.consensus.term))
+        if self.options.tells_traffic and isinstance(event, (LeaseGained, LeaseLost)):
+            self._disturbed(f"isolated {self.name}", self.name, isinstance(event, LeaseLost))
+
+    def link_changed(self, name: str, up: bool) -> None:
+        if self.options.tells_traffic:
+            place = pair(self.name, name)
+            self._disturbed(f"link {self.name}-{name}", place, not up)
+            if not up:
+                self.watch.see(told.Struck("link", place))
+
+    def _disturbed(self, key: str, places: str, begins: bool) -> None:
+        if begins:
+            self.watch.see(told.Disturbed(key, places))
+        else:
+            self.watch.see(told.Undisturbed(key))
 
     def _entries(self) -> list[seen.Entry]:
         log = self.node.consensus.desk.ledger.log
@@ -306,6 +410,26 @@ class BrokerProgram(Program, Adopter):
         self.watch.see(seen.Committed(self.name, entry.index, entry.term, digest, term))
         state = _digest(self.node.state.snapshot())
         self.watch.see(seen.Applied(self.name, entry.index, state))
+        if self.options.tells_traffic:
+            self._tell_groups()
+
+    def _tell_groups(self) -> None:
+        """Where homes are, and which queues they have, as far as it is new to this broker."""
+        for number, group in self.node.state.groups.groups.items():
+            if self._told_groups.get(number) is group:
+                continue
+            self._told_groups[number] = group
+            members = " ".join(f"{each.broker}:{each.copy}" for each in group.in_sync)
+            self.watch.see(
+                told.GroupAt(
+                    number, group.home, group.incarnation, group.epoch, group.version, members
+                )
+            )
+        shared = self.broker.shared
+        if len(shared) != self._told_queues:
+            self._told_queues = len(shared)
+            for queue in shared.values():
+                self.watch.see(told.QueueIn(queue.name, int(queue.definition.group)))
 
     def applied_index(self) -> int:
         return int(self.node.applied.index)
@@ -325,6 +449,20 @@ class BrokerProgram(Program, Adopter):
     def root_lease_ms(self) -> int:
         return self.node.consensus.desk.settings.root_lease_ms
 
+    def contents(self) -> dict[str, list[str]]:
+        """The ids of the messages in each queue that is active here, held ones included."""
+        active = [queue for queue in self.broker.shared.values() if queue.away is None]
+        return {queue.name: [id_of(body) for body in bodies(queue)] for queue in active}
+
+    def depths(self) -> dict[str, str]:
+        """For each queue that is active here and not empty, what there is."""
+        return {
+            queue.name: f"{queue.ready} ready, {queue.unacked} unacked, {queue.consumer_count} "
+            f"consumers"
+            for queue in self.broker.shared.values()
+            if queue.away is None and queue.ready + queue.unacked > 0
+        }
+
     def explain(self) -> str:
         status = self.node.consensus.status()
         return (
@@ -335,6 +473,17 @@ class BrokerProgram(Program, Adopter):
 
     def soon(self, action: Callable[[], None]) -> None:
         self.host.soon(action)
+
+
+def bodies(queue: Queue) -> list[bytes]:
+    """The bodies of all messages in a queue, in memory, on disk or with a consumer."""
+    messages = [message for lane in queue.lanes for message in lane.resident()]
+    messages.extend(unacked_messages(queue))
+    contents = [bytes(message.content) for message in messages]
+    for lane in queue.lanes:
+        for _, position in lane.paged.positions():
+            contents.append(bytes(queue.broker.pager.read_one(position).content))
+    return [body_of_content(content) for content in contents]
 
 
 def _digest(data: bytes) -> str:

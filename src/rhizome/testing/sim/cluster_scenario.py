@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rhizome.broker.livemessages import unacked_messages
-from rhizome.broker.queue import Queue
 from rhizome.cluster.consensus import Rules
 from rhizome.cluster.identity import PRIMARY, SECONDARY
-from rhizome.testing.sim.broker_program import BrokerProgram
+from rhizome.testing.sim.broker_program import BrokerProgram, bodies
 from rhizome.testing.sim.checkers import (
     Checker,
     CommittedStateNeverLost,
@@ -152,23 +150,8 @@ class NoConfirmedMessageLost(Checker):
         for program in programs(self):
             for queue in program.broker.shared.values():
                 if queue.away is None:
-                    kept.update(_bodies(queue))
+                    kept.update(body.decode() for body in bodies(queue))
         return kept
-
-
-def _bodies(queue: Queue) -> list[str]:
-    messages = [message for lane in queue.lanes for message in lane.resident()]
-    messages.extend(unacked_messages(queue))
-    contents = [bytes(message.content) for message in messages]
-    for lane in queue.lanes:
-        for _, position in lane.paged.positions():
-            contents.append(bytes(queue.broker.pager.read_one(position).content))
-    return [_body_of(content) for content in contents]
-
-
-def _body_of(content: bytes) -> str:
-    header = 8 + int.from_bytes(content[3:7], "big")
-    return content[header + 7 : -1].decode()
 
 
 class AllJoined(Checker):

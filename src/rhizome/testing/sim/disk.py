@@ -9,7 +9,8 @@ system has it. It is durable only when a sync that began afterwards has ended.
   sectors of later ones, in any order: disks write sectors whole, and between two syncs as they
   like. So a write may be torn anywhere between two sectors, or have a hole in it.
 - A bit that flips at rest is flipped for good.
-- A stalled disk takes writes and ends no sync until the stall is over.
+- A stalled disk takes writes and ends no sync until the stall is over. So does a full one, which
+  tells those who ask (`is_full`); whoever has asked before writing has written nothing.
 
 Files give raw bytes: whoever keeps records in them must find the damage by itself.
 """
@@ -106,7 +107,11 @@ class SimDisk:
         """When the last sync ended."""
         self._chance = world.chance(f"disk/{host}")
         self._free_us = 0
-        self._stalled_until_us = 0
+        self._stalls = 0
+        self._fillings = 0
+        self._factor = 1
+        self._waiting: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        self._on_space: list[Done] = []
         self._run = 0
         self._replacing: list[tuple[str, bytes]] = []
 
@@ -142,15 +147,15 @@ class SimDisk:
 
     def _queue(self, action: Callable[..., None], *arguments: object) -> None:
         delay_us = SYNC_US_MIN + int(self._chance.random() * SYNC_US_SPREAD)
+        delay_us *= self._factor
         if self._chance.random() < SLOW_SYNC_CHANCE:
             delay_us += int(self._chance.random() * SLOW_SYNC_US_MAX)
         self._free_us = max(self._free_us, self.world.now_us) + delay_us
         self.world.at(self._free_us, self._unless_stalled, action, *arguments)
 
     def _unless_stalled(self, action: Callable[..., None], *arguments: object) -> None:
-        if self.world.now_us < self._stalled_until_us:
-            # Events of one instant keep their order, so syncs do.
-            self.world.at(self._stalled_until_us, self._unless_stalled, action, *arguments)
+        if self._stalls or self._fillings:
+            self._waiting.append((action, arguments))
         else:
             action(*arguments)
 
@@ -184,16 +189,48 @@ class SimDisk:
 
     # --- what happens to it
 
-    def stall(self, until_us: int) -> None:
-        """End no sync before `until_us`."""
-        self._stalled_until_us = max(self._stalled_until_us, until_us)
+    def stall(self) -> None:
+        """End no sync until `unstall` was called as often."""
+        self._stalls += 1
 
     def unstall(self) -> None:
-        self._stalled_until_us = 0
+        self._stalls -= 1
+        self._go_on()
+
+    def fill(self) -> None:
+        """Have no room until `unfill` was called as often."""
+        self._fillings += 1
+
+    def unfill(self) -> None:
+        self._fillings -= 1
+        self._go_on()
+        if not self._fillings:
+            told, self._on_space = self._on_space, []
+            for done in told:
+                done()
+
+    def _go_on(self) -> None:
+        if not self._stalls and not self._fillings:
+            waiting, self._waiting = self._waiting, []
+            for action, arguments in waiting:
+                # Events of one instant keep their order, so syncs do.
+                self.world.after(0, action, *arguments)
+
+    def is_full(self) -> bool:
+        return self._fillings > 0
+
+    def when_not_full(self, done: Done) -> None:
+        """Call something as soon as there is room again, unless the program is gone by then."""
+        self._on_space.append(done)
+
+    def slow(self, factor: int) -> None:
+        """Let syncs take so many times as long."""
+        self._factor = factor
 
     def killed(self) -> None:
         """The program is gone: nobody waits for its syncs any more."""
         self._run += 1
+        self._on_space.clear()
         if self._replacing and self._chance.random() < 0.5:
             self._replace_oldest()
         self._replacing.clear()

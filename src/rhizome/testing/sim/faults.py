@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from rhizome.testing.sim.ambush import Ambushes
 from rhizome.testing.sim.checkers import Watch
-from rhizome.testing.sim.network import Network, Way
+from rhizome.testing.sim.network import Connection, Network, Way
 from rhizome.testing.sim.process import CLOCK_PARTS, Process
+from rhizome.testing.sim.timeline import pair
+from rhizome.testing.sim.traffic import Disturbed, Struck, Undisturbed
 from rhizome.testing.sim.world import MS, SECOND, World
 
 CLOCK_DRIFT_PPM_MAX: Final = 20_000
@@ -26,6 +28,8 @@ KIND_CHANCE: Final = 0.5
 GAP_US_MIN: Final = 1 * SECOND
 GAP_US_MAX: Final = 20 * SECOND
 STORM_BREAKS_MAX: Final = 8
+RESTARTS_MAX: Final = 6
+SLOW_DISK_FACTOR_MAX: Final = 200
 
 Undo = Callable[[], None]
 Fault = Callable[[random.Random], None]
@@ -48,6 +52,10 @@ class FaultPlan:
     cluster promises to survive."""
     extra: dict[str, Fault] = field(default_factory=dict)
     """Faults of the scenario's own, such as changes of membership."""
+    more: Callable[[Faults], dict[str, Fault]] = lambda faults: {}
+    """More of them, which need something of `Faults`."""
+    rare: dict[str, float] = field(default_factory=dict)
+    """How often a seed knows a kind of fault, where that is not `KIND_CHANCE`."""
 
 
 class Faults:
@@ -68,6 +76,7 @@ class Faults:
         self._names = [process.name for process in processes]
         self._by_name = {process.name: process for process in processes}
         self._plan = plan
+        self.watch = watch
         self._chance = world.chance("faults")
         self._undone = 0
         self._undo: dict[int, Undo] = {}
@@ -94,8 +103,12 @@ class Faults:
             "drift": self.drift,
             "flip": self.flip,
             "wipe": self.wipe,
+            "full": self.full,
+            "slow-disk": self.slow_disk,
+            "restarts": self.restarts,
             **self._ambushes.kinds(),
             **self._plan.extra,
+            **self._plan.more(self),
         }
 
     def _mood(self, every: dict[str, Fault]) -> list[tuple[str, Fault]]:
@@ -104,7 +117,12 @@ class Faults:
             raise UnknownFault(f"no fault '{unknown[0]}'; there are: {', '.join(every)}")
         if self._plan.kinds:
             return [(kind, every[kind]) for kind in self._plan.kinds]
-        chosen = [pair for pair in every.items() if self._chance.random() < KIND_CHANCE]
+        rare = self._plan.rare
+        chosen = [
+            (kind, fault)
+            for kind, fault in every.items()
+            if self._chance.random() < rare.get(kind, KIND_CHANCE)
+        ]
         return chosen or list(every.items())
 
     def schedule(self) -> None:
@@ -130,7 +148,6 @@ class Faults:
         self._undo.clear()
         for process in self._processes:
             process.resume()
-            process.disk.unstall()
             self._set_rate(process, CLOCK_PARTS)
             if not process.is_running():
                 process.start()
@@ -143,11 +160,20 @@ class Faults:
     def _length_us(self) -> int:
         return _log_uniform(self._chance, 50 * MS, self._length_us_max)
 
-    def _for_a_while(self, undo: Undo) -> None:
-        """Undo a fault after a while, or when all faults end."""
+    def for_a_while(self, undo: Undo, places: Iterable[str] = ()) -> None:
+        """Undo a fault after a while, or when all faults end; meanwhile `places` are disturbed."""
         self._undone += 1
         number = self._undone
-        self._undo[number] = undo
+        disturbed = " ".join(dict.fromkeys(places))
+        if disturbed:
+            self.watch.see(Disturbed(f"fault {number}", disturbed))
+
+        def undo_and_tell() -> None:
+            undo()
+            if disturbed:
+                self.watch.see(Undisturbed(f"fault {number}"))
+
+        self._undo[number] = undo_and_tell
         self._world.after(self._length_us(), self._end, number)
 
     def _end(self, number: int) -> None:
@@ -165,7 +191,7 @@ class Faults:
             for way in ways:
                 self._network.unblock(way)
 
-        self._for_a_while(unblock)
+        self.for_a_while(unblock, [pair(*way) for way in ways])
 
     # --- the network
 
@@ -212,7 +238,7 @@ class Faults:
         """A connection breaks."""
         connections = list(self._network.connections.values())
         if connections:
-            self._network.reset(connections[int(chance.random() * len(connections))])
+            self._break(connections[int(chance.random() * len(connections))])
 
     def storm(self, chance: random.Random) -> None:
         """All connections break, again and again."""
@@ -223,7 +249,11 @@ class Faults:
 
     def _break_all(self) -> None:
         for connection in list(self._network.connections.values()):
-            self._network.reset(connection)
+            self._break(connection)
+
+    def _break(self, connection: Connection) -> None:
+        self.watch.see(Struck("break", pair(connection.local, connection.remote)))
+        self._network.reset(connection)
 
     def slow(self, chance: random.Random) -> None:
         """Delays grow on some ways."""
@@ -238,7 +268,7 @@ class Faults:
             for way in ways:
                 self._network.unslow(way, extra_us)
 
-        self._for_a_while(unslow)
+        self.for_a_while(unslow, [pair(*way) for way in ways])
 
     # --- hosts
 
@@ -272,19 +302,32 @@ class Faults:
             if not process.is_running():
                 process.start()
 
-        self._for_a_while(restart)
+        self.for_a_while(restart)
+
+    def restarts(self, chance: random.Random) -> None:
+        """A program is killed again and again, sometimes before it has come to itself."""
+        process = self._some()
+        when_us = 0
+        for _ in range(2 + int(chance.random() * (RESTARTS_MAX - 1))):
+            self._world.after(when_us, self._restart, process)
+            when_us += _log_uniform(chance, 20 * MS, 4 * SECOND)
+
+    def _restart(self, process: Process) -> None:
+        if self._world.now_us < self._plan.end_us:
+            process.kill()
+            process.start()
 
     def pause(self, chance: random.Random) -> None:
         """A program stands still for a while, and does not know it."""
         process = self._some()
         process.pause()
-        self._for_a_while(process.resume)
+        self.for_a_while(process.resume, [process.name])
 
     def drift(self, chance: random.Random) -> None:
         """A clock runs too fast or too slow."""
         process = self._some()
         self._set_rate(process, CLOCK_PARTS + int((chance.random() * 2 - 1) * CLOCK_DRIFT_PPM_MAX))
-        self._for_a_while(lambda: self._set_rate(process, CLOCK_PARTS))
+        self.for_a_while(lambda: self._set_rate(process, CLOCK_PARTS))
 
     def _set_rate(self, process: Process, parts_per_million: int) -> None:
         process.clock.set_rate(parts_per_million)
@@ -296,10 +339,30 @@ class Faults:
         """A disk ends no sync for a while, or several that share something do."""
         share = chance.random() if chance.random() < 0.3 else 0.0
         stalled = [each for each in self._processes if chance.random() < share] or [self._some()]
-        until_us = self._world.now_us + self._length_us()
         for process in stalled:
             self._world.note(f"{process.name} disk stalls")
-            process.disk.stall(until_us)
+            process.disk.stall()
+
+        def unstall() -> None:
+            for process in stalled:
+                process.disk.unstall()
+
+        self.for_a_while(unstall, [each.name for each in stalled])
+
+    def full(self, chance: random.Random) -> None:
+        """A disk takes nothing for a while, and says so."""
+        process = self._some()
+        self._world.note(f"{process.name} disk is full")
+        process.disk.fill()
+        self.for_a_while(process.disk.unfill, [process.name])
+
+    def slow_disk(self, chance: random.Random) -> None:
+        """Every sync of a disk takes much longer."""
+        process = self._some()
+        factor = _log_uniform(chance, 5, SLOW_DISK_FACTOR_MAX)
+        self._world.note(f"{process.name} disk is {factor} times slower")
+        process.disk.slow(factor)
+        self.for_a_while(lambda: process.disk.slow(1), [process.name])
 
     def flip(self, chance: random.Random) -> None:
         """A bit has flipped while a program was down."""

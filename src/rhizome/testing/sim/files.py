@@ -101,7 +101,9 @@ class SimWriter:
     """Writes batches at once and reports them when the disk has synced them.
 
     As with the real writer, a complete segment is cut and synced before the next one is begun, so
-    only the last can be torn.
+    only the last can be torn; and a full disk is waited out, with an alarm meanwhile.
+
+    Invariant: `_held` are the batches that a full disk has not taken, in order.
     """
 
     def __init__(
@@ -109,10 +111,13 @@ class SimWriter:
         files: SimFiles,
         segment_bytes_max: int,
         on_durable: Callable[[int, int], None],
+        on_alarm: Callable[[str], None],
         start: int,
         scratch: bool = False,
     ) -> None:
         self.statistics = WriterStatistics()
+        self._on_alarm = on_alarm
+        self._held: list[tuple[list[Chunk], int]] = []
         self.backlog_bytes = 0
         self._files = files
         self._segment_bytes_max = segment_bytes_max
@@ -123,6 +128,24 @@ class SimWriter:
         self._end = 0
 
     def submit(self, chunks: list[Chunk], token: int) -> None:
+        disk = self._files.host.disk
+        if not disk.is_full() and not self._held:
+            self._submit(chunks, token)
+            return
+        if not self._held:
+            self._on_alarm("the disk is full: free some space")
+            disk.when_not_full(self._go_on)
+        self._held.append((chunks, token))
+        self.backlog_bytes += sum(int(chunk.size) for chunk in chunks)
+
+    def _go_on(self) -> None:
+        held, self._held = self._held, []
+        for chunks, token in held:
+            self.backlog_bytes -= sum(int(chunk.size) for chunk in chunks)
+            self._submit(chunks, token)
+        self._on_alarm("")
+
+    def _submit(self, chunks: list[Chunk], token: int) -> None:
         size = 0
         for chunk in chunks:
             self._write(chunk)
@@ -164,7 +187,13 @@ class SimWriter:
         return self.backlog_bytes > BACKLOG_BYTES_MAX
 
     def read(self, segment: int, offset: int, length: int) -> bytes:
-        return self._files.read(segment, offset, length)
+        data = self._files.read(segment, offset, length)
+        for chunks, _ in self._held:
+            for chunk in chunks:
+                if chunk.segment == segment and chunk.offset <= offset + len(data):
+                    skip = offset + len(data) - int(chunk.offset)
+                    data += b"".join(chunk.pieces)[skip:]
+        return data[:length]
 
     def close(self) -> None:
         if self._active >= 0 and not self._scratch:
@@ -249,19 +278,29 @@ class SimStore(Store):
 
     def _make_writer(self) -> Writer:
         start = int(self.journal.end_position())
-        return SimWriter(self._journal_files, self.options.segment_bytes_max, self._durable, start)
+        return SimWriter(
+            self._journal_files,
+            self.options.segment_bytes_max,
+            self._durable,
+            self._alarm,
+            start,
+        )
 
     def _make_spill_writer(self) -> Writer:
         return SimWriter(
             self._scratch_files,
             self.options.spill_segment_bytes_max,
             self._spilled,
+            self._alarm,
             0,
             scratch=True,
         )
 
     def _make_stream_writer(self) -> Writer:
         return SimStreamWriter(self.streams.files, self._host, self._streams_durable)
+
+    def _alarm(self, text: str) -> None:
+        self._host.soon(lambda: self._events.alarm(text))
 
     def _run_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         """The work takes as long as a sync does, and is undone by a crash before that."""

@@ -21,6 +21,8 @@ from rhizome.testing.sim.world import World
 WAKE_US_MIN: Final = 20
 WAKE_US_SPREAD: Final = 180
 LOCAL_START_MS_MAX: Final = 1_000_000
+WALL_SKEW_MS_MAX: Final = 2_000
+"""What people call the right time differs by so much from machine to machine."""
 CLOCK_PARTS: Final = 1_000_000
 
 
@@ -65,14 +67,16 @@ class Program:
 
 @final
 class Clock:
-    """A host's clock: it starts anywhere, and its pace may change.
+    """A host's clock: it starts anywhere, and its pace may change. What it takes for the time of
+    day, `wall_ms`, is right but for `skew_ms` when the machine is switched on.
 
     Invariant: it never goes back.
     """
 
-    def __init__(self, world: World, start_ms: int) -> None:
+    def __init__(self, world: World, start_ms: int, skew_ms: int = 0) -> None:
         self._world = world
         self._base_us = world.now_us
+        self._wall_offset_ms = world.now_us // 1_000 + skew_ms - start_ms
         self._local_us = start_ms * 1_000
         self._rate = CLOCK_PARTS
 
@@ -88,6 +92,9 @@ class Clock:
 
     def now_ms(self) -> int:
         return self.now_us() // 1_000
+
+    def wall_ms(self) -> int:
+        return self.now_ms() + self._wall_offset_ms
 
     def world_us(self, local_ms: int) -> int:
         """The world's time at which this clock shows `local_ms`, at its present pace."""
@@ -111,6 +118,10 @@ class Host:
 
     def now_ms(self) -> int:
         return self._process.clock.now_ms()
+
+    def wall_ms(self) -> int:
+        """The time of day, from the beginning of the simulation on."""
+        return self._process.clock.wall_ms()
 
     def chance(self, purpose: str) -> random.Random:
         """Chance of this host and run only."""
@@ -170,7 +181,10 @@ class Process:
         return self.program is not None
 
     def _new_clock(self) -> Clock:
-        return Clock(self.world, int(self._chance.random() * LOCAL_START_MS_MAX))
+        start_ms = int(self._chance.random() * LOCAL_START_MS_MAX)
+        skew = self.world.chance(f"wall/{self.name}/{self.run}").random()
+        skew_ms = int((skew * 2 - 1) * WALL_SKEW_MS_MAX)
+        return Clock(self.world, start_ms, skew_ms)
 
     # --- life
 

@@ -57,6 +57,9 @@ class Simulation:
         self.world = world
         self.network = Network(world)
         self.processes: list[Process] = []
+        """The brokers, which faults happen to."""
+        self.applications: list[Process] = []
+        """Programs beside them; only a scenario's own faults happen to these."""
         self.watch = Watch(world, checkers)
         self.plan = FaultPlan(0, 0)
 
@@ -128,7 +131,7 @@ def _run(simulation: Simulation, faults: Faults, end_us: int) -> tuple[str, str]
     """Run to the end or to the first violation; returns its checker and text."""
     world, watch = simulation.world, simulation.watch
     try:
-        for process in simulation.processes:
+        for process in [*simulation.processes, *simulation.applications]:
             process.start()
         faults.schedule()
         watch.glance()

@@ -14,6 +14,7 @@ from rhizome.testing.sim.run import Outcome, RunOptions, Scenario, run_seed
 SCENARIOS: Final = {
     "consensus": "rhizome.testing.sim.consensus_scenario:ConsensusScenario",
     "cluster": "rhizome.testing.sim.cluster_scenario:ClusterScenario",
+    "messages": "rhizome.testing.sim.messages_scenario:MessagesScenario",
 }
 
 

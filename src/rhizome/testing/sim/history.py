@@ -1,0 +1,367 @@
+"""The history of a run as the applications saw it: every message, where it went, what became of it.
+
+Other checkers look things up here. What was told at an instant is in it before they hear of it, if
+the history comes before them in the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rhizome.testing.sim import traffic as told
+from rhizome.testing.sim.checkers import Checker
+from rhizome.testing.sim.topology import Topology
+from rhizome.testing.sim.world import shown_time
+
+NEVER_US: Final = -1
+
+UNKNOWN: Final = ""
+CONFIRMED: Final = "confirmed"
+NACKED: Final = "nacked"
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection of an application."""
+
+    number: int
+    application: str
+    broker: str
+    opened_us: int
+    over_us: int = NEVER_US
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One time that a message came to an application."""
+
+    session: Session
+    channel: int
+    consumer: str
+    tag: int
+    queue: str
+    message: str
+    redelivered: bool
+    automatic: bool
+    at_us: int
+    verdict: str = ""
+    settled_us: int = NEVER_US
+    transaction: int = 0
+    released_us: int = NEVER_US
+    """When the application had its hands off it: the channel or the session was over."""
+
+    def is_held(self) -> bool:
+        return not self.verdict and not self.automatic and self.released_us < 0
+
+
+@dataclass(slots=True)
+class Message:
+    """One publish, and what its sender was told of it. `order` counts all publishes of a run."""
+
+    id: str
+    application: str
+    session: Session
+    channel: int
+    order: int
+    queues: tuple[str, ...]
+    persistent: bool
+    mandatory: bool
+    priority: int
+    message_id: str
+    transaction: int
+    size: int
+    at_us: int
+    outcome: str = UNKNOWN
+    outcome_us: int = NEVER_US
+    returned: bool = False
+    deliveries: dict[str, list[Delivery]] = field(default_factory=dict)
+    """By queue."""
+
+    def came_from(self, queue: str) -> list[Delivery]:
+        return self.deliveries.get(queue, [])
+
+
+@dataclass(slots=True)
+class Transaction:
+    """`asked` is what was sent, `answered` whether its answer has come."""
+
+    number: int
+    session: Session
+    messages: list[str] = field(default_factory=list)
+    settled: list[Delivery] = field(default_factory=list)
+    asked: str = ""
+    asked_us: int = NEVER_US
+    answered: bool = False
+
+    @property
+    def is_committed(self) -> bool:
+        return self.answered and self.asked == told.COMMIT
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether its sender cannot know if it was carried out."""
+        return self.asked == told.COMMIT and not self.answered
+
+
+class History(Checker):
+    """Keeps what applications tell; it never fails."""
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__()
+        self.topology = topology
+        self.sessions: dict[int, Session] = {}
+        self.messages: dict[str, Message] = {}
+        self.transactions: dict[int, Transaction] = {}
+        self.purges: dict[str, list[int]] = {}
+        """When a purge of a queue was answered; one that was not yet is as late as can be."""
+        self.same: dict[str, list[Message]] = {}
+        """Messages by their message_id."""
+        self.groups: dict[str, int] = {}
+        self.homes: dict[int, list[tuple[int, str, int]]] = {}
+        """For each group: since when, which broker, in which epoch."""
+        self.members: dict[int, list[tuple[int, str]]] = {}
+        """For each group: since when, which whole standbys it has."""
+        self.channels_gone: set[tuple[int, int]] = set()
+        self.automatic_over: dict[str, list[int]] = {}
+        """When sessions ended that consumed a queue with automatic acks."""
+        self._open: dict[tuple[int, int, int], Delivery] = {}
+        self._automatic: dict[int, set[str]] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            told.SessionOpened: self._opened,
+            told.SessionOver: self._over,
+            told.ChannelGone: self._channel_gone,
+            told.Sent: self._sent,
+            told.Confirmed: self._confirmed,
+            told.Nacked: self._nacked,
+            told.Returned: self._returned,
+            told.Delivered: self._delivered,
+            told.SettledBy: self._settled,
+            told.TransactionEnds: self._ends,
+            told.TransactionEnded: self._ended,
+            told.PurgeSent: self._purge_sent,
+            told.PurgeAnswered: self._purge_answered,
+            told.GroupAt: self._group,
+            told.QueueIn: self._queue_in,
+        }
+
+    @property
+    def now_us(self) -> int:
+        return self.watch.world.now_us
+
+    # --- sessions
+
+    def _opened(self, seen: told.SessionOpened) -> None:
+        self.sessions[seen.session] = Session(
+            seen.session, seen.application, seen.broker, self.now_us
+        )
+
+    def _over(self, seen: told.SessionOver) -> None:
+        session = self.sessions.get(seen.session)
+        if session is None:
+            return
+        session.over_us = self.now_us
+        self._release(lambda key: key[0] == seen.session)
+        for queue in sorted(self._automatic.pop(seen.session, ())):
+            self.automatic_over.setdefault(queue, []).append(self.now_us)
+
+    def _channel_gone(self, seen: told.ChannelGone) -> None:
+        self.channels_gone.add((seen.session, seen.channel))
+        self._release(lambda key: key[:2] == (seen.session, seen.channel))
+
+    def _release(self, over: Callable[[tuple[int, int, int]], bool]) -> None:
+        for key in [key for key in self._open if over(key)]:
+            self._open.pop(key).released_us = self.now_us
+
+    # --- publishing
+
+    def _sent(self, seen: told.Sent) -> None:
+        message = Message(
+            seen.message,
+            seen.application,
+            self.sessions[seen.session],
+            seen.channel,
+            len(self.messages),
+            self.topology.route(seen.exchange, seen.key),
+            bool(seen.persistent),
+            bool(seen.mandatory),
+            seen.priority,
+            seen.message_id,
+            seen.transaction,
+            seen.size,
+            self.now_us,
+        )
+        self.messages[message.id] = message
+        if message.message_id:
+            self.same.setdefault(message.message_id, []).append(message)
+        if message.transaction:
+            self._transaction(message.transaction, message.session).messages.append(message.id)
+
+    def _transaction(self, number: int, session: Session) -> Transaction:
+        return self.transactions.setdefault(number, Transaction(number, session))
+
+    def _confirmed(self, seen: told.Confirmed) -> None:
+        self._answered(self.messages[seen.message], CONFIRMED)
+
+    def _nacked(self, seen: told.Nacked) -> None:
+        self._answered(self.messages[seen.message], NACKED)
+
+    def _answered(self, message: Message, outcome: str) -> None:
+        message.outcome, message.outcome_us = outcome, self.now_us
+
+    def _returned(self, seen: told.Returned) -> None:
+        self.messages[seen.message].returned = True
+
+    def _ends(self, seen: told.TransactionEnds) -> None:
+        transaction = self.transactions.get(seen.transaction)
+        if transaction is not None:
+            transaction.asked, transaction.asked_us = seen.verdict, self.now_us
+
+    def _ended(self, seen: told.TransactionEnded) -> None:
+        transaction = self.transactions.get(seen.transaction)
+        if transaction is None:
+            return
+        transaction.answered = True
+        if transaction.is_committed:
+            for message in transaction.messages:
+                self._answered(self.messages[message], CONFIRMED)
+        else:
+            for delivery in transaction.settled:
+                # Unacked again, as if nothing had been said.
+                delivery.verdict, delivery.transaction = "", 0
+                if delivery.released_us < 0:
+                    key = (delivery.session.number, delivery.channel, delivery.tag)
+                    self._open[key] = delivery
+
+    def _purge_sent(self, seen: told.PurgeSent) -> None:
+        self.purges.setdefault(seen.queue, []).append(1 << 62)
+
+    def _purge_answered(self, seen: told.PurgeAnswered) -> None:
+        self.purges[seen.queue][-1] = self.now_us
+
+    # --- consuming
+
+    def _delivered(self, seen: told.Delivered) -> None:
+        delivery = Delivery(
+            self.sessions[seen.session],
+            seen.channel,
+            seen.consumer,
+            seen.tag,
+            seen.queue,
+            seen.message,
+            bool(seen.redelivered),
+            bool(seen.automatic),
+            self.now_us,
+        )
+        if delivery.automatic:
+            delivery.verdict, delivery.settled_us = told.ACK, self.now_us
+            self._automatic.setdefault(seen.session, set()).add(seen.queue)
+        else:
+            self._open[seen.session, seen.channel, seen.tag] = delivery
+        message = self.messages.get(seen.message)
+        if message is not None:
+            message.deliveries.setdefault(seen.queue, []).append(delivery)
+
+    def _settled(self, seen: told.SettledBy) -> None:
+        delivery = self._open.pop((seen.session, seen.channel, seen.tag), None)
+        if delivery is None:
+            return
+        delivery.verdict, delivery.settled_us = seen.verdict, self.now_us
+        delivery.transaction = seen.transaction
+        if seen.transaction:
+            transaction = self._transaction(seen.transaction, delivery.session)
+            transaction.settled.append(delivery)
+
+    def is_settled(self, delivery: Delivery) -> bool:
+        """Whether its application is done with it, as far as it knows: for good, or perhaps."""
+        if delivery.verdict not in (told.ACK, told.REJECT):
+            return False
+        if delivery.transaction == 0:
+            return True
+        transaction = self.transactions[delivery.transaction]
+        return transaction.is_committed or transaction.is_in_doubt
+
+    # --- homes
+
+    def _group(self, seen: told.GroupAt) -> None:
+        homes = self.homes.setdefault(seen.group, [])
+        if not homes or (seen.epoch > homes[-1][2]):
+            homes.append((self.now_us, seen.home, seen.epoch))
+        members = self.members.setdefault(seen.group, [])
+        whole = " ".join(each for each in seen.members.split() if each.endswith(":whole"))
+        if not members or members[-1][1] != whole:
+            members.append((self.now_us, whole))
+
+    def _queue_in(self, seen: told.QueueIn) -> None:
+        self.groups[seen.queue] = seen.group
+
+    def homes_of(self, queue: str, from_us: int, to_us: int) -> list[str]:
+        """Who was at home for a queue in that time, oldest first."""
+        homes = self.homes.get(self.groups.get(queue, -1), [])
+        found: dict[str, None] = {}
+        for at, (since_us, home, _) in enumerate(homes):
+            until_us = homes[at + 1][0] if at + 1 < len(homes) else 1 << 62
+            if since_us <= to_us and until_us >= from_us:
+                found[home] = None
+        return list(found)
+
+    def groups_of(self, broker: str, at_us: int) -> list[int]:
+        """The groups that a broker was the home of."""
+        return [
+            group
+            for group, homes in self.homes.items()
+            if broker == next((home for since, home, _ in reversed(homes) if since <= at_us), "")
+        ]
+
+    def was_alone(self, group: int, at_us: int) -> bool:
+        """Whether the home of a group had no whole standby then."""
+        return not next(
+            (who for since, who in reversed(self.members.get(group, ())) if since <= at_us), ""
+        )
+
+    def held_by(self, session: int, channel: int, consumer: str) -> list[Delivery]:
+        """What a consumer holds, oldest first."""
+        return [
+            each
+            for key, each in self._open.items()
+            if key[:2] == (session, channel) and each.consumer == consumer
+        ]
+
+    # --- for people
+
+    def story(self, id_: str) -> str:
+        """All that is known of a message, for the text of a violation."""
+        message = self.messages.get(id_)
+        if message is None:
+            return f"{id_} was never sent"
+        parts = [
+            f"sent {shown_time(message.at_us)} by {message.application} at "
+            f"{message.session.broker} to {', '.join(message.queues) or 'no queue'}"
+            f"{' (transient)' if not message.persistent else ''}"
+        ]
+        if message.transaction:
+            parts.append(f"in transaction {message.transaction}")
+        if message.outcome:
+            parts.append(f"{message.outcome} {shown_time(message.outcome_us)}")
+        if message.session.over_us >= 0:
+            parts.append(f"its session over {shown_time(message.session.over_us)}")
+        for queue, deliveries in message.deliveries.items():
+            parts += [f"{queue} -> {_told_of(each)}" for each in deliveries]
+        for queue in message.queues:
+            parts.append(f"{queue} is in group {self.groups.get(queue, '?')}")
+        return "; ".join(parts)
+
+
+def _told_of(delivery: Delivery) -> str:
+    text = (
+        f"{delivery.session.application} at {delivery.session.broker} "
+        f"{shown_time(delivery.at_us)}{' again' if delivery.redelivered else ''}"
+    )
+    if delivery.settled_us >= 0:
+        text += f", {delivery.verdict or 'undone'} {shown_time(delivery.settled_us)}"
+    elif delivery.released_us >= 0:
+        text += f", let go {shown_time(delivery.released_us)}"
+    return text

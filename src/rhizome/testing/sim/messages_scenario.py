@@ -1,0 +1,180 @@
+"""The scenario "messages": whole brokers, and applications on hosts of their own.
+
+Publishers, traders and workers connect to any broker over the network, and to another when they
+lose it. `traffic.py` has what they tell, `promises.py` what must hold of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from rhizome.cluster.consensus import Rules
+from rhizome.cluster.identity import PRIMARY, SECONDARY
+from rhizome.journal.store import StoreOptions
+from rhizome.testing.sim.apps import AppProgram, Founder, Workload
+from rhizome.testing.sim.broker_program import BrokerOptions, BrokerProgram
+from rhizome.testing.sim.checkers import (
+    Checker,
+    OneRootPerTerm,
+    OneRootServes,
+    StateAgreesOnAllBrokers,
+    Watch,
+)
+from rhizome.testing.sim.cluster_scenario import AllJoined
+from rhizome.testing.sim.consumers import QUEUES_MAX, Worker
+from rhizome.testing.sim.history import History
+from rhizome.testing.sim.observations import Healed
+from rhizome.testing.sim.process import Host, Process
+from rhizome.testing.sim.promises import (
+    TODAY,
+    DuplicatesAreDropped,
+    ExactlyOnceBetweenEdgeAndHome,
+    NoAckedMessageRedelivered,
+    NoConfirmedMessageLost,
+    Promises,
+    ToldLevelIsKept,
+)
+from rhizome.testing.sim.promises_more import (
+    NoMessageStuck,
+    NothingMadeUp,
+    OneActiveConsumer,
+    OrderPerPublisherAndQueue,
+    PrefetchIsKept,
+    TransactionsAllOrNothing,
+)
+from rhizome.testing.sim.publishers import Publisher, Trader
+from rhizome.testing.sim.run import RunOptions, Simulation, drawn
+from rhizome.testing.sim.timeline import Timeline
+from rhizome.testing.sim.topology import Topology, drawn_topology
+from rhizome.testing.sim.world import World
+
+PUBLISHERS: Final = (2, 3)
+TRADERS: Final = (0, 1)
+SEGMENT_BYTES: Final = (32 * 1024, 256 * 1024, 8 * 1024 * 1024)
+BUDGETS_BYTES: Final = (8 * 1024, 64 * 1024, 0)
+
+MakeApp = Callable[[Host, str, Workload], AppProgram]
+
+
+def checkers_of(topology: Topology, promises: Promises = TODAY) -> list[Checker]:
+    """The books, and all that is promised about messages."""
+    history, timeline = History(topology), Timeline()
+    kinds = (
+        NothingMadeUp,
+        NoAckedMessageRedelivered,
+        ExactlyOnceBetweenEdgeAndHome,
+        DuplicatesAreDropped,
+        OrderPerPublisherAndQueue,
+        OneActiveConsumer,
+        PrefetchIsKept,
+        NoConfirmedMessageLost,
+        ToldLevelIsKept,
+        TransactionsAllOrNothing,
+        NoMessageStuck,
+    )
+    return [history, timeline, *[kind(history, timeline, promises) for kind in kinds]]
+
+
+class MessagesScenario:
+    """Hosts b1, ... for primaries, s1, ... for secondaries, p1, t1, w1, ... for applications."""
+
+    name = "messages"
+
+    def __init__(self, promises: Promises = TODAY) -> None:
+        self._promises = promises
+
+    def build(self, world: World, options: RunOptions) -> Simulation:
+        chance = world.chance("scenario")
+        primaries = [f"b{n + 1}" for n in range(drawn(world, "brokers", options.brokers))]
+        secondaries = [f"s{n + 1}" for n in range(drawn(world, "secondaries", options.secondaries))]
+        names = [*primaries, *secondaries]
+        topology = drawn_topology(chance)
+        simulation = Simulation(
+            world,
+            [
+                *checkers_of(topology, self._promises),
+                OneRootPerTerm(),
+                StateAgreesOnAllBrokers(),
+                OneRootServes(),
+                AllJoined(names),
+            ],
+        )
+        rules = Rules(**dict.fromkeys(options.broken, False))
+        setup = _setup(chance)
+        for name in names:
+            role = PRIMARY if name in primaries else SECONDARY
+            simulation.processes.append(_broker(simulation, name, role, primaries, rules, setup))
+        workload = Workload(simulation.watch, topology, names)
+        _follow(workload, simulation.watch)
+        for name, make in _applications(chance, topology).items():
+            simulation.applications.append(_application(simulation, name, make, workload))
+        return simulation
+
+
+def _setup(chance: random.Random) -> BrokerOptions:
+    """Small segments and budgets, so that what is rare happens: paging, checkpoints, compaction."""
+    segment_bytes = chance.choice(SEGMENT_BYTES)
+    store = StoreOptions(
+        segment_bytes_max=segment_bytes,
+        spill_segment_bytes_max=segment_bytes,
+        checkpoint_bytes=2 * segment_bytes,
+    )
+    return BrokerOptions(
+        has_application=False,
+        tells_traffic=True,
+        store=store,
+        resident_budget_bytes=chance.choice(BUDGETS_BYTES),
+    )
+
+
+def _broker(
+    simulation: Simulation,
+    name: str,
+    role: str,
+    primaries: list[str],
+    rules: Rules,
+    setup: BrokerOptions,
+) -> Process:
+    def make(host: Host) -> BrokerProgram:
+        return BrokerProgram(host, name, role, primaries, simulation.watch, rules, replace(setup))
+
+    return Process(simulation.world, simulation.network, name, make)
+
+
+def _follow(workload: Workload, watch: Watch) -> None:
+    def healed(_: Healed) -> None:
+        workload.healed_us = watch.world.now_us
+
+    watch.listen(Healed, healed)
+
+
+def _applications(chance: random.Random, topology: Topology) -> dict[str, MakeApp]:
+    """Who publishes and who consumes; each queue has two workers at least."""
+    found: dict[str, MakeApp] = {"f1": Founder}
+    for number in range(1, 1 + chance.randint(*PUBLISHERS)):
+        found[f"p{number}"] = Publisher
+    for number in range(1, 1 + chance.randint(*TRADERS)):
+        found[f"t{number}"] = Trader
+    queues = list(topology.queues)
+    shares = [chance.sample(queues, len(queues)) for _ in range(2)]
+    work = [queue for share in shares for queue in share]
+    number = 0
+    while work:
+        number += 1
+        mine = [*dict.fromkeys(work[:QUEUES_MAX])]
+        work = work[QUEUES_MAX:]
+        found[f"w{number}"] = _worker(mine)
+    return found
+
+
+def _worker(queues: list[str]) -> MakeApp:
+    return lambda host, name, workload: Worker(host, name, workload, queues)
+
+
+def _application(simulation: Simulation, name: str, make: MakeApp, workload: Workload) -> Process:
+    return Process(
+        simulation.world, simulation.network, name, lambda host: make(host, name, workload)
+    )

@@ -1,0 +1,354 @@
+"""What is promised about messages, and what excuses a broken promise.
+
+`Promises` says how much the cluster promises at the moment. Each switch makes excuses void: with
+all of them the excuses that are left are those of the design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rhizome.testing.sim import traffic as told
+from rhizome.testing.sim.checkers import Checker
+from rhizome.testing.sim.history import CONFIRMED, Delivery, History, Message
+from rhizome.testing.sim.timeline import Timeline, pair
+from rhizome.testing.sim.topology import GRAVES
+from rhizome.testing.sim.world import SECOND
+
+PARK_US: Final = 10 * SECOND
+"""So long does a home keep for an edge out of reach what the edge's applications hold."""
+
+
+@dataclass(frozen=True)
+class Promises:
+    """`copies`: on how many brokers a message is when it is confirmed.
+
+    `resumes` (A1, A2): a home takes each publish of an edge once, whatever becomes of home and
+    link, and an edge presents what was settled and what is held to every home that follows.
+
+    `atomic` (L4): a transaction in doubt was carried out as a whole or not at all. Without it that
+    holds only if the broker of its session is the home of all its queues.
+
+    `remembers` (L5): what is known about duplicates survives its home.
+
+    `letters` (A1): a message that dies in a queue is not lost on its way, even if that queue's home
+    ends meanwhile.
+    """
+
+    copies: int = 1
+    resumes: bool = False
+    atomic: bool = False
+    remembers: bool = False
+    letters: bool = False
+
+
+TODAY: Final = Promises()
+
+
+class MessageChecker(Checker):
+    """What checkers of messages share: the books, and questions to them."""
+
+    def __init__(self, history: History, timeline: Timeline, promises: Promises = TODAY) -> None:
+        super().__init__()
+        self.history = history
+        self.timeline = timeline
+        self.promises = promises
+
+    @property
+    def now_us(self) -> int:
+        return self.watch.world.now_us
+
+    def homes(self, queue: str, from_us: int, to_us: int) -> list[str]:
+        return self.history.homes_of(queue, from_us, to_us)
+
+    def may_be_there_twice(self, message: Message, queue: str) -> bool:
+        """Whether a home may have stored a publish that its edge then sent again (A1): it ended
+        before it had said that it has it."""
+        if self.promises.resumes:
+            return False
+        until_us = self.now_us if message.outcome_us < 0 else message.outcome_us
+        homes = self.homes(queue, message.at_us, until_us)
+        return self.timeline.ended(homes, message.at_us, until_us) or self.is_damaged(homes)
+
+    def is_damaged(self, homes: list[str]) -> bool:
+        """Whether a disk has forgotten something that only it had."""
+        return self.promises.copies == 1 and any(name in self.timeline.damaged for name in homes)
+
+    def was_struck(self, delivery: Delivery, places: list[str], until_us: int) -> bool:
+        """Whether something was lost at these places since the delivery left its queue."""
+        begun_us = self.timeline.begun_us(delivery.at_us, places)
+        return self.timeline.struck(places, begun_us, until_us)
+
+    def between(self, delivery: Delivery, until_us: int) -> list[str]:
+        """The places on the way from an application to the homes of a queue."""
+        session = delivery.session
+        homes = self.homes(delivery.queue, delivery.at_us, until_us)
+        places = [session.broker, pair(session.application, session.broker)]
+        for home in homes:
+            places += [home, pair(session.broker, home)]
+        return places
+
+
+# --- losses
+
+
+class _Fates(MessageChecker):
+    """At the end: what became of the messages that were confirmed."""
+
+    def concerns(self, message: Message, queue: str) -> bool:
+        """Whether this checker answers for a message in a queue."""
+        raise NotImplementedError
+
+    def excuse(self, message: Message, queue: str) -> bool:
+        """Whether it may have vanished there."""
+        raise NotImplementedError
+
+    def kept(self) -> dict[str, dict[str, int]]:
+        """How often which message is in which queue now."""
+        found: dict[str, dict[str, int]] = {}
+        for broker in self.watch.brokers.values():
+            contents = getattr(broker, "contents", None)
+            if contents is not None:
+                for queue, messages in contents().items():
+                    counted = found.setdefault(queue, {})
+                    for message in messages:
+                        counted[message] = counted.get(message, 0) + 1
+        return found
+
+    def final(self) -> None:
+        kept = self.kept()
+        for message in self.history.messages.values():
+            if message.outcome != CONFIRMED or message.returned:
+                continue
+            for queue in message.queues:
+                if not self.concerns(message, queue):
+                    continue
+                if self._is_accounted_for(message, queue, kept) or self.excuse(message, queue):
+                    continue
+                self.fail(
+                    f"{message.id} was confirmed, and is nowhere: {queue} doesn't have it. "
+                    f"{self.history.story(message.id)}"
+                )
+
+    def _is_accounted_for(
+        self, message: Message, queue: str, kept: dict[str, dict[str, int]]
+    ) -> bool:
+        """Whether it, or what counts as the same, was settled, is there, or died as it may."""
+        plan = self.history.topology.queues[queue]
+        same = [message]
+        if plan.dedup and message.message_id:
+            same = self.history.same[message.message_id]
+        for each in same:
+            if each.id in kept.get(queue, {}) or self._was_settled(each, queue):
+                return True
+        if message.at_us <= max(self.history.purges.get(queue, ()), default=-1):
+            return True
+        if plan.keeps_all():
+            return False
+        if plan.dead_to:
+            return message.id in kept.get(GRAVES, {}) or self._was_settled(message, GRAVES)
+        if plan.rejects:
+            # A transaction has no way to say that a queue refused something.
+            return message.transaction > 0
+        return not plan.length_max or self._was_crowded_out(message, queue, plan.length_max)
+
+    def _was_settled(self, message: Message, queue: str) -> bool:
+        return any(self.history.is_settled(each) for each in message.came_from(queue))
+
+    def _was_crowded_out(self, message: Message, queue: str, length_max: int) -> bool:
+        """Whether so many others may have come after it that it had to go."""
+        others = 0
+        for each in self.history.messages.values():
+            if queue in each.queues and each is not message:
+                over = each.outcome_us < 0 or each.outcome_us >= message.at_us
+                others += over
+        return others >= length_max
+
+
+class NoConfirmedMessageLost(_Fates):
+    """A persistent message of a durable queue that was confirmed, or whose commit was, is settled
+    by an application or still there once everything is over.
+
+    Excused by nothing that becomes of brokers, machines, links and clocks. Only:
+    - its queue dropped it as told to: purged, crowded out beyond a length; expired and rejected
+      ones must have got to where dead letters go;
+    - it was on its way to a consumer with automatic acks whose session ended;
+    - a dead letter: the home of the queue that it died in ended (until `letters`);
+    - the disk of a home was damaged (with `copies` 1).
+    """
+
+    def concerns(self, message: Message, queue: str) -> bool:
+        return message.persistent and self.history.topology.queues[queue].durable
+
+    def excuse(self, message: Message, queue: str) -> bool:
+        plan = self.history.topology.queues[queue]
+        homes = self.homes(queue, message.at_us, self.now_us)
+        if self.is_damaged(homes):
+            return True
+        if plan.automatic:
+            over = self.history.automatic_over.get(queue, ())
+            return any(us >= message.at_us for us in over)
+        if plan.dead_to and not self.promises.letters:
+            return self.timeline.ended(homes, message.at_us, self.now_us)
+        return False
+
+
+class ToldLevelIsKept(_Fates):
+    """A transient message, or one of a queue that isn't durable, that was confirmed is settled or
+    still there, unless all who had it in memory ended: with `copies` 1 its home.
+
+    With more copies, as many brokers as have copies must have ended since it was sent, or its home
+    alone while the root had nobody else in sync. For the rest the excuses are those of
+    NoConfirmedMessageLost.
+    """
+
+    def concerns(self, message: Message, queue: str) -> bool:
+        return not (message.persistent and self.history.topology.queues[queue].durable)
+
+    def excuse(self, message: Message, queue: str) -> bool:
+        plan = self.history.topology.queues[queue]
+        homes = self.homes(queue, message.at_us, self.now_us)
+        places = [queue, GRAVES] if plan.dead_to else [queue]
+        for place in places:
+            homes = [*homes, *self.homes(place, message.at_us, self.now_us)]
+        if self._have_ended(message, [*dict.fromkeys(homes)]):
+            return True
+        over = self.history.automatic_over.get(queue, ())
+        return plan.automatic and any(us >= message.at_us for us in over)
+
+    def _have_ended(self, message: Message, homes: list[str]) -> bool:
+        if self.promises.copies == 1:
+            return self.timeline.ended(homes, message.at_us, self.now_us)
+        ended = [
+            name
+            for name, times in self.timeline.ends.items()
+            if any(us >= message.at_us for us in times)
+        ]
+        alone = any(
+            self.history.was_alone(group, us)
+            for name in homes
+            for us in self.timeline.ends.get(name, ())
+            if us >= message.at_us
+            for group in self.history.groups_of(name, us)
+        )
+        return len(ended) >= self.promises.copies or alone
+
+
+# --- too often
+
+
+class NoAckedMessageRedelivered(MessageChecker):
+    """What an application has acked, or rejected, does not come again to anybody.
+
+    Excused if its verdict may not have got to where it counts: something was lost between the
+    application, its broker and the home (a connection or link broke, one of the programs ended, the
+    home's lease was over) from the delivery on until the verdict must have been on disk. With
+    `resumes` only what was lost between the application and its broker counts, and the end of that
+    broker, both from the verdict on; and a lease that was over.
+
+    A message that was stored twice is another matter (`may_be_there_twice`), and dead letters may
+    come from several queues.
+    """
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {told.Delivered: self._delivered}
+
+    def _delivered(self, seen: told.Delivered) -> None:
+        message = self.history.messages.get(seen.message)
+        if message is None or seen.queue == GRAVES:
+            return
+        for earlier in message.came_from(seen.queue)[:-1]:
+            if not self.history.is_settled(earlier):
+                continue
+            if self.may_be_there_twice(message, seen.queue) or self._is_excused(earlier):
+                continue
+            self.fail(
+                f"{seen.queue} gives {message.id} to {seen.application} although "
+                f"{earlier.session.application} has settled it. {self.history.story(message.id)}"
+            )
+
+    def _is_excused(self, earlier: Delivery) -> bool:
+        session = earlier.session
+        near = [session.broker, pair(session.application, session.broker)]
+        every = self.between(earlier, self.now_us)
+        homes = self.homes(earlier.queue, earlier.at_us, self.now_us)
+        if self.is_damaged(homes):
+            return True
+        if earlier.transaction and self.history.transactions[earlier.transaction].is_in_doubt:
+            return True
+        done_us = self.timeline.done_us(earlier.settled_us, every)
+        over = session.over_us
+        if 0 <= over <= done_us and over >= earlier.settled_us:
+            return True
+        if self.promises.resumes:
+            return self.timeline.struck(near, earlier.settled_us, done_us)
+        return self.was_struck(earlier, every, done_us)
+
+
+class ExactlyOnceBetweenEdgeAndHome(MessageChecker):
+    """What an application holds comes to nobody else, and not to it again.
+
+    It holds what it got and has not settled, while its channel is open. Excused if its broker may
+    have lost its right to it: it ended, it had no lease, or it was out of the home's reach for
+    longer than homes wait (`PARK_US`). Without `resumes` any break of the link and the end of the
+    home excuse it too, as does a publish that may be there twice.
+    """
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {told.Delivered: self._delivered}
+
+    def _delivered(self, seen: told.Delivered) -> None:
+        message = self.history.messages.get(seen.message)
+        if message is None or seen.queue == GRAVES:
+            return
+        for earlier in message.came_from(seen.queue)[:-1]:
+            if not earlier.is_held() or self.may_be_there_twice(message, seen.queue):
+                continue
+            if not self._is_excused(earlier):
+                self.fail(
+                    f"{seen.queue} gives {message.id} to {seen.application} although "
+                    f"{earlier.session.application} holds it. {self.history.story(message.id)}"
+                )
+
+    def _is_excused(self, earlier: Delivery) -> bool:
+        session, now_us = earlier.session, self.now_us
+        homes = self.homes(earlier.queue, earlier.at_us, now_us)
+        near = [session.broker, pair(session.application, session.broker)]
+        links = [pair(session.broker, home) for home in homes]
+        if self.was_struck(earlier, near, now_us) or self.is_damaged(homes):
+            return True
+        if not self.promises.resumes:
+            return self.was_struck(earlier, [*links, *homes], now_us)
+        if self.timeline.disturbed_for([session.broker], earlier.at_us, now_us, 0):
+            return True
+        return self.timeline.disturbed_for(links, earlier.at_us, now_us, PARK_US)
+
+
+class DuplicatesAreDropped(MessageChecker):
+    """A queue with x-dedup gives out one message per message id (L5).
+
+    Excused, until `remembers`, if its home ended after the first of them was sent.
+    """
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {told.Delivered: self._delivered}
+
+    def _delivered(self, seen: told.Delivered) -> None:
+        message = self.history.messages.get(seen.message)
+        plan = self.history.topology.queues.get(seen.queue)
+        if message is None or plan is None or not plan.dedup or not message.message_id:
+            return
+        for other in self.history.same[message.message_id]:
+            if other is message or not other.came_from(seen.queue):
+                continue
+            first_us = min(other.at_us, message.at_us)
+            homes = self.homes(seen.queue, first_us, self.now_us)
+            ended = self.timeline.ended(homes, first_us, self.now_us)
+            if self.is_damaged(homes) or (ended and not self.promises.remembers):
+                continue
+            self.fail(
+                f"{seen.queue} has given out both {other.id} and {message.id}, which are the same. "
+                f"{self.history.story(other.id)}. {self.history.story(message.id)}"
+            )

@@ -1,0 +1,285 @@
+"""More of what is promised about messages: transactions, order, progress, nothing made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from rhizome.testing.sim import traffic as told
+from rhizome.testing.sim.history import Delivery, Message, Transaction
+from rhizome.testing.sim.observations import Healed
+from rhizome.testing.sim.promises import MessageChecker, _Fates
+from rhizome.testing.sim.topology import GRAVES
+from rhizome.testing.sim.world import SECOND, shown_time
+
+ANSWER_US: Final = 20 * SECOND
+"""What was sent so long before the end must have been answered."""
+
+
+class NothingMadeUp(MessageChecker):
+    """Every delivery is of something that was sent to that queue, byte for byte, and is no longer
+    in the hands of an open transaction.
+
+    Nothing excuses that.
+    """
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {told.Delivered: self._delivered, told.Returned: self._returned}
+
+    def _delivered(self, seen: told.Delivered) -> None:
+        message = self.history.messages.get(seen.message)
+        if message is None:
+            self.fail(f"{seen.queue} gives {seen.message} to {seen.application}, which nobody sent")
+            return
+        if not seen.intact:
+            self.fail(f"{seen.queue} gives {seen.message} to {seen.application}, but not its body")
+        if seen.queue not in message.queues and not self._died_for(message, seen.queue):
+            self.fail(f"{seen.message} was not sent to {seen.queue}")
+        if message.transaction:
+            transaction = self.history.transactions[message.transaction]
+            if transaction.asked != told.COMMIT:
+                self.fail(
+                    f"{seen.queue} gives {seen.message} to {seen.application}, of a transaction "
+                    f"that was not committed. {self.history.story(seen.message)}"
+                )
+
+    def _died_for(self, message: Message, queue: str) -> bool:
+        plans = self.history.topology.queues
+        return any(plans[each].dead_to == queue for each in message.queues)
+
+    def _returned(self, seen: told.Returned) -> None:
+        message = self.history.messages[seen.message]
+        if message.queues or not message.mandatory:
+            self.fail(f"{message.id} was returned. {self.history.story(message.id)}")
+
+
+class TransactionsAllOrNothing(_Fates):
+    """A transaction in doubt, whose commit was sent and not answered, was carried out in full or
+    not at all, publishes and acks.
+
+    What was committed by all accounts is in the care of NoConfirmedMessageLost and of
+    NoAckedMessageRedelivered; what was rolled back, in that of NothingMadeUp. Until `atomic` only
+    those are looked at whose session's broker is the home of all queues. Those that went to queues
+    that lose messages on purpose tell nothing and are left out, as are homes with damaged disks.
+    """
+
+    def final(self) -> None:
+        kept = self.kept()
+        for transaction in self.history.transactions.values():
+            if transaction.is_in_doubt and self._is_watched(transaction):
+                done = self._traces(transaction, kept)
+                if len(set(done.values())) > 1:
+                    facts = ", ".join(
+                        f"{what}: {'yes' if yes else 'no'}" for what, yes in done.items()
+                    )
+                    self.fail(
+                        f"transaction {transaction.number} of {transaction.session.application} at "
+                        f"{transaction.session.broker}, committed at "
+                        f"{shown_time(transaction.asked_us)} and never answered, is done in part. "
+                        f"{facts}"
+                    )
+
+    def _is_watched(self, transaction: Transaction) -> bool:
+        plans = self.history.topology.queues
+        for queue in self._queues(transaction):
+            plan = plans[queue]
+            if not plan.keeps_all() or not plan.durable or plan.automatic or plan.purged:
+                return False
+            homes = self.homes(queue, transaction.asked_us, self.now_us)
+            if self.is_damaged(homes):
+                return False
+            here = self.homes(queue, transaction.asked_us, transaction.asked_us)
+            if not self.promises.atomic and here != [transaction.session.broker]:
+                return False
+        return True
+
+    def _queues(self, transaction: Transaction) -> list[str]:
+        found: dict[str, None] = {}
+        for message in transaction.messages:
+            found.update(dict.fromkeys(self.history.messages[message].queues))
+        found.update(dict.fromkeys(each.queue for each in transaction.settled))
+        return list(found)
+
+    def _traces(self, transaction: Transaction, kept: dict[str, dict[str, int]]) -> dict[str, bool]:
+        """What of it was carried out, as far as anybody can tell."""
+        done: dict[str, bool] = {}
+        for id_ in transaction.messages:
+            message = self.history.messages[id_]
+            for queue in message.queues:
+                there = bool(message.came_from(queue)) or id_ in kept.get(queue, {})
+                done[f"{id_} to {queue}"] = there
+        for delivery in transaction.settled:
+            done[f"ack of {delivery.message} of {delivery.queue}"] = not self._came_again(
+                delivery, kept
+            )
+        return done
+
+    def _came_again(self, delivery: Delivery, kept: dict[str, dict[str, int]]) -> bool:
+        message = self.history.messages[delivery.message]
+        later = [each for each in message.came_from(delivery.queue) if each is not delivery]
+        return delivery.message in kept.get(delivery.queue, {}) or any(
+            each.at_us > delivery.at_us for each in later
+        )
+
+
+class OrderPerPublisherAndQueue(MessageChecker):
+    """What one session published to a queue, with one priority, comes to a consumer in that order.
+
+    Messages that come again are out of it: those that say so, and those that came to somebody
+    before. Excused when, since the earlier of the two was sent, the home has ended or a link to it
+    has broken: what was under way then is delivered later, and may not know that it was.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._last: dict[tuple[object, ...], Message] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {told.Delivered: self._delivered}
+
+    def _delivered(self, seen: told.Delivered) -> None:
+        message = self.history.messages.get(seen.message)
+        if message is None or seen.queue == GRAVES or seen.redelivered:
+            return
+        if len(message.came_from(seen.queue)) > 1:
+            return
+        key = (
+            seen.session,
+            seen.channel,
+            seen.consumer,
+            seen.queue,
+            message.session.number,
+            message.priority,
+        )
+        last = self._last.get(key)
+        self._last[key] = message
+        if last is None or last.order < message.order:
+            return
+        if not self._is_excused(seen.queue, message):
+            self.fail(
+                f"{seen.queue} gives {message.id} to {seen.application} after {last.id}. "
+                f"{self.history.story(message.id)}. {self.history.story(last.id)}"
+            )
+
+    def _is_excused(self, queue: str, message: Message) -> bool:
+        homes = self.homes(queue, message.at_us, self.now_us)
+        return self.timeline.struck_around(homes, message.at_us, self.now_us)
+
+
+class OneActiveConsumer(MessageChecker):
+    """A queue with x-single-active-consumer gives its messages to one consumer until that is gone.
+
+    Excused if its broker, the home or the link between them failed since it got its last message.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._active: dict[str, Delivery] = {}
+        self._gone: set[tuple[int, int, str]] = set()
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {told.Delivered: self._delivered, told.Cancelled: self._cancelled}
+
+    def _cancelled(self, seen: told.Cancelled) -> None:
+        self._gone.add((seen.session, seen.channel, seen.consumer))
+
+    def _delivered(self, seen: told.Delivered) -> None:
+        plan = self.history.topology.queues.get(seen.queue)
+        message = self.history.messages.get(seen.message)
+        if plan is None or message is None or not plan.single_active or not seen.consumer:
+            return
+        now = message.came_from(seen.queue)[-1]
+        last = self._active.get(seen.queue)
+        self._active[seen.queue] = now
+        if last is None or _consumer(last) == _consumer(now) or self._is_gone(last):
+            return
+        if not self.was_struck(last, self.between(last, self.now_us), self.now_us):
+            self.fail(
+                f"{seen.queue} gives {message.id} to {seen.consumer} of {seen.application}, while "
+                f"{last.consumer} of {last.session.application}, which got {last.message} at "
+                f"{shown_time(last.at_us)}, is still there"
+            )
+
+    def _is_gone(self, last: Delivery) -> bool:
+        return (
+            last.session.over_us >= 0
+            or _consumer(last) in self._gone
+            or (last.session.number, last.channel) in self.history.channels_gone
+        )
+
+
+def _consumer(delivery: Delivery) -> tuple[int, int, str]:
+    return delivery.session.number, delivery.channel, delivery.consumer
+
+
+class PrefetchIsKept(MessageChecker):
+    """A consumer never holds more than its prefetch.
+
+    Excused, until `resumes`, if what it has held for longest may have been taken from it: the home
+    ended, or the link to it broke.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._prefetch: dict[tuple[int, int, str], int] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {told.Consuming: self._consuming, told.Delivered: self._delivered}
+
+    def _consuming(self, seen: told.Consuming) -> None:
+        self._prefetch[seen.session, seen.channel, seen.consumer] = seen.prefetch
+
+    def _delivered(self, seen: told.Delivered) -> None:
+        prefetch = self._prefetch.get((seen.session, seen.channel, seen.consumer), 0)
+        if not prefetch or seen.automatic:
+            return
+        held = self.history.held_by(seen.session, seen.channel, seen.consumer)
+        if len(held) > prefetch and not self._is_excused(held[0]):
+            self.fail(
+                f"{seen.consumer} of {seen.application} holds {len(held)} messages of {seen.queue},"
+                f" and asked for {prefetch} at most: {' '.join(each.message for each in held)}"
+            )
+
+    def _is_excused(self, oldest: Delivery) -> bool:
+        places = self.between(oldest, self.now_us)
+        return self.was_struck(oldest, places, self.now_us) and not self.promises.resumes
+
+
+class NoMessageStuck(MessageChecker):
+    """After the faults everything comes to an end: every publish and every commit is answered, and
+    every queue is empty, because its consumers take what is there.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._healed_us = -1
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {Healed: self._healed}
+
+    def _healed(self, _: Healed) -> None:
+        self._healed_us = self.now_us
+
+    def final(self) -> None:
+        if not self.history.messages:
+            self.fail("nobody has published anything")
+        for message in self.history.messages.values():
+            self._check_answer(message)
+        for broker in self.watch.brokers.values():
+            depths = getattr(broker, "depths", None)
+            if depths is not None:
+                for queue, depth in depths().items():
+                    if depth:
+                        self.fail(f"{queue} is not empty: {depth}. {broker.explain()}")
+
+    def _check_answer(self, message: Message) -> None:
+        session = message.session
+        if message.outcome or session.over_us >= 0 or message.at_us > self.now_us - ANSWER_US:
+            return
+        if message.transaction:
+            transaction = self.history.transactions[message.transaction]
+            if not transaction.is_in_doubt or transaction.asked_us > self.now_us - ANSWER_US:
+                return
+        elif (session.number, message.channel) in self.history.channels_gone:
+            return
+        self.fail(f"{message.id} was never answered. {self.history.story(message.id)}")

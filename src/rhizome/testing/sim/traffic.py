@@ -1,0 +1,185 @@
+"""What simulated applications tell: what they sent, what they were told, what came to them.
+
+A message has an id of its own for each time that it is sent; its body begins with it. Whoever sends
+the same thing twice, because the first time was not answered, gives both the same `message_id` and
+another id. A session is one connection of an application, and no two have the same number.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+ACK: Final = "ack"
+REJECT: Final = "reject"
+REQUEUE: Final = "requeue"
+
+COMMIT: Final = "commit"
+ROLLBACK: Final = "rollback"
+
+
+class SessionOpened(NamedTuple):
+    """An application's connection with a broker is open."""
+
+    application: str
+    session: int
+    broker: str
+
+
+class SessionOver(NamedTuple):
+    """It is over, for whatever reason."""
+
+    application: str
+    session: int
+
+
+class ChannelGone(NamedTuple):
+    """A channel of a session is closed; what it held goes back."""
+
+    session: int
+    channel: int
+
+
+class Sent(NamedTuple):
+    """An application published; `transaction` is 0 outside of one."""
+
+    application: str
+    session: int
+    channel: int
+    message: str
+    exchange: str
+    key: str
+    persistent: int
+    mandatory: int
+    priority: int
+    message_id: str
+    transaction: int
+    size: int
+
+
+class Confirmed(NamedTuple):
+    """Its broker says that a message is safe."""
+
+    message: str
+
+
+class Nacked(NamedTuple):
+    """Its broker says that a queue did not take it."""
+
+    message: str
+
+
+class Returned(NamedTuple):
+    """A mandatory message came back."""
+
+    message: str
+
+
+class Delivered(NamedTuple):
+    """A message came to an application; `tag` is that of its channel, `consumer` is empty if it
+    was pulled. `intact`: the body is what was sent."""
+
+    application: str
+    session: int
+    channel: int
+    consumer: str
+    tag: int
+    queue: str
+    message: str
+    redelivered: int
+    automatic: int
+    intact: int
+
+
+class SettledBy(NamedTuple):
+    """An application has sent its verdict about a delivery; in a transaction it counts once that
+    is committed."""
+
+    session: int
+    channel: int
+    tag: int
+    verdict: str
+    transaction: int
+
+
+class Consuming(NamedTuple):
+    """A consumer has its consume-ok; `prefetch` 0 is any number."""
+
+    session: int
+    channel: int
+    consumer: str
+    queue: str
+    prefetch: int
+
+
+class Cancelled(NamedTuple):
+    """A consumer is no more, by its own wish or not."""
+
+    session: int
+    channel: int
+    consumer: str
+
+
+class TransactionEnds(NamedTuple):
+    """An application has sent commit or rollback."""
+
+    transaction: int
+    verdict: str
+
+
+class TransactionEnded(NamedTuple):
+    """It has its answer."""
+
+    transaction: int
+    verdict: str
+
+
+class PurgeSent(NamedTuple):
+    queue: str
+
+
+class PurgeAnswered(NamedTuple):
+    queue: str
+
+
+class GroupAt(NamedTuple):
+    """A broker has learned who is at home in a group; `members` are the standbys in sync."""
+
+    group: int
+    home: str
+    incarnation: str
+    epoch: int
+    version: int
+    members: str
+
+
+class QueueIn(NamedTuple):
+    """A queue belongs to a group."""
+
+    queue: str
+    group: int
+
+
+class ProgramEnded(NamedTuple):
+    """A broker was killed, or lost its power."""
+
+    broker: str
+
+
+class Disturbed(NamedTuple):
+    """Something is wrong from now on, at these places (see `timeline.py`); `key` says what."""
+
+    key: str
+    places: str
+
+
+class Undisturbed(NamedTuple):
+    """It is over."""
+
+    key: str
+
+
+class Struck(NamedTuple):
+    """Something was lost at this instant, at these places."""
+
+    kind: str
+    places: str

@@ -1,0 +1,74 @@
+"""Whole brokers and applications on hosts of their own, under faults of all kinds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rhizome.testing.sim.run import Outcome, RunOptions
+from rhizome.testing.sim.scenarios import run_named, run_seeds
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = RunOptions(brokers=(3, 4), secondaries=(0, 1), minutes=1.1)
+LONG = RunOptions(brokers=(3, 5), secondaries=(0, 2), minutes=3.0)
+SEEDS = range(1, 6)
+CHUNK = 20
+
+RUN_ELSEWHERE = """
+from rhizome.testing.sim.run import RunOptions
+from rhizome.testing.sim.scenarios import run_named
+print(run_named("messages", 7, RunOptions(brokers=(3, 3), secondaries=(1, 1), minutes=0.2)).digest)
+"""
+
+
+def _told(outcome: Outcome) -> str:
+    tail = "\n".join(outcome.tail)
+    return f"seed {outcome.seed}: {outcome.checker}: {outcome.text}\n{tail}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.timeout(600)
+def test_messages_are_kept_under_faults(seed: int) -> None:
+    outcome = run_named("messages", seed, SHORT)
+    assert outcome.passed, _told(outcome)
+    for kind in ("Sent", "Confirmed", "Delivered", "SettledBy"):
+        assert outcome.counts.get(kind, 0) > 100, f"seed {seed} shows little: {outcome.counts}"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(0, 500, CHUNK))
+def test_messages_are_kept_under_faults_for_longer(first: int) -> None:
+    outcomes = run_seeds("messages", range(first, first + CHUNK), LONG, jobs=os.cpu_count() or 1)
+    failed = [_told(each) for each in outcomes if not each.passed]
+    assert not failed, "\n".join(sorted(failed))
+
+
+def test_runs_show_all_that_applications_do() -> None:
+    """Over a few calm seeds: every kind of observation."""
+    calm = RunOptions(brokers=(3, 3), minutes=1.1, faults=("drift",))
+    seen: set[str] = set()
+    for seed in range(4):
+        outcome = run_named("messages", seed, calm)
+        assert outcome.passed, _told(outcome)
+        seen |= set(outcome.counts)
+    assert {"Nacked", "Returned", "TransactionEnded", "Cancelled", "Consuming"} <= seen
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("hash_seed", ["1", "4711"])
+def test_a_seed_gives_the_same_trace_in_another_process(hash_seed: str) -> None:
+    options = RunOptions(brokers=(3, 3), secondaries=(1, 1), minutes=0.2)
+    here = run_named("messages", 7, options)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ELSEWHERE],
+        env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == here.digest

@@ -1,0 +1,500 @@
+"""The checkers of messages, on histories that never happened: what they see, what they excuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rhizome.testing.sim import traffic as told
+from tests.simulation.story import EDGE, HOME, OTHER, PUBLISHER, WORKER, Story, seen_by
+
+Tell = Callable[[], object]
+
+LINK = "b1~b2"
+NOTHING = ""
+
+
+def done(message: str = "p/1", **promises: object) -> Story:
+    """A message that was published, confirmed, delivered and acked."""
+    return Story(**promises).sends(message).confirmed(message).comes(message).settles()
+
+
+def held(**promises: object) -> Story:
+    """A message that its consumer holds."""
+    return Story(**promises).sends("p/1").confirmed("p/1").comes("p/1")
+
+
+def confirmed(key: str = "orders", persistent: bool = True, **promises: object) -> Story:
+    """A message that was confirmed and never delivered."""
+    return Story(**promises).sends("p/1", key, persistent).confirmed("p/1")
+
+
+LOST: dict[str, tuple[str, Tell]] = {
+    "consumed": (NOTHING, lambda: done().ends()),
+    "gone": ("NoConfirmedMessageLost", lambda: confirmed().ends()),
+    "gone after a kill of its home": (
+        "NoConfirmedMessageLost",
+        lambda: confirmed().dies(HOME).ends(),
+    ),
+    "delivered, and gone with its consumer": (
+        "NoConfirmedMessageLost",
+        lambda: held().then(told.SessionOver("w", WORKER)).ends(),
+    ),
+    "of a session that ended first": (
+        NOTHING,
+        lambda: Story().sends("p/1").then(over()).ends(),
+    ),
+    "nacked": (
+        NOTHING,
+        lambda: Story().sends("p/1", "narrow").then(told.Nacked("p/1")).ends(),
+    ),
+    "in one of two queues only": (
+        "NoConfirmedMessageLost",
+        lambda: (
+            Story().sends("p/1", "both", exchange="work").confirmed("p/1").comes("p/1").settles()
+        ).ends(),
+    ),
+    "purged": (
+        NOTHING,
+        lambda: (
+            confirmed("notes")
+            .then(told.PurgeSent("notes"))
+            .then(told.PurgeAnswered("notes"))
+            .ends()
+        ),
+    ),
+    "purged before it was sent": (
+        "ToldLevelIsKept",
+        lambda: (
+            Story()
+            .then(told.PurgeSent("notes"))
+            .then(told.PurgeAnswered("notes"))
+            .sends("p/1", "notes")
+            .confirmed("p/1")
+            .ends()
+        ),
+    ),
+    "expired, and not among the dead": (
+        "NoConfirmedMessageLost",
+        lambda: confirmed("brief").ends(),
+    ),
+    "expired, and among the dead": (
+        NOTHING,
+        lambda: confirmed("brief").comes("p/1", "graves").settles().ends(),
+    ),
+    "expired while its home died": (NOTHING, lambda: confirmed("brief").dies(HOME).ends()),
+    "expired while its home died, and letters are kept": (
+        "NoConfirmedMessageLost",
+        lambda: confirmed("brief", letters=True).dies(HOME).ends(),
+    ),
+    "crowded out": (NOTHING, lambda: _crowd(confirmed("lossy"), 6).ends()),
+    "crowded out of a queue with room": (
+        "NoConfirmedMessageLost",
+        lambda: _crowd(confirmed("lossy"), 5).ends(),
+    ),
+    "under way to a consumer without acks": (
+        NOTHING,
+        lambda: _automatic(confirmed("telegrams")).then(told.SessionOver("w", WORKER)).ends(),
+    ),
+    "of a queue whose consumers without acks are all there": (
+        "NoConfirmedMessageLost",
+        lambda: _automatic(confirmed("telegrams")).ends(),
+    ),
+    "a duplicate of one that was consumed": (
+        NOTHING,
+        lambda: (
+            Story()
+            .sends("p/1", "once", message_id="m")
+            .comes("p/1", "once")
+            .settles()
+            .confirmed("p/1")
+            .sends("p/2", "once", message_id="m")
+            .confirmed("p/2")
+            .ends()
+        ),
+    ),
+    "a duplicate of one that is lost": (
+        "NoConfirmedMessageLost",
+        lambda: (
+            Story()
+            .sends("p/1", "once", message_id="m")
+            .sends("p/2", "once", message_id="m")
+            .confirmed("p/2")
+            .dies(HOME)
+            .ends()
+        ),
+    ),
+    "on a disk that was damaged": (
+        NOTHING,
+        lambda: confirmed().then(told.Struck("damage", HOME)).ends(),
+    ),
+    "on a disk that was damaged, with copies": (
+        "NoConfirmedMessageLost",
+        lambda: confirmed(copies=2).then(told.Struck("damage", HOME)).ends(),
+    ),
+    "transient": ("ToldLevelIsKept", lambda: confirmed(persistent=False).ends()),
+    "transient, its home killed": (NOTHING, lambda: confirmed(persistent=False).dies(HOME).ends()),
+    "transient, another broker killed": (
+        "ToldLevelIsKept",
+        lambda: confirmed(persistent=False).dies(EDGE).ends(),
+    ),
+    "transient, with copies, its home killed": (
+        "ToldLevelIsKept",
+        lambda: _with_standby(copies=2).dies(HOME).ends(),
+    ),
+    "transient, with copies, its home killed while it was alone": (
+        NOTHING,
+        lambda: confirmed(persistent=False, copies=2).dies(HOME).ends(),
+    ),
+    "transient, with copies, both killed": (
+        NOTHING,
+        lambda: _with_standby(copies=2).dies(HOME).dies(EDGE).ends(),
+    ),
+    "in a queue that is not durable": ("ToldLevelIsKept", lambda: confirmed("notes").ends()),
+    "committed": (
+        "NoConfirmedMessageLost",
+        lambda: _committed(Story().sends("p/1", transaction=1)).ends(),
+    ),
+    "committed to a queue that was full": (
+        NOTHING,
+        lambda: _committed(Story().sends("p/1", "narrow", transaction=1)).ends(),
+    ),
+}
+
+TOO_OFTEN: dict[str, tuple[str, Tell]] = {
+    "acked, and again": ("NoAckedMessageRedelivered", lambda: done().comes("p/1", again=True)),
+    "rejected, and again": (
+        "NoAckedMessageRedelivered",
+        lambda: held().settles(told.REJECT).comes("p/1", again=True),
+    ),
+    "given back, and again": (NOTHING, lambda: held().settles(told.REQUEUE).comes("p/1")),
+    "acked, and the home died at once": (
+        NOTHING,
+        lambda: done().wait(-0.5).dies(HOME).comes("p/1"),
+    ),
+    "acked, and the home died much later": (
+        "NoAckedMessageRedelivered",
+        lambda: done().wait(3).dies(HOME).comes("p/1"),
+    ),
+    "acked while the home's disk hung, which then died": (
+        NOTHING,
+        lambda: (
+            held()
+            .then(told.Disturbed("stall", HOME))
+            .settles()
+            .wait(20)
+            .dies(HOME)
+            .then(told.Undisturbed("stall"))
+            .comes("p/1")
+        ),
+    ),
+    "acked after the link was reset": (
+        NOTHING,
+        lambda: held().strikes(LINK).settles().comes("p/1"),
+    ),
+    "acked after the link was reset, and the edge resumes": (
+        "NoAckedMessageRedelivered",
+        lambda: held(resumes=True).strikes(LINK).settles().comes("p/1"),
+    ),
+    "acked, the home dies, and the edge resumes": (
+        "NoAckedMessageRedelivered",
+        lambda: done(resumes=True).wait(-0.5).dies(HOME).comes("p/1"),
+    ),
+    "acked, and its broker dies at once, which resumes": (
+        NOTHING,
+        lambda: done(resumes=True).wait(-0.5).dies(EDGE).comes("p/1"),
+    ),
+    "acked, and the session is over at once": (
+        NOTHING,
+        lambda: done().wait(-0.5).then(told.SessionOver("w", WORKER)).comes("p/1", to=OTHER),
+    ),
+    "stored twice by a home that died before it confirmed": (
+        NOTHING,
+        lambda: (
+            Story().sends("p/1").dies(HOME).confirmed("p/1").comes("p/1").settles().comes("p/1")
+        ),
+    ),
+    "stored twice, although edges resume": (
+        "NoAckedMessageRedelivered",
+        lambda: (
+            Story(resumes=True)
+            .sends("p/1")
+            .dies(HOME)
+            .confirmed("p/1")
+            .comes("p/1")
+            .settles()
+            .comes("p/1")
+        ),
+    ),
+    "acked in a transaction in doubt": (
+        NOTHING,
+        lambda: (
+            held()
+            .settles(transaction=1)
+            .then(told.TransactionEnds(1, told.COMMIT))
+            .comes("p/1", to=OTHER)
+        ),
+    ),
+    "acked in a transaction that was committed": (
+        "NoAckedMessageRedelivered",
+        lambda: _committed(held().settles(transaction=1)).comes("p/1", to=OTHER),
+    ),
+    "acked in a transaction that was rolled back": (
+        NOTHING,
+        lambda: (
+            held()
+            .settles(transaction=1)
+            .then(told.TransactionEnds(1, told.ROLLBACK))
+            .then(told.TransactionEnded(1, told.ROLLBACK))
+            .then(told.ChannelGone(WORKER, 1))
+            .comes("p/1", to=OTHER)
+        ),
+    ),
+    "held, and to another": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: held().comes("p/1", to=OTHER),
+    ),
+    "held, and to the same again": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: held().comes("p/1", again=True),
+    ),
+    "held, after a takeover": (NOTHING, lambda: held().dies(HOME).taken_over("b3", 2).comes("p/1")),
+    "held, after a takeover, and the edge resumes": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: held(resumes=True).dies(HOME).taken_over("b3", 2).comes("p/1", to=OTHER),
+    ),
+    "held by a channel that was closed": (
+        NOTHING,
+        lambda: held().then(told.ChannelGone(WORKER, 1)).comes("p/1", to=OTHER),
+    ),
+    "held at a broker that is out of reach, for a moment": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: _cut_off(held(resumes=True), 5).comes("p/1", to=OTHER),
+    ),
+    "held at a broker that is out of reach, for long": (
+        NOTHING,
+        lambda: _cut_off(held(resumes=True), 15).comes("p/1", to=OTHER),
+    ),
+    "two of one message id": (
+        "DuplicatesAreDropped",
+        lambda: _same_twice(Story()),
+    ),
+    "two of one message id, the home died": (NOTHING, lambda: _same_twice(Story(), HOME)),
+    "two of one message id, the home died and remembers": (
+        "DuplicatesAreDropped",
+        lambda: _same_twice(Story(remembers=True), HOME),
+    ),
+    "two of one message id, of a queue that keeps both": (
+        NOTHING,
+        lambda: _same_twice(Story(), queue="orders"),
+    ),
+}
+
+ODD: dict[str, tuple[str, Tell]] = {
+    "never sent": ("NothingMadeUp", lambda: Story().comes("p/9")),
+    "another body": ("NothingMadeUp", lambda: Story().sends("p/1").comes("p/1", intact=False)),
+    "another queue": ("NothingMadeUp", lambda: Story().sends("p/1").comes("p/1", "bills")),
+    "dead of a queue that buries": (
+        NOTHING,
+        lambda: Story().sends("p/1", "brief").comes("p/1", "graves"),
+    ),
+    "dead of a queue that doesn't": (
+        "NothingMadeUp",
+        lambda: Story().sends("p/1").comes("p/1", "graves"),
+    ),
+    "not committed yet": (
+        "NothingMadeUp",
+        lambda: Story().sends("p/1", transaction=1).comes("p/1"),
+    ),
+    "rolled back": (
+        "NothingMadeUp",
+        lambda: (
+            Story()
+            .sends("p/1", transaction=1)
+            .then(told.TransactionEnds(1, told.ROLLBACK))
+            .comes("p/1")
+        ),
+    ),
+    "returned although there is a queue": (
+        "NothingMadeUp",
+        lambda: Story().sends("p/1").then(told.Returned("p/1")),
+    ),
+    "done in part": (
+        "TransactionsAllOrNothing",
+        lambda: _in_doubt(Story(atomic=True)).comes("p/1").settles().ends(),
+    ),
+    "done in full": (
+        NOTHING,
+        lambda: (
+            _in_doubt(Story(atomic=True)).comes("p/1").settles().comes("p/2").settles()
+        ).ends(),
+    ),
+    "not done at all": (NOTHING, lambda: _in_doubt(Story(atomic=True)).ends()),
+    "done in part at another broker, which nobody promises": (
+        NOTHING,
+        lambda: _in_doubt(Story()).comes("p/1").settles().ends(),
+    ),
+    "published, but the ack was not done": (
+        "TransactionsAllOrNothing",
+        lambda: (
+            Story(atomic=True)
+            .sends("p/0")
+            .comes("p/0")
+            .settles(transaction=1)
+            .sends("p/1", transaction=1)
+            .then(told.TransactionEnds(1, told.COMMIT))
+            .then(told.SessionOver("w", WORKER))
+            .comes("p/1", to=OTHER)
+            .settles(by=OTHER)
+            .comes("p/0", to=OTHER)
+            .settles(by=OTHER)
+            .then(over())
+            .ends()
+        ),
+    ),
+    "in order": (NOTHING, lambda: Story().sends("p/1").sends("p/2").comes("p/1").comes("p/2")),
+    "out of order": (
+        "OrderPerPublisherAndQueue",
+        lambda: Story().sends("p/1").sends("p/2").comes("p/2").comes("p/1"),
+    ),
+    "out of order, said to come again": (
+        NOTHING,
+        lambda: Story().sends("p/1").sends("p/2").comes("p/2").comes("p/1", again=True),
+    ),
+    "out of order, of two priorities": (
+        NOTHING,
+        lambda: (
+            Story()
+            .sends("p/1", "urgent", priority=1)
+            .sends("p/2", "urgent", priority=3)
+            .comes("p/2", "urgent")
+            .comes("p/1", "urgent")
+        ),
+    ),
+    "out of order, to two consumers": (
+        NOTHING,
+        lambda: Story().sends("p/1").sends("p/2").comes("p/2").comes("p/1", to=OTHER),
+    ),
+    "out of order, the link was reset": (
+        NOTHING,
+        lambda: Story().sends("p/1").sends("p/2").comes("p/2").strikes(LINK).comes("p/1"),
+    ),
+    "two active consumers": (
+        "OneActiveConsumer",
+        lambda: _two_active(Story()).comes("p/2", "letters", to=OTHER, consumer="d"),
+    ),
+    "another active consumer, as the first was cancelled": (
+        NOTHING,
+        lambda: (
+            _two_active(Story())
+            .then(told.Cancelled(WORKER, 1, "c"))
+            .comes("p/2", "letters", to=OTHER, consumer="d")
+        ),
+    ),
+    "another active consumer, as the first is gone": (
+        NOTHING,
+        lambda: (
+            _two_active(Story())
+            .then(told.SessionOver("w", WORKER))
+            .comes("p/2", "letters", to=OTHER, consumer="d")
+        ),
+    ),
+    "beyond the prefetch": ("PrefetchIsKept", lambda: _one_too_many(Story())),
+    "beyond the prefetch, the link was reset": (
+        NOTHING,
+        lambda: _one_too_many(Story(), LINK),
+    ),
+    "beyond the prefetch, the link was reset, the edge resumes": (
+        "PrefetchIsKept",
+        lambda: _one_too_many(Story(resumes=True), LINK),
+    ),
+    "never confirmed": ("NoMessageStuck", lambda: Story().sends("p/1").ends()),
+    "nothing at all": ("NoMessageStuck", lambda: Story().ends()),
+    "left in its queue": ("NoMessageStuck", lambda: confirmed().ends(orders=["p/1"])),
+    "a commit without an answer": (
+        "NoMessageStuck",
+        lambda: (
+            Story().sends("p/1", transaction=1).then(told.TransactionEnds(1, told.COMMIT)).ends()
+        ),
+    ),
+}
+
+
+def over() -> told.SessionOver:
+    return told.SessionOver("p", PUBLISHER)
+
+
+def _crowd(story: Story, others: int) -> Story:
+    for number in range(2, 2 + others):
+        story.sends(f"p/{number}", "lossy").confirmed(f"p/{number}")
+        story.comes(f"p/{number}", "lossy").settles()
+    return story
+
+
+def _automatic(story: Story) -> Story:
+    """Another message has shown that the worker consumes without acks."""
+    return (
+        story.sends("p/2", "telegrams").comes("p/2", "telegrams", automatic=True).confirmed("p/2")
+    )
+
+
+def _with_standby(**promises: object) -> Story:
+    story = Story(**promises).then(told.GroupAt(1, HOME, "1", 1, 2, "b2:whole"))
+    return story.sends("p/1", persistent=False).confirmed("p/1")
+
+
+def _committed(story: Story) -> Story:
+    return story.then(told.TransactionEnds(1, told.COMMIT)).then(
+        told.TransactionEnded(1, told.COMMIT)
+    )
+
+
+def _in_doubt(story: Story) -> Story:
+    return (
+        story.sends("p/1", transaction=1)
+        .sends("p/2", transaction=1)
+        .then(told.TransactionEnds(1, told.COMMIT))
+        .then(over())
+    )
+
+
+def _cut_off(story: Story, seconds: int) -> Story:
+    return (
+        story.then(told.Disturbed("link", LINK))
+        .strikes(LINK)
+        .wait(seconds)
+        .then(told.Undisturbed("link"))
+    )
+
+
+def _same_twice(story: Story, dies: str = "", queue: str = "once") -> Story:
+    story.sends("p/1", queue, message_id="m").comes("p/1", queue).settles()
+    if dies:
+        story.dies(dies)
+    return story.sends("p/2", queue, message_id="m").comes("p/2", queue)
+
+
+def _two_active(story: Story) -> Story:
+    return story.sends("p/1", "letters").sends("p/2", "letters").comes("p/1", "letters").settles()
+
+
+def _one_too_many(story: Story, struck: str = "") -> Story:
+    story.then(told.Consuming(WORKER, 1, "c", "orders", 1))
+    story.sends("p/1").sends("p/2").comes("p/1")
+    if struck:
+        story.strikes(struck)
+    return story.comes("p/2")
+
+
+STORIES = {**LOST, **TOO_OFTEN, **ODD}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_story_is_seen_for_what_it_is(name: str) -> None:
+    expected, tell = STORIES[name]
+    assert seen_by(tell) == expected
+
+
+def test_no_two_stories_have_one_name() -> None:
+    assert len(STORIES) == len(LOST) + len(TOO_OFTEN) + len(ODD)
