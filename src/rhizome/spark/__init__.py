@@ -20,5 +20,7 @@ __all__ = ["register"]
 def register(spark: SparkSession) -> None:
     """Make the formats `rhizome` and `rhizome.journal` known to a session."""
     from rhizome.spark.journalsource import JournalSource
+    from rhizome.spark.source import RhizomeSource
 
     spark.dataSource.register(JournalSource)
+    spark.dataSource.register(RhizomeSource)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rhizome.amqp import properties as amqp
 from rhizome.spark.tables import MAP_TYPE, maps
@@ -170,3 +171,31 @@ class Contents:
         else:
             values = pa.array(self.window.i64(starts))
         return scattered(values, rows, count)
+
+
+def spliced(raw: Any) -> tuple[Numbers, Any, Any, Any]:
+    """Raw properties (an Arrow array of binary) cut at their headers.
+
+    Returns the flags, what comes before the headers, the entries of the headers without their
+    length, and what comes after.
+    """
+    raw = pc.fill_null(raw, b"\0\0")
+    bounds = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw) + 1]
+    bounds = bounds.astype(np.int64)
+    window = Window(memoryview(raw.buffers()[2]))
+    starts, ends = bounds[:-1], bounds[1:]
+    words = window.u16(starts)
+    before_ends = starts + 2
+    for flag in (amqp.FLAG_CONTENT_TYPE, amqp.FLAG_CONTENT_ENCODING):
+        rows = np.flatnonzero(words & flag)
+        before_ends[rows] += 1 + window.u8(before_ends[rows])
+    entry_starts, entry_ends = before_ends.copy(), before_ends.copy()
+    rows = np.flatnonzero(words & amqp.FLAG_HEADERS)
+    entry_starts[rows] += 4
+    entry_ends[rows] += 4 + window.u32(before_ends[rows])
+    return (
+        words,
+        window.slices(starts + 2, before_ends),
+        window.slices(entry_starts, entry_ends),
+        window.slices(entry_ends, ends),
+    )

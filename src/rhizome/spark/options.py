@@ -16,6 +16,8 @@ from rhizome.errors import RhizomeError
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^@/\s]*@")
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+# What Spark puts among the options for itself.
+_OF_SPARK: Final = ("checkpointlocation", "queryname", "outputmode")
 _TRUE: Final = ("true", "yes", "1")
 _FALSE: Final = ("false", "no", "0")
 
@@ -37,7 +39,7 @@ class Options:
         self._known = {name.lower(): name for name in known}
         self._given = {name.lower(): str(value) for name, value in given.items()}
         for name in self._given:
-            if name not in self._known:
+            if name not in self._known and name not in _OF_SPARK:
                 raise OptionError(f"{source} has no option '{name}'{self._nearest(name)}")
 
     def _nearest(self, name: str) -> str:

@@ -1,0 +1,7 @@
+"""Lets Spark find the format `rhizome` by itself: it looks for top-level modules `pyspark_*` with a
+class `DefaultSource`.
+"""
+
+from rhizome.spark.source import RhizomeSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,221 @@
+"""The sink of the format `rhizome`: rows become messages, each of them once.
+
+Exactly once: each row has a producer (query or write, and partition) and a sequence (batch and row)
+which its queues remember, so that a row that is sent again, by a retried task or a restarted query,
+is confirmed but not stored a second time. That holds as long as the same rows come in the same
+partition and order again; see docs/pipeline/guarantees.md for which inputs do.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from rhizome.amqp import methods
+from rhizome.errors import NotFound
+from rhizome.spark.contents import COLUMNS
+from rhizome.spark.messageframes import Addressing, Framer, Producer
+from rhizome.spark.options import OptionError, Options
+from rhizome.spark.publisher import Publisher
+from rhizome.spark.wire import addresses_of, connect_patiently
+
+OPTIONS: Final = (
+    "uri",
+    "url",
+    "exchange",
+    "queue",
+    "routingKey",
+    "mandatory",
+    "persistent",
+    "deduplicate",
+    "writeId",
+    "confirmTimeout",
+)
+SEQUENCE: Final = "sequence"
+MESSAGE_ID: Final = "message-id"
+NONE: Final = "none"
+CONFIRM_SECONDS_DEFAULT: Final = 120
+BATCH_BYTES_MAX: Final = 32 << 20
+"""Frames are made for so many bytes of rows at a time."""
+ROW_BITS: Final = 32
+"""A sequence is the batch's number and, in so many bits, the row's."""
+
+# Of the source's rows these say where they came from; the sink passes over them.
+_PASSED_OVER: Final = ("queue", "partition", "offset", "timestamp")
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has had confirmed."""
+
+    partition: int
+    messages: int
+
+
+@dataclass(frozen=True)
+class SinkSettings:
+    """The sink's options, checked."""
+
+    uri: str
+    addressing: Addressing
+    deduplicate: str
+    write_id: str
+    confirm_s: int
+
+    def __repr__(self) -> str:
+        return f"SinkSettings({self.addressing}, {self.deduplicate})"
+
+
+def sink_settings(options: Options, schema: StructType) -> SinkSettings:
+    """Check options and columns; ask the broker whether the destination is there."""
+    uri = options.text("url") or options.required("uri", "amqp://user:password@host1,host2/vhost")
+    names = schema.fieldNames()
+    if options.has("queue") and options.has("exchange"):
+        raise OptionError("give the sink either 'queue' or 'exchange', not both")
+    if (
+        not options.has("queue")
+        and "exchange" not in names
+        and options.text("exchange", "-") == "-"
+    ):
+        raise OptionError(
+            "the sink needs a destination: the option 'queue' or 'exchange', or a column 'exchange'"
+        )
+    key = options.text("queue") if options.has("queue") else None
+    if key is None and "key" not in names:
+        key = options.text("routingKey")
+    settings = SinkSettings(
+        uri,
+        Addressing(
+            options.text("exchange"),
+            key,
+            options.flag("mandatory", True),
+            options.flag("persistent", True),
+        ),
+        options.choice("deduplicate", (SEQUENCE, MESSAGE_ID, NONE), SEQUENCE),
+        options.text("writeId"),
+        options.number("confirmTimeout", CONFIRM_SECONDS_DEFAULT),
+    )
+    _check_schema(schema, settings)
+    _check_destination(settings, options)
+    return settings
+
+
+def _check_schema(schema: StructType, settings: SinkSettings) -> None:
+    types = {each.name: each.dataType for each in schema}
+    if "value" not in types:
+        raise OptionError(
+            f"the sink needs a column 'value' (text or binary), the body of a message; there are "
+            f"{', '.join(types)}"
+        )
+    if not isinstance(types["value"], (BinaryType, StringType)):
+        raise OptionError(
+            f"column 'value' is {types['value'].simpleString()}; it must be a text or binary"
+        )
+    known = {"key", "exchange", *COLUMNS, *_PASSED_OVER}
+    unknown = [name for name in types if name not in known]
+    if unknown:
+        raise OptionError(
+            f"the sink knows no column '{unknown[0]}'; it takes {', '.join(sorted(known))}"
+        )
+    if settings.deduplicate == MESSAGE_ID and not {"message_id", "raw_properties"} & set(types):
+        raise OptionError("deduplicate=message-id needs a column 'message_id'")
+
+
+def _check_destination(settings: SinkSettings, options: Options) -> None:
+    """On the driver, so that a wrong name is told at once and not by a task."""
+    addresses = addresses_of(settings.uri)
+    with connect_patiently(addresses, "rhizome.spark check", settings.confirm_s) as wire:
+        try:
+            if options.has("queue"):
+                name = options.text("queue")
+                wire.call(methods.QueueDeclare(queue=name, passive=True), methods.QueueDeclareOk)
+            elif options.has("exchange"):
+                name = options.text("exchange")
+                wire.call(
+                    methods.ExchangeDeclare(exchange=name, passive=True), methods.ExchangeDeclareOk
+                )
+        except NotFound as error:
+            raise OptionError(f"{error.text}; declare it before the query starts") from None
+
+
+def write_partition(
+    settings: SinkSettings, batches: Iterator[Any], producer: str, batch_id: int
+) -> Written:
+    """Publish the rows of a partition; returns when all of them are confirmed."""
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    name = f"{producer}:{partition}"
+    publisher = Publisher(
+        addresses_of(settings.uri), f"rhizome.spark {name}", settings.confirm_s, partition
+    )
+    try:
+        framer = Framer(settings.addressing, publisher.frame_bytes_max)
+        row = batch_id << ROW_BITS
+        for batch in batches:
+            for part in parts(_without_place(batch)):
+                known = Producer(name, row) if settings.deduplicate == SEQUENCE else None
+                publisher.publish(framer.frames(part, known))
+                row += len(part)
+        return Written(partition, publisher.finish())
+    except BaseException:
+        publisher.drop()
+        raise
+
+
+def _without_place(batch: Any) -> Any:
+    names = [name for name in batch.schema.names if name not in _PASSED_OVER]
+    return batch.select(names)
+
+
+def parts(batch: Any) -> Iterator[Any]:
+    """The batch in slices whose frames fit into memory comfortably."""
+    rows = max(1, batch.num_rows * BATCH_BYTES_MAX // max(batch.nbytes, 1))
+    for first in range(0, batch.num_rows, rows):
+        yield batch.slice(first, rows)
+
+
+class BatchSink(DataSourceArrowWriter):
+    """Writes a DataFrame once. A re-run with the same `writeId` stores nothing twice."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+        self._write_id = settings.write_id or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return write_partition(self._settings, iterator, f"spark:{self._write_id}", 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing is left to do: confirmed messages are in their queues already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was confirmed stays; a re-run with the same `writeId` sends the rest."""
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None, "a streaming sink writes in tasks only"
+        query = self._settings.write_id or context.getLocalProperty("sql.streaming.queryId")
+        batch_id = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        return write_partition(self._settings, iterator, f"spark:{query}", batch_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing is left to do: confirmed messages are in their queues already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """What was confirmed stays; the batch comes again under the same sequences."""
