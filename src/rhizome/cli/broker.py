@@ -9,13 +9,16 @@ from typing import Annotated
 import typer
 
 from rhizome.cli.api import Api, endpoint, path
-from rhizome.cli.cluster import YesOption, confirmed
 from rhizome.cli.clustertext import print_brokers
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
+from rhizome.cli.orders import BrokerArgument, DryRunOption, YesOption, carry_out, confirmed
 from rhizome.cli.output import print_json
+from rhizome.cli.waiting import until_drained
 
-app = typer.Typer(no_args_is_help=True, help="List the brokers of a cluster; let one begin anew.")
+app = typer.Typer(
+    no_args_is_help=True, help="List the brokers of a cluster; empty one; let one begin anew."
+)
 
 
 @app.command("list")
@@ -31,6 +34,54 @@ def list_brokers(
         print_json(document.get("brokers"))
     else:
         print_brokers(document)
+
+
+@app.command("drain")
+def drain(
+    name: BrokerArgument,
+    grace: Annotated[
+        str,
+        typer.Option("--grace", metavar="TIME", help="Over which its connections leave."),
+    ] = "60s",
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Return when the broker may be stopped.")
+    ] = True,
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Empty a broker before it is stopped: its homes and copies go elsewhere, then its connections.
+
+    Nothing is lost and nobody sees an error. Refused while the cluster needs the broker for its
+    quorum. A broker stays drained over a restart, until `undrain`.
+    """
+    from rhizome.server.units import UnitError, parse_duration
+
+    try:
+        grace_ms = parse_duration(grace)
+    except UnitError as error:
+        raise CliError(f"--grace: {error}") from None
+    api = Api(endpoint(http, user, password))
+    target = path("rhizome", "brokers", name, "drain")
+    done = carry_out(api, target, {"grace_ms": grace_ms}, yes, dry_run)
+    if done and wait:
+        until_drained(api, name, grace_ms)
+
+
+@app.command("undrain")
+def undrain(
+    name: BrokerArgument,
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Let a broker that was drained take work again."""
+    api = Api(endpoint(http, user, password))
+    carry_out(api, path("rhizome", "brokers", name, "undrain"), {}, yes, dry_run)
 
 
 @app.command("rejoin")

@@ -18,7 +18,16 @@ BROKER_COLUMNS: Final = (
     "linked",
     "addresses",
 )
-GROUP_COLUMNS: Final = ("group", "home", "epoch", "failover", "in sync", "queues", "messages")
+GROUP_COLUMNS: Final = (
+    "group",
+    "home",
+    "epoch",
+    "failover",
+    "in sync",
+    "copies",
+    "queues",
+    "messages",
+)
 
 
 def print_cluster(document: Row) -> None:
@@ -26,14 +35,23 @@ def print_cluster(document: Row) -> None:
     print_fields(cluster_fields(document))
     print()
     print_brokers(document)
-    groups = _rows(document, "groups")
     print()
-    print_table(GROUP_COLUMNS, [_group(each) for each in groups], "no groups")
+    print_groups(_rows(document, "groups"))
     failover = document.get("failover_map")
     if isinstance(failover, dict) and failover:
         print()
         rows = [(name, _names(each.get("broker") for each in failover[name])) for name in failover]
         print_table(("if it fails", "these take over, in order"), rows, "")
+
+
+def print_groups(groups: list[Row]) -> None:
+    """A line for each group, and a sentence for each that is unavailable or moves."""
+    print_table(GROUP_COLUMNS, [_group(each) for each in groups], "no groups")
+    for group in groups:
+        if group.get("unavailable"):
+            print(f"group {group.get('id')} is UNAVAILABLE: {group['unavailable']}")
+        if group.get("moving_to"):
+            print(f"group {group.get('id')} moves to {group['moving_to']}")
 
 
 def print_brokers(document: Row) -> None:
@@ -83,10 +101,16 @@ def _group(row: Row) -> list[object]:
         row.get("home"),
         row.get("epoch"),
         _names(row.get("failover") or ()),
-        _names(row.get("in_sync") or ()),
+        _names(_member(each) for each in row.get("in_sync") or ()),
+        "not replicated" if row.get("local") else row.get("copies"),
         row.get("queues"),
         row.get("messages"),
     ]
+
+
+def _member(row: Row) -> str:
+    """A member; one that may lack transient messages is marked."""
+    return f"{row.get('broker')}{'' if row.get('copy') == 'whole' else ' (disk)'}"
 
 
 def _names(names: Iterable[Any]) -> str:

@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "status": "rhizome.cli.status",
     "broker": "rhizome.cli.broker",
     "cluster": "rhizome.cli.cluster",
+    "group": "rhizome.cli.group",
     "queue": "rhizome.cli.queue",
     "exchange": "rhizome.cli.exchange",
     "connection": "rhizome.cli.connection",
@@ -34,6 +35,7 @@ COMMANDS: Final = {
     "bridge": "rhizome.cli.bridge",
     "bench": "rhizome.cli.bench",
     "journal": "rhizome.cli.journal",
+    "store": "rhizome.cli.store",
     "sim": "rhizome.cli.sim",
     "config": "rhizome.cli.config",
 }

@@ -163,15 +163,18 @@ class Registry:
         """Set the flag; False if it is so already. Raises PreconditionFailed if the cluster could
         not do without the broker: half of those that vote must stay, and be there (R1, G11)."""
         broker = self.get(name)
-        if draining and not broker.draining and broker.votes():
-            self._check_quorum_without(name)
+        if draining and not broker.draining:
+            self.check_drainable(name)
         changed = replace(broker, draining=draining, grace_ms=grace_ms if draining else 0)
         if changed == broker:
             return False
         self.put(changed)
         return True
 
-    def _check_quorum_without(self, name: str) -> None:
+    def check_drainable(self, name: str) -> None:
+        """Raise PreconditionFailed if the cluster could not do without a broker (R1)."""
+        if not self.get(name).votes():
+            return
         voters = [each for each in self.brokers.values() if each.votes()]
         others = [each for each in voters if each.name != name]
         staying = sum(not each.draining and not each.away for each in others)

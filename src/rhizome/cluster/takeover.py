@@ -7,9 +7,10 @@ cluster state, of the answers to what it asks, and of time; it proposes through 
 A group goes from
 
     served      to  bereft     when its home was removed, has restarted or has lost its lease
-    bereft      to  served     when a whole member that is there is appointed, at once
-    bereft      to  asking     when no whole member came for `whole_patience`, or none can come
-    asking      to  served     when the copies that are there have answered: the best is appointed
+    bereft      to  served     when a whole member that is there says that its copy is usable: the
+                               first of them is appointed, at once
+    bereft      to  served     when no whole member came for `whole_patience`, or none can come, and
+                               the copies on disk have answered: the best is appointed
     bereft      to  served     when the last home registers anew and nobody else is in sync: the
                                state itself appoints it (``Groups.restarted``)
 
@@ -29,7 +30,7 @@ from rhizome.cluster.presence import Presence
 from rhizome.cluster.registry import BrokerRecord
 from rhizome.cluster.rootport import Motions, RootPort, about_broker, about_group
 from rhizome.cluster.rootsettings import RootSettings
-from rhizome.cluster.standings import Standing
+from rhizome.cluster.standings import NO_COPY, Standing
 from rhizome.cluster.state import ClusterState
 
 NEVER_MS: Final = 1 << 62
@@ -39,21 +40,30 @@ ORDER_PATIENCE_MS: Final = 200
 and has not shown itself yet."""
 
 ANSWER_PATIENCE_MS: Final = 500
-"""How long copies have to say how far they are, before the others are compared without them."""
+"""How long a copy has to say how far it is, before others are chosen without it; and after which
+it is asked again."""
+
+
+@dataclass
+class Asked:
+    """A question to an incarnation of a broker: when first, when last, and its answer."""
+
+    incarnation: str
+    first_ms: int
+    last_ms: int
+    standing: Standing | None = None
+
+    def is_usable(self) -> bool:
+        return self.standing is not None and self.standing.is_usable()
 
 
 @dataclass
 class Bereft:
-    """A group without a home, since when, and what the copies have answered.
-
-    ``asked``: whom, and when (last). Answers are of the incarnations that were asked.
-    """
+    """A group without a home, since when, and who was asked for its copy."""
 
     epoch: int
     since_ms: int
-    asked: dict[str, str] = field(default_factory=dict)
-    asked_ms: int = -1
-    standings: dict[str, Standing] = field(default_factory=dict)
+    asked: dict[str, Asked] = field(default_factory=dict)
 
 
 class Takeover:
@@ -125,7 +135,7 @@ class Takeover:
         """A broker's answer: how far its copy of a group is (`NO_COPY`: it can't be home)."""
         case = self.bereft.get(group)
         if case is not None and name in case.asked:
-            case.standings[name] = Standing(epoch, index)
+            case.asked[name].standing = Standing(epoch, index)
             self._tend()
 
     def tick(self, now_ms: int) -> None:
@@ -139,7 +149,7 @@ class Takeover:
             for due_ms in (
                 self._since_ms + ORDER_PATIENCE_MS,
                 case.since_ms + self.settings.whole_patience_ms,
-                case.asked_ms + ANSWER_PATIENCE_MS,
+                *(asked.last_ms + ANSWER_PATIENCE_MS for asked in case.asked.values()),
             ):
                 if self.now_ms < due_ms < deadline:
                     deadline = due_ms
@@ -184,7 +194,7 @@ class Takeover:
             self.bereft[group.id] = case
         if group.local or self._motions.is_open(about_group(group.id)):
             return  # G9: nobody but its broker, which the state appoints when it is back
-        chosen = self._choose_whole(group) or self._choose_disk(group, case)
+        chosen = self._choose_whole(group, case) or self._choose_disk(group, case)
         if chosen is not None:
             self._motions.propose(
                 about_group(group.id),
@@ -193,16 +203,22 @@ class Takeover:
 
     # --- whole members
 
-    def _choose_whole(self, group: Group) -> BrokerRecord | None:
-        """The first whole member that is there, in the order of preference; None for now if one
-        before it may still show itself."""
+    def _choose_whole(self, group: Group, case: Bereft) -> BrokerRecord | None:
+        """The first whole member that is there and has a usable copy, in the order of preference;
+        None for now if one before it may still show itself, or has not answered yet."""
         waits = self.now_ms < self._since_ms + ORDER_PATIENCE_MS
-        for member in self._in_order(group):
-            if member.copy != WHOLE:
-                continue
-            if self.presence.has_member(member, self.state.registry):
-                return self.state.registry.brokers[member.broker]
-            if waits and not self.presence.is_over(member.broker, member.incarnation):
+        registry = self.state.registry
+        whole = [each for each in self._in_order(group) if each.copy == WHOLE]
+        here = [each for each in whole if self.presence.has_member(each, registry)]
+        self._ask(group, case, [registry.brokers[each.broker] for each in here])
+        for member in whole:
+            broker = registry.brokers[member.broker]
+            if member in here:
+                if case.asked[broker.name].is_usable():
+                    return broker
+                if self._may_answer(case, broker):
+                    return None
+            elif waits and not self.presence.is_over(member.broker, member.incarnation):
                 return None
         return None
 
@@ -257,22 +273,37 @@ class Takeover:
         return able, complete
 
     def _best(self, group: Group, case: Bereft, able: list[BrokerRecord]) -> BrokerRecord | None:
-        unasked = [each for each in able if case.asked.get(each.name) != each.incarnation]
-        for broker in unasked:
-            case.asked[broker.name] = broker.incarnation
-            case.standings.pop(broker.name, None)
-            case.asked_ms = self.now_ms
-        for broker in unasked:
-            self.port.ask_standing(broker.name, [group.id])
-        answered = [each for each in able if each.name in case.standings]
-        if len(answered) < len(able) and self.now_ms < case.asked_ms + ANSWER_PATIENCE_MS:
+        self._ask(group, case, able)
+        if any(self._may_answer(case, each) for each in able):
             return None
-        usable = [each for each in answered if case.standings[each.name].is_usable()]
-        if not usable:
-            if self.now_ms >= case.asked_ms + ANSWER_PATIENCE_MS:
-                case.asked = {}  # ask again
-            return None
-        return max(usable, key=lambda each: case.standings[each.name])
+        best: BrokerRecord | None = None
+        most = Standing(0, NO_COPY)
+        for broker in able:
+            standing = case.asked[broker.name].standing
+            if standing is not None and standing.is_usable() and standing > most:
+                best, most = broker, standing
+        return best
+
+    # --- asking
+
+    def _ask(self, group: Group, case: Bereft, brokers: list[BrokerRecord]) -> None:
+        """Ask for copies; again after a while those that have none that is usable."""
+        due = []
+        for broker in brokers:
+            asked = case.asked.get(broker.name)
+            if asked is None or asked.incarnation != broker.incarnation:
+                case.asked[broker.name] = Asked(broker.incarnation, self.now_ms, self.now_ms)
+            elif asked.is_usable() or self.now_ms < asked.last_ms + ANSWER_PATIENCE_MS:
+                continue
+            else:
+                asked.last_ms = self.now_ms
+            due.append(broker.name)
+        for name in due:
+            self.port.ask_standing(name, [group.id])
+
+    def _may_answer(self, case: Bereft, broker: BrokerRecord) -> bool:
+        asked = case.asked[broker.name]
+        return asked.standing is None and self.now_ms < asked.first_ms + ANSWER_PATIENCE_MS
 
 
 def preference(state: ClusterState, me: str, incarnation: str, root: str) -> int:

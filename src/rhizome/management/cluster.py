@@ -29,6 +29,7 @@ from rhizome.management.clusterview import (
     ClusterDocument,
     ClusterInfo,
     ClusterView,
+    CopyInfo,
     GroupInfo,
     Preview,
     Quorum,
@@ -67,8 +68,23 @@ class LoneView:
                 Quorum(1, 1, 1),
             ),
             (self._broker(),),
-            (GroupInfo(LOCAL_GROUP, context.name, epoch, (), (), totals.queues, messages),),
+            (
+                GroupInfo(
+                    LOCAL_GROUP,
+                    context.name,
+                    epoch,
+                    (),
+                    (),
+                    totals.queues,
+                    messages,
+                    local=True,
+                    origin=context.name,
+                ),
+            ),
         )
+
+    def copy_of(self, group: int) -> CopyInfo | None:
+        return None
 
     def _broker(self) -> BrokerInfo:
         context = self._context
@@ -111,7 +127,7 @@ async def show_cluster(call: Call) -> Response:
 
 
 async def force_root(call: Call) -> Response:
-    return await _change(call, await call.document(), Change(FORCE_ROOT))
+    return await ordered(call, await call.document(), Change(FORCE_ROOT))
 
 
 async def change_primaries(call: Call) -> Response:
@@ -120,10 +136,11 @@ async def change_primaries(call: Call) -> Response:
     if len(wanted) != 1:
         raise BadRequest('name one broker, as {"add": NAME} or {"remove": NAME}')
     kind = ADD_PRIMARY if wanted == ["add"] else REMOVE_PRIMARY
-    return await _change(call, document, Change(kind, document.text(wanted[0])))
+    return await ordered(call, document, Change(kind, document.text(wanted[0])))
 
 
-async def _change(call: Call, document: Document, change: Change) -> Response:
+async def ordered(call: Call, document: Document, change: Change) -> Response:
+    """Show a change that a person orders, or make it as it was shown."""
     control = control_of(call.context)
     if document.flag("preview"):
         return answer(_preview_row(change, control.preview(change)))
@@ -140,6 +157,7 @@ def _preview_row(change: Change, preview: Preview) -> dict[str, object]:
     return {
         "change": change.kind,
         "broker": change.broker,
+        "group": change.group or None,
         "steps": list(preview.steps),
         "warnings": list(preview.warnings),
         "refusal": preview.refusal,

@@ -30,6 +30,10 @@ STOPPED: Final = "stopped"
 FORCE_ROOT: Final = "force-root"
 ADD_PRIMARY: Final = "add-primary"
 REMOVE_PRIMARY: Final = "remove-primary"
+DRAIN: Final = "drain"
+UNDRAIN: Final = "undrain"
+MOVE_HOME: Final = "move-home"
+FORCE_HOME: Final = "force-home"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,10 @@ class ClusterInfo:
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
     """One broker. ``seniority``: the index of its registration, 0 before it has one. ``linked``:
-    whether the broker that was asked is this one or has a link to it."""
+    whether the broker that was asked is this one or has a link to it. ``homes``: the groups that
+    have their home there, and ``stuck`` those of them that can't move; ``copies``: the groups that
+    must wait for its answers. A broker that drains may stop when homes but ``stuck``, copies and
+    connections are 0."""
 
     name: str
     role: str
@@ -69,19 +76,58 @@ class BrokerInfo:
     addresses: tuple[str, ...]
     connections: int
     linked: bool
+    draining: bool = False
+    homes: int = 0
+    stuck: int = 0
+    copies: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """An in-sync member of a group. ``copy``: whole, or disk if it may lack transient messages.
+    ``lag``: records that it has not answered for, None if the home hasn't told."""
+
+    broker: str
+    incarnation: str
+    copy: str
+    lag: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """One group. ``home`` is None while nobody may be it."""
+    """One group. ``home`` is None while nobody may be it, or it can't be reached; ``unavailable``
+    then says why. ``index`` is that of the last record of its log, None if the home hasn't told."""
 
     id: int
     home: str | None
     epoch: int
     failover: tuple[str, ...]
-    in_sync: tuple[str, ...]
+    in_sync: tuple[MemberInfo, ...]
     queues: int
     messages: int
+    copies: int = 1
+    min_copies: int = 1
+    local: bool = False
+    origin: str = ""
+    incarnation: str = ""
+    version: int = 1
+    parent: int = 0
+    moving_to: str = ""
+    unavailable: str = ""
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyInfo:
+    """What one broker has of a group: the epoch and index of its last record. ``role``: home,
+    standby or, for what is left from before, spare. ``usable``: whether it could be home."""
+
+    broker: str
+    incarnation: str
+    role: str
+    epoch: int
+    index: int
+    usable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +161,21 @@ class ClusterView(Protocol):
 
     async def cluster_document(self) -> ClusterDocument: ...
 
+    def copy_of(self, group: int) -> CopyInfo | None:
+        """What this broker itself has of a group; None if nothing."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a person asks for: one of the kinds above, and the broker that it is about."""
+    """What a person asks for: one of the kinds above, and the broker and group that it is about.
+    ``copies`` is what brokers have of the group, as far as they answer."""
 
     kind: str
     broker: str = ""
+    group: int = 0
+    grace_ms: int = 0
+    copies: tuple[CopyInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

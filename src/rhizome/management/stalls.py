@@ -82,7 +82,7 @@ def cluster_stalls(document: ClusterDocument) -> list[Row]:
     for group in document.groups:
         if group.home is None and group.queues:
             what = f"{group.queues} queues of group {group.id}"
-            add(None, "group", what, "their home can't be reached")
+            add(None, "group", what, group.unavailable or "their home can't be reached")
     return rows
 
 

@@ -10,6 +10,7 @@ from rhizome.cluster.consensus.registry import Registered
 from rhizome.cluster.identity import PRIMARY, SECONDARY, Hello
 from rhizome.management.clusterview import (
     ACTIVE,
+    DRAINING,
     ISOLATED,
     JOINING,
     READY,
@@ -19,20 +20,23 @@ from rhizome.management.clusterview import (
     ClusterInfo,
     Quorum,
 )
+from rhizome.server.grouppicture import Duties
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """What one broker knows at a moment.
 
-    ``hellos``: of this broker, and of those it has links to. ``connections`` and ``homes`` count by
-    broker, as far as they are known here: applications, and groups that have their home there.
+    ``hellos``: of this broker, and of those it has links to. ``connections`` and ``duties`` are by
+    broker, as far as they are known here: applications, and what it is to groups. ``draining``:
+    the brokers that are to stop.
     """
 
     status: Status
     hellos: Mapping[str, Hello]
     connections: Mapping[str, int] = field(default_factory=dict)
-    homes: Mapping[str, int] = field(default_factory=dict)
+    duties: Mapping[str, Duties] = field(default_factory=dict)
+    draining: tuple[str, ...] = ()
 
     @property
     def me(self) -> Hello:
@@ -88,6 +92,7 @@ def _broker(known: Known, name: str, registered: Registered | None) -> BrokerInf
     elif registered is not None:
         entry = registered.registration
         machine, role, addresses = entry.machine, entry.role, entry.addresses
+    duties = known.duties.get(name, Duties())
     return BrokerInfo(
         name,
         role,
@@ -97,6 +102,10 @@ def _broker(known: Known, name: str, registered: Registered | None) -> BrokerInf
         addresses,
         known.connections.get(name, 0),
         linked=hello is not None,
+        draining=name in known.draining,
+        homes=duties.homes,
+        stuck=duties.stuck,
+        copies=duties.copies,
     )
 
 
@@ -111,4 +120,6 @@ def _status(known: Known, name: str, role: str, registered: Registered | None) -
         return STARTING if is_me and not known.status.cluster_uuid else JOINING
     if is_me and not known.status.has_lease:
         return ISOLATED
-    return ACTIVE if role == SECONDARY or known.homes.get(name) else READY
+    if name in known.draining:
+        return DRAINING
+    return ACTIVE if role == SECONDARY or known.duties.get(name, Duties()).homes else READY

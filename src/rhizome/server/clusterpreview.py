@@ -103,10 +103,11 @@ def _remove(known: Known, name: str) -> Preview:
     warnings = []
     if removed.linked:
         warnings.append(f"{name} is there and linked; stop it when this is done")
-    if known.homes.get(name):
+    duties = known.duties.get(name)
+    if duties is not None and duties.homes:
         warnings.append(
-            f"{name} is the home of {_count(known.homes[name], 'group')}, whose queues are not"
-            " available without it"
+            f"{name} is the home of {_count(duties.homes, 'group')}; `rhizome broker drain {name}`"
+            " moves them first"
         )
     if votes == 2:
         warnings.append("of two primaries only the root may go on alone; a witness makes three")

@@ -200,6 +200,22 @@ class SqliteClusterStore(ClusterStore):
         self._mark.write(self._batches)
 
 
+def read_image(directory: Path) -> Image:
+    """What a store holds that perhaps no broker runs on; nothing is written. A damaged one says so
+    in ``damage``."""
+    path = directory / DATABASE
+    if not path.is_file():
+        return Image(uuid="", damage=f"{directory}: there is no {DATABASE}")
+    try:
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            return _image(connection, _Facts(connection))
+        finally:
+            connection.close()
+    except (sqlite3.DatabaseError, _Damaged, struct.error) as error:
+        return Image(uuid="", damage=f"{directory}: {error}")
+
+
 def set_aside(directory: Path) -> Path:
     """Keep a store for salvage under another name, so that its broker begins anew (R7, R12)."""
     number = 1

@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from rhizome.cluster.consensus import ChangeRefused as Refused
 from rhizome.cluster.consensus import NotRoot
 from rhizome.cluster.node import Node
 from rhizome.management.clusterview import (
     ADD_PRIMARY,
+    DRAIN,
+    FORCE_HOME,
     FORCE_ROOT,
+    MOVE_HOME,
+    UNDRAIN,
     Change,
     ChangeRefused,
     ClusterDocument,
+    CopyInfo,
     FailoverInfo,
-    GroupInfo,
     Preview,
 )
+from rhizome.management.proposals import Proposal
 from rhizome.server.clusterpicture import Known, broker_infos, cluster_info
 from rhizome.server.clusterpreview import basis_of, preview_of
 from rhizome.server.config import Config
+from rhizome.server.grouppicture import duties_of, group_infos
+from rhizome.server.grouppreview import KINDS, Orders, orders_for
 
 COMMIT_POLL_S = 0.02
 COMMIT_PATIENCE_S = 10.0
+
+CHANGED: Final = "the cluster has changed since that was shown: look again"
+NOT_COMMITTED: Final = "the change was proposed and is not committed yet: look at the status"
+DONE: Final = {
+    DRAIN: "{broker} is being drained",
+    UNDRAIN: "{broker} is not drained any more",
+    MOVE_HOME: "group {group} moves to {broker}",
+    FORCE_HOME: "{broker} is the home of group {group}",
+}
+
+# What a broker is to a group, in `CopyInfo.role`.
+HOME: Final = "home"
+STANDBY: Final = "standby"
+SPARE: Final = "spare"
 
 
 def known_to(node: Node) -> Known:
@@ -35,10 +57,10 @@ def known_to(node: Node) -> Known:
     for name, told in news.items():
         count = told.get("connections", 0)
         connections[name] = count if isinstance(count, int) else 0
-    homes: dict[str, int] = {}
-    for group in node.state.groups.groups.values():
-        homes[group.home] = homes.get(group.home, 0) + 1
-    return Known(node.consensus.status(), hellos, connections, homes)
+    draining = [each.name for each in node.state.registry.view() if each.draining]
+    return Known(
+        node.consensus.status(), hellos, connections, duties_of(node.state), tuple(draining)
+    )
 
 
 class NodeView:
@@ -51,11 +73,13 @@ class NodeView:
     async def cluster_document(self) -> ClusterDocument:
         node = self._node
         known = known_to(node)
+        news = node.gossip.all_news()
+        reached = {name: news.get(name, {}) for name in known.hellos}
         return ClusterDocument(
             node.me.name,
             cluster_info(known, self._name),
             broker_infos(known),
-            self._groups(known),
+            group_infos(node.state, reached),
             {
                 name: tuple(
                     FailoverInfo(info.broker, info.addresses, info.machine) for info in infos
@@ -64,26 +88,26 @@ class NodeView:
             },
         )
 
-    def _groups(self, known: Known) -> tuple[GroupInfo, ...]:
+    def copy_of(self, group: int) -> CopyInfo | None:
         node = self._node
-        news = node.gossip.all_news()
-        found = []
-        for group in node.state.groups.groups.values():
-            counts = news.get(group.home, {}).get("messages", {})
-            count = counts.get(str(group.id), 0) if isinstance(counts, dict) else 0
-            reachable = group.home in known.hellos
-            found.append(
-                GroupInfo(
-                    group.id,
-                    group.home if reachable else None,
-                    group.epoch,
-                    group.failover,
-                    tuple(member.broker for member in group.in_sync),
-                    node.state.groups.queues.get(group.id, 0),
-                    count if isinstance(count, int) else 0,
-                )
-            )
-        return tuple(found)
+        home = node.roles.homes.get(group)
+        me = node.me
+        if home is not None:
+            last = int(home.log.next_index) - 1
+            return CopyInfo(me.name, me.incarnation, HOME, int(home.log.epoch), last, True)
+        copy = node.roles.copies.get(group)
+        if copy is None:
+            return None
+        known = node.state.groups.groups.get(group)
+        in_sync = known is not None and known.member(me.name) is not None
+        return CopyInfo(
+            me.name,
+            me.incarnation,
+            STANDBY if in_sync else SPARE,
+            int(copy.epoch),
+            int(copy.index),
+            not copy.installing,
+        )
 
 
 class NodeControl:
@@ -93,12 +117,42 @@ class NodeControl:
         self._node = node
 
     def preview(self, change: Change) -> Preview:
+        if change.kind in KINDS:
+            return self._orders(change).preview
         return preview_of(change, known_to(self._node))
 
+    def _orders(self, change: Change) -> Orders:
+        node = self._node
+        known = known_to(node)
+        connections = known.connections.get(change.broker, 0)
+        return orders_for(change, node.state, known.status.root, connections)
+
     async def execute(self, change: Change, basis: str) -> str:
+        if change.kind in KINDS:
+            return await self._carry_out(change, basis)
+        return await self._change_members(change, basis)
+
+    async def _carry_out(self, change: Change, basis: str) -> str:
+        """Have the command committed that does what was shown; any broker may propose it."""
+        orders = self._orders(change)
+        if orders.preview.refusal:
+            raise ChangeRefused(orders.preview.refusal)
+        if orders.preview.basis != basis or orders.command is None:
+            raise ChangeRefused(CHANGED)
+        proposal = Proposal()
+        self._node.propose(orders.command, proposal)
+        try:
+            outcome = await asyncio.wait_for(proposal.answer, COMMIT_PATIENCE_S)
+        except TimeoutError:
+            raise ChangeRefused(NOT_COMMITTED) from None
+        if outcome.error is not None:
+            raise ChangeRefused(outcome.error.text)
+        return DONE[change.kind].format(broker=change.broker, group=change.group)
+
+    async def _change_members(self, change: Change, basis: str) -> str:
         node = self._node
         if basis_of(change, node.consensus.status()) != basis:
-            raise ChangeRefused("the cluster has changed since that was shown: look again")
+            raise ChangeRefused(CHANGED)
         refusal = self.preview(change).refusal
         if refusal:
             raise ChangeRefused(refusal)
@@ -121,8 +175,6 @@ class NodeControl:
         waited_s = 0.0
         while self._node.applied.index < index:
             if waited_s >= COMMIT_PATIENCE_S:
-                raise ChangeRefused(
-                    "the change was proposed and is not committed yet: look at the status"
-                )
+                raise ChangeRefused(NOT_COMMITTED)
             await asyncio.sleep(COMMIT_POLL_S)
             waited_s += COMMIT_POLL_S

@@ -53,10 +53,22 @@ CLUSTER: dict[str, Any] = {
             "home": "b1",
             "epoch": 3,
             "failover": ["b2", "b3"],
-            "in_sync": [],
+            "in_sync": [
+                {"broker": "b2", "incarnation": "a2", "copy": "whole", "lag": 0},
+                {"broker": "b3", "incarnation": "a3", "copy": "disk", "lag": None},
+            ],
+            "copies": 3,
             "queues": 4,
             "messages": 5,
-        }
+        },
+        {
+            "id": 2,
+            "home": None,
+            "epoch": 1,
+            "local": True,
+            "unavailable": "its home b2 is down, and its queues are not replicated: start b2",
+        },
+        {"id": 3, "home": "b1", "epoch": 1, "copies": 1, "moving_to": "b2"},
     ],
     "failover_map": {"b1": [{"broker": "b2"}, {"broker": "b3"}]},
 }
@@ -72,8 +84,12 @@ broker  role            status   seniority  machine  connections  linked  addres
 b1      primary (root)  active           2  m1                12  yes     amqp://h1:5672 http://h1:15672
 s1      secondary       joining          -  m2                 0  no      -
 
-group  home  epoch  failover  in sync  queues  messages
-    1  b1        3  b2 b3     -             4         5
+group  home  epoch  failover  in sync       copies          queues  messages
+    1  b1        3  b2 b3     b2 b3 (disk)  3                    4         5
+    2  -         1  -         -             not replicated       -         -
+    3  b1        1  -         -             1                    -         -
+group 2 is UNAVAILABLE: its home b2 is down, and its queues are not replicated: start b2
+group 3 moves to b2
 
 if it fails  these take over, in order
 b1           b2 b3

@@ -13,8 +13,10 @@ from rhizome.management.clusterview import (
     ChangeRefused,
     ClusterDocument,
     ClusterInfo,
+    CopyInfo,
     FailoverInfo,
     GroupInfo,
+    MemberInfo,
     Preview,
     Quorum,
 )
@@ -38,7 +40,24 @@ def document(
         "b1",
         ClusterInfo("c0ffee", "shop", 7, root, quorum, ("b3 catches up",)),
         (broker("b1", role), broker("b2")),
-        (GroupInfo(4, "b1", 2, ("b2",), (), 5, 6),),
+        (
+            GroupInfo(
+                4,
+                "b1",
+                2,
+                ("b2",),
+                (MemberInfo("b2", "a2", "whole", 3),),
+                5,
+                6,
+                2,
+                1,
+                origin="b1",
+                incarnation="a1",
+                version=3,
+                parent=1,
+                index=90,
+            ),
+        ),
         {"b1": (successor,)},
     )
 
@@ -46,9 +65,13 @@ def document(
 class FakeView:
     def __init__(self, shown: ClusterDocument) -> None:
         self.shown = shown
+        self.copies: dict[int, CopyInfo] = {}
 
     async def cluster_document(self) -> ClusterDocument:
         return self.shown
+
+    def copy_of(self, group: int) -> CopyInfo | None:
+        return self.copies.get(group)
 
 
 class FakeControl:
@@ -112,6 +135,10 @@ def test_document_has_the_shape_that_status_promises(api: Api, control: FakeCont
                 "addresses": [f"amqp://{name}:5672"],
                 "connections": 3,
                 "linked": True,
+                "draining": False,
+                "homes": 0,
+                "stuck": 0,
+                "copies": 0,
             }
             for name in ("b1", "b2")
         ],
@@ -121,9 +148,19 @@ def test_document_has_the_shape_that_status_promises(api: Api, control: FakeCont
                 "home": "b1",
                 "epoch": 2,
                 "failover": ["b2"],
-                "in_sync": [],
+                "in_sync": [{"broker": "b2", "incarnation": "a2", "copy": "whole", "lag": 3}],
                 "queues": 5,
                 "messages": 6,
+                "copies": 2,
+                "min_copies": 1,
+                "local": False,
+                "origin": "b1",
+                "incarnation": "a1",
+                "version": 3,
+                "parent": 1,
+                "moving_to": "",
+                "unavailable": "",
+                "index": 90,
             }
         ],
         "failover_map": {
@@ -149,6 +186,7 @@ def test_change_is_shown_and_then_made_on_the_same_basis(
     assert shown == {
         "change": change.kind,
         "broker": change.broker,
+        "group": None,
         "steps": [f"{change.kind} {change.broker}".strip()],
         "warnings": ["mind the gap"],
         "refusal": "",

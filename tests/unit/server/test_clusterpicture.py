@@ -17,6 +17,7 @@ from rhizome.server.cluster_section import ClusterSection, parse_primary
 from rhizome.server.clusterpicture import Known, broker_infos, cluster_info
 from rhizome.server.clusterpreview import basis_of, preview_of
 from rhizome.server.clustersettings import consensus_settings, link_settings, primaries_hash
+from rhizome.server.grouppicture import Duties
 
 UUID = "c" * 32
 
@@ -72,8 +73,9 @@ def status(**changes: object) -> Status:
 
 
 def known(*more: Hello, homes: dict[str, int] | None = None, **changes: object) -> Known:
+    duties = {name: Duties(number) for name, number in (homes or {}).items()}
     hellos = {each.name: each for each in (hello("b1"), hello("b2"), hello("b3"), *more)}
-    return Known(status(**changes), hellos, {"b1": 7}, homes or {})
+    return Known(status(**changes), hellos, {"b1": 7}, duties)
 
 
 def without(seen: Known, *names: str) -> Known:
@@ -137,6 +139,14 @@ def test_brokers_are_in_order_of_seniority_with_their_status() -> None:
     ]
     assert rows[1].connections == 7
     assert rows[1].addresses == ("b1:5672",)
+
+
+def test_broker_that_is_to_stop_says_what_it_still_has() -> None:
+    seen = replace(known(), draining=("b2", "b3"), duties={"b2": Duties(2, 1, 3)})
+    rows = {each.name: each for each in broker_infos(seen)}
+    assert [rows[name].status for name in ("b1", "b2", "b3")] == ["ready", "draining", "draining"]
+    b2 = rows["b2"]
+    assert (b2.draining, b2.homes, b2.stuck, b2.copies) == (True, 2, 1, 3)
 
 
 def test_broker_without_a_link_is_stopped_and_one_without_registration_joins() -> None:
@@ -241,7 +251,7 @@ def test_removing_shows_who_remains_and_what_that_means() -> None:
     )
     assert preview.warnings == (
         "b3 is there and linked; stop it when this is done",
-        "b3 is the home of 2 groups, whose queues are not available without it",
+        "b3 is the home of 2 groups; `rhizome broker drain b3` moves them first",
         "of two primaries only the root may go on alone; a witness makes three",
     )
 

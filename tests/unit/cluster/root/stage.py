@@ -53,6 +53,8 @@ class Stage:
             me, f"{me}.1", self.state, self.port, settings or RootSettings(), self.now_ms
         )
         self.applied: list[ClusterCommand] = []
+        self.answers = True
+        """Whether brokers that are asked answer at once, all with equal copies."""
 
     # --- what happens
 
@@ -89,8 +91,12 @@ class Stage:
         self.settle()
 
     def settle(self) -> None:
-        """Commit and apply whatever is in the log."""
-        while self.port.log:
+        """Commit and apply whatever is in the log, and answer what was asked."""
+        while self.port.log or (self.answers and self.port.asked):
+            if self.answers:
+                self.answer_all({name: Standing(1, 100) for name in self.state.registry.brokers})
+            if not self.port.log:
+                continue
             command = self.port.log.pop(0)
             self.machine.feed(command)
             self.applied.append(command)
@@ -113,7 +119,10 @@ class Stage:
         for name, groups in asked:
             for group in groups:
                 if name in standings:
-                    self.answer(name, group, standings[name].epoch, standings[name].index)
+                    standing = standings[name]
+                    self.root.standing(name, group, standing.epoch, standing.index)
+        if not self.answers:
+            self.settle()
 
     # --- what is so
 

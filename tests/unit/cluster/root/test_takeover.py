@@ -154,6 +154,39 @@ def test_home_that_was_removed_is_replaced() -> None:
     assert stage.home(2)[0] == "b3"
 
 
+def unsure(**answers: int) -> Stage:
+    """b2 is lost; its whole members b3 and b4, in that order, answer with these indexes."""
+    stage = Stage("b1", "b2", "b3", "b4")
+    stage.do(PutSettings("spread", 3, "ring", 1 << 20))
+    stage.elect("b2", "b3", "b4")
+    stage.sync(2, "b3", "b4")
+    stage.answers = False
+    stage.over("b2")
+    stage.answer_all({name: Standing(1, index) for name, index in answers.items()})
+    return stage
+
+
+def test_whole_member_says_first_that_its_copy_is_usable() -> None:
+    """L2: while it is being installed it may have holes."""
+    assert unsure(b3=10, b4=10).home(2)[0] == "b3"
+    assert unsure(b3=NO_COPY, b4=10).home(2)[0] == "b4"
+    assert unsure(b4=10).home(2)[0] == "b2"
+
+
+def test_whole_member_that_does_not_answer_is_passed_over() -> None:
+    stage = unsure(b4=10)
+    stage.wait(ANSWER_PATIENCE_MS)
+    assert stage.home(2)[0] == "b4"
+
+
+def test_whole_member_is_asked_again_until_its_copy_is_usable() -> None:
+    stage = unsure(b3=NO_COPY, b4=NO_COPY)
+    stage.wait(ANSWER_PATIENCE_MS)
+    assert stage.port.asked == [("b3", [2]), ("b4", [2])]
+    stage.answer_all({"b3": Standing(1, 3)})
+    assert stage.home(2)[0] == "b3"
+
+
 # --- conditions
 
 
@@ -161,6 +194,7 @@ def test_takeover_is_conditional_on_epoch_and_set() -> None:
     """G5: b3 leaves the set while the takeover is on its way into the log."""
     stage = three()
     stage.root.lease_over("b2", "b2.1")
+    stage.answer_all({"b3": Standing(1, 1)})
     assert stage.port.log[-1] == AppointHome(2, "b3", "b3.1", 1, 2)
     stage.machine.done(SetInSync(2, (), 1, 2))
     stage.settle()
@@ -170,6 +204,7 @@ def test_takeover_is_conditional_on_epoch_and_set() -> None:
 def test_one_takeover_of_a_group_is_under_way_at_a_time() -> None:
     stage = three()
     stage.root.lease_over("b2", "b2.1")
+    stage.answer_all({"b3": Standing(1, 1)})
     stage.root.tick(stage.now_ms)
     stage.root.lease_live("b1", "b1.1")
     assert sum(isinstance(each, AppointHome) for each in stage.port.log) == 1
@@ -211,6 +246,7 @@ def test_root_that_resigned_forgets_what_it_knew_of_leases() -> None:
 def disk(*, answers: dict[str, Standing], live: tuple[str, ...]) -> Stage:
     """A total power cut: everybody restarts. The home of group 2 was b2, b3 and b4 its standbys."""
     stage = Stage("b1", "b2", "b3", "b4", me="b1")
+    stage.answers = False
     stage.do(PutSettings("spread", 3, "ring", 1 << 20))
     stage.sync(2, "b3", "b4")
     stage.elect()
@@ -246,6 +282,7 @@ def test_copy_on_disk_waits_for_a_whole_one() -> None:
     stage.wait(PATIENCE_MS - 100)
     assert stage.port.asked == []
     stage.live("b4", "b4.1")
+    stage.answer_all({"b4": Standing(1, 1)})
     assert stage.home(2) == ("b4", "b4.1", 2)
 
 

@@ -116,7 +116,7 @@ class ForAnybody(Groups):
 class Reckless(Takeover):
     """Appoints whoever is there."""
 
-    def _choose_whole(self, group: Group) -> BrokerRecord | None:
+    def _choose_whole(self, group: Group, case: Bereft) -> BrokerRecord | None:
         here = [each for each in self.state.registry.view() if self.presence.is_here(each)]
         return here[-1] if here else None
 

@@ -1,0 +1,117 @@
+"""/api/rhizome/groups: the groups, who has what of them, and where people want their homes.
+
+Changes are shown before they are made, as those of ``cluster.py`` are; any broker takes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from rhizome.management.answers import answer, listed
+from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
+from rhizome.management.call import Call
+from rhizome.management.cluster import ordered, view_of
+from rhizome.management.clusterview import (
+    DRAIN,
+    FORCE_HOME,
+    MOVE_HOME,
+    UNDRAIN,
+    Change,
+    CopyInfo,
+    GroupInfo,
+)
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.errors import BadRequest, ObjectNotFound
+from rhizome.management.everywhere import documents
+from rhizome.management.others import Question
+
+GROUPS: Final = "/api/rhizome/groups"
+GRACE_MS_DEFAULT: Final = 60_000
+GRACE_MS_MAX: Final = 24 * 3_600_000
+
+
+async def list_groups(call: Call) -> Response:
+    document = await view_of(call.context).cluster_document()
+    return await listed(call, document.groups, asdict)
+
+
+async def show_group(call: Call) -> Response:
+    """One group, and what each broker that answers has of it."""
+    group = await _group(call)
+    copies, silent = await _copies(call, group.id)
+    return answer({**asdict(group), "held": [asdict(each) for each in copies], "silent": silent})
+
+
+async def show_own_copy(call: Call) -> Response:
+    copy = view_of(call.context).copy_of(_number(call))
+    return answer(None if copy is None else asdict(copy))
+
+
+async def move_home(call: Call) -> Response:
+    group = await _group(call)
+    document = await call.document()
+    return await ordered(call, document, Change(MOVE_HOME, document.text("broker"), group.id))
+
+
+async def force_home(call: Call) -> Response:
+    group = await _group(call)
+    document = await call.document()
+    copies, _ = await _copies(call, group.id)
+    change = Change(FORCE_HOME, document.text("broker"), group.id, copies=tuple(copies))
+    return await ordered(call, document, change)
+
+
+async def drain(call: Call) -> Response:
+    document = await call.document()
+    grace_ms = document.number("grace_ms", GRACE_MS_DEFAULT)
+    if not 0 <= grace_ms <= GRACE_MS_MAX:
+        raise BadRequest(f"grace_ms is {grace_ms}; it must be from 0 to {GRACE_MS_MAX}")
+    return await ordered(call, document, Change(DRAIN, call.name("broker"), grace_ms=grace_ms))
+
+
+async def undrain(call: Call) -> Response:
+    return await ordered(call, await call.document(), Change(UNDRAIN, call.name("broker")))
+
+
+def _number(call: Call) -> int:
+    name = call.name("group")
+    if not (name.isascii() and name.isdecimal() and len(name) < 10):
+        raise ObjectNotFound
+    return int(name)
+
+
+async def _group(call: Call) -> GroupInfo:
+    number = _number(call)
+    document = await view_of(call.context).cluster_document()
+    found = [each for each in document.groups if each.id == number]
+    if not found:
+        raise ObjectNotFound
+    return found[0]
+
+
+async def _copies(call: Call, group: int) -> tuple[list[CopyInfo], list[str]]:
+    """What brokers have of a group, this one first, and who has not answered."""
+    own = view_of(call.context).copy_of(group)
+    question = Question("GET", f"{GROUPS}/{group}/own", call.caller.user)
+    found, gathered = await documents(call, question)
+    rows: list[Any] = [None if own is None else asdict(own), *found.values()]
+    return [_copy(row) for row in rows if row is not None], gathered.silent
+
+
+def _copy(row: dict[str, Any]) -> CopyInfo:
+    known = {each.name for each in fields(CopyInfo)}
+    return CopyInfo(**{key: value for key, value in row.items() if key in known})
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", GROUPS, MANAGEMENT, list_groups),
+    Endpoint("GET", GROUPS + "/{group}", MANAGEMENT, show_group),
+    Endpoint("GET", GROUPS + "/{group}/own", MANAGEMENT, show_own_copy),
+    Endpoint("POST", GROUPS + "/{group}/move", ADMINISTRATOR, move_home),
+    Endpoint("POST", GROUPS + "/{group}/force-home", ADMINISTRATOR, force_home),
+    Endpoint("POST", "/api/rhizome/brokers/{broker}/drain", ADMINISTRATOR, drain),
+    Endpoint("POST", "/api/rhizome/brokers/{broker}/undrain", ADMINISTRATOR, undrain),
+)

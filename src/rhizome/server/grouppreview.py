@@ -1,0 +1,249 @@
+"""What a change of homes would do, in words, before it is done (G8, G11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rhizome.cluster.commands import (
+    WHOLE,
+    ClusterCommand,
+    ForceHome,
+    PlanMove,
+    SetDraining,
+)
+from rhizome.cluster.placement import Group, unavailable
+from rhizome.cluster.registry import BrokerRecord
+from rhizome.cluster.state import ClusterState
+from rhizome.errors import PreconditionFailed
+from rhizome.management.clusterview import (
+    DRAIN,
+    FORCE_HOME,
+    MOVE_HOME,
+    UNDRAIN,
+    Change,
+    CopyInfo,
+    Preview,
+)
+
+KINDS = (DRAIN, UNDRAIN, MOVE_HOME, FORCE_HOME)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """A preview, and the command that does what it says; None if it is refused."""
+
+    preview: Preview
+    command: ClusterCommand | None = None
+
+
+def orders_for(change: Change, state: ClusterState, root: str, connections: int) -> Orders:
+    """``connections``: of the broker that the change is about, as far as it is known."""
+    if not root:
+        return _refused("there is no root now, and nothing can be changed")
+    broker = state.registry.brokers.get(change.broker)
+    if broker is None:
+        known = ", ".join(each.name for each in state.registry.view())
+        return _refused(f"no broker '{change.broker}' is registered; there are {known}")
+    if change.kind == DRAIN:
+        return _drain(state, broker, change.grace_ms, root, connections)
+    if change.kind == UNDRAIN:
+        return _undrain(broker)
+    group = state.groups.groups.get(change.group)
+    if group is None:
+        return _refused(f"there is no group {change.group}")
+    if change.kind == MOVE_HOME:
+        return _move(state, group, broker)
+    assert change.kind == FORCE_HOME, change.kind
+    return _force(state, group, broker, change.copies)
+
+
+def _refused(reason: str) -> Orders:
+    return Orders(Preview((), refusal=reason))
+
+
+# ---- drain --------------------------------------------------------------------------------------
+
+
+def _drain(
+    state: ClusterState, broker: BrokerRecord, grace_ms: int, root: str, connections: int
+) -> Orders:
+    if not broker.draining:
+        try:
+            state.registry.check_drainable(broker.name)
+        except PreconditionFailed as error:
+            return _refused(error.text)
+    steps: list[str] = []
+    warnings: list[str] = []
+    groups = list(state.groups.groups.values())
+    for group in groups:
+        if group.home == broker.name and not group.local:
+            steps.append(_move_step(state, group, _successor(state, group)))
+    members = [each for each in groups if each.member(broker.name) is not None]
+    if members:
+        numbers = ", ".join(str(each.id) for each in members)
+        steps.append(f"others keep the copies that it has of group {numbers}; then it is let go")
+    if broker.name == root:
+        steps.append("another primary becomes root")
+    seconds = grace_ms // 1000
+    steps.append(
+        f"its {_count(connections, 'connection')} are asked to go elsewhere over {seconds} s, and"
+        " new ones are not taken"
+    )
+    for group in groups:
+        if group.home == broker.name and group.local:
+            queues = state.groups.wishes.count(group.id)
+            warnings.append(
+                f"{_count(queues, 'queue')} of group {group.id} are not replicated (x-replicate"
+                f" none): unavailable while {broker.name} is stopped"
+            )
+    basis = f"drain {broker.name} {broker.incarnation} root {root}"
+    preview = Preview(tuple(steps), tuple(warnings), basis=basis)
+    return Orders(preview, SetDraining(broker.name, True, grace_ms))
+
+
+def _successor(state: ClusterState, group: Group) -> BrokerRecord | None:
+    """Whom the root will probably choose; leases are known to the root only."""
+    able = [
+        each
+        for each in state.registry.view()
+        if each.name != group.home and each.holds_queues() and not each.draining and not each.away
+    ]
+    listed = list(group.failover)
+    return min(
+        able,
+        key=lambda each: (
+            not group.is_whole(each.name, each.incarnation),
+            listed.index(each.name) if each.name in listed else len(listed),
+            each.seniority,
+        ),
+        default=None,
+    )
+
+
+def _move_step(state: ClusterState, group: Group, target: BrokerRecord | None) -> str:
+    what = f"group {group.id} with {_count(state.groups.wishes.count(group.id), 'queue')}"
+    if target is None:
+        return f"{what} stays: nobody else can take it now"
+    if group.is_whole(target.name, target.incarnation):
+        return f"{what} moves to {target.name}, which has a whole copy"
+    return f"{what} is copied to {target.name}, then moves there"
+
+
+def _undrain(broker: BrokerRecord) -> Orders:
+    if not broker.draining:
+        return _refused(f"{broker.name} is not being drained")
+    steps = (
+        f"{broker.name} takes connections, new queues and copies again",
+        "groups that came from it go back as cluster.rebalance says",
+    )
+    preview = Preview(steps, basis=f"undrain {broker.name} {broker.incarnation}")
+    return Orders(preview, SetDraining(broker.name, False))
+
+
+# ---- move ---------------------------------------------------------------------------------------
+
+
+def _move(state: ClusterState, group: Group, broker: BrokerRecord) -> Orders:
+    refusal = ""
+    if group.local:
+        refusal = f"the queues of group {group.id} are not replicated: they stay on {group.home}"
+    elif unavailable(group, state.registry):
+        refusal = f"group {group.id} is unavailable: {unavailable(group, state.registry)}"
+    elif not broker.holds_queues():
+        refusal = f"{broker.name} is a {broker.role}, which holds no queues"
+    elif broker.name == group.home:
+        refusal = f"{broker.name} is the home of group {group.id} already"
+    elif broker.draining or broker.away:
+        why = "is being drained" if broker.draining else "is away"
+        refusal = f"{broker.name} {why}"
+    if refusal:
+        return _refused(refusal)
+    steps = (_move_step(state, group, broker), "publishers and consumers pause for a moment")
+    basis = f"move group {group.id} epoch {group.epoch} to {broker.name} {broker.incarnation}"
+    return Orders(Preview(steps, basis=basis), PlanMove(group.id, broker.name, group.epoch))
+
+
+# ---- force --------------------------------------------------------------------------------------
+
+
+def _force(
+    state: ClusterState, group: Group, broker: BrokerRecord, copies: tuple[CopyInfo, ...]
+) -> Orders:
+    """The copy that is chosen, and what others have that it lacks."""
+    refusal = ""
+    if not unavailable(group, state.registry):
+        refusal = (
+            f"group {group.id} has its home, {group.home}; `rhizome group move` moves it without"
+            " losing anything"
+        )
+    elif not broker.holds_queues():
+        refusal = f"{broker.name} is a {broker.role}, which holds no queues"
+    elif broker.away or not broker.incarnation:
+        refusal = f"{broker.name} is down; start it first"
+    if refusal:
+        return _refused(refusal)
+    chosen = next((each for each in copies if each.broker == broker.name), None)
+    if chosen is not None and not chosen.usable:
+        return _refused(f"the copy at {broker.name} is being installed or damaged")
+    parent = 0 if chosen is None else min(chosen.epoch, group.epoch)
+    steps = (
+        f"{broker.name} becomes the home of group {group.id}"
+        f" ({_count(state.groups.wishes.count(group.id), 'queue')}) in epoch {group.epoch + 1}",
+        "it begins without any message: it has no copy"
+        if chosen is None
+        else f"it begins with its copy, which ends at record {chosen.index} of epoch"
+        f" {chosen.epoch}",
+        "copies elsewhere that come back set aside what it lacks, and raise an alarm",
+    )
+    warnings = tuple(_losses(state, group, broker, chosen, copies))
+    ends = "nothing" if chosen is None else f"{chosen.epoch}/{chosen.index}"
+    basis = (
+        f"force group {group.id} epoch {group.epoch} version {group.version} to {broker.name}"
+        f" {broker.incarnation} at {ends}"
+    )
+    command = ForceHome(
+        group.id, broker.name, broker.incarnation, group.epoch, group.version, parent
+    )
+    return Orders(Preview(steps, warnings, basis=basis), command)
+
+
+def _losses(
+    state: ClusterState,
+    group: Group,
+    broker: BrokerRecord,
+    chosen: CopyInfo | None,
+    copies: tuple[CopyInfo, ...],
+) -> list[str]:
+    """What may be lost, in sentences; the worst first."""
+    lost: list[str] = []
+    if chosen is None:
+        lost.append(f"ALL messages of group {group.id} are given up")
+    here = (0, 0) if chosen is None else (chosen.epoch, chosen.index)
+    for copy in sorted(copies, key=lambda each: (-each.epoch, -each.index)):
+        if copy.broker != broker.name and (copy.epoch, copy.index) > here:
+            more = copy.index - here[1]
+            ahead = f"{more} records more" if copy.epoch == here[0] else "a later epoch"
+            lost.append(
+                f"{copy.broker} has {ahead}, up to record {copy.index} of epoch {copy.epoch}:"
+                f" choose it instead if you can"
+            )
+    answered = [each.broker for each in copies]
+    member = group.member(broker.name)
+    if member is None and group.home != broker.name:
+        lost.append(
+            f"{broker.name} was not in sync: messages that publishers were told are safe may be"
+            " lost, and messages that were acked may come again"
+        )
+    elif member is not None and member.copy != WHOLE:
+        lost.append(f"{broker.name} has what was on disk only: transient messages may be lost")
+    holders = [group.home, *(each.broker for each in group.in_sync)]
+    away = [name for name in holders if name and name not in answered and name != broker.name]
+    for name in dict.fromkeys(away):
+        lost.append(f"{name} does not answer: what only it has is lost; start it if you can")
+    if not group.home:
+        lost.append("its last home was removed from the cluster, with what only that had")
+    return lost
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

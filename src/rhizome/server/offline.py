@@ -1,0 +1,158 @@
+"""Stores of brokers that don't run: what each has of the cluster state and of the groups (H10).
+
+Nothing is written or locked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rhizome.broker.commands import Command
+from rhizome.broker.outcome import Outcome
+from rhizome.broker.state import State
+from rhizome.cluster.commands import RegisterBroker, RetireBroker
+from rhizome.cluster.consensus.codec import decode
+from rhizome.cluster.consensus.entries import (
+    APPLICATION,
+    REGISTRATION,
+    RETIREMENT,
+    Registration,
+    Retirement,
+)
+from rhizome.cluster.consensus.registry import decode_snapshot
+from rhizome.cluster.placement import Group
+from rhizome.cluster.state import ClusterState
+from rhizome.cluster.storage import Entry, Image
+from rhizome.errors import RhizomeError
+from rhizome.journal.errors import CorruptStore
+from rhizome.journal.inspect import open_offline
+from rhizome.journal.recovery import Recovered, recover
+from rhizome.server.clustered import STORE_DIRECTORY
+from rhizome.server.clusterstore import read_image
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCopy:
+    """What a store has of a group: up to where, and how many messages are live in it. ``whole`` is
+    False for one that was being installed: it must not be chosen."""
+
+    group: int
+    epoch: int
+    index: int
+    messages: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineStore:
+    """A broker's store. ``term`` and ``last`` are those of the last entry of its state log,
+    ``committed`` is how much of it the broker knew to be committed; ``groups`` are as of there."""
+
+    directory: Path
+    broker: str = ""
+    cluster_uuid: str = ""
+    term: int = 0
+    last: int = 0
+    committed: int = 0
+    groups: dict[int, Group] = field(default_factory=dict)
+    queues: dict[int, int] = field(default_factory=dict)
+    copies: dict[int, StoredCopy] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
+
+    def state_rank(self) -> tuple[int, int, int]:
+        """By which stores are compared: who has the most complete state log (R3)."""
+        return (self.term, self.last, self.committed)
+
+
+class _Host:
+    """The broker's part of the state, with nothing live behind it."""
+
+    def __init__(self) -> None:
+        self.state = State()
+
+    def apply(self, command: Command) -> Outcome:
+        return self.state.apply(command)
+
+
+def read_store(directory: Path) -> OfflineStore:
+    """What the store in ``directory`` has; raises RhizomeError if there is none."""
+    faults: list[str] = []
+    recovered = _recovered(directory, faults)
+    image = read_image(directory / STORE_DIRECTORY)
+    if image.damage:
+        faults.append(image.damage)
+        return OfflineStore(directory, copies=_copies(recovered), faults=tuple(faults))
+    state = _state(image, faults)
+    names = [each.name for each in state.registry.brokers.values() if each.uuid == image.uuid]
+    entries = image.entries
+    start = image.log_start
+    return OfflineStore(
+        directory,
+        names[0] if names else "",
+        image.cluster_uuid,
+        entries[-1].term if entries else start.term,
+        entries[-1].index if entries else start.index,
+        image.commit,
+        dict(state.groups.groups),
+        state.groups.queues,
+        _copies(recovered),
+        tuple(faults),
+    )
+
+
+def _recovered(directory: Path, faults: list[str]) -> Recovered:
+    files, identity = open_offline(directory)
+    try:
+        return recover(files, identity.uuid, repair=False)
+    except CorruptStore as error:
+        faults.append(f"its journal is damaged: {error}")
+        return recover(files, identity.uuid, accept_corruption=True, repair=False)
+
+
+def _copies(recovered: Recovered) -> dict[int, StoredCopy]:
+    messages: dict[int, int] = {}
+    for queue in recovered.queues.values():
+        messages[queue.group] = messages.get(queue.group, 0) + queue.count
+    return {
+        number: StoredCopy(
+            number,
+            int(group.epoch),
+            int(group.index),
+            messages.get(number, 0),
+            not group.installing,
+        )
+        for number, group in sorted(recovered.groups.items())
+        if number
+    }
+
+
+def _state(image: Image, faults: list[str]) -> ClusterState:
+    """The cluster state as far as the store knows it to be committed."""
+    state = ClusterState(_Host())
+    try:
+        if image.snapshot is not None:
+            body = decode_snapshot(image.snapshot.data)
+            state.restore(image.snapshot.index, body.application)
+        for entry in image.entries:
+            if state.index < entry.index <= image.commit:
+                _apply(state, entry)
+    except RhizomeError as error:
+        faults.append(f"its cluster state can't be read to the end: {error}")
+    return state
+
+
+def _apply(state: ClusterState, entry: Entry) -> None:
+    if entry.kind == APPLICATION:
+        state.apply(entry.index, entry.payload)
+    elif entry.kind == REGISTRATION:
+        said = decode(Registration, entry.payload)
+        state.apply_command(
+            entry.index,
+            RegisterBroker(
+                said.name, said.uuid, said.incarnation, said.role, said.addresses, said.machine
+            ),
+        )
+    elif entry.kind == RETIREMENT:
+        gone = decode(Retirement, entry.payload)
+        state.apply_command(entry.index, RetireBroker(gone.name, gone.incarnation))
