@@ -160,7 +160,7 @@ function chips(broker, data) {
   const copies = data.groups.filter((group) => group.home !== broker.name && isStandby(group, broker.name));
   const all = [
     ...homes.map((group) => ({ group, kind: "home" })),
-    ...copies.map((group) => ({ group, kind: group.in_sync.includes(broker.name) ? "copy" : "lagging" })),
+    ...copies.map((group) => ({ group, kind: isInSync(group, broker.name) ? "copy" : "lagging" })),
   ];
   const shown = all.slice(0, CHIPS_MAX - (all.length > CHIPS_MAX ? 1 : 0));
   const words = { home: "home of", copy: "in-sync copy of", lagging: "standby, not in sync, of" };
@@ -175,7 +175,11 @@ function chips(broker, data) {
 }
 
 export function isStandby(group, name) {
-  return group.in_sync.includes(name) || group.failover.includes(name);
+  return isInSync(group, name) || group.failover.includes(name);
+}
+
+function isInSync(group, name) {
+  return group.in_sync.some((member) => member.broker === name);
 }
 
 function short(name, most) {
