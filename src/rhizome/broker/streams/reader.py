@@ -2,7 +2,8 @@
 
 Segments are read in runs of ``RUN_BYTES``; a chunk is checked once, and its entries go out as they
 are stored. An ack is credit for another delivery and nothing else, unless the consumer has a name:
-then it also moves what is remembered for that name.
+then it also moves what is remembered for that name. With ``x-stream-chunks`` chunks go out whole,
+each as one delivery (chunks.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,12 @@ from mypy_extensions import i64
 from rhizome.amqp.values import Timestamp
 from rhizome.broker.arguments import parse_age_ms
 from rhizome.broker.message import Message, Route
+from rhizome.broker.streams.chunks import (
+    CHUNKS_ARGUMENT,
+    FRAME_BYTES_MAX,
+    chunk_content,
+    chunk_tail,
+)
 from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.records import u16_at
 from rhizome.journal.streamformat import (
@@ -117,7 +124,8 @@ class StreamReader:
     """Invariant: ``next`` is the offset that is delivered next. Its chunk, or one before it, begins
     at ``position`` of ``segment``, unless it is the current one: then its entry begins at ``_at``
     of ``_data``, and the chunk lies from ``_chunk_at`` to ``_chunk_end``. ``_data`` begins at
-    ``_base`` of the segment; all of it was safe when it was read.
+    ``_base`` of the segment; all of it was safe when it was read. ``chunked``: it delivers chunks,
+    and first of all the bounds of the stream, which is what it is ``announcing``.
     """
 
     stream: Stream
@@ -127,6 +135,8 @@ class StreamReader:
     next: i64
     segment: i64
     position: i64
+    chunked: bool
+    announcing: bool
     _data: bytes
     _base: i64
     _at: i64
@@ -143,6 +153,8 @@ class StreamReader:
         self.next = start
         self.segment = 0
         self.position = 0
+        self.chunked = consumer.arguments.get(CHUNKS_ARGUMENT) is True
+        self.announcing = self.chunked
         self._data = b""
         self._base = 0
         self._at = 0
@@ -158,14 +170,21 @@ class StreamReader:
         """Deliver until the consumer has no credit or there is nothing more that may be shown."""
         consumer = self.consumer
         start = self.next
+        deliveries: i64 = 0
         try:
             while consumer.can_take():
-                if self._at == self._chunk_end and not self._next_chunk():
+                if self.announcing:
+                    self._announce(consumer)
+                elif self._at == self._chunk_end and not self._next_chunk():
                     break
-                self._deliver(consumer)
+                elif self.chunked:
+                    self._deliver_chunk(consumer)
+                else:
+                    self._deliver(consumer)
+                deliveries += 1
         finally:
             queue = self.stream.queue
-            queue.unacked += self.next - start
+            queue.unacked += deliveries
             queue.delivered += self.next - start
             if self.stream.broker.streams.held_bytes > HELD_BYTES_MAX:
                 self._let_go()
@@ -188,6 +207,30 @@ class StreamReader:
         self.next = offset + 1
         consumer.deliver(message, False)
         # Held until it is settled, for its place and not for what it says.
+        message.content = b""
+
+    def _announce(self, consumer: Consumer) -> None:
+        """Tell where the stream begins and ends, and where this consumer starts."""
+        self.announcing = False
+        self._deliver_bytes(consumer, b"", self.next, 0)
+
+    def _deliver_chunk(self, consumer: Consumer) -> None:
+        """Deliver the current chunk, whole: whoever gets it passes over what is before ``next``."""
+        head = ChunkHead(self._data, self._chunk_at)
+        chunk = self._data[self._chunk_at : self._chunk_end]
+        self._at = self._chunk_end
+        self.next = head.first + head.count
+        self._deliver_bytes(consumer, chunk, head.first, head.count)
+
+    def _deliver_bytes(self, consumer: Consumer, chunk: bytes, offset: i64, count: i64) -> None:
+        log = self.stream.log
+        content = chunk_content(chunk, offset, count, log.first, log.committed)
+        tail = chunk_tail(self.stream.queue.name)
+        if self._route.tail != tail:
+            self._route = self.stream.broker.pager.route(tail)
+        message = Message(self._route, content, CONTENT_CHANNEL, FRAME_BYTES_MAX)
+        message.index = offset + count
+        consumer.deliver(message, False)
         message.content = b""
 
     # ---- reading --------------------------------------------------------------------------------

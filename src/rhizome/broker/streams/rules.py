@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rhizome.broker.arguments import QueueArguments
+from rhizome.broker.streams.chunks import CHUNKS_ARGUMENT
 from rhizome.broker.streams.reader import NAME_ARGUMENT
 from rhizome.broker.words import queue_resource
 from rhizome.errors import NotImplementedFault, PreconditionFailed
@@ -36,6 +37,14 @@ def check_consumer(
         raise PreconditionFailed(
             f"invalid arg '{NAME_ARGUMENT}' for {resource}: "
             f'"expected a name of 1 to {NAME_CHARS_MAX} characters"',
+            60,
+            20,
+        )
+    chunked = arguments.get(CHUNKS_ARGUMENT, False)
+    if not isinstance(chunked, bool) or (chunked and NAME_ARGUMENT in arguments):
+        raise PreconditionFailed(
+            f"invalid arg '{CHUNKS_ARGUMENT}' for {resource}: "
+            f"\"expected true or false, and no '{NAME_ARGUMENT}' beside it\"",
             60,
             20,
         )
