@@ -7,12 +7,13 @@ chunk, which is whole or not there at all:
              | u32 epoch | u32 count | u64 first offset | u64 number | u64 time ms
              | u64 committed | u32 largest frame | u32 0 | payload
     MESSAGES count * (u32 size of the rest | u16 tail length | u8 flags | u8 0
-             | FLAG_ORIGIN: u64 origin, u64 number | route tail | content)
+             | FLAG_ORIGIN: u64 origin, u64 number | FLAG_IDENTITY: u16 length, identity (seen.py)
+             | route tail | content)
     TRACKING notes
     SNAPSHOT notes: all that count when the segment begins; its first chunk
     INDEX    n * (u64 offset | u64 time ms | u32 position) | u64 last time ms | u32 position of this
              chunk | 4s "RIDX"; the last chunk of a complete segment
-    note     u8 kind | u8 0 | u16 name length | u64 value | name
+    note     u8 kind | u8 0 | u16 name length | u64 value | name | SEEN: value bytes
 
 The messages of a chunk have the offsets from `first` on; other chunks have none, and a count of 0.
 `number` counts the chunks of a stream, `time` never falls from one to the next, and all below the
@@ -22,7 +23,7 @@ FLAG_TABLE says that it had no headers before, and its frames have the channel C
 
 Notes: OFFSET, what a consumer of this name has done with (value -1 forgets it); ORIGIN, the last
 number taken from the edge of this name (hexadecimal, A1); START, the first offset of the epoch of
-this name (decimal).
+this name (decimal); SEEN, what the stream knows of its publishers (seen.py, L5), without a name.
 
 All numbers are big-endian. The crc is CRC-32C over everything after it. A segment file begins with
 
@@ -62,10 +63,12 @@ INDEX_TRAILER_BYTES: Final = 16
 
 FLAG_ORIGIN: Final = 1
 FLAG_TABLE: Final = 2
+FLAG_IDENTITY: Final = 4
 
 NOTE_OFFSET: Final = 1
 NOTE_ORIGIN: Final = 2
 NOTE_START: Final = 3
+NOTE_SEEN: Final = 4
 
 CONTENT_CHANNEL: Final = 1
 
@@ -85,8 +88,7 @@ class ChunkHead:
     size: i64
 
     def __init__(self, data: bytes, at: i64) -> None:
-        """``data`` must hold a whole header at ``at``."""
-        if u32_at(data, at) != CHUNK_MAGIC_NUMBER:
+        if len(data) - at < CHUNK_HEADER_BYTES or u32_at(data, at) != CHUNK_MAGIC_NUMBER:
             raise CorruptRecord("no chunk", at)
         self.size = u32_at(data, at + 4) + CHUNK_HEADER_BYTES
         self.kind = data[at + 12]
@@ -181,9 +183,15 @@ def entry_end(data: bytes, at: i64) -> i64:
 
 def entry_tail_at(data: bytes, at: i64) -> i64:
     """Where the route tail of the entry at ``at`` begins; its length is at ``at + 4``."""
-    if i64(data[at + 6]) & FLAG_ORIGIN != 0:
-        return at + ENTRY_HEADER_BYTES + ORIGIN_BYTES
-    return at + ENTRY_HEADER_BYTES
+    flags: i64 = data[at + 6]
+    at += ENTRY_HEADER_BYTES
+    if flags & (FLAG_ORIGIN | FLAG_IDENTITY) == 0:
+        return at
+    if flags & FLAG_ORIGIN != 0:
+        at += ORIGIN_BYTES
+    if flags & FLAG_IDENTITY != 0:
+        at += 2 + u16_at(data, at)
+    return at
 
 
 @final
@@ -242,12 +250,20 @@ def put_note(writer: BytesWriter, kind: i64, name: bytes, value: i64) -> None:
     writer.write(name)
 
 
+def put_seen(writer: BytesWriter, packed: bytes) -> None:
+    put_note(writer, NOTE_SEEN, b"", len(packed))
+    writer.write(packed)
+
+
 def notes_of(data: bytes, at: i64, end: i64) -> list[tuple[int, bytes, int]]:
-    """The notes (kind, name, value) between ``at`` and ``end``."""
+    """The notes (kind, name, value) between ``at`` and ``end``; of SEEN, what it says as name."""
     found: list[tuple[int, bytes, int]] = []
     while at < end:
+        kind: i64 = data[at]
         length = u16_at(data, at + 2)
-        name = data[at + 12 : at + 12 + length]
-        found.append((int(data[at]), name, int(read_i64_be(data, at + 4))))
+        value = read_i64_be(data, at + 4)
+        if kind == NOTE_SEEN:
+            length = value
+        found.append((int(kind), data[at + 12 : at + 12 + length], int(value)))
         at += 12 + length
     return found

@@ -4,12 +4,12 @@ Messages are appended to a chunk in memory and have their offset at once. Once p
 hands what was appended to whoever writes it (streamstore.py), which answers later how far it is
 safe; only that much is shown to readers.
 
-Segments. A chunk never crosses segments. Every segment begins with a SNAPSHOT of what the log has
-noted, so that the oldest ones can be dropped whole without losing a note, and every complete one
-ends with an INDEX. A segment is synced before a byte of the next one is written, so only the last
-can be torn (streamrecovery.py).
+Segments. A segment is complete with the chunk that reaches its size; then the next one is begun at
+once, with a SNAPSHOT of what the chunks so far amount to, so that the oldest ones can be dropped
+whole without losing a note. A complete one ends with an INDEX. A segment is synced before a byte of
+the next one is written, so only the last can be torn (streamrecovery.py).
 
-Retention drops whole segments, the oldest first, and never the one that is being written.
+Retention drops whole segments, the oldest first, and never the last one that has messages.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from mypy_extensions import i64, mypyc_attr
 
 from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.journal import Chunk
-from rhizome.journal.records import put_u32
+from rhizome.journal.records import put_u16, put_u32
+from rhizome.journal.seen import Identity, Seen
 from rhizome.journal.streamformat import (
     CHUNK_HEADER_BYTES,
+    FLAG_IDENTITY,
     FLAG_ORIGIN,
     INDEX_TRAILER_BYTES,
     KIND_INDEX,
@@ -39,6 +41,7 @@ from rhizome.journal.streamformat import (
     check_chunk,
     chunk_bytes,
     put_note,
+    put_seen,
     segment_header,
 )
 from rhizome.journal.streamindex import (
@@ -152,6 +155,7 @@ class StreamLog:
     active: StreamSegment
     offsets: dict[bytes, int]
     origins: dict[int, int]
+    seen: Seen
     starts: list[tuple[int, int]]
     size: i64
     _index: SparseIndex
@@ -161,8 +165,6 @@ class StreamLog:
     _body_ms: i64
     _frame_max: i64
     _noted: dict[bytes, int]
-    _origins_before: dict[int, int]
-    _snapshot_end: i64
     _chunk: Chunk
     _full: list[Chunk]
     _marks: list[_Mark]
@@ -187,6 +189,7 @@ class StreamLog:
         self.active = StreamSegment(0, 0, 0, 0, 0, 0)
         self.offsets = {}
         self.origins = {}
+        self.seen = Seen()
         self.starts = []
         self.size = 0
         self._index = SparseIndex()
@@ -196,8 +199,6 @@ class StreamLog:
         self._body_ms = 0
         self._frame_max = 0
         self._noted = {}
-        self._origins_before = {}
-        self._snapshot_end = 0
         self._chunk = Chunk(0, 0)
         self._full = []
         self._marks = []
@@ -214,16 +215,32 @@ class StreamLog:
         now_ms: i64,
         origin: i64 = 0,
         number: i64 = 0,
+        identity: Identity | None = None,
     ) -> i64:
-        """Append a message; returns its offset. ``content`` must name that already."""
-        offset = self.next
-        self.next = offset + 1
+        """Append a message; returns its offset. ``content`` must name that already.
+
+        ``origin`` and ``number``: what an edge sent it under (A1); ``identity``: by what it is
+        known if it is published again (L5).
+        """
         body = self._body
+        if now_ms != self._body_ms and len(body) > 0 and not self.whole:
+            self._seal()
+        offset = self.next
+        if self.active.size == 0:
+            # Its snapshot must not say of a message that it is there before it is.
+            self._begin_segment(offset)
+        self.next = offset + 1
         size: i64 = 4 + len(tail) + len(content)
         if origin != 0:
             size += ORIGIN_BYTES
             flags |= FLAG_ORIGIN
-            self._take_number(origin, number)
+            self.origins[origin] = number
+        known = b""
+        if identity is not None:
+            known = identity.packed()
+            size += 2 + len(known)
+            flags |= FLAG_IDENTITY
+            self.seen.take(offset + 1, True, identity, now_ms)
         if len(body) == 0:
             self._body_first = offset
             self._body_ms = now_ms
@@ -232,6 +249,9 @@ class StreamLog:
         if origin != 0:
             write_i64_be(body, origin)
             write_i64_be(body, number)
+        if identity is not None:
+            put_u16(body, len(known))
+            body.write(known)
         body.write(tail)
         body.write(content)
         if frame_bytes_max > self._frame_max:
@@ -239,12 +259,6 @@ class StreamLog:
         if len(body) >= STREAM_CHUNK_BYTES_MAX and not self.whole:
             self._seal()
         return offset
-
-    def _take_number(self, origin: i64, number: i64) -> None:
-        """A snapshot must not say of a message that it is there before it is."""
-        if origin not in self._origins_before:
-            self._origins_before[origin] = self.origins.get(origin, 0)
-        self.origins[origin] = number
 
     def begin_whole(self) -> None:
         """What is appended until ``end_whole`` is one chunk: it is kept whole or not at all."""
@@ -337,7 +351,6 @@ class StreamLog:
         if self._body_ms > self.time_ms:
             self.time_ms = self._body_ms
         self._put_chunk(KIND_MESSAGES, self.next - first, first, frame_max, payload)
-        self._origins_before = {}
 
     # --- segments -----------------------------------------------------------------------------
 
@@ -360,16 +373,11 @@ class StreamLog:
     def close_active(self) -> None:
         """Begin a new segment with the next chunk: the last one is complete."""
         self.active = StreamSegment(self.active.number + 1, self.next, self.next, 0, 0, 0)
-        self._snapshot_end = 0
         self._index = SparseIndex()
         self._chunk = self._new_chunk()
 
     def _put_chunk(self, kind: i64, count: i64, first: i64, frame_max: i64, payload: bytes) -> None:
-        size: i64 = CHUNK_HEADER_BYTES + len(payload)
-        active = self.active
-        if active.size + size > self.segment_bytes_max and active.size > self._snapshot_end:
-            self._roll(first)
-        elif active.size == 0:
+        if self.active.size == 0:
             self._begin_segment(first)
         active = self.active
         if kind == KIND_MESSAGES:
@@ -392,9 +400,12 @@ class StreamLog:
             )
         )
         self.number += 1
+        if active.size >= self.segment_bytes_max:
+            self._roll()
 
-    def _roll(self, first: i64) -> None:
+    def _roll(self) -> None:
         """Complete the active segment and begin the next."""
+        first = self.next
         position = self.active.size
         entries = self._index.entries()
         payload = index_payload(entries, self.active.last_ms, position)
@@ -442,17 +453,16 @@ class StreamLog:
             )
         )
         self.number += 1
-        self._snapshot_end = active.size
 
     def _put_snapshot(self, writer: BytesWriter) -> None:
         for name, offset in self.offsets.items():
             put_note(writer, NOTE_OFFSET, name, offset)
         for origin, number in self.origins.items():
-            number = self._origins_before.get(origin, number)
-            if number > 0:
-                put_note(writer, NOTE_ORIGIN, b"%x" % origin, number)
+            put_note(writer, NOTE_ORIGIN, b"%x" % origin, number)
         for epoch, start in self.starts:
             put_note(writer, NOTE_START, b"%d" % epoch, start)
+        if not self.seen.is_empty():
+            put_seen(writer, self.seen.packed())
 
     def _write(self, data: bytes) -> None:
         self._chunk.pieces.append(data)
@@ -470,7 +480,7 @@ class StreamLog:
         dead: list[int] = []
         while len(self.segments) > 1:
             oldest = self.segments[0]
-            if oldest.next > self.committed:
+            if oldest.next > self.committed or oldest.next == self.next:
                 break
             too_large = bytes_max >= 0 and self.size > bytes_max
             too_old = age_max_ms >= 0 and now_ms - oldest.last_ms > age_max_ms

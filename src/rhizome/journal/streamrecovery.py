@@ -8,15 +8,18 @@ bad one were safe, or if another segment follows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from rhizome.journal.errors import CorruptRecord, CorruptStore
 from rhizome.journal.files import Files
+from rhizome.journal.seen import Seen, identity_at, unpack_seen
 from rhizome.journal.streamformat import (
     CHUNK_HEADER_BYTES,
     CHUNK_MAGIC,
     ENTRY_HEADER_BYTES,
+    FLAG_IDENTITY,
     FLAG_ORIGIN,
     KIND_INDEX,
     KIND_MESSAGES,
@@ -24,7 +27,9 @@ from rhizome.journal.streamformat import (
     KIND_TRACKING,
     NOTE_OFFSET,
     NOTE_ORIGIN,
+    NOTE_SEEN,
     NOTE_START,
+    ORIGIN_BYTES,
     STREAM_HEADER_BYTES,
     ChunkHead,
     check_chunk,
@@ -89,6 +94,7 @@ class Scan:
     offsets: dict[bytes, int] = field(default_factory=dict)
     origins: dict[int, int] = field(default_factory=dict)
     starts: list[tuple[int, int]] = field(default_factory=list)
+    seen: Seen = field(default_factory=Seen)
 
 
 def recover_stream(
@@ -125,6 +131,7 @@ def recover_stream(
     log.offsets = scan.offsets
     log.origins = scan.origins
     log.starts = scan.starts
+    log.seen = scan.seen
     if scan.complete:
         log.close_active()
     return log
@@ -142,10 +149,8 @@ def _contiguous(stream: int, files: Files, accept_corruption: bool) -> list[int]
         head = files.read(last, 0, STREAM_HEADER_BYTES + CHUNK_HEADER_BYTES)
         if _begins_well(stream, files, last, head):
             break
-        if len(numbers) == 1 and any(head):
-            # A new stream's first segment may be torn; anything else there is not ours.
-            if _later_commit(Window(files, last), 0) > 0 and not accept_corruption:
-                raise _corrupt(stream, last, "does not begin as it should")
+        if not accept_corruption and _held_safe(Window(files, last)):
+            raise _corrupt(stream, last, _fault(stream, last, head))
         files.remove(last)
         numbers.pop()
     start = len(numbers) - 1
@@ -241,8 +246,8 @@ def _follow(scan: Scan, head: ChunkHead, chunk: bytes) -> None:
         scan.index.note(head.first, head.time_ms, scan.size)
         if scan.next == scan.first:
             scan.first_ms = int(head.time_ms)
+        _take_entries(scan, head, chunk)
         scan.next += int(head.count)
-        _take_origins(scan, chunk)
     elif head.kind in (KIND_TRACKING, KIND_SNAPSHOT):
         _take_notes(scan, chunk)
     elif head.kind == KIND_INDEX:
@@ -253,14 +258,21 @@ def _follow(scan: Scan, head: ChunkHead, chunk: bytes) -> None:
             scan.starts.append((scan.epoch, int(head.first)))
 
 
-def _take_origins(scan: Scan, chunk: bytes) -> None:
+def _take_entries(scan: Scan, head: ChunkHead, chunk: bytes) -> None:
+    """What messages say of whoever sent them."""
     at = CHUNK_HEADER_BYTES
+    offset = int(head.first)
     while at < len(chunk):
-        if chunk[at + 6] & FLAG_ORIGIN:
-            number_at = at + ENTRY_HEADER_BYTES + 8
-            origin = int.from_bytes(chunk[at + ENTRY_HEADER_BYTES : number_at], "big")
-            scan.origins[origin] = int.from_bytes(chunk[number_at : number_at + 8], "big")
-        at = int(entry_end(chunk, at))
+        flags, end = chunk[at + 6], int(entry_end(chunk, at))
+        at += ENTRY_HEADER_BYTES
+        if flags & FLAG_ORIGIN:
+            origin = int.from_bytes(chunk[at : at + 8], "big")
+            scan.origins[origin] = int.from_bytes(chunk[at + 8 : at + ORIGIN_BYTES], "big")
+            at += ORIGIN_BYTES
+        if flags & FLAG_IDENTITY:
+            scan.seen.take(offset + 1, True, identity_at(chunk, at + 2), head.time_ms)
+        at = end
+        offset += 1
 
 
 def _take_notes(scan: Scan, chunk: bytes) -> None:
@@ -274,24 +286,43 @@ def _take_notes(scan: Scan, chunk: bytes) -> None:
             scan.origins[int(name, 16)] = value
         elif kind == NOTE_START:
             scan.starts.append((int(name), value))
+        elif kind == NOTE_SEEN:
+            scan.seen = unpack_seen(name, 0)
 
 
 def _later_commit(window: Window, position: int) -> int:
     """The highest committed offset that a whole chunk behind a position tells of."""
-    highest = 0
+    return max((int(head.committed) for head in _whole_chunks(window, position)), default=0)
+
+
+def _held_safe(window: Window) -> bool:
+    """Whether a chunk of a segment says that others of it were safe."""
+    heads = list(_whole_chunks(window, 0))
+    return bool(heads) and max(head.committed for head in heads) > heads[0].first
+
+
+def _whole_chunks(window: Window, position: int) -> Iterator[ChunkHead]:
+    """The chunks behind a position that are as they were written, wherever they lie."""
     while (position := window.find(CHUNK_MAGIC, position + 1)) >= 0:
         head_bytes = window.read(position, CHUNK_HEADER_BYTES)
         if len(head_bytes) < CHUNK_HEADER_BYTES:
-            break
+            return
         head = ChunkHead(head_bytes, 0)
         chunk = window.read(position, int(head.size))
-        if len(chunk) == head.size and head.committed > highest:
+        if len(chunk) == head.size:
             try:
                 check_chunk(chunk, 0, head.size)
             except CorruptRecord:
                 continue
-            highest = int(head.committed)
-    return highest
+            yield head
+
+
+def _fault(stream: int, segment: int, head: bytes) -> str:
+    try:
+        read_segment_header(head, segment, stream)
+    except CorruptRecord as error:
+        return str(error)
+    return "its snapshot is not whole"
 
 
 def _corrupt(stream: int, segment: int, reason: str) -> CorruptStore:

@@ -360,3 +360,22 @@ def test_segments_of_more_than_three_gigabytes_are_refused(core: Core) -> None:
         406,
         "PRECONDITION_FAILED - Exceeded max value for x-stream-max-segment-size-bytes",
     )
+
+
+def test_a_numbered_message_is_taken_once_even_after_a_restart(core: Core) -> None:
+    client = core.connect()
+    declare(client)
+    client.confirm()
+    numbered = Properties(headers={"x-producer": "p", "x-sequence": 7})
+    for _ in range(2):
+        client.publish("", "s", b"once", numbered)
+    assert core.queue("s").ready == 1
+    core = core.restarted()
+    client = core.connect()
+    client.confirm()
+    client.publish("", "s", b"once", numbered)
+    client.publish("", "s", b"next", Properties(headers={"x-producer": "p", "x-sequence": 8}))
+    assert client.take() != []
+    assert core.queue("s").ready == 2
+    consume(client, "first")
+    assert client.bodies() == [b"once", b"next"]

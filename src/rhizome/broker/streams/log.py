@@ -49,6 +49,9 @@ class StreamGroupLog(GroupLog):
         if stream.broker.streams.whole and not log.whole:
             log.begin_whole()
             stream.broker.streams.taking.append(self)
+        identity = message.identity
+        if identity is not None and not identity.is_kept():
+            identity = None
         offset = log.append(
             message.route.tail,
             content,
@@ -57,6 +60,7 @@ class StreamGroupLog(GroupLog):
             stream.broker.turn.now_ms,
             origin,
             number,
+            identity,
         )
         message.index = offset + 1
         message.position = STREAM_POSITION

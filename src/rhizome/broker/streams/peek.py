@@ -26,8 +26,12 @@ def peek(log: StreamLog, offset: int, count: int, bytes_max: int) -> list[Stream
     while offset < log.committed and len(found) < count and size < bytes_max:
         if position >= log.end_of(segment):
             segment, position = int(log.segment_after(segment)), STREAM_HEADER_BYTES
+            if segment == 0:
+                raise CorruptRecord(f"no offset {offset}", position)
             continue
         head = ChunkHead(log.files.read(log.id, segment, position, CHUNK_HEADER_BYTES), 0)
+        if head.first > offset:
+            raise CorruptRecord(f"offset {head.first}, not {offset},", position)
         if head.kind == KIND_MESSAGES and head.first + head.count > offset:
             chunk = log.files.read(log.id, segment, position, head.size)
             if len(chunk) < head.size:

@@ -288,7 +288,8 @@ class StreamReader:
                 self._hold(data)
                 return True
         after = log.segment_after(self.segment)
-        assert after > 0, "something may be shown that no segment has"
+        if after == 0:
+            raise CorruptRecord(f"no offset {self.next}", self.position)
         self.segment = after
         self.position = STREAM_HEADER_BYTES
         self._drop_data()

@@ -46,6 +46,7 @@ class Stream:
         queue.use_log(self.group_log)
         # Nothing of a stream is recorded in the journal.
         queue.recorded = False
+        queue.seen = log.seen
         self._count()
 
     def apply_options(self) -> None:
