@@ -353,6 +353,23 @@ class Channel:
         consumer.unacked -= 1
         consumer.ack(message)
 
+    def ack_held(self, first: i64, last: i64) -> None:
+        """Acknowledge those from ``first`` to ``last`` that are held, transaction or not."""
+        unacked = self.unacked
+        tag = first
+        while tag <= last:
+            if tag < unacked.base or tag >= unacked.end:
+                self.settle_one(tag, ACK)
+            else:
+                slot = tag & unacked.mask
+                message = unacked.messages[slot]
+                consumer = unacked.consumers[slot]
+                if message is not None and consumer is not None:
+                    unacked.forget(tag)
+                    consumer.unacked -= 1
+                    consumer.ack(message)
+            tag += 1
+
     def settle(self, tag: i64, multiple: bool, kind: int, method_id: int) -> None:
         """Ack, reject or requeue one delivery or all up to ``tag``."""
         tags = self._tags(tag, multiple, method_id)

@@ -19,7 +19,8 @@ from rhizome.broker.port import Forward, GroupLog
 class Confirms:
     """Invariant: ``tags`` rise; tags <= ``sent`` are confirmed. An entry says what must be safe
     before its tag, and all later ones, may be: ``disks`` and ``memories`` in the log in ``logs``
-    (None: nothing), ``elsewhere`` what other brokers must have confirmed.
+    (None: nothing), ``elsewhere`` what other brokers must have confirmed. ``way`` is the last one
+    that something went on since; ``sent_on`` has the ones before it.
     """
 
     published: i64
@@ -33,6 +34,8 @@ class Confirms:
     memories: list[int]
     elsewhere: list[dict[Forward, int] | None]
     sent_on: dict[Forward, int] | None
+    way: Forward | None
+    way_number: i64
     waiting: bool
 
     def __init__(self) -> None:
@@ -47,6 +50,8 @@ class Confirms:
         self.memories = []
         self.elsewhere = []
         self.sent_on = None
+        self.way = None
+        self.way_number = 0
         self.waiting = False
 
     def need(self, log: GroupLog, index: i64, on_disk: bool) -> None:
@@ -77,9 +82,17 @@ class Confirms:
 
     def wait_for(self, forward: Forward, number: i64) -> None:
         """What was published last went to another broker, too, under this number."""
-        if self.sent_on is None:
-            self.sent_on = {}
-        self.sent_on[forward] = number
+        if forward is not self.way:
+            self._note_way()
+            self.way = forward
+        self.way_number = number
+
+    def _note_way(self) -> None:
+        if self.way is not None:
+            if self.sent_on is None:
+                self.sent_on = {}
+            self.sent_on[self.way] = self.way_number
+            self.way = None
 
     def close_turn(self) -> None:
         """Put what was published since the last turn into one entry."""
@@ -88,6 +101,7 @@ class Confirms:
             self._close(self.published)
 
     def _close(self, tag: i64) -> None:
+        self._note_way()
         self.tags.append(tag)
         self.logs.append(self.log)
         self.disks.append(self.need_disk)

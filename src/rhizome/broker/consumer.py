@@ -29,7 +29,8 @@ class Consumer:
     redelivered) for the route of the last delivery; they are encoded again only when the route
     changes. ``proxy`` is set if the queue is active on another broker, ``carrier`` (with
     ``number``) if the application is connected to another one, ``reader`` if the queue is a stream
-    and active here.
+    and active here. ``named`` is the route that was named last on the link between an application's
+    broker and its home, at either end; ``reached`` the index of what came over it last.
     """
 
     tag: str
@@ -49,6 +50,8 @@ class Consumer:
     proxy: Proxy | None
     carrier: Carrier | None
     number: i64
+    named: Route | None
+    reached: i64
     credit: i64
     drained_ms: i64
     reader: StreamReader | None
@@ -81,6 +84,8 @@ class Consumer:
         self.proxy = None
         self.carrier = None
         self.number = 0
+        self.named = None
+        self.reached = 0
         self.credit = 0
         self.drained_ms = 0
         self.reader = None

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from rhizome.broker.routing.exchange import Exchange
     from rhizome.cluster.neighbour import Neighbour
 
-INTEREST: Final = 48
+INTEREST: Final = 44
 """Numbered changes of what the sender's private queues want; the first on a link is the whole."""
-INTEREST_KNOWN: Final = 49
+INTEREST_KNOWN: Final = 45
 """Everything up to a number is known here, and wherever the receiver would relay it."""
 
 NAME_MARK: Final = "@"

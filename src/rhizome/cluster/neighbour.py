@@ -26,7 +26,7 @@ from rhizome.cluster.edge import Edge
 from rhizome.cluster.forwarding import PrivateWay, Way
 from rhizome.cluster.identity import PRIMARY, SECONDARY
 from rhizome.cluster.interests import INTEREST, INTEREST_KNOWN, Interests
-from rhizome.cluster.link.frames import put_frame
+from rhizome.cluster.link.frames import FrameSink, put_frame
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.relaying import relay
 from rhizome.cluster.serving import Serving
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Neighbour:
+class Neighbour(FrameSink):
     """Invariant: ``track``, ``taking`` and ``serving`` are there exactly while there is a link.
     While ``waits`` is set this broker is not ready, and all frames are held.
     """
@@ -83,6 +83,7 @@ class Neighbour:
         tenures: Tenures,
         name: str,
     ) -> None:
+        super().__init__()
         self.broker = broker
         self.applied = applied
         self.interests = interests
@@ -115,10 +116,12 @@ class Neighbour:
         self.interests.connect(self)
         self.way.connect(track)
         self.edge.linked(self)
+        link.sink = self
 
     def disconnect(self) -> None:
         if self.track is None:
             return
+        self.track.link.sink = None
         self.track = None
         self.held = []
         self.held_for = 0

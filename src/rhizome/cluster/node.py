@@ -142,7 +142,7 @@ class Node(Cluster):
         self.first_commands = first_commands
         attach_rules = AttachRules()
         self.edge = Edge(broker, attach_rules)
-        self.tenures = Tenures(broker, attach_rules)
+        self.tenures = Tenures(broker, state, attach_rules)
         self.roles = Roles(broker, Moving(self.edge, self.tenures), recovered)
         self.kept = recovered.queues
         """Of queues without copies, until they are made."""
@@ -468,6 +468,7 @@ class Node(Cluster):
         """Brokers or groups are others than before: learn where homes and brokers are."""
         self.roles.update(self.state.groups.groups, self.me)
         self._homes_changed()
+        self.tenures.brokers_changed()
         for queue in self.broker.shared.values():
             queue.away = self._away(queue)
         for vhost in self.broker.state.vhosts.values():

@@ -55,7 +55,7 @@ from rhizome.cluster.forwarding import GroupWay
 from rhizome.cluster.link.frames import put_frame
 from rhizome.cluster.session import WINDOW_BYTES, Session, Settled
 from rhizome.cluster.track import Track
-from rhizome.cluster.wire import DELIVER_FIXED, put_credit, put_has_settled
+from rhizome.cluster.wire import DELIVER_FIXED, FLAG_REDELIVERED, put_credit, put_has_settled
 from rhizome.errors import NotFound
 
 if TYPE_CHECKING:
@@ -408,19 +408,21 @@ class RemoteGroup(Away):
     ) -> None:
         """A DELIVER frame: show the message to its consumer."""
         tag = read_i64_be(data, at + 4)
+        tail_at: i64 = at + DELIVER_FIXED
+        tail_end: i64 = tail_at + u16_at(data, at + 25)
+        route = consumer.named
+        if tail_end > tail_at or route is None:
+            route = self.broker.pager.route(data[tail_at:tail_end])
+            consumer.named = route
         if session.is_beyond():
             session.give_back(tag)
             return
-        tail_end: i64 = at + DELIVER_FIXED + u16_at(data, at + 25)
         content = data[tail_end:end]
-        route = consumer.route
-        tail = data[at + DELIVER_FIXED : tail_end]
-        if route is None or route.tail != tail:
-            route = self.broker.pager.route(tail)
         message = Message(route, content, content_channel(content), u32_at(data, at + 21))
         message.tag = tag
         message.index = read_i64_be(data, at + 12)
-        consumer.deliver(message, data[at + 20] == 1)
+        consumer.reached = message.index
+        consumer.deliver(message, data[at + 20] & FLAG_REDELIVERED != 0)
         consumer.credit += len(content)
         if consumer.no_ack:
             session.settle(consumer, message, ACK)

@@ -23,6 +23,7 @@ from rhizome.broker.outbox import Outbox
 from rhizome.broker.port import Carrier
 from rhizome.broker.showing import was_delivered, with_delivery_count
 from rhizome.broker.topology import check_deletable
+from rhizome.broker.unacked import ACK
 from rhizome.cluster.attachment import Attachment, HeldRange, SettledRange, WaitingFrame
 from rhizome.cluster.calls import (
     ANSWER,
@@ -104,10 +105,11 @@ class Serving(Carrier):
     # ---- attaching ------------------------------------------------------------------------------
 
     def group_attach(self, table: dict[str, object]) -> None:
-        """The edge begins to attach; in an epoch that isn't the present one nothing is heard."""
+        """The edge begins to attach. Nothing is heard in an epoch that isn't the present one, nor
+        of an incarnation that was retired or followed by another (A1)."""
         group = _int(table, "group")
         tenure = self.tenures.get(group, _int(table, "epoch"))
-        if tenure is not None:
+        if tenure is not None and self.tenures.state.registry.is_current(self.incarnation):
             tenure.left(self.name)
             tenure.begin(self.name, self, self.taking.attachment(group), _int(table, "first"))
 
@@ -250,7 +252,12 @@ class Serving(Carrier):
         channel = consumer.channel
         tag = channel.delivery_tag + 1
         channel.delivery_tag = tag
-        put_delivery(self.outbox, consumer.number, tag, redelivered, message)
+        route = message.route
+        tail = b""
+        if route is not consumer.named:
+            consumer.named = route
+            tail = route.tail
+        put_delivery(self.outbox, consumer.number, tag, redelivered, message, tail)
         channel.unacked.push(tag, message, consumer)
         consumer.unacked += 1
         consumer.delivered += 1
@@ -368,6 +375,9 @@ class Serving(Carrier):
         while count > 0:
             tag = read_i64_be(data, at)
             last = read_i64_be(data, at + 8)
+            if kind == ACK:
+                channel.ack_held(tag, last)
+                tag = last + 1
             while tag <= last:
                 if kind == TAKE_BACK:
                     give_back_unseen(channel, tag)

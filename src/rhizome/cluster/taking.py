@@ -52,7 +52,7 @@ class Leg:
     """Where a slot leads within one group, or among private queues.
 
     Invariant: ``queues`` and ``parts`` are those of topology epoch ``epoch``; a leg that is plain
-    has at most one part, since the queues of a group share a log, and private ones do.
+    has at most one part, of the group's own log; private queues share a log, too.
     """
 
     attached: Attachment
@@ -115,7 +115,7 @@ class Taking:
     broker: Broker
     link: Link
     outbox: Outbox
-    slots: dict[int, Slot]
+    slots: list[Slot]
     attachments: dict[int, Attachment]
     private: Attachment
     untaken: bool
@@ -124,7 +124,7 @@ class Taking:
         self.broker = broker
         self.link = track.link
         self.outbox = track.outbox
-        self.slots = {}
+        self.slots = []
         self.attachments = {}
         self.private = Attachment(0, broker.log)
         self.private.open = True
@@ -153,7 +153,10 @@ class Taking:
         while count > 0:
             at = self._leg(slot, data, at)
             count -= 1
-        self.slots[number] = slot
+        if number == len(self.slots):
+            self.slots.append(slot)
+        else:
+            self.slots[number] = slot
 
     def _leg(self, slot: Slot, data: bytes, at: i64) -> i64:
         """Read one leg; answers where it ends."""
@@ -295,7 +298,9 @@ class Taking:
         leg.delayed = len(queues) == 1 and queues[0].name == DELAYED_QUEUE
         leg.delayed = leg.delayed and slot.route.exchange != ""
         leg.plain = not leg.by_headers and not leg.is_reply and not leg.delayed
-        leg.plain = leg.plain and len(leg.parts) <= 1
+        if leg.attached.group != 0:
+            for part in leg.parts:
+                leg.plain = leg.plain and part.log is leg.attached.log
         for queue in queues:
             overflow = queue.bounded and queue.options.overflow != "drop-head"
             if queue.options.dedup is not None or overflow:

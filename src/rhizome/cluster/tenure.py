@@ -25,13 +25,16 @@ from rhizome.broker.port import GroupLog
 from rhizome.broker.unacked import ACK, REJECT, REQUEUE
 from rhizome.cluster.attachment import Attachment, SettledRange, Taken
 from rhizome.cluster.attachrules import AttachRules
+from rhizome.cluster.grouplog import ReplicatedLog
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel import Channel
     from rhizome.broker.connection import Connection
     from rhizome.broker.queue import Queue
+    from rhizome.cluster.registry import Registry
     from rhizome.cluster.serving import Serving
+    from rhizome.cluster.state import ClusterState
 
 PARK_MS: Final = 10_000
 """How long what an edge holds is kept for it after its link broke. Auto-delete queues wait as long
@@ -215,13 +218,19 @@ class Tenure:
                 del self.parked[name]
                 parked.give_back(True)
 
-    def incarnation_gone(self, incarnation: str) -> None:
-        """An edge won't come back as what it was."""
+    def forget_past(self, registry: Registry) -> None:
+        """Give up what is kept for edges that won't come back as what they were."""
         for name in list(self.parked):
             parked = self.parked[name]
-            if parked.incarnation == incarnation:
+            if not registry.is_current(parked.incarnation):
                 del self.parked[name]
                 parked.give_back(True)
+        for broker in registry.brokers.values():
+            for incarnation in broker.past:
+                self.taken.pop(incarnation, None)
+                origin = int(incarnation, 16)
+                if isinstance(self.log, ReplicatedLog) and origin in self.log.origins:
+                    self.log.note_number(origin, 0)
 
     # ---- what edges present ---------------------------------------------------------------------
 
@@ -313,11 +322,13 @@ class Tenures:
     """The groups that this broker is home of."""
 
     broker: Broker
+    state: ClusterState
     rules: AttachRules
     tenures: dict[int, Tenure]
 
-    def __init__(self, broker: Broker, rules: AttachRules) -> None:
+    def __init__(self, broker: Broker, state: ClusterState, rules: AttachRules) -> None:
         self.broker = broker
+        self.state = state
         self.rules = rules
         self.tenures = {}
 
@@ -354,9 +365,9 @@ class Tenures:
             if tenure.own is not None:
                 tenure.own.end_turn()
 
-    def incarnation_gone(self, incarnation: str) -> None:
+    def brokers_changed(self) -> None:
         for tenure in self.tenures.values():
-            tenure.incarnation_gone(incarnation)
+            tenure.forget_past(self.state.registry)
 
 
 def settle_claimed(queue: Queue, message: Message, kind: i64, was_ready: bool) -> None:
@@ -380,4 +391,4 @@ def give_back_unseen(channel: Channel, tag: i64) -> None:
     if message is not None and consumer is not None:
         channel.unacked.forget(tag)
         consumer.unacked -= 1
-        consumer.queue.take_back(message)
+        consumer.take_back(message)

@@ -13,8 +13,8 @@ read by offset here; everything else between brokers is a table (`messages.py`).
     REFUSE    group u16, number u64           a queue refused it
     FENCE     group u16, number u64           confirmed once all settled before it is safe
     UNROUTED  group u16, number u64           it was mandatory, and nobody took it
-    DELIVER   consumer u32, tag u64, index u64, redelivered u8, largest frame u32, tail u16 and its
-              bytes, content
+    DELIVER   consumer u32, tag u64, index u64, flags u8, largest frame u32, tail u16 and its bytes
+              (none: that of the consumer's delivery before), content
     SETTLE    group u16, session u32, kind u8, number u64, ranges u32, each first tag u64, last u64
     SETTLED   group u16, number u64           what was settled up to it is committed
     CREDIT    consumer u32, bytes u64
@@ -66,6 +66,8 @@ FLAG_MANDATORY: Final = 4
 FLAG_IDENTITY: Final = 8
 """Queues may know the message again (L5); by its publisher's number, too, with FLAG_SEQUENCE."""
 FLAG_SEQUENCE: Final = 16
+
+FLAG_REDELIVERED: Final = 1
 
 PUBLISH_FIXED: Final = 2 + 1 + 4
 NUMBER_BYTES: Final = 8
@@ -160,16 +162,16 @@ def put_number(outbox: Outbox, method: i64, group: i64, number: i64) -> None:
 
 
 def put_delivery(
-    outbox: Outbox, consumer: i64, tag: i64, redelivered: bool, message: Message
+    outbox: Outbox, consumer: i64, tag: i64, redelivered: bool, message: Message, tail: bytes
 ) -> None:
+    """Write DELIVER; ``tail`` is empty if the delivery before was of the same route."""
     content = message.content
-    tail = message.route.tail
     writer = outbox.writer
     begin_frame(outbox, DELIVER, DELIVER_FIXED + len(tail) + len(content))
     put_u32(writer, consumer)
     write_i64_be(writer, tag)
     write_i64_be(writer, message.index)
-    writer.append(1 if redelivered else 0)
+    writer.append(FLAG_REDELIVERED if redelivered else 0)
     put_u32(writer, message.frame_bytes_max)
     put_u16(writer, len(tail))
     writer.write(tail)

@@ -51,6 +51,10 @@ METHOD_HELLO: Final = 1
 METHODS_OWN: Final = 16
 """Methods below this number are the link's own; the handler's begin here."""
 
+METHODS_OF_MESSAGES: Final = 48
+"""Methods below this number are about messages: whoever ``sink`` is gets them directly, since there
+is one for each message."""
+
 KINDS_COUNTED: Final = 256
 """Frames are counted by method below this number; the last count is for all others."""
 
@@ -148,6 +152,7 @@ class Link(FrameSink):
     stage: i64
     reason: str
     opener: Opener | None
+    sink: FrameSink | None
     reader: LinkReader
     urgent: Outbox
     outbox: Outbox
@@ -200,6 +205,7 @@ class Link(FrameSink):
         self.stage = DIALLING
         self.reason = ""
         self.opener = None
+        self.sink = None
         self.reader = LinkReader(self, HANDSHAKE_FRAME_MAX)
         self.urgent = Outbox()
         self.outbox = Outbox()
@@ -353,7 +359,10 @@ class Link(FrameSink):
             raise CommandInvalid(f"frame {method} of a link before it is open")
         self.received_frames += 1
         self.received_kinds[method if method < KINDS_COUNTED else KINDS_COUNTED - 1] += 1
-        if method >= METHODS_OWN:
+        sink = self.sink
+        if METHODS_OWN <= method < METHODS_OF_MESSAGES and sink is not None:
+            sink.frame(method, data, start, end)
+        elif method >= METHODS_OWN:
             self.owner.handler.frame(self, method, data, start, end)
         elif method == METHOD_HELLO:
             self.owner.hello_came(self, data[start:end])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from scene import PERSISTENT, bind, drain, exchange, queue_at
 
@@ -285,6 +287,40 @@ def test_settlements_are_kept_until_the_home_has_them_safe_and_no_longer(
     run_alone(cluster["b2"])
     assert group.kept == []
     cluster.settle()
+
+
+# --- incarnations
+
+
+def test_numbers_of_an_incarnation_are_forgotten_when_another_follows(
+    cluster: CoreCluster,
+) -> None:
+    client = consumer_of(cluster, "b2", 3)
+    log = cluster[HOME].queue("q").log
+    origin = int(cluster["b2"].broker.incarnation, 16)
+    assert log.origins[origin] == 3
+    client.deliveries()
+    cluster["b2"].kill()
+    cluster["b2"].start()
+    cluster.advance_until_ready()
+    assert origin not in log.origins
+    again = cluster["b2"].connect()
+    publish_all(again, 2, first=3)
+    assert log.origins[int(cluster["b2"].broker.incarnation, 16)] == 2
+    assert drain(again, "q") == [b"%d" % number for number in range(5)]
+
+
+def test_retired_incarnation_is_not_attached(cluster: CoreCluster) -> None:
+    queue_at(cluster["s1"].connect(), "q", HOME)
+    group = cluster["s1"].queue("q").definition.group
+    tenure = cluster[HOME].node.tenures.tenures[group]
+    assert "s1" in tenure.attached()
+    cluster.cut("s1", HOME)
+    registry = cluster[HOME].node.state.registry
+    registry.put(replace(registry.get("s1"), incarnation=""))
+    cluster.heal()
+    cluster.advance_until_ready()
+    assert "s1" not in tenure.attached()
 
 
 # --- what is given up
