@@ -17,9 +17,8 @@ from __future__ import annotations
 from typing import Final, final
 
 from librt.strings import BytesWriter, write_i64_be
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
-from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.journal import Chunk
 from rhizome.journal.records import put_u16, put_u32
 from rhizome.journal.seen import Identity, Seen
@@ -27,7 +26,6 @@ from rhizome.journal.streamformat import (
     CHUNK_HEADER_BYTES,
     FLAG_IDENTITY,
     FLAG_ORIGIN,
-    INDEX_TRAILER_BYTES,
     KIND_INDEX,
     KIND_MESSAGES,
     KIND_SNAPSHOT,
@@ -38,7 +36,6 @@ from rhizome.journal.streamformat import (
     ORIGIN_BYTES,
     STREAM_HEADER_BYTES,
     ChunkHead,
-    check_chunk,
     chunk_bytes,
     put_note,
     put_seen,
@@ -46,12 +43,11 @@ from rhizome.journal.streamformat import (
 )
 from rhizome.journal.streamindex import (
     SparseIndex,
-    index_entries,
     index_payload,
-    index_position,
     position_for_offset,
     position_for_time,
 )
+from rhizome.journal.streamsegment import StreamFilesReader, StreamSegment, read_index
 
 STREAM_SEGMENT_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 STREAM_SEGMENT_BYTES_MIN: Final = 4096
@@ -64,42 +60,6 @@ NAMES_MAX: Final = 4096
 INDEXES_KEPT_MAX: Final = 8
 
 NO_OFFSET: Final = -1
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class StreamFilesReader:
-    """Reads the segments of streams."""
-
-    def read(self, stream: i64, segment: i64, position: i64, length: i64) -> bytes:
-        """Up to ``length`` bytes; fewer at the end, none if there is no such segment."""
-        raise NotImplementedError
-
-    def size(self, stream: i64, segment: i64) -> i64:
-        """Size of a complete segment."""
-        raise NotImplementedError
-
-
-@final
-class StreamSegment:
-    """Invariant: it holds the offsets from ``first`` to ``next - 1``; ``last_ms`` is the time of
-    its last chunk."""
-
-    number: i64
-    first: i64
-    next: i64
-    first_ms: i64
-    last_ms: i64
-    size: i64
-
-    def __init__(
-        self, number: i64, first: i64, after: i64, first_ms: i64, last_ms: i64, size: i64
-    ) -> None:
-        self.number = number
-        self.first = first
-        self.next = after
-        self.first_ms = first_ms
-        self.last_ms = last_ms
-        self.size = size
 
 
 @final
@@ -573,29 +533,3 @@ class StreamLog:
                 self._indexes.pop(next(iter(self._indexes)))
             self._indexes[number] = entries
         return entries
-
-
-def read_index(files: StreamFilesReader, stream: i64, segment: i64, size: i64) -> bytes:
-    """The entries at the end of a complete segment; none if they are damaged, which makes finding
-    slower and nothing else."""
-    chunk = read_index_chunk(files, stream, segment, size)
-    return b"" if chunk is None else index_entries(chunk)
-
-
-def read_index_chunk(
-    files: StreamFilesReader, stream: i64, segment: i64, size: i64
-) -> bytes | None:
-    """The INDEX chunk that ends a segment; None if there is none that can be trusted."""
-    trailer = files.read(stream, segment, size - INDEX_TRAILER_BYTES, INDEX_TRAILER_BYTES)
-    position = index_position(trailer)
-    if not 0 < position < size:
-        return None
-    chunk = files.read(stream, segment, position, size - position)
-    try:
-        head = ChunkHead(chunk, 0)
-        if head.size != len(chunk) or head.kind != KIND_INDEX:
-            return None
-        check_chunk(chunk, 0, head.size)
-    except CorruptRecord:
-        return None
-    return chunk

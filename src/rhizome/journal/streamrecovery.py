@@ -38,12 +38,8 @@ from rhizome.journal.streamformat import (
     read_segment_header,
 )
 from rhizome.journal.streamindex import SparseIndex
-from rhizome.journal.streamlog import (
-    StreamFilesReader,
-    StreamLog,
-    StreamSegment,
-    read_index_chunk,
-)
+from rhizome.journal.streamlog import StreamLog
+from rhizome.journal.streamsegment import StreamFilesReader, StreamSegment, read_index_chunk
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 

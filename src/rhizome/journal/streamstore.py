@@ -17,8 +17,9 @@ from typing import Final, Protocol
 
 from rhizome.journal.files import Files
 from rhizome.journal.journal import Chunk
-from rhizome.journal.streamlog import StreamFilesReader, StreamLog
+from rhizome.journal.streamlog import StreamLog
 from rhizome.journal.streamrecovery import recover_stream
+from rhizome.journal.streamsegment import StreamFilesReader
 from rhizome.journal.writer import SegmentFiles, WriterStatistics
 
 STREAM_BYTES_RESERVED: Final = 64 * 1024
