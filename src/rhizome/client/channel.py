@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from rhizome.amqp import methods
 from rhizome.amqp.methods import Method
 from rhizome.amqp.properties import Properties
-from rhizome.client.confirms import ConfirmLedger
+from rhizome.client.confirms import ConfirmLedger, MandatoryKey
 from rhizome.client.consumer import BUFFERED_MESSAGES_MAX, Consumer
 from rhizome.client.errors import MessageReturned, PublishNacked, SendBufferFull, renewed
 from rhizome.client.events import ContentReceived
-from rhizome.client.message import Message, ReturnedMessage
+from rhizome.client.message import Message, ReturnedMessage, Settler
 from rhizome.client.topology import Arguments, TopologyCalls
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Channel(TopologyCalls):
         self._tags = itertools.count(1)
         self._flow = asyncio.Event()
         self._flow.set()
+        self._settler: Settler = self
         self._published = 0
         self._delivered = 0
         self._closed = asyncio.Event()
@@ -143,7 +144,7 @@ class Channel(TopologyCalls):
         refused since the last call, MessageReturned for the first mandatory one that came back.
         """
         self._require_open()
-        if self._ledger.unconfirmed > unconfirmed_max:
+        if self._unconfirmed() > unconfirmed_max:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._settlement_waiters.append((unconfirmed_max, waiter))
             with self._connection._awaiting_broker():
@@ -281,7 +282,7 @@ class Channel(TopologyCalls):
         """What the channel has done so far."""
         return ChannelStatistics(
             published=self._published,
-            unconfirmed=self._ledger.unconfirmed,
+            unconfirmed=self._unconfirmed(),
             delivered=self._delivered,
             consumers=len(self._consumers),
         )
@@ -291,6 +292,10 @@ class Channel(TopologyCalls):
     async def _opened(self) -> None:
         """Wait for open-ok; the connection has sent the open."""
         await self._expect(methods.ChannelOpenOk)
+
+    def _awaits_broker(self) -> bool:
+        """Whether somebody waits for the broker beyond the calls that the connection counts."""
+        return False
 
     def _method(self, method: Method) -> None:
         """A method arrived that is not content."""
@@ -315,7 +320,7 @@ class Channel(TopologyCalls):
         elif isinstance(method, methods.BasicGetOk):
             self._delivered += 1
             message = Message(
-                self,
+                self._settler,
                 int(method.delivery_tag),
                 "",
                 method.redelivered,
@@ -333,9 +338,9 @@ class Channel(TopologyCalls):
         self._ended = self._ended or error or self._closed_by_us()
         self._fail_calls(self._ended)
         for confirmed in self._ledger.abandon():
-            _fail(confirmed, self._ended)
+            fail(confirmed, self._ended)
         for _, waiter in self._settlement_waiters:
-            _fail(waiter, self._ended)
+            fail(waiter, self._ended)
         self._settlement_waiters.clear()
         for consumer in self._consumers.values():
             consumer.end(self._ended)
@@ -383,7 +388,7 @@ class Channel(TopologyCalls):
             return
         self._delivered += 1
         message = Message(
-            self,
+            self._settler,
             method.delivery_tag,
             consumer.tag,
             method.redelivered,
@@ -407,25 +412,38 @@ class Channel(TopologyCalls):
 
     def _settle(self, sequence: int, multiple: bool, refused: bool) -> None:
         for settled, confirmed in self._ledger.settle(sequence, multiple):
-            returned = self._ledger.take_returned(settled)
-            if confirmed is None:
-                if refused:
-                    self._refused.append(settled)
-                self._returned = self._returned or returned
-            elif refused:
-                _fail(confirmed, PublishNacked([settled]))
-            elif returned is not None:
-                _fail(confirmed, MessageReturned(returned))
-            elif not confirmed.done():
-                confirmed.set_result(None)
+            self._settled(settled, confirmed, self._ledger.take_returned(settled), refused)
         if self._settlement_waiters:
             self._wake_settlement_waiters()
+
+    def _settled(
+        self,
+        number: int,
+        confirmed: asyncio.Future[None] | None,
+        returned: ReturnedMessage | None,
+        refused: bool,
+    ) -> None:
+        """A publish was answered: tell whoever waits for it, or remember what went wrong."""
+        if confirmed is None:
+            if refused:
+                self._refused.append(number)
+            self._returned = self._returned or returned
+        elif refused:
+            fail(confirmed, PublishNacked([number]))
+        elif returned is not None:
+            fail(confirmed, MessageReturned(returned))
+        elif not confirmed.done():
+            confirmed.set_result(None)
+
+    def _unconfirmed(self) -> int:
+        """How many publishes wait for the broker's answer."""
+        return self._ledger.unconfirmed
 
     def _wake_settlement_waiters(self) -> None:
         waiting = self._settlement_waiters
         self._settlement_waiters = []
         for unconfirmed_max, waiter in waiting:
-            if self._ledger.unconfirmed > unconfirmed_max:
+            if self._unconfirmed() > unconfirmed_max:
                 self._settlement_waiters.append((unconfirmed_max, waiter))
             elif not waiter.done():
                 waiter.set_result(None)
@@ -439,9 +457,12 @@ class Channel(TopologyCalls):
             event.header,
             event.body,
         )
-        self._ledger.mark_returned((method.exchange, method.routing_key, event.body), message)
+        self._mark_returned((method.exchange, method.routing_key, event.body), message)
         if self.on_return is not None:
             self._connection._call_back(self.on_return, message)
+
+    def _mark_returned(self, key: MandatoryKey, message: ReturnedMessage) -> None:
+        self._ledger.mark_returned(key, message)
 
     def _broker_flow(self, active: bool) -> None:
         """The broker asks the channel to stop or to go on publishing (channel.flow)."""
@@ -452,6 +473,7 @@ class Channel(TopologyCalls):
         self._send(methods.ChannelFlowOk(active))
 
 
-def _fail(future: asyncio.Future[None], error: Exception) -> None:
+def fail(future: asyncio.Future[None], error: Exception) -> None:
+    """Let whoever waits for it know of an error, if somebody does."""
     if not future.done():
         future.set_exception(renewed(error))

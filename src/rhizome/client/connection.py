@@ -40,10 +40,13 @@ from rhizome.client.events import (
     ConnectionUnblocked,
     ContentReceived,
     Event,
+    FailoverMapTold,
     MethodReceived,
+    MoveAsked,
 )
 from rhizome.client.opening import Opening
-from rhizome.client.protocol import ClientConnection, Phase, Settings
+from rhizome.client.protocol import ClientConnection, Phase
+from rhizome.client.settings import Settings
 from rhizome.errors import CommandInvalid, ConnectionForced
 
 T = TypeVar("T")
@@ -160,13 +163,17 @@ class Connection:
         name: str,
         client_properties: dict[str, object],
         on_blocked: BlockedCallback | None,
+        capabilities: tuple[str, ...] = (),
     ) -> None:
         self.address = address
         self.on_blocked = on_blocked
+        self.on_told: Callable[[FailoverMapTold | MoveAsked], None] | None = None
         self.blocked_reason: str | None = None
         self.known_hosts = ""
         self._loop = asyncio.get_running_loop()
-        self._core = ClientConnection(_settings(address, name, client_properties), self._now_ms())
+        self._core = ClientConnection(
+            _settings(address, name, client_properties, capabilities), self._now_ms()
+        )
         self._transport: asyncio.Transport | None = None
         self._channels: dict[int, Channel] = {}
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -242,6 +249,11 @@ class Connection:
             self._handle(self._core.connection_lost("no close-ok came"))
         await self._socket_gone()
 
+    async def wait_closed(self) -> Exception | None:
+        """Wait for the end of the connection; what ended it, or None if that was `close`."""
+        await self._closed.wait()
+        return None if isinstance(self._error, NotOpen) else self._error
+
     def statistics(self) -> ConnectionStatistics:
         """What the connection has done so far."""
         return ConnectionStatistics(
@@ -282,11 +294,8 @@ class Connection:
     async def _open_channel(
         self, prefetch: int, confirms: bool, on_return: ReturnCallback | None
     ) -> Channel:
-        self._require_open()
-        number = self._core.open_channel()
-        channel = Channel(self, number, on_return)
-        self._channels[number] = channel
-        self._flush_soon()
+        channel = Channel(self, 0, on_return)
+        number = channel.number = self._enter(channel)
         try:
             await channel._opened()
             if prefetch:
@@ -299,6 +308,14 @@ class Connection:
         return channel
 
     # --- called by channels
+
+    def _enter(self, channel: Channel) -> int:
+        """Ask the broker to open a channel; its number."""
+        self._require_open()
+        number = self._core.open_channel()
+        self._channels[number] = channel
+        self._flush_soon()
+        return number
 
     def _send(self, channel: int, method: Method) -> None:
         self._core.send(channel, method)
@@ -339,6 +356,7 @@ class Connection:
         message, and would wait for ever.
         """
         wanted = not self._overfull or self._awaiting > 0
+        wanted = wanted or any(channel._awaits_broker() for channel in self._channels.values())
         if wanted == self._reading or self._transport is None or self._transport.is_closing():
             return
         self._reading = wanted
@@ -417,6 +435,9 @@ class Connection:
             self._set_blocked(event.reason)
         elif isinstance(event, ConnectionUnblocked):
             self._set_blocked(None)
+        elif isinstance(event, (FailoverMapTold, MoveAsked)):
+            if self.on_told is not None:
+                self.on_told(event)
         elif isinstance(event, ConnectionEnded):
             self._ended(event.error)
 
@@ -513,7 +534,12 @@ def _fulfil(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _settings(address: Address, name: str, client_properties: dict[str, object]) -> Settings:
+def _settings(
+    address: Address,
+    name: str,
+    client_properties: dict[str, object],
+    capabilities: tuple[str, ...],
+) -> Settings:
     properties: dict[str, object] = {
         "product": "rhizome.client",
         "version": __version__,
@@ -531,6 +557,7 @@ def _settings(address: Address, name: str, client_properties: dict[str, object])
         channel_max=address.channel_max,
         frame_bytes_max=address.frame_bytes_max,
         client_properties=properties,
+        capabilities=capabilities,
     )
 
 

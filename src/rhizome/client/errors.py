@@ -3,6 +3,7 @@
     ClientError
     ├── InvalidUri           the URI can't be read; nothing was tried
     ├── ConnectFailed        no address of the list accepted us; `attempts` says why, one by one
+    ├── FailoverFailed       a session has lost its broker and found no other; `attempts` likewise
     ├── ConnectionLost       the socket ended, or heartbeats stopped, without a close
     ├── ProtocolViolation    the peer sent something that AMQP 0-9-1 does not allow here
     ├── NotOpen              the connection or channel was closed by this application before
@@ -45,6 +46,19 @@ class ConnectFailed(ClientError):
         self.attempts = list(attempts)
         reasons = "; ".join(f"{where}: {describe(error)}" for where, error in self.attempts)
         super().__init__(f"could not connect to any broker ({reasons})")
+
+
+class FailoverFailed(ConnectFailed):
+    """A session lost its broker, and none that it knows took it in time.
+
+    `attempts` holds one (address, error) per try; `lost` is what ended the last connection.
+    """
+
+    def __init__(
+        self, attempts: Sequence[tuple[str, BaseException]], lost: BaseException | None
+    ) -> None:
+        super().__init__(attempts)
+        self.lost = lost
 
 
 class Redirected(ClientError):

@@ -42,6 +42,24 @@ class ConnectionUnblocked:
 
 @final
 @dataclass(frozen=True, slots=True)
+class FailoverMapTold:
+    """The broker says which brokers there are, and who takes over from whom."""
+
+    version: int
+    entries: dict[str, object]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MoveAsked:
+    """The broker asks this client to go to the one at `host`."""
+
+    host: str
+    known_hosts: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class ChannelEnded:
     """The channel number is free again. `error` is None if this side asked for the close."""
 
@@ -78,6 +96,8 @@ Event = (
     | ConnectionEnded
     | ConnectionBlocked
     | ConnectionUnblocked
+    | FailoverMapTold
+    | MoveAsked
     | ChannelEnded
     | MethodReceived
     | ContentReceived

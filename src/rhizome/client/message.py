@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import Protocol, final
 
 from rhizome.amqp.properties import Properties, decode_properties
 
-if TYPE_CHECKING:
-    from rhizome.client.channel import Channel
+
+class Settler(Protocol):
+    """What messages are settled through: the channel that they came on."""
+
+    async def ack(self, delivery_tag: int, *, multiple: bool = False) -> None: ...
+
+    async def nack(
+        self, delivery_tag: int, *, requeue: bool = True, multiple: bool = False
+    ) -> None: ...
+
+    async def reject(self, delivery_tag: int, *, requeue: bool = False) -> None: ...
 
 
 @final
@@ -41,7 +50,7 @@ class Message:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Settler,
         delivery_tag: int,
         consumer_tag: str,
         redelivered: bool,

@@ -35,7 +35,6 @@ CLOSING after `close_channel` until close-ok; a channel.close from the broker en
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
 from struct import Struct
 from typing import Final
@@ -59,7 +58,6 @@ from rhizome.amqp.spec import (
     REPLY_FRAME_ERROR,
     REPLY_SUCCESS,
 )
-from rhizome.amqp.values import encode_table
 from rhizome.amqp.wire import SHORTSTR_BYTES_MAX
 from rhizome.client import replies
 from rhizome.client.errors import ConnectionLost, NotOpen, ProtocolViolation, Redirected
@@ -71,8 +69,11 @@ from rhizome.client.events import (
     ConnectionUnblocked,
     ContentReceived,
     Event,
+    FailoverMapTold,
     MethodReceived,
+    MoveAsked,
 )
+from rhizome.client.settings import CAPABILITIES, Settings, lower, response
 from rhizome.errors import AmqpError
 
 FRAME_PREFIX: Final = Struct(">BHI")
@@ -81,29 +82,6 @@ HEARTBEAT_FRAME: Final = frames.frame(FRAME_HEARTBEAT, 0, b"")
 # The first octet of "AMQP": a broker that wants another protocol version answers with a header.
 PROTOCOL_HEADER_OCTET: Final = PROTOCOL_HEADER[0]
 PUBLISH_FRAMES_CACHED_MAX: Final = 1024
-CAPABILITIES: Final[dict[str, object]] = {
-    "publisher_confirms": True,
-    "exchange_exchange_bindings": True,
-    "basic.nack": True,
-    "consumer_cancel_notify": True,
-    "connection.blocked": True,
-    "authentication_failure_close": True,
-    "connection.redirect": True,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the client asks for; the broker's tune may lower the limits."""
-
-    user: str = "guest"
-    password: str = field(default="guest", repr=False)
-    vhost: str = "/"
-    mechanism: str = "PLAIN"
-    heartbeat_s: int = 60
-    channel_max: int = 2047
-    frame_bytes_max: int = 131_072
-    client_properties: dict[str, object] = field(default_factory=dict)
 
 
 class Phase(Enum):
@@ -477,26 +455,27 @@ class ClientConnection:
                 f"the broker has no mechanism {self.settings.mechanism}; it offers"
                 f" {' '.join(offered)}"
             )
-        properties = {**self.settings.client_properties, "capabilities": CAPABILITIES}
+        capabilities = {**CAPABILITIES, **dict.fromkeys(self.settings.capabilities, True)}
+        properties = {**self.settings.client_properties, "capabilities": capabilities}
         self._append(
             frames.method_frame(
                 0,
                 methods.ConnectionStartOk(
-                    properties, self.settings.mechanism, _response(self.settings), "en_US"
+                    properties, self.settings.mechanism, response(self.settings), "en_US"
                 ),
             )
         )
         self.phase = Phase.SECURED
 
     def _secure(self, method: Method, events: list[Event]) -> None:
-        reply = methods.ConnectionSecureOk(_response(self.settings))
+        reply = methods.ConnectionSecureOk(response(self.settings))
         self._append(frames.method_frame(0, reply))
 
     def _tune(self, method: Method, events: list[Event]) -> None:
         """Answer with the lower of both wishes; 0 means "no limit" (heartbeat: "none")."""
         assert isinstance(method, methods.ConnectionTune)
-        self.channel_max = _lower(method.channel_max, self.settings.channel_max)
-        self.frame_bytes_max = _lower(method.frame_max, self.settings.frame_bytes_max)
+        self.channel_max = lower(method.channel_max, self.settings.channel_max)
+        self.frame_bytes_max = lower(method.frame_max, self.settings.frame_bytes_max)
         self.heartbeat_s = self.settings.heartbeat_s
         if method.heartbeat and self.heartbeat_s:
             self.heartbeat_s = min(method.heartbeat, self.heartbeat_s)
@@ -522,6 +501,14 @@ class ClientConnection:
 
     def _unblocked(self, method: Method, events: list[Event]) -> None:
         events.append(ConnectionUnblocked())
+
+    def _map_told(self, method: Method, events: list[Event]) -> None:
+        assert isinstance(method, methods.SessionFailoverMap)
+        events.append(FailoverMapTold(method.version, method.entries))
+
+    def _move_asked(self, method: Method, events: list[Event]) -> None:
+        assert isinstance(method, methods.SessionMove)
+        events.append(MoveAsked(method.host, method.known_hosts))
 
     def _secret_updated(self, method: Method, events: list[Event]) -> None:
         events.append(MethodReceived(0, method))
@@ -576,22 +563,6 @@ _CONNECTION_METHODS: Final[dict[tuple[Phase, type[Method]], _Handler]] = {
     (Phase.OPEN, methods.ConnectionBlocked): ClientConnection._blocked,
     (Phase.OPEN, methods.ConnectionUnblocked): ClientConnection._unblocked,
     (Phase.OPEN, methods.ConnectionUpdateSecretOk): ClientConnection._secret_updated,
+    (Phase.OPEN, methods.SessionFailoverMap): ClientConnection._map_told,
+    (Phase.OPEN, methods.SessionMove): ClientConnection._move_asked,
 }
-
-
-def _lower(offered: int, wished: int) -> int:
-    """The lower of two limits, where 0 means none."""
-    if offered == 0 or wished == 0:
-        return offered or wished
-    return min(offered, wished)
-
-
-def _response(settings: Settings) -> bytes:
-    """The SASL response of the mechanism."""
-    if settings.mechanism == "EXTERNAL":
-        return b""
-    if settings.mechanism == "AMQPLAIN":
-        login: dict[str, object] = {"LOGIN": settings.user, "PASSWORD": settings.password}
-        # AMQPLAIN is a table without its length.
-        return encode_table(login)[4:]
-    return b"\0" + settings.user.encode() + b"\0" + settings.password.encode()

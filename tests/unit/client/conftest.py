@@ -16,7 +16,7 @@ import pytest
 
 from rhizome.amqp import frames, methods, spec
 from rhizome.amqp.methods import Method
-from rhizome.amqp.properties import Properties, encode_header
+from rhizome.amqp.properties import Properties, decode_properties, encode_header
 
 M = TypeVar("M", bound=Method)
 
@@ -26,12 +26,15 @@ Answer = Callable[[int, Method], list[Method]]
 class ScriptedPeer:
     """One listening socket. `answers` maps a method to what is sent back on its channel.
 
-    `received` is everything that the client sent, in order, as (channel, method).
+    `received` is everything that the client sent, in order, as (channel, method); `properties` and
+    `bodies` are those of its contents.
     """
 
     def __init__(self) -> None:
         self.port = 0
         self.received: list[tuple[int, Method]] = []
+        self.properties: list[Properties] = []
+        self.bodies: list[bytes] = []
         self.connections = 0
         self.mechanisms = b"AMQPLAIN PLAIN"
         self.answers: dict[type[Method], Answer] = dict(HANDSHAKE)
@@ -89,6 +92,14 @@ class ScriptedPeer:
                 await self._arrived.wait()
         return self.of(kind)
 
+    async def until_bodies(self, count: int) -> list[bytes]:
+        """Wait until so many contents have come."""
+        async with asyncio.timeout(5):
+            while len(self.bodies) < count:
+                self._arrived.clear()
+                await self._arrived.wait()
+        return self.bodies
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._writers.append(writer)
@@ -101,6 +112,11 @@ class ScriptedPeer:
                 payload = (await reader.readexactly(size + 1))[:-1]
                 if kind == spec.FRAME_METHOD:
                     self._take(writer, channel, methods.decode_method(payload))
+                elif kind == spec.FRAME_HEADER:
+                    self.properties.append(decode_properties(payload))
+                elif kind == spec.FRAME_BODY:
+                    self.bodies.append(payload)
+                    self._arrived.set()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:

@@ -13,7 +13,8 @@ from rhizome.amqp.methods import Method
 from rhizome.amqp.properties import Properties, encode_header
 from rhizome.client import events
 from rhizome.client.errors import ConnectionLost, NotOpen, ProtocolViolation
-from rhizome.client.protocol import ClientConnection, Phase, Settings
+from rhizome.client.protocol import ClientConnection, Phase
+from rhizome.client.settings import Settings
 from rhizome.errors import AccessRefused, LoginRefused, NotAllowed, NotFound
 
 START = methods.ConnectionStart(0, 9, {"product": "P"}, b"AMQPLAIN PLAIN", b"en_US")
