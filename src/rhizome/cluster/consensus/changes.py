@@ -4,6 +4,9 @@ One at a time, and only after an entry of the root's own term is committed. A ne
 up as a learner before: it is linked, and holds all that is committed. The root never removes
 itself.
 
+A root that was elected though a change in its log removes it completes that change, and then hands
+its office over.
+
 Two changes the root makes by itself. A primary that was absent at the founding is bound to its UUID
 when it comes. A primary that comes back with another UUID, because its store was empty or damaged,
 is admitted in two steps: its old identity is removed, then the new one is bound.
@@ -68,9 +71,15 @@ def tend(office: Office) -> None:
     """Bind and admit those who have come, if nothing stands against it."""
     if _obstacle(office):
         return
-    membership = office.desk.electorate.newest
+    desk = office.desk
+    membership = desk.electorate.newest
+    if not desk.i_vote():
+        heirs = [name for name in desk.linked_voters() if membership.get(name) is not None]
+        if heirs:
+            office.begin_hand_over(heirs[0])
+        return
     for voter in membership.voters:
-        if voter.name == office.desk.me.name:
+        if voter.name == desk.me.name:
             continue
         changed = _arrived(office, voter)
         if changed is not None:

@@ -147,6 +147,12 @@ class Desk:
         voter = newest.get(self.me.name)
         return voter is not None and voter.votes and self.counts(newest, voter)
 
+    def i_stand(self) -> bool:
+        """Whether this broker may be elected: by the membership in use, or by the one before while
+        the newest isn't known to be committed (R4). The only one that has a change in its log may
+        be the one whom it removes."""
+        return self._counts_somewhere(self.me.name)
+
     def founding_uuid(self) -> str:
         """The cluster that the log belongs to, though its founding may not be committed yet."""
         return self.ledger.log.founding_uuid or self.registry.cluster_uuid

@@ -187,7 +187,7 @@ class Machine:
     def stands(self) -> bool:
         """Whether this broker may be elected at all. One whose disk hangs can't even vote."""
         desk = self.desk
-        if desk.starting or self.retired or not desk.i_vote():
+        if desk.starting or self.retired or not desk.i_stand():
             return False
         if desk.ledger.is_stuck(desk.now_ms, desk.settings.election_patience_ms):
             return False

@@ -105,6 +105,6 @@ def _waits_for(machine: Machine) -> str:
         return f"the lease of the root it last heard, {left_ms} ms more"
     if machine.is_joining():
         return "the root of the cluster that it sees, to join it"
-    if not desk.i_vote():
+    if not desk.i_stand():
         return "; ".join(["a root: it can't be one itself", *desk.uncounted()])
     return "an election"

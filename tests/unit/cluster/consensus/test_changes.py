@@ -53,6 +53,23 @@ def test_a_primary_is_added_and_votes() -> None:
     assert len(stage.roots()) == 1
 
 
+def test_a_removal_that_only_the_removed_one_has_is_completed_by_it() -> None:
+    """The root dies before its own disk has the change: b1 needs b2's vote, b2's log is longer."""
+    stage = at_work(("b1", "b2"))
+    stage.hang_disk("b1")
+    remove(stage, "b2")
+    stage.run(20)
+    assert stage.core("b2").desk.electorate.newest.names() == ("b1",)
+    stage.kill("b1")
+    stage.actors["b1"].hanging = False
+    stage.start("b1")
+    stage.run_until(lambda: stage.roots() == ["b2"])
+    stage.run_until(lambda: stage.roots() == ["b1"])
+    stage.run(500)
+    assert members(stage, "b1") == members(stage, "b2") == ("b1",)
+    assert sorted(stage.holders()) == ["b1", "b2", "s1"]
+
+
 def test_a_primary_is_removed_and_votes_no_more() -> None:
     stage = at_work(THREE)
     remove(stage, "b3")
