@@ -5,10 +5,13 @@ Each change is shown before it is made, and made only as it was shown.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from rhizome.cli.api import Api, endpoint, path
 from rhizome.cli.clustertext import print_cluster
+from rhizome.cli.errors import CliError
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
 from rhizome.cli.orders import BrokerArgument, DryRunOption, YesOption, carry_out
 from rhizome.cli.output import print_json
@@ -74,3 +77,29 @@ def remove_primary(
     """Take a primary's vote away, for good; a broker that is lost, or about to be stopped."""
     api = Api(endpoint(http, user, password))
     carry_out(api, path("rhizome", "cluster", "primaries"), {"remove": name}, yes, dry_run)
+
+
+@app.command("settings")
+def change_settings(
+    copies: Annotated[
+        int | None, typer.Option("--copies", min=1, max=15, help="Copies of each message.")
+    ] = None,
+    min_copies: Annotated[
+        int | None, typer.Option("--min-copies", min=1, max=15, help="Below it publishers wait.")
+    ] = None,
+    placement: Annotated[
+        str, typer.Option("--placement", help="spread, or root: all queues at the root.")
+    ] = "",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Change what the whole cluster does alike. The configuration counts for new clusters only."""
+    given = {"copies": copies, "min_copies": min_copies, "placement": placement}
+    request = {key: value for key, value in given.items() if value}
+    if not request:
+        raise CliError("give --copies, --min-copies or --placement")
+    api = Api(endpoint(http, user, password))
+    carry_out(api, path("rhizome", "cluster", "settings"), request, yes, dry_run)

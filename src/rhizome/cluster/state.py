@@ -314,7 +314,8 @@ class ClusterState:
             self.failover_lists.pop(command.broker, None)
         self._follow(facts)
 
-    def _put_settings(self, command: PutSettings, facts: list[ClusterFact]) -> None:
+    def check_settings(self, command: PutSettings) -> None:
+        """Raise PreconditionFailed for settings that make no sense."""
         if command.placement not in PLACEMENTS:
             raise PreconditionFailed(
                 f"the placement is '{command.placement}'; it must be one of {', '.join(PLACEMENTS)}"
@@ -327,6 +328,9 @@ class ClusterState:
             raise PreconditionFailed(
                 f"min_copies is {command.min_copies}; it must be from 1 to copies, {command.copies}"
             )
+
+    def _put_settings(self, command: PutSettings, facts: list[ClusterFact]) -> None:
+        self.check_settings(command)
         if self.settings_given and command == self.settings:
             return
         self.settings = command

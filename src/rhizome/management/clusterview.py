@@ -34,6 +34,7 @@ DRAIN: Final = "drain"
 UNDRAIN: Final = "undrain"
 MOVE_HOME: Final = "move-home"
 FORCE_HOME: Final = "force-home"
+SETTINGS: Final = "settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +170,15 @@ class ClusterView(Protocol):
 @dataclass(frozen=True, slots=True)
 class Change:
     """What a person asks for: one of the kinds above, and the broker and group that it is about.
-    ``copies`` is what brokers have of the group, as far as they answer."""
+    ``copies`` is what brokers have of the group, as far as they answer; ``settings`` are those to
+    be changed, by their names in the configuration."""
 
     kind: str
     broker: str = ""
     group: int = 0
     grace_ms: int = 0
     copies: tuple[CopyInfo, ...] = ()
+    settings: tuple[tuple[str, int | str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from rhizome.management.clusterview import (
     DRAIN,
     FORCE_HOME,
     MOVE_HOME,
+    SETTINGS,
     UNDRAIN,
     Change,
     CopyInfo,
@@ -76,6 +77,19 @@ async def undrain(call: Call) -> Response:
     return await ordered(call, await call.document(), Change(UNDRAIN, call.name("broker")))
 
 
+async def change_settings(call: Call) -> Response:
+    document = await call.document()
+    given: list[tuple[str, int | str]] = []
+    for key in ("copies", "min_copies"):
+        if key in document:
+            given.append((key, document.number(key)))
+    if "placement" in document:
+        given.append(("placement", document.text("placement")))
+    if not given:
+        raise BadRequest("name at least one of copies, min_copies and placement")
+    return await ordered(call, document, Change(SETTINGS, settings=tuple(given)))
+
+
 def _number(call: Call) -> int:
     name = call.name("group")
     if not (name.isascii() and name.isdecimal() and len(name) < 10):
@@ -114,4 +128,5 @@ ENDPOINTS: Final = (
     Endpoint("POST", GROUPS + "/{group}/force-home", ADMINISTRATOR, force_home),
     Endpoint("POST", "/api/rhizome/brokers/{broker}/drain", ADMINISTRATOR, drain),
     Endpoint("POST", "/api/rhizome/brokers/{broker}/undrain", ADMINISTRATOR, undrain),
+    Endpoint("POST", "/api/rhizome/cluster/settings", ADMINISTRATOR, change_settings),
 )

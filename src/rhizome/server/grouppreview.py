@@ -9,6 +9,7 @@ from rhizome.cluster.commands import (
     ClusterCommand,
     ForceHome,
     PlanMove,
+    PutSettings,
     SetDraining,
 )
 from rhizome.cluster.placement import Group, unavailable
@@ -19,13 +20,14 @@ from rhizome.management.clusterview import (
     DRAIN,
     FORCE_HOME,
     MOVE_HOME,
+    SETTINGS,
     UNDRAIN,
     Change,
     CopyInfo,
     Preview,
 )
 
-KINDS = (DRAIN, UNDRAIN, MOVE_HOME, FORCE_HOME)
+KINDS = (DRAIN, UNDRAIN, MOVE_HOME, FORCE_HOME, SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ def orders_for(change: Change, state: ClusterState, root: str, connections: int)
     """``connections``: of the broker that the change is about, as far as it is known."""
     if not root:
         return _refused("there is no root now, and nothing can be changed")
+    if change.kind == SETTINGS:
+        return _settings(state, dict(change.settings))
     broker = state.registry.brokers.get(change.broker)
     if broker is None:
         known = ", ".join(each.name for each in state.registry.view())
@@ -59,6 +63,46 @@ def orders_for(change: Change, state: ClusterState, root: str, connections: int)
 
 def _refused(reason: str) -> Orders:
     return Orders(Preview((), refusal=reason))
+
+
+# ---- settings -----------------------------------------------------------------------------------
+
+
+def _settings(state: ClusterState, given: dict[str, int | str]) -> Orders:
+    before = state.settings
+    after = PutSettings(
+        str(given.get("placement", before.placement)),
+        int(given.get("copies", before.copies)),
+        before.failover_policy,
+        before.state_size_max_bytes,
+        int(given.get("min_copies", before.min_copies)),
+    )
+    try:
+        state.check_settings(after)
+    except PreconditionFailed as error:
+        return _refused(error.text)
+    if after == before:
+        return _refused("the settings are so already")
+    steps = [
+        f"{name.replace('_', '-')} is {value} from now on (now {getattr(before, name)})"
+        for name, value in vars(after).items()
+        if value != getattr(before, name)
+    ]
+    if after.copies > before.copies:
+        steps.append("groups are copied to more brokers, where no policy says otherwise")
+    elif after.copies < before.copies:
+        steps.append("copies that are more than wanted are let go")
+    warnings = []
+    keepers = sum(each.holds_queues() for each in state.registry.brokers.values())
+    if after.min_copies > keepers:
+        warnings.append(
+            f"of {keepers} brokers that hold queues {after.min_copies} must have a copy: publishers"
+            " are blocked until there are more"
+        )
+    elif after.copies > keepers:
+        warnings.append(f"there are {keepers} brokers that hold queues, so {keepers} copies")
+    preview = Preview(tuple(steps), tuple(warnings), basis=f"settings {before}")
+    return Orders(preview, after)
 
 
 # ---- drain --------------------------------------------------------------------------------------

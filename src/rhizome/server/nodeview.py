@@ -14,6 +14,7 @@ from rhizome.management.clusterview import (
     FORCE_HOME,
     FORCE_ROOT,
     MOVE_HOME,
+    SETTINGS,
     UNDRAIN,
     Change,
     ChangeRefused,
@@ -39,6 +40,7 @@ DONE: Final = {
     UNDRAIN: "{broker} is not drained any more",
     MOVE_HOME: "group {group} moves to {broker}",
     FORCE_HOME: "{broker} is the home of group {group}",
+    SETTINGS: "the settings of the cluster are changed",
 }
 
 # What a broker is to a group, in `CopyInfo.role`.

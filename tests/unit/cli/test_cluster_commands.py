@@ -103,6 +103,7 @@ PREVIEW = {
     "basis": "term 7, membership 3",
 }
 PRIMARIES = "POST /api/rhizome/cluster/primaries"
+SETTINGS = "POST /api/rhizome/cluster/settings"
 FORCE = "POST /api/rhizome/cluster/force-root"
 
 
@@ -157,10 +158,16 @@ def documents(api: Any, line: str) -> list[Any]:
         (["add-primary", "b4"], PRIMARIES, {"add": "b4"}),
         (["remove-primary", "b3"], PRIMARIES, {"remove": "b3"}),
         (["force-root"], FORCE, {}),
+        (
+            ["settings", "--copies", "3", "--min-copies", "2"],
+            SETTINGS,
+            {"copies": 3, "min_copies": 2},
+        ),
+        (["settings", "--placement", "root"], SETTINGS, {"placement": "root"}),
     ],
 )
 def test_change_is_shown_confirmed_and_made_on_its_basis(
-    rhizome: Rhizome, api: Any, arguments: list[str], line: str, request_made: dict[str, str]
+    rhizome: Rhizome, api: Any, arguments: list[str], line: str, request_made: dict[str, object]
 ) -> None:
     api.answer(line, {**PREVIEW, "done": "b4 is a primary"})
     result = rhizome("cluster", *arguments, "--http", api.address, input="y\n")
@@ -205,6 +212,10 @@ def test_change_that_is_refused_says_why(rhizome: Rhizome, api: Any) -> None:
     assert result.exit_code == 1
     assert result.stderr == "error: this can't be done: b1 is the root, and has its quorum\n"
     assert len(documents(api, FORCE)) == 1
+
+
+def test_settings_that_are_not_named_are_not_changed(rhizome: Rhizome, api: Any) -> None:
+    assert "give --copies" in rhizome("cluster", "settings", "--http", api.address).stderr
 
 
 # --- beginning anew

@@ -99,6 +99,11 @@ COPIES = (OWN, CopyInfo("b2", "a2", "standby", 2, 88, True))
         ),
         (("brokers", "b2", "drain"), {}, Change("drain", "b2", grace_ms=60_000)),
         (("brokers", "b2", "undrain"), {}, Change("undrain", "b2")),
+        (
+            ("cluster", "settings"),
+            {"copies": 3, "placement": "root"},
+            Change("settings", settings=(("copies", 3), ("placement", "root"))),
+        ),
     ],
 )
 def test_change_is_shown_and_then_made(
@@ -112,6 +117,10 @@ def test_change_is_shown_and_then_made(
     made = api.post("rhizome", *path, basis=shown["basis"], **asked)
     assert made.json == {"done": "it is done"}
     assert control.made == [change]
+
+
+def test_settings_must_be_named(api: Api, control: FakeControl) -> None:
+    assert api.post("rhizome", "cluster", "settings", preview=True, copy=3).status == 400
 
 
 def test_grace_must_make_sense(api: Api, control: FakeControl) -> None:

@@ -10,6 +10,7 @@ from rhizome.cluster.commands import (
     ForceHome,
     Member,
     PlanMove,
+    PutSettings,
     RetireBroker,
     SetAway,
     SetDraining,
@@ -199,6 +200,38 @@ def test_removed_home_is_named_as_a_loss() -> None:
     machine.done(SetInSync(1, (), 1, 2), RetireBroker("b1"))
     warnings = orders(machine, Change("force-home", "b3", 1)).preview.warnings
     assert warnings[-1] == "its last home was removed from the cluster, with what only that had"
+
+
+# --- settings
+
+
+def settings(machine: Machine, **given: int | str) -> Orders:
+    return orders(machine, Change("settings", settings=tuple(given.items())))
+
+
+def test_settings_are_changed_one_by_one() -> None:
+    machine = cluster()
+    found = settings(machine, copies=3)
+    assert found.command == PutSettings("spread", 3, "ring", 64 << 20, 1)
+    assert found.preview.steps == (
+        "copies is 3 from now on (now 2)",
+        "groups are copied to more brokers, where no policy says otherwise",
+    )
+    assert found.preview.warnings == ()
+    fewer = settings(machine, copies=1, placement="root").preview
+    assert "copies that are more than wanted are let go" in fewer.steps
+    assert "placement is root from now on (now spread)" in fewer.steps
+
+
+def test_settings_that_cannot_be_met_are_warned_of_or_refused() -> None:
+    machine = cluster()
+    assert settings(machine, copies=5).preview.warnings == (
+        "there are 3 brokers that hold queues, so 3 copies",
+    )
+    (warning,) = settings(machine, copies=5, min_copies=4).preview.warnings
+    assert "publishers are blocked" in warning
+    assert "from 1 to copies" in settings(machine, min_copies=3).preview.refusal
+    assert "are so already" in settings(machine, copies=2).preview.refusal
 
 
 # --- pictures
