@@ -68,14 +68,19 @@ class Moving:
         remote = self.edge.group(group)
         queues = queues_of(broker, group)
         for queue in queues:
-            for message in unacked_messages(queue):
-                broker.pager.release(queue, message)
+            if queue.stream is None:
+                for message in unacked_messages(queue):
+                    broker.pager.release(queue, message)
             queue.unacked = 0
             queue.durable_bytes = 0
             queue.counts = {}
         self.tenures.end(group)
         for queue in queues:
             for consumer in queue.consumers():
+                if consumer.reader is not None:
+                    consumer.reached = consumer.reader.next
+                    consumer.reader.detach()
+                    consumer.reader = None
                 if consumer.proxy is None:
                     remote.adopt(consumer)
         for connection in broker.connections.values():
@@ -222,7 +227,12 @@ class Homecoming(OwnEdge):
             if consumer.proxy is not session:
                 continue
             queue = consumer.queue
-            message = claim(queue, shown.index) if not queue.deleted else None
+            message: Message | None = None
+            if queue.stream is not None:
+                message = shown
+                queue.unacked += 1
+            elif not queue.deleted:
+                message = claim(queue, shown.index)
             if message is not None:
                 unacked.replace(tag, message)
             else:
@@ -263,3 +273,6 @@ def _make_local(consumer: Consumer | None, session: Session) -> None:
         consumer.proxy = None
         consumer.number = 0
         consumer.credit = 0
+        stream = consumer.queue.stream
+        if stream is not None and consumer in consumer.queue.consumers():
+            stream.attach(consumer)

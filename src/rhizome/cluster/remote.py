@@ -236,6 +236,7 @@ class RemoteGroup(Away):
                 "priority": consumer.priority,
                 "prefetch": 0 if consumer.no_ack else consumer.prefetch,
                 "window": WINDOW_BYTES - consumer.credit,
+                "reached": consumer.reached,
                 "arguments": consumer.arguments,
             },
         )

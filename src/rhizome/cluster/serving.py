@@ -220,6 +220,7 @@ class Serving(Carrier):
                 if queue.definition.auto_delete and not queue.deleted:
                     abandoned[queue] = None
             self._empty(number, channel)
+            give_up_streams(channel)
             if channel.unacked.count > 0:
                 parked.add(number, channel)
         for queue in abandoned:
@@ -237,6 +238,8 @@ class Serving(Carrier):
             self.consumers.pop(consumer.number, None)
             if not consumer.queue.deleted:
                 consumer.queue.remove_consumer(consumer)
+            if consumer.reader is not None:
+                consumer.reader.detach()
         channel.consumers = {}
         self.paused.pop(channel, None)
         self.carrier.channels.pop(number, None)
@@ -307,6 +310,7 @@ class Serving(Carrier):
             return
         consumer.carrier = self
         consumer.number = _int(table, "consumer")
+        consumer.reached = _int(table, "reached")
         consumer.credit = _int(table, "window")
         consumer.drained_ms = self.broker.turn.now_ms
         self.consumers[consumer.number] = consumer
@@ -489,6 +493,16 @@ class Serving(Carrier):
         }
         put_frame(self.outbox, ANSWER, encode_table(whole))
         self.link.touch()
+
+
+def give_up_streams(channel: Channel) -> None:
+    """Forget what is held of streams: nobody waits for it, and the edge will present it again."""
+    for tag in channel.unacked.tags():
+        consumer = channel.unacked.consumer(tag)
+        if consumer is not None and consumer.reader is not None:
+            channel.unacked.forget(tag)
+            consumer.unacked -= 1
+            consumer.reader.given_up()
 
 
 def _int(table: dict[str, object], name: str) -> int:

@@ -293,13 +293,22 @@ class Tenure:
             index = held.first
             while index <= held.last:
                 message: Message | None = None
-                if queue is not None:
+                if queue is not None and queue.stream is not None:
+                    message = self._place_of(queue, index)
+                elif queue is not None:
                     if parked is not None:
                         message = parked.take(queue.id, index)
                     if message is None:
                         message = claim(queue, index)
                 serving.hold(attached, held.session, held.consumer, queue, message)
                 index += 1
+
+    def _place_of(self, queue: Queue, index: i64) -> Message:
+        """What stands for a message of a stream that is held: streams keep everything."""
+        message = Message(self.broker.pager.route_last, b"", 0, 0)
+        message.index = index
+        queue.unacked += 1
+        return message
 
     def _queue(self, queue_id: i64) -> Queue | None:
         queue = self.broker.shared.get(queue_id)

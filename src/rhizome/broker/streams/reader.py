@@ -233,6 +233,12 @@ class StreamReader:
         consumer.deliver(message, False)
         message.content = b""
 
+    def go_on_after(self, index: i64) -> None:
+        """The consumer was attached before, and has had everything up to this index."""
+        self.next = _within(self.stream.log, index)
+        self.announcing = False
+        self._seek(self.next)
+
     # ---- reading --------------------------------------------------------------------------------
 
     def _next_chunk(self) -> bool:

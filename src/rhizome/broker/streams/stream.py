@@ -88,6 +88,8 @@ class Stream:
         name = name_of(consumer.arguments)
         start = start_of(self.log, name, consumer.arguments, self.broker.turn.now_ms)
         reader = StreamReader(self, consumer, name, start)
+        if consumer.reached > 0:
+            reader.go_on_after(consumer.reached)
         consumer.reader = reader
         self.readers[consumer] = reader
         if not self.queue.marked:

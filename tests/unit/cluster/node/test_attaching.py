@@ -12,6 +12,8 @@ from rhizome.amqp.methods import (
     BasicAck,
     BasicCancel,
     BasicCancelOk,
+    BasicConsume,
+    BasicConsumeOk,
     BasicDeliver,
     BasicNack,
     BasicRecover,
@@ -172,6 +174,28 @@ def test_two_queues_of_a_group_that_share_messages_are_told_apart(cluster: CoreC
     client.send(BasicAck(held[1].tag))
     assert [home_queue(cluster, name).unacked for name in ("one", "two")] == [0, 0]
     assert client.deliveries() == []
+
+
+@pytest.mark.parametrize("at", EDGES)
+def test_reader_of_a_stream_goes_on_where_it_was(cluster: CoreCluster, at: str) -> None:
+    client = cluster[at].connect()
+    queue_at(client, "q", HOME, durable=True, x_queue_type="stream")
+    publish_all(client, 5)
+    client.prefetch(4)
+    client.call(BasicConsume("q", "tag", arguments={"x-stream-offset": "first"}), BasicConsumeOk)
+    held = client.deliveries()
+    assert bodies_of(held) == [b"0", b"1", b"2", b"3"]
+    client.send(BasicAck(held[0].tag))
+    assert bodies_of(client.deliveries()) == [b"4"]
+    cluster.cut(at, HOME)
+    client.send(BasicAck(held[1].tag))
+    publish_all(cluster["b3"].connect(), 3, first=5)
+    reconnect(cluster)
+    assert bodies_of(client.deliveries()) == [b"5"]
+    client.send(BasicAck(0, multiple=True))
+    assert bodies_of(client.deliveries()) == [b"6", b"7"]
+    client.send(BasicAck(0, multiple=True))
+    assert home_queue(cluster).unacked == 0
 
 
 # --- what was settled
