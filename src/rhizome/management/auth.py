@@ -20,7 +20,7 @@ from starlette.requests import Request
 from rhizome.broker.access import KIND_APPLICATION, KIND_CONSOLE, AuthDone, Identity, Peer
 from rhizome.management.asked import asked_of
 from rhizome.management.context import Context
-from rhizome.management.errors import Forbidden, NotAuthorised
+from rhizome.management.errors import Forbidden, LoginFailed, NotAuthorised
 from rhizome.management.logins import (
     GUARD_HEADER,
     IDLE_HEADER,
@@ -120,7 +120,7 @@ async def verified(context: Context, credentials: Credentials, request: Request)
     identity, reason = await done.answer
     if identity is None:
         logger.warning("HTTP login refused: %s", reason)
-        raise NotAuthorised("Login failed")
+        raise LoginFailed
     return Caller(identity, peer)
 
 
@@ -129,7 +129,7 @@ def known_caller(context: Context, user: str, request: Request) -> Caller:
     broker = context.broker
     record = broker.state.users.get(user)
     if record is None or record.kind not in KINDS:
-        raise NotAuthorised("Login failed")
+        raise LoginFailed
     tags = tuple(sorted(record.tags))
     identity = UserIdentity(user, record.kind, tags, broker.state, broker.access_epoch)
     return Caller(identity, peer_of(request))
@@ -153,11 +153,11 @@ def login_of(context: Context, request: Request) -> Login:
     secret = secret_of(request)
     login = context.logins.find(secret, touch=IDLE_HEADER not in request.headers)
     if login is None:
-        raise NotAuthorised("Not logged in, or for too long: log in again")
+        raise LoginFailed("Not logged in, or for too long: log in again")
     record = context.broker.state.users.get(login.user)
     if record is None or record.password_hash != login.password_hash:
         context.logins.end(secret)
-        raise NotAuthorised("The user has changed: log in again")
+        raise LoginFailed("The user has changed: log in again")
     return login
 
 
@@ -175,13 +175,13 @@ def console_caller(context: Context, request: Request) -> Caller:
 def _credentials(request: Request) -> Credentials:
     scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
-        raise NotAuthorised("Login failed")
+        raise LoginFailed
     try:
         user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
     except (binascii.Error, ValueError):
-        raise NotAuthorised("Login failed") from None
+        raise LoginFailed from None
     if not colon or len(user) > USER_BYTES_MAX:
-        raise NotAuthorised("Login failed")
+        raise LoginFailed
     return Credentials(user.decode("utf-8", "surrogateescape"), password)
 
 

@@ -37,10 +37,19 @@ class PageOutOfRange(ApiError):
 
 
 class NotAuthorised(ApiError):
-    """Nobody has logged in, or somebody who may not do this."""
+    """Somebody who may not do this."""
 
     status: ClassVar[int] = 401
     error: ClassVar[str] = "not_authorised"
+
+
+class LoginFailed(NotAuthorised):
+    """Nobody has shown who they are. RabbitMQ spells this one in American English."""
+
+    error: ClassVar[str] = "not_authorized"
+
+    def __init__(self, reason: str = "Login failed") -> None:
+        super().__init__(reason)
 
 
 class Forbidden(ApiError):

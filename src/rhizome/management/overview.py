@@ -27,7 +27,7 @@ from rhizome.management.everywhere import (
     question_of,
     rows_elsewhere,
 )
-from rhizome.management.others import LIST_SECONDS_MAX, Unreached
+from rhizome.management.others import LIST_SECONDS_MAX, Question, Unreached
 from rhizome.management.process import open_files, open_files_max, resident_set_bytes
 from rhizome.management.rates import Totals
 
@@ -35,12 +35,14 @@ RABBITMQ_VERSION: Final = "3.10.8"
 """What tools that ask for RabbitMQ's version take this API for."""
 
 PRODUCT_NAME: Final = "Rhizome"
+OVERVIEW_PATH: Final = "/api/overview"
 MECHANISMS: Final = ("AMQPLAIN", "PLAIN", "EXTERNAL")
 
 
 async def show_overview(call: Call) -> Response:
     row = await overview_row(call)
-    found, gathered = await documents(call)
+    # Whole, whatever columns are asked for: there is something to add to them.
+    found, gathered = await documents(call, Question("GET", OVERVIEW_PATH, call.caller.user))
     for other in found.values():
         add_overview(row, other)
     response = shown_row(call, row)
@@ -269,7 +271,7 @@ async def show_sign_in(call: Call) -> Response:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/overview", MANAGEMENT, show_overview),
+    Endpoint("GET", OVERVIEW_PATH, MANAGEMENT, show_overview),
     Endpoint("GET", "/api/nodes", MONITORING, list_nodes),
     Endpoint("GET", "/api/nodes/{name}", MONITORING, show_node),
     Endpoint("GET", "/api/nodes/{name}/memory", MONITORING, show_memory),

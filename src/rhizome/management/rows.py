@@ -137,7 +137,7 @@ def consumer_row(context: Context, consumer: Consumer) -> Row:
 
 def exchange_row(vhost: VHost, exchange: Exchange) -> Row:
     effective = vhost.policy_for_exchange(exchange)
-    return {
+    row: Row = {
         "name": exchange.name,
         "vhost": exchange.vhost,
         "type": exchange.kind,
@@ -145,8 +145,11 @@ def exchange_row(vhost: VHost, exchange: Exchange) -> Row:
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
         "arguments": exchange.arguments,
-        "policy": effective.policy or None,
     }
+    if effective.policy:
+        # Without one RabbitMQ leaves it out, and rabbitmqadmin can't print a null.
+        row["policy"] = effective.policy
+    return row
 
 
 def binding_row(vhost: str, binding: Binding) -> Row:

@@ -31,7 +31,12 @@ from rhizome.management.call import read_body
 from rhizome.management.context import Context
 from rhizome.management.document import parse_document
 from rhizome.management.endpoint import check_same_site, error_response
-from rhizome.management.errors import BadRequest, MethodNotAllowed, NotAuthorised
+from rhizome.management.errors import (
+    BadRequest,
+    LoginFailed,
+    MethodNotAllowed,
+    NotAuthorised,
+)
 from rhizome.management.logins import Login
 from rhizome.security.mechanisms import USER_BYTES_MAX, Credentials
 
@@ -76,13 +81,13 @@ class Session:
         document = parse_document(await read_body(request, BODY_BYTES_MAX))
         user = document.text("user")
         if len(user.encode("utf-8", "surrogateescape")) > USER_BYTES_MAX:
-            raise NotAuthorised("Login failed")
+            raise LoginFailed
         password = document.text("password").encode("utf-8", "surrogateescape")
         caller = await verified(self.context, Credentials(user, password), request)
         caller.check(MANAGEMENT)
         record = self.context.broker.state.users.get(user)
         if record is None:
-            raise NotAuthorised("Login failed")
+            raise LoginFailed
         secret, login = self.context.logins.begin(user, record.password_hash)
         response = answer(self._row(caller, login), 201)
         response.set_cookie(

@@ -10,7 +10,7 @@ from .conftest import Api, Core
 def test_nobody_gets_in_without_logging_in(core: Core) -> None:
     answer = Api(core, user="").get("overview")
     assert answer.status == 401
-    assert answer.json == {"error": "not_authorised", "reason": "Login failed"}
+    assert answer.json == {"error": "not_authorized", "reason": "Login failed"}
     assert answer.headers["www-authenticate"].startswith("Basic realm=")
 
 

@@ -182,6 +182,8 @@ def test_sums_are_of_all_brokers(api: Api, core: Core, other: Core, others: Fake
     assert row["object_totals"]["exchanges"] == 7
     assert row["queue_totals"]["messages"] == 2
     assert {listener["node"] for listener in row["listeners"]} == {"rhizome", "b2"}
+    columns = "columns=cluster_name,object_totals.queues"
+    assert api.get("overview", query=columns).json["object_totals"] == {"queues": 2}
     assert api.get("vhosts").json[0]["messages"] == 2
     assert api.get("vhosts", "/").json["messages"] == 2
     live = api.get("rhizome", "live").json
