@@ -75,7 +75,9 @@ class ReplicatedLog(GroupLog):
         next_index: i64,
         starts: list[tuple[int, int]],
         origins: dict[int, int],
+        disk: i64 = -1,
     ) -> None:
+        """``disk``: up to where what the log begins with is on disk; -1 if all of it is."""
         super().__init__(group, epoch, next_index)
         self.replicated = True
         self.journal = journal
@@ -85,7 +87,8 @@ class ReplicatedLog(GroupLog):
         self.recovering = False
         self.shipping = False
         self.recorded = next_index - 1
-        self.progress = Progress(next_index - 1)
+        self.progress = Progress(next_index - 1 if disk < 0 else disk)
+        self.committed_disk = self.progress.done
         self._origin = 0
         self._number = 0
         self._first = next_index

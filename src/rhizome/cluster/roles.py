@@ -26,7 +26,7 @@ from rhizome.cluster.moving import Moving, queues_of
 from rhizome.cluster.placement import Group
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.recovery import Recovered, RecoveredQueue
-from rhizome.journal.scan import merged
+from rhizome.journal.scan import merged, starts_with
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -81,10 +81,16 @@ class Roles:
         copy = self.copy_of(group.id)
         del self.copies[group.id]
         first = int(copy.index) + 1
-        starts = [*copy.starts, (group.epoch, first)]
+        starts = starts_with(copy.starts, group.epoch, first)
         broker.pager.journal.epoch(group.id, group.epoch, first)
         log = ReplicatedLog(
-            broker.pager.journal, group.id, group.epoch, first, starts, dict(copy.origins)
+            broker.pager.journal,
+            group.id,
+            group.epoch,
+            first,
+            starts,
+            dict(copy.origins),
+            copy.disk,
         )
         broker.logs[group.id] = log
         home = Home(group, log)
@@ -95,7 +101,7 @@ class Roles:
         for queue_id in list(copy.queues):
             # It was deleted while this broker did not follow (H13).
             log.drop(queue_id)
-        copy.discard()
+        copy.let_go()
         self.moving.come_home(group.id, group.epoch, log)
         broker.delayed.recover()
         return home
@@ -121,14 +127,8 @@ class Roles:
         broker = self.broker
         home = self.homes.pop(group_id)
         log = home.log
-        copy = self.copy_of(group_id)
-        known = copy.known
-        known.epoch = log.epoch
-        known.index = log.next_index - 1
-        known.starts = log.starts
-        known.origins = log.origins
-        copy.disk = log.disk()
-        copy.whole = False
+        copy = Copy.from_home(log, log.disk(), broker.pager.journal, broker.pager.spill)
+        self.copies[group_id] = copy
         self._close_waiting(log)
         queues = queues_of(broker, group_id)
         for queue in queues:

@@ -127,6 +127,13 @@ class QueueReplay:
         for index in gone:
             del self.delivery_counts[index]
 
+    def set_count(self, index: i64, count: i64) -> None:
+        """How often a message has been delivered; 0 forgets it."""
+        if count == 0:
+            self.delivery_counts.pop(int(index), 0)
+        else:
+            self.delivery_counts[int(index)] = int(count)
+
     def accepted(self) -> Seen:
         """What the queue has accepted, to be added to."""
         if self.seen is None:
@@ -343,12 +350,7 @@ class Replay:
         known = self.group(group)
         known.epoch = epoch
         known.index = index - 1
-        # An epoch that never had a record, or whose records are void, is none; and an epoch that
-        # begins again (a copy that was cut back first) begins there.
-        known.starts = [
-            start for start in known.starts if i64(start[1]) < index and i64(start[0]) < epoch
-        ]
-        known.starts.append((int(epoch), int(index)))
+        known.starts = starts_with(known.starts, epoch, index)
         for queue in self.queues.values():
             if queue.group == group:
                 queue.truncate(index, self.released)
@@ -442,7 +444,7 @@ class Replay:
         elif kind == KIND_SHOWN:
             queue.shown[buffer[at + 4]] = read_i64_be(buffer, at + 5)
         elif kind == KIND_REQUEUE:
-            queue.delivery_counts[int(read_i64_be(buffer, at + 4))] = u32_at(buffer, at + 12)
+            queue.set_count(read_i64_be(buffer, at + 4), u32_at(buffer, at + 12))
         elif kind == KIND_PURGE:
             queue.remove_range(0, read_i64_be(buffer, at + 4) + 1, self.released)
 
@@ -450,6 +452,17 @@ class Replay:
         if self.released is not None:
             segment = int(position >> 32)
             self.released[segment] = self.released.get(segment, 0) + 1
+
+
+def starts_with(starts: list[tuple[int, int]], epoch: i64, index: i64) -> list[tuple[int, int]]:
+    """The (epoch, first index) pairs of a log in which an epoch begins at `index`.
+
+    An epoch that never had a record, or whose records are void, is none; and an epoch that begins
+    again (in a copy that was cut back first) begins there.
+    """
+    found = [start for start in starts if i64(start[1]) < index and i64(start[0]) < epoch]
+    found.append((int(epoch), int(index)))
+    return found
 
 
 def merged(indexes: list[PagedIndex]) -> PagedIndex:

@@ -51,6 +51,7 @@ from rhizome.journal.recovery import RecoveredQueue
 from rhizome.journal.scan import GroupReplay, QueueReplay, Replay
 
 if TYPE_CHECKING:
+    from rhizome.broker.port import GroupLog
     from rhizome.journal.checkpoint import CheckpointBuilder
     from rhizome.journal.recovery import Recovered
 
@@ -76,6 +77,7 @@ class Copy:
     _tokens: list[int]
     _indexes: list[int]
     _appended: bool
+    _lifting: bool
     _run_references: i64
     _run_records: i64
 
@@ -86,7 +88,7 @@ class Copy:
         self._released = {}
         self.replay = Replay(self._released)
         self.known = self.replay.group(group)
-        # An empty copy of an empty log lacks nothing.
+        # A new copy of a new log lacks nothing.
         self.whole = True
         self.disk = 0
         smaller = min(journal.segment_bytes_max, spill.segment_bytes_max)
@@ -94,6 +96,7 @@ class Copy:
         self._tokens = []
         self._indexes = []
         self._appended = False
+        self._lifting = False
         self._run_references = 0
         self._run_records = 0
 
@@ -101,17 +104,35 @@ class Copy:
     def from_recovery(group: i64, recovered: Recovered, journal: Journal, spill: Journal) -> Copy:
         """The copy that a restart finds; takes the group's queues out of `recovered`."""
         copy = Copy(group, journal, spill)
+        # What was transient is gone; with it, perhaps, all that there was.
+        copy.whole = False
         found = recovered.groups.get(int(group))
         if found is not None:
             copy.replay.groups[int(group)] = found
             copy.known = found
             copy.disk = found.index
-            # What was transient is gone.
-            copy.whole = False
         ours = [each for each in recovered.queues.values() if each.group == int(group)]
         for queue in ours:
             del recovered.queues[queue.queue_id]
             copy.adopt(queue)
+        return copy
+
+    @staticmethod
+    def from_home(log: GroupLog, disk: i64, journal: Journal, spill: Journal) -> Copy:
+        """What a home that lost its office goes on as; `adopt` its queues.
+
+        Messages that were in memory only are left behind, so it isn't whole. What must survive a
+        restart is in the journal, as far as `disk` also on disk.
+        """
+        copy = Copy(log.group, journal, spill)
+        copy.known.epoch = log.epoch
+        copy.known.index = log.next_index - 1
+        copy.known.starts = list(log.starts)
+        copy.known.origins = dict(log.origins)
+        copy.whole = False
+        copy.disk = disk
+        # The journal may have records of the log that are not handed over yet.
+        copy._appended = True
         return copy
 
     # ---- what it has ----------------------------------------------------------------------------
@@ -134,7 +155,8 @@ class Copy:
 
     @property
     def installing(self) -> bool:
-        return self.known.installing
+        """Whether it is, or would be after a restart at this instant."""
+        return self.known.installing or self._lifting
 
     @property
     def queues(self) -> dict[int, QueueReplay]:
@@ -145,6 +167,23 @@ class Copy:
         total: i64 = 0
         for queue in self.replay.queues.values():
             total += queue.count()
+        return total
+
+    def count_journaled(self, first: i64, end: i64) -> i64:
+        """Messages in the journal with indexes in [first, end)."""
+        total: i64 = 0
+        for queue in self.replay.queues.values():
+            for level in queue.levels.values():
+                ranges: list[int] = []
+                level.collect_ranges(first, end, 1 << 62, ranges)
+                at: i64 = 0
+                while at < len(ranges):
+                    index: i64 = ranges[at]
+                    while index < i64(ranges[at]) + i64(ranges[at + 1]):
+                        if level.find(index) >> 32 < SPILL_SEGMENT_FIRST:
+                            total += 1
+                        index += 1
+                    at += 2
         return total
 
     # ---- records --------------------------------------------------------------------------------
@@ -271,6 +310,12 @@ class Copy:
         self.disk = min(self.disk, index)
         self._indexes = [min(each, int(index)) for each in self._indexes]
 
+    def continues(self, starts: list[tuple[int, int]]) -> bool:
+        """Whether a log of this history goes on from where the copy is, as it is."""
+        if common_end(self.known.starts, self.known.index, starts) < self.known.index:
+            return False
+        return self.known.index >= i64(starts[-1][1]) - 1
+
     def follow(self, starts: list[tuple[int, int]]) -> None:
         """Take the history of a home, and drop what its log has not (L2)."""
         end = common_end(self.known.starts, self.known.index, starts)
@@ -289,12 +334,18 @@ class Copy:
     def begin_install(self) -> None:
         """From here on the copy isn't whole, and after a restart it isn't eligible."""
         self.whole = False
+        self._lifting = False
         if not self.known.installing:
             self.record(install_record(self.group, self.known.epoch, 0, True))
 
     def end_install(self) -> None:
-        """The durable part is complete; `disk` counts from when that is on disk."""
+        """The durable part is complete; the mark is lifted when that is on disk.
+
+        A copy that took over before could be home, crash, and then not be eligible, as the only one
+        who has what it confirmed.
+        """
         self.record(install_record(self.group, self.known.epoch, self.known.index, False))
+        self._lifting = True
         self.disk = 0
         self._tokens.clear()
         self._indexes.clear()
@@ -320,6 +371,7 @@ class Copy:
             done += 1
         if done > 0:
             self.disk = self._indexes[done - 1]
+            self._lifting = False
             del self._tokens[:done]
             del self._indexes[:done]
         if len(self._tokens) == 0 and not self._appended:
@@ -365,8 +417,14 @@ class Copy:
             found.shown,
         )
 
+    def let_go(self) -> None:
+        """Release what is left; that it is gone has been recorded by whoever took over."""
+        for queue_id in list(self.replay.queues):
+            self.replay.drop_queue(queue_id)
+        self._release()
+
     def discard(self) -> None:
-        """Let go of everything: this broker keeps no copy any more, and none comes back."""
+        """This broker keeps no copy any more, and none comes back with a restart."""
         self.begin_install()
         for queue_id in list(self.replay.queues):
             self.record(drop_queue_record(self.group, self.epoch, 0, queue_id, FLAG_DURABLE))

@@ -37,7 +37,7 @@ class Scene:
 
     def __init__(self, segment_bytes: int = 4096) -> None:
         self.place = Place(segment_bytes=segment_bytes)
-        self.copy = self.place.copy()
+        self.copy = Copy(GROUP, self.place.journal, self.place.spill)
         self.log = Log()
         self.copy.begin_epoch(1, 1)
         self.expected = Content()
@@ -241,8 +241,10 @@ def test_the_mark_of_an_install_survives_until_it_is_lifted() -> None:
     assert scene.place.restart().copy().installing
     scene.copy.end_install()
     assert scene.copy.disk == 0, "until that is on disk nothing counts"
+    assert scene.copy.installing
     scene.submit()
     assert scene.copy.synced(scene.place.sync()) == 3
+    assert not scene.copy.installing
     restarted = scene.place.restart().copy()
     assert not restarted.installing
     assert not restarted.whole, "transient messages were lost"
@@ -269,7 +271,7 @@ def test_histories_part_where_their_epochs_differ(
 ) -> None:
     assert common_end(own, index, home) == end
     place = Place()
-    copy = place.copy()
+    copy = Copy(GROUP, place.journal, place.spill)
     for epoch, start in own:
         copy.begin_epoch(epoch, start)
     copy.advance(index)

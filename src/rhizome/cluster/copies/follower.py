@@ -1,0 +1,174 @@
+"""Follower: what the home of a group knows of one standby. Compiled.
+
+away       there is no link, or no invitation on it
+invited    INVITE was sent
+listing    the home tells what is alive; records follow behind
+streaming  records only
+
+away to invited        the link is up and a copy is wanted there
+invited to streaming   FOLLOW, and the window has all that the copy lacks
+invited to listing     FOLLOW otherwise
+streaming to listing   the window has lost records that were not sent yet
+listing to streaming   everything has been told
+any to away            the link is lost, a refusal, or no copy is wanted there
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from rhizome.cluster.commands import WHOLE as MEMBER_WHOLE
+from rhizome.cluster.commands import Member
+from rhizome.cluster.copies.frames import INSTALLING, ON_DISK, WHOLE
+from rhizome.cluster.copies.listing import Listing
+
+AWAY: Final = 0
+INVITED: Final = 1
+HELD: Final = 2
+LISTING: Final = 3
+STREAMING: Final = 4
+
+STAGES: Final = ["away", "invited", "held", "catching up", "following"]
+
+
+@final
+class Follower:
+    """Invariant: `memory` and `disk` are answers of `incarnation` in this epoch; with `kept`
+    INSTALLING neither counts, with ON_DISK only `disk`. Answers from before `listing_number` was
+    begun count no more: with it the copy has become one in the making. Records below `cursor` have
+    been sent on this link.
+
+    `waits_since_ms`: since when it hasn't answered anything that counts although something is due;
+    -1 if nothing is. `joins_since_ms`: since when its answers are waited for before it is proposed
+    (G4).
+    """
+
+    name: str
+    incarnation: str
+    linked: bool
+    linked_ms: i64
+    stage: i64
+    cursor: i64
+    memory: i64
+    disk: i64
+    kept: i64
+    resumes: bool
+    followed: bool
+    listing: Listing | None
+    listings: i64
+    listing_number: i64
+    listed: bool
+    wanted: list[int]
+    waits_since_ms: i64
+    joins_since_ms: i64
+    rests_until_ms: i64
+    records_bytes: i64
+    live_bytes: i64
+    backfill_bytes: i64
+    backfill_messages: i64
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.incarnation = ""
+        self.linked = False
+        self.linked_ms = 0
+        self.stage = AWAY
+        self.cursor = 0
+        self.memory = 0
+        self.disk = 0
+        self.kept = INSTALLING
+        self.resumes = False
+        self.followed = False
+        self.listing = None
+        self.listings = 0
+        self.listing_number = 0
+        self.listed = True
+        self.wanted = []
+        self.waits_since_ms = -1
+        self.joins_since_ms = -1
+        self.rests_until_ms = 0
+        self.records_bytes = 0
+        self.live_bytes = 0
+        self.backfill_bytes = 0
+        self.backfill_messages = 0
+
+    def link_up(self, incarnation: str, now_ms: i64) -> None:
+        self.linked = True
+        self.linked_ms = now_ms
+        self.rests_until_ms = 0
+        if incarnation != self.incarnation:
+            # What an earlier incarnation said says nothing about this one (G2).
+            self.incarnation = incarnation
+            self.memory = 0
+            self.disk = 0
+            self.kept = INSTALLING
+
+    def link_down(self, now_ms: i64) -> None:
+        self.linked = False
+        self.linked_ms = now_ms
+        self.leave()
+
+    def leave(self) -> None:
+        self.stage = AWAY
+        self.followed = False
+        self.listing = None
+        self.listed = True
+        self.wanted = []
+        self.joins_since_ms = -1
+
+    def has_followed(self) -> bool:
+        """Whether what comes from it is about this invitation."""
+        return self.followed or self.stage > INVITED
+
+    def sends(self) -> bool:
+        """Whether records are sent to it."""
+        return self.stage == LISTING or self.stage == STREAMING
+
+    def counted_memory(self, incarnation: str) -> i64:
+        """What that incarnation is known to have in memory."""
+        return self.memory if self.kept == WHOLE and self.incarnation == incarnation else 0
+
+    def counted_disk(self, incarnation: str) -> i64:
+        """What that incarnation is known to have on disk."""
+        return self.disk if self.kept >= ON_DISK and self.incarnation == incarnation else 0
+
+    def as_whole(self) -> Member:
+        """The member that it would be, with everything that it has."""
+        return Member(self.name, self.incarnation, MEMBER_WHOLE)
+
+    def safe(self) -> i64:
+        """Up to where it needs nothing any more, whatever happens to its link."""
+        if self.kept == WHOLE:
+            return min(self.memory, self.disk)
+        return self.memory
+
+    def hold(self) -> None:
+        """It must catch up by live sets, but not yet."""
+        self.stage = HELD
+        self.listing = None
+        self.wanted = []
+        self.joins_since_ms = -1
+
+    def begin_listing(self, index: i64) -> None:
+        """Catch up by live sets, from the end `index` of the log on."""
+        self.stage = LISTING
+        self.listings += 1
+        self.listing_number = self.listings
+        self.listing = Listing(self.listings)
+        self.listed = True
+        self.wanted = []
+        self.cursor = index + 1
+        self.joins_since_ms = -1
+        self.kept = INSTALLING
+
+    def answer(self, memory: i64, disk: i64, kept: i64, now_ms: i64) -> None:
+        """A KEPT. Only what counts is progress: a copy that is installed keeps confirms waiting."""
+        better = kept > self.kept or (kept >= ON_DISK and disk > self.disk)
+        if better or (kept == WHOLE and memory > self.memory):
+            self.waits_since_ms = now_ms
+        self.memory = memory
+        self.disk = disk
+        self.kept = kept
+        self.listed = True

@@ -1,0 +1,446 @@
+"""Copies: the standbys of one group, at its home. Sans-IO; compiled.
+
+Every turn the records of the log go to each standby in one frame; their answers, with the home's
+own memory and disk, make the committed indexes (G6). The in-sync set (insync.py) says whose answers
+count.
+
+What standbys haven't answered is kept in a window, for a link that breaks and comes back; a standby
+that needs more than the window has catches up by live sets (listing.py). `congested` says that one
+of those who count is far behind: publishers must wait.
+
+The broker's duties: `end_turn` after everything of the turn is recorded, also in a turn in which
+only a frame came or the journal was synced; `tick` every 100 ms or so; `link_up` for the links that
+are there when this begins.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from librt.strings import read_i64_be
+from mypy_extensions import i64
+
+from rhizome.cluster.commands import WHOLE as MEMBER_WHOLE
+from rhizome.cluster.commands import Member
+from rhizome.cluster.copies.follower import (
+    HELD,
+    INVITED,
+    STAGES,
+    STREAMING,
+    Follower,
+)
+from rhizome.cluster.copies.frames import (
+    BACKFILL,
+    FOLLOW,
+    HEAD_BYTES,
+    INVITE,
+    KEPT,
+    LIVE,
+    LIVE_FIRST,
+    LIVE_LAST,
+    RECORDS,
+    REFUSED,
+    WANT,
+    WHOLE,
+    backfill_head,
+    epoch_at,
+    invite,
+    number_in,
+    records_head,
+    table_in,
+    wanted_in,
+)
+from rhizome.cluster.copies.insync import REST_MS, InSync
+from rhizome.cluster.copies.port import CopiesPort, CopiesSettings
+from rhizome.cluster.copies.status import CopiesStatus, StandbyStatus
+from rhizome.cluster.copies.window import Window
+from rhizome.cluster.grouplog import ReplicatedLog
+from rhizome.cluster.placement import Group
+from rhizome.journal.records import u32_at
+
+FRAME_BYTES_MAX: Final = 1024 * 1024
+"""A frame of records or messages is full when it has this much; one batch may exceed it."""
+SHIPPED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What a standby is sent beyond its answers; a home whose standby is that far behind is
+congested."""
+INVITE_MS: Final = 2000
+"""So long a standby has to answer an invitation."""
+RESUME_MS: Final = 30_000
+"""So long after its link was lost records are kept for a standby."""
+
+
+@final
+class Copies:
+    """Invariant: the committed indexes of the log never pass the counted answers of anyone whom
+    `in_sync` waits for; while it recovers they don't rise at all (G7). `committed_memory` and
+    `committed_disk` are what standbys are told: 0 until all have answered in this epoch."""
+
+    log: ReplicatedLog
+    port: CopiesPort
+    followers: dict[str, Follower]
+    window: Window
+    in_sync: InSync
+    whole: bool
+    congested: bool
+    committed_memory: i64
+    committed_disk: i64
+    now_ms: i64
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        whole: bool,
+        port: CopiesPort,
+        settings: CopiesSettings,
+        now_ms: i64,
+    ) -> None:
+        """`whole`: the copy that the epoch began with was."""
+        self.log = log
+        self.whole = whole
+        self.port = port
+        self.followers = {}
+        self.window = Window(settings.window_bytes_max)
+        self.in_sync = InSync(log, port, settings, self.window, self.followers)
+        self.congested = False
+        # Of the log it is said at its beginning, when nobody has answered yet.
+        self.committed_memory = 0
+        self.committed_disk = 0
+        self.now_ms = now_ms
+
+    # ---- what the cluster says ------------------------------------------------------------------
+
+    def group_changed(self, group: Group) -> None:
+        """The group as it is committed."""
+        if group.epoch == int(self.log.epoch):
+            self.in_sync.changed(group)
+            for member in self.in_sync.members:
+                self._follower(member.broker)
+            self._judge_alone()
+            self._dismiss()
+
+    def proposal_refused(self, version: i64) -> None:
+        """The change that was proposed for a version of the set is not made."""
+        self.in_sync.refused(version, self.now_ms)
+
+    def wanted(self, names: list[str]) -> None:
+        """Where copies should be, in the order of preference."""
+        self.in_sync.wanted = names
+        for name in names:
+            self._invite(self._follower(name))
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        for follower in self.followers.values():
+            if not self.in_sync.needs(follower.name):
+                follower.leave()
+
+    # ---- links and frames -----------------------------------------------------------------------
+
+    def link_up(self, name: str, incarnation: str) -> None:
+        follower = self._follower(name)
+        follower.link_up(incarnation, self.now_ms)
+        self._invite(follower)
+
+    def link_down(self, name: str) -> None:
+        self._follower(name).link_down(self.now_ms)
+
+    def frame(self, name: str, method: i64, data: bytes, start: i64, end: i64) -> None:
+        follower = self._follower(name)
+        if method == FOLLOW:
+            self._followed(follower, table_in(data, start, end))
+        elif method == REFUSED:
+            follower.leave()
+            follower.rests_until_ms = self.now_ms + REST_MS
+        elif epoch_at(data, start) != self.log.epoch or not follower.has_followed():
+            return
+        elif method == KEPT:
+            self._answered(follower, data, start + HEAD_BYTES)
+        elif method == WANT:
+            if u32_at(data, start + HEAD_BYTES) == follower.listing_number:
+                follower.wanted = wanted_in(data, start)
+
+    def _answered(self, follower: Follower, data: bytes, at: i64) -> None:
+        if u32_at(data, at + 17) == follower.listing_number:
+            memory: i64 = read_i64_be(data, at)
+            disk: i64 = read_i64_be(data, at + 8)
+            follower.answer(memory, disk, data[at + 16], self.now_ms)
+
+    def _followed(self, follower: Follower, table: dict[str, object]) -> None:
+        if number_in(table, "epoch") != int(self.log.epoch) or follower.stage != INVITED:
+            return
+        if table.get("incarnation") != follower.incarnation:
+            return
+        follower.followed = True
+        follower.rests_until_ms = 0
+        follower.listing_number = 0
+        follower.resumes = table.get("resume") is True
+        follower.cursor = number_in(table, "memory") + 1
+
+    def _follower(self, name: str) -> Follower:
+        found = self.followers.get(name)
+        if found is None:
+            found = Follower(name)
+            found.linked_ms = self.now_ms
+            self.followers[name] = found
+        return found
+
+    def _invite(self, follower: Follower) -> None:
+        """Invite a standby, or again if it hasn't answered: it may have been somebody else."""
+        if not follower.linked or not self.in_sync.needs(follower.name):
+            return
+        if follower.has_followed() or self.now_ms < follower.rests_until_ms:
+            return
+        follower.rests_until_ms = self.now_ms + INVITE_MS
+        log = self.log
+        payload = invite(self.port.applied(), log.group, log.epoch, log.starts, self.whole)
+        if self.port.send(follower.name, INVITE, [payload]):
+            follower.stage = INVITED
+
+    # ---- every turn -----------------------------------------------------------------------------
+
+    def end_turn(self, now_ms: i64) -> None:
+        """Send what this turn has recorded, and see what is committed."""
+        self.now_ms = now_ms
+        batch = self.log.take_batch()
+        if self.log.shipping and batch is not None:
+            self.window.add(batch)
+        for follower in self.followers.values():
+            if follower.followed:
+                self._begin(follower)
+            if follower.stage == HELD:
+                self._list(follower)
+            if follower.sends():
+                self._ship(follower)
+                self._tell(follower)
+            if len(follower.wanted) > 0:
+                self._backfill(follower)
+        self._trim()
+        self._commit()
+        self.in_sync.judge_joining(now_ms)
+        self.in_sync.propose_changed()
+        self._judge_alone()
+
+    def tick(self, now_ms: i64) -> None:
+        """Now and then: see who doesn't answer, and try again where something failed."""
+        self.now_ms = now_ms
+        for follower in self.followers.values():
+            self._invite(follower)
+        self.in_sync.propose_left_out(now_ms)
+
+    def _begin(self, follower: Follower) -> None:
+        """Decide how a standby that follows gets what it lacks."""
+        follower.followed = False
+        log = self.log
+        if not log.shipping:
+            # From the next record on.
+            log.shipping = True
+            self.window.begin(log.next_index)
+        if follower.resumes and self.window.covers(follower.cursor):
+            follower.stage = STREAMING
+        else:
+            self._list(follower)
+
+    def _list(self, follower: Follower) -> None:
+        """Have a standby catch up by live sets, unless somebody may take it for whole: a copy in
+        the making can't take over."""
+        if self.in_sync.counts_as_whole(follower):
+            follower.hold()
+        else:
+            follower.begin_listing(self.log.next_index - 1)
+
+    def _ship(self, follower: Follower) -> None:
+        window = self.window
+        if not window.covers(follower.cursor):
+            self._list(follower)
+            if follower.stage == HELD:
+                return
+        log = self.log
+        while follower.cursor < window.next_index:
+            if self._has_enough(follower):
+                return
+            parts: list[bytes] = [b""]
+            last = window.collect(follower.cursor, FRAME_BYTES_MAX, parts)
+            parts[0] = records_head(
+                log.group,
+                log.epoch,
+                follower.cursor,
+                last,
+                self.committed_memory,
+                self.committed_disk,
+            )
+            if not self.port.send(follower.name, RECORDS, parts):
+                follower.leave()
+                return
+            for part in parts:
+                follower.records_bytes += len(part)
+            follower.cursor = last + 1
+
+    def _has_enough(self, follower: Follower) -> bool:
+        """Whether a standby must answer before it gets more."""
+        unanswered = self.window.size_above(follower.memory)
+        unsent = self.window.size_above(follower.cursor - 1)
+        return unanswered - unsent >= SHIPPED_BYTES_MAX
+
+    def _tell(self, follower: Follower) -> None:
+        """Tell a standby that catches up the next part of what is alive."""
+        listing = follower.listing
+        if listing is None or not follower.listed or follower.cursor != self.log.next_index:
+            return
+        log = self.log
+        index = log.next_index - 1
+        flags: i64 = 0 if listing.begun else LIVE_FIRST
+        writer = listing.next_frame(self.port, log.origins, index)
+        if listing.done:
+            flags |= LIVE_LAST
+            follower.listing = None
+            follower.stage = STREAMING
+        parts = writer.frame(log.group, log.epoch, index, listing.number, flags)
+        follower.listed = False
+        if not self.port.send(follower.name, LIVE, parts):
+            follower.leave()
+            return
+        for part in parts:
+            follower.live_bytes += len(part)
+
+    def _backfill(self, follower: Follower) -> None:
+        """Send a standby the messages that it asked for, as many as fit into a frame."""
+        wanted = follower.wanted
+        follower.wanted = []
+        parts: list[bytes] = [b""]
+        answered: i64 = 0
+        size: i64 = 0
+        at: i64 = 0
+        while at < len(wanted) and size < FRAME_BYTES_MAX:
+            first: i64 = wanted[at + 1]
+            end: i64 = first + i64(wanted[at + 2])
+            known: i64 = len(parts)
+            stop = self.port.read(wanted[at], first, end, FRAME_BYTES_MAX - size, parts)
+            while known < len(parts):
+                size += len(parts[known])
+                known += 1
+            answered += stop - first
+            if stop < end:
+                break
+            at += 3
+        parts[0] = backfill_head(self.log.group, self.log.epoch, answered)
+        follower.backfill_messages += len(parts) - 1
+        follower.backfill_bytes += size
+        if not self.port.send(follower.name, BACKFILL, parts):
+            follower.leave()
+
+    def _trim(self) -> None:
+        """Forget what nobody needs any more, and stop recording for nobody."""
+        if not self.log.shipping:
+            return
+        needed: i64 = -1
+        for follower in self.followers.values():
+            if self._keeps_for(follower):
+                safe = min(follower.safe(), follower.cursor - 1)
+                needed = safe if needed < 0 else min(needed, safe)
+        if needed < 0:
+            self.log.shipping = False
+            self.window.begin(self.log.next_index)
+        else:
+            self.window.trim(needed)
+
+    def _keeps_for(self, follower: Follower) -> bool:
+        if follower.sends() or follower.followed or follower.stage == HELD:
+            return True
+        if follower.kept != WHOLE or not self.window.covers(follower.memory + 1):
+            return False
+        return self.now_ms - follower.linked_ms < RESUME_MS and self.in_sync.needs(follower.name)
+
+    # ---- what is committed ----------------------------------------------------------------------
+
+    def _judge_alone(self) -> None:
+        alone = len(self.in_sync.waited_for()) == 0 and self.in_sync.min_copies <= 1
+        if alone != self.log.alone:
+            self.log.alone = alone
+            self.log.judge_visible()
+
+    def _commit(self) -> None:
+        self._judge_alone()
+        log = self.log
+        self.congested = False
+        memory: i64 = log.next_index - 1
+        disk = log.disk()
+        for member in self.in_sync.waited_for():
+            follower = self._follower(member.broker)
+            self._judge_waiting(follower, member)
+            disk = min(disk, follower.counted_disk(member.incarnation))
+            if member.copy == MEMBER_WHOLE:
+                memory = min(memory, follower.counted_memory(member.incarnation))
+            if follower.sends() and self.window.size_above(follower.safe()) > SHIPPED_BYTES_MAX:
+                self.congested = True
+        if not log.recovering and not self.in_sync.too_few():
+            log.set_committed(memory, disk)
+            self.committed_memory = log.committed_memory
+            self.committed_disk = log.committed_disk
+
+    def _judge_waiting(self, follower: Follower, member: Member) -> None:
+        """Note since when something is due from a standby that counts."""
+        if not self._holds_up(follower, member):
+            follower.waits_since_ms = -1
+        elif follower.waits_since_ms < 0:
+            follower.waits_since_ms = self.now_ms
+
+    def _holds_up(self, follower: Follower, member: Member) -> bool:
+        """Whether the home has more than a standby that counts."""
+        log = self.log
+        if follower.counted_disk(member.incarnation) < log.disk():
+            return True
+        if member.copy != MEMBER_WHOLE:
+            return False
+        return follower.counted_memory(member.incarnation) < log.next_index - 1
+
+    def settled(self) -> bool:
+        """Whether all that count have answered in this epoch, and have what it began with (G7)."""
+        start: i64 = self.log.starts[-1][1]
+        for member in self.in_sync.members:
+            follower = self._follower(member.broker)
+            if not follower.sends():
+                return False
+            if follower.counted_disk(member.incarnation) < start - 1:
+                return False
+            if member.copy == MEMBER_WHOLE:
+                if follower.counted_memory(member.incarnation) < start - 1:
+                    return False
+        return True
+
+    def has_everything(self, name: str) -> bool:
+        """Whether a standby has all of the log, in memory and on disk (G11)."""
+        follower = self._follower(name)
+        end = self.log.next_index - 1
+        return follower.kept == WHOLE and follower.memory >= end and follower.disk >= end
+
+    # ---- status ---------------------------------------------------------------------------------
+
+    def status(self) -> CopiesStatus:
+        """For people: who has what, and whom confirms wait for."""
+        waits_for: list[str] = []
+        for member in self.in_sync.waited_for():
+            if self._holds_up(self._follower(member.broker), member):
+                if member.broker not in waits_for:
+                    waits_for.append(member.broker)
+        standbys: list[StandbyStatus] = []
+        for follower in self.followers.values():
+            if self.in_sync.needs(follower.name):
+                standbys.append(self._standby_status(follower))
+        too_few = self.in_sync.too_few()
+        return CopiesStatus(standbys, waits_for, too_few, int(self.window.size()))
+
+    def _standby_status(self, follower: Follower) -> StandbyStatus:
+        member = self.in_sync.member(follower.name)
+        return StandbyStatus(
+            follower.name,
+            follower.incarnation,
+            STAGES[follower.stage],
+            "" if member is None else member.copy,
+            follower.linked,
+            int(self.log.next_index - 1 - follower.memory),
+            int(self.window.size_above(follower.memory)),
+            int(follower.records_bytes),
+            int(follower.live_bytes),
+            int(follower.backfill_bytes),
+            int(follower.backfill_messages),
+        )

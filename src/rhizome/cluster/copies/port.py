@@ -1,0 +1,56 @@
+"""What the copies of a group need of the broker that is its home."""
+
+from __future__ import annotations
+
+from typing import final
+
+from mypy_extensions import i64, mypyc_attr
+
+from rhizome.cluster.commands import Member
+from rhizome.cluster.copies.listing import LiveSource
+from rhizome.cluster.copies.window import WINDOW_BYTES_MAX
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class CopiesPort(LiveSource):
+    """The broker, as the copies of one of its groups see it."""
+
+    def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
+        """Send a frame; False if there is no link."""
+        raise NotImplementedError
+
+    def applied(self) -> i64:
+        """How far this broker has applied the cluster's log (R10)."""
+        raise NotImplementedError
+
+    def read(self, queue_id: i64, first: i64, end: i64, bytes_max: i64, found: list[bytes]) -> i64:
+        """Add ENQUEUE records of the messages in [first, end) that are still alive in a queue, in
+        order, until there are `bytes_max` of them; returns up to where, exclusively.
+
+        They have their own index, name this queue alone, and neither origin nor identity.
+        """
+        raise NotImplementedError
+
+    def propose(self, members: list[Member], version: i64) -> None:
+        """Have the in-sync set changed, if it still has that version (G5); tell `group_changed` or
+        `proposal_refused` (with the version) when it is decided."""
+        raise NotImplementedError
+
+
+@final
+class CopiesSettings:
+    """How long a home waits for a standby, and how much it keeps for one."""
+
+    sync_timeout_ms: i64
+    unlinked_ms: i64
+    window_bytes_max: i64
+
+    def __init__(
+        self,
+        sync_timeout_ms: i64 = 2000,
+        unlinked_ms: i64 = 500,
+        window_bytes_max: i64 = WINDOW_BYTES_MAX,
+    ) -> None:
+        self.sync_timeout_ms = sync_timeout_ms
+        self.unlinked_ms = unlinked_ms
+        self.window_bytes_max = window_bytes_max

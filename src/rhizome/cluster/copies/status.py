@@ -1,0 +1,34 @@
+"""How the copies of a group are, for people and metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StandbyStatus:
+    """One standby. ``in_sync`` is `whole`, `disk`, or "" if confirms don't wait for it; ``lag`` is
+    how many records it hasn't answered. The bytes count what was sent since the home began."""
+
+    name: str
+    incarnation: str
+    stage: str
+    in_sync: str
+    linked: bool
+    lag: int
+    lag_bytes: int
+    records_bytes: int
+    live_bytes: int
+    backfill_bytes: int
+    backfill_messages: int
+
+
+@dataclass(frozen=True)
+class CopiesStatus:
+    """``waits_for``: whose answers confirms wait for; ``too_few``: there are fewer copies than the
+    policy demands (G10)."""
+
+    standbys: list[StandbyStatus]
+    waits_for: list[str]
+    too_few: bool
+    window_bytes: int
