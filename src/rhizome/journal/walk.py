@@ -1,7 +1,7 @@
-"""Where the records of a journal begin, many at once. Compiled.
+"""Where the things in a log begin, many at once. Compiled.
 
-For readers that look at the records of a window all together: the only thing about them that has to
-be done one after the other is finding and checking them.
+For readers that look at the records of a window, or the messages of some chunks, all together: the
+only thing about them that has to be done one after the other is finding and checking them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ from __future__ import annotations
 from librt.strings import BytesWriter, write_i64_be
 from mypy_extensions import i64
 
+from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.records import check_record
+from rhizome.journal.streamformat import (
+    CHUNK_HEADER_BYTES,
+    KIND_MESSAGES,
+    ChunkHead,
+    check_chunk,
+    entry_end,
+)
 
 
 def walk(data: bytes, start: i64) -> tuple[bytes, i64]:
@@ -24,3 +32,31 @@ def walk(data: bytes, start: i64) -> tuple[bytes, i64]:
         offset += size
         size = check_record(data, offset)
     return found.getvalue(), offset
+
+
+def walk_chunks(data: bytes) -> tuple[bytes, bytes]:
+    """The messages in some whole chunks of a stream: offsets of their entries, and of each chunk
+    (count, first offset, time in ms), as big-endian numbers of 8 bytes.
+
+    Every chunk's checksum is verified; raises CorruptRecord.
+    """
+    entries = BytesWriter()
+    chunks = BytesWriter()
+    at: i64 = 0
+    size: i64 = len(data)
+    while at < size:
+        head = ChunkHead(data, at)
+        end: i64 = at + head.size
+        if end > size:
+            raise CorruptRecord("a chunk that is not whole", at)
+        check_chunk(data, at, head.size)
+        if head.kind == KIND_MESSAGES:
+            write_i64_be(chunks, head.count)
+            write_i64_be(chunks, head.first)
+            write_i64_be(chunks, head.time_ms)
+            entry: i64 = at + CHUNK_HEADER_BYTES
+            while entry < end:
+                write_i64_be(entries, entry)
+                entry = entry_end(data, entry)
+        at = end
+    return entries.getvalue(), chunks.getvalue()

@@ -16,7 +16,15 @@ import pyarrow.compute as pc
 
 from rhizome.amqp import properties as amqp
 from rhizome.spark.tables import MAP_TYPE, maps
-from rhizome.spark.window import Numbers, Window, scattered, texts
+from rhizome.spark.window import (
+    Numbers,
+    Window,
+    joined,
+    lengths_of,
+    scattered,
+    texts,
+    wire_numbers,
+)
 
 BODY: Final = "value"
 HEADERS: Final = "headers"
@@ -68,6 +76,12 @@ class _Spans:
     starts: list[Numbers] = field(default_factory=list)
     ends: list[Numbers] = field(default_factory=list)
 
+    def add(self, rows: Numbers, starts: Numbers, ends: Numbers) -> None:
+        if len(rows):
+            self.rows.append(rows)
+            self.starts.append(starts)
+            self.ends.append(ends)
+
     def in_order(self) -> tuple[Numbers, Numbers, Numbers]:
         rows = np.concatenate(self.rows)
         order = np.argsort(rows, kind="stable")
@@ -76,11 +90,17 @@ class _Spans:
 
 @dataclass
 class Contents:
-    """Where the contents of some messages begin and end in a window."""
+    """Where the contents of some messages begin and end in a window.
+
+    Those of a stream have a header before all others that their publishers did not send, of
+    ``stamp_bytes``; ``bare`` says which of them had no headers at all.
+    """
 
     window: Window
     starts: Numbers
     ends: Numbers
+    stamp_bytes: int = 0
+    bare: Numbers | None = None
 
     def columns(self, wanted: set[str]) -> dict[str, Any]:
         """The wanted ones of `COLUMNS`, a row per content."""
@@ -93,7 +113,8 @@ class Contents:
         if BODY in wanted:
             found[BODY] = self._bodies(header_ends)
         if RAW_PROPERTIES in wanted:
-            found[RAW_PROPERTIES] = self.window.slices(self.starts + _FLAGS_AT, header_ends - 1)
+            raw = self.window.slices(self.starts + _FLAGS_AT, header_ends - 1)
+            found[RAW_PROPERTIES] = raw if self.bare is None else self._unstamped(raw)
         names = [name for _, name, _ in PROPERTIES if name in wanted]
         if names:
             found.update(self._properties(set(names)))
@@ -126,6 +147,15 @@ class Contents:
 
     # --- properties
 
+    def _unstamped(self, raw: Any) -> Any:
+        """Raw properties without the header that their publishers did not send."""
+        flags, before, rest, after = spliced(raw, self.stamp_bytes)
+        sizes = wire_numbers(lengths_of(rest), ">u4")
+        if self.bare is not None and self.bare.any():
+            flags = np.where(self.bare, flags & ~amqp.FLAG_HEADERS, flags)
+            sizes = pc.if_else(pa.array(self.bare), pa.scalar(b"", pa.binary()), sizes)
+        return joined([wire_numbers(flags, ">u2"), before, sizes, rest, after])
+
     def _properties(self, wanted: set[str]) -> dict[str, Any]:
         spans = {name: _Spans() for name in wanted}
         words = self.window.u16(self.starts + _FLAGS_AT)
@@ -143,10 +173,11 @@ class Contents:
             if not word & flag:
                 continue
             start, end = self._extent(form, at)
-            if name in spans:
-                spans[name].rows.append(rows)
-                spans[name].starts.append(start)
-                spans[name].ends.append(end)
+            if name == HEADERS and self.bare is not None and name in spans:
+                own = ~self.bare[rows]
+                spans[name].add(rows[own], start[own] + self.stamp_bytes, end[own])
+            elif name in spans:
+                spans[name].add(rows, start, end)
             at = end
 
     def _extent(self, form: str, at: Numbers) -> tuple[Numbers, Numbers]:
@@ -173,11 +204,11 @@ class Contents:
         return scattered(values, rows, count)
 
 
-def spliced(raw: Any) -> tuple[Numbers, Any, Any, Any]:
+def spliced(raw: Any, passed_over: int = 0) -> tuple[Numbers, Any, Any, Any]:
     """Raw properties (an Arrow array of binary) cut at their headers.
 
     Returns the flags, what comes before the headers, the entries of the headers without their
-    length, and what comes after.
+    length and without the first bytes that are `passed_over`, and what comes after.
     """
     raw = pc.fill_null(raw, b"\0\0")
     bounds = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw) + 1]
@@ -191,7 +222,7 @@ def spliced(raw: Any) -> tuple[Numbers, Any, Any, Any]:
         before_ends[rows] += 1 + window.u8(before_ends[rows])
     entry_starts, entry_ends = before_ends.copy(), before_ends.copy()
     rows = np.flatnonzero(words & amqp.FLAG_HEADERS)
-    entry_starts[rows] += 4
+    entry_starts[rows] += 4 + passed_over
     entry_ends[rows] += 4 + window.u32(before_ends[rows])
     return (
         words,

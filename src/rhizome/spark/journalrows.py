@@ -44,6 +44,7 @@ from rhizome.journal.records import (
 )
 from rhizome.journal.walk import walk
 from rhizome.spark.contents import COLUMNS, Contents
+from rhizome.spark.streamrows import route_columns
 from rhizome.spark.window import MalformedError, Numbers, Window, interned, scattered, texts
 
 EVENTS: Final = {
@@ -437,7 +438,7 @@ class _Batch:
         starts = tails + 2 + self.window.u16(tails) + 4
         found: dict[str, Any] = {}
         if "exchange" in wanted or "key" in wanted:
-            found.update(self._route(tails + 2))
+            found.update(route_columns(self.window, tails + 2))
         if any(name in COLUMNS for name in wanted):
             ends = starts + self.window.u32(starts - 4)
             found.update(Contents(self.window, starts, ends).columns(set(wanted)))
@@ -445,14 +446,6 @@ class _Batch:
         fields = [found[each.name].cast(each.type) for each in kind]
         values = pa.StructArray.from_arrays(fields, fields=list(kind))
         return self.of_records(scattered(values, self.messages, len(self.distinct)))
-
-    def _route(self, at: Numbers) -> dict[str, Any]:
-        """A route is two short strings."""
-        key_at = at + 1 + self.window.u8(at)
-        return {
-            "exchange": texts(self.window.slices(at + 1, key_at)),
-            "key": texts(self.window.slices(key_at + 1, key_at + 1 + self.window.u8(key_at))),
-        }
 
     # --- helpers
 

@@ -19,7 +19,7 @@ from rhizome.amqp.properties import FLAG_DELIVERY_MODE, FLAG_HEADERS
 from rhizome.amqp.spec import CODE_BASIC_PUBLISH, FRAME_END, FRAME_OVERHEAD
 from rhizome.errors import RhizomeError
 from rhizome.spark.contents import HEADERS, PROPERTIES, RAW_PROPERTIES, spliced
-from rhizome.spark.window import Numbers
+from rhizome.spark.window import Numbers, joined, lengths_of, structures, wire_numbers
 
 SHORTSTR_BYTES_MAX: Final = 255
 PERSISTENT: Final = 2
@@ -77,7 +77,7 @@ class Framer:
         """The frames of a record batch whose columns are named as the source names them."""
         columns = {name: batch.column(name) for name in batch.schema.names}
         bodies = pc.fill_null(_binary(columns["value"], "value"), b"")
-        sizes = _lengths(bodies)
+        sizes = lengths_of(bodies)
         exchanges = _shortstrs(columns, "exchange", self.addressing.exchange, len(batch))
         if self.addressing.key is None:
             keys = _shortstrs(columns, "key", "", len(batch))
@@ -137,10 +137,10 @@ def _raw(columns: dict[str, Any], marks: list[Any], count: int) -> tuple[Numbers
     flags, before, entries, after = spliced(raw)
     if not marks:
         has_headers = flags & FLAG_HEADERS != 0
-        lengths = _fixed(_lengths(entries), ">u4", mask=~has_headers)
+        lengths = wire_numbers(lengths_of(entries), ">u4", mask=~has_headers)
         return flags, [before, lengths, entries, after]
-    joined = _join([entries, *marks])
-    return flags | FLAG_HEADERS, [before, _fixed(_lengths(joined), ">u4"), joined, after]
+    whole = joined([entries, *marks])
+    return flags | FLAG_HEADERS, [before, wire_numbers(lengths_of(whole), ">u4"), whole, after]
 
 
 def _headers(flags: Numbers, column: Any, marks: list[Any], count: int) -> list[Any]:
@@ -148,16 +148,16 @@ def _headers(flags: Numbers, column: Any, marks: list[Any], count: int) -> list[
         return []
     if column is None:
         flags |= FLAG_HEADERS
-        joined = _join(marks)
-        return [_fixed(_lengths(joined), ">u4"), joined]
+        whole = joined(marks)
+        return [wire_numbers(lengths_of(whole), ">u4"), whole]
     entries = _entries(column)
     if marks:
         flags |= FLAG_HEADERS
-        joined = _join([entries, *marks])
-        return [_fixed(_lengths(joined), ">u4"), joined]
+        whole = joined([entries, *marks])
+        return [wire_numbers(lengths_of(whole), ">u4"), whole]
     valid = _valid(column)
     flags += FLAG_HEADERS * valid
-    return [_fixed(_lengths(entries), ">u4", mask=valid == 0), entries]
+    return [wire_numbers(lengths_of(entries), ">u4", mask=valid == 0), entries]
 
 
 def _entries(column: Any) -> Any:
@@ -168,9 +168,9 @@ def _entries(column: Any) -> Any:
     texts = items.cast(pa.binary())
     _check_lengths(keys, HEADERS)
     kinds = pa.array(np.where(_valid(items) > 0, b"S", b"V")).cast(pa.binary())
-    sizes = _fixed(_lengths(texts), ">u4", mask=_valid(items) == 0)
-    joined = _join([_fixed(_lengths(keys), ">u1"), keys, kinds, sizes, texts])
-    lists = pa.ListArray.from_arrays(column.offsets, joined)
+    sizes = wire_numbers(lengths_of(texts), ">u4", mask=_valid(items) == 0)
+    whole = joined([wire_numbers(lengths_of(keys), ">u1"), keys, kinds, sizes, texts])
+    lists = pa.ListArray.from_arrays(column.offsets, whole)
     return pc.binary_join(lists, pa.scalar(b"", pa.binary()))
 
 
@@ -178,7 +178,7 @@ def _producer_entries(producer: Producer, count: int) -> list[Any]:
     name = producer.name.encode()
     constant = b"\x0ax-producerS" + len(name).to_bytes(4, "big") + name + b"\x0ax-sequencel"
     sequences = np.arange(producer.first, producer.first + count, dtype=np.int64)
-    return [_repeated(constant, count), _fixed(sequences, ">i8")]
+    return [_repeated(constant, count), wire_numbers(sequences, ">i8")]
 
 
 def _property(name: str, column: Any) -> list[Any]:
@@ -188,7 +188,7 @@ def _property(name: str, column: Any) -> list[Any]:
         return [_numbers(name, column, ">i8", (1 << 63) - 1)]
     values = _binary(column, name)
     _check_lengths(values, name)
-    return [_fixed(_lengths(values), ">u1", mask=_valid(column) == 0), values]
+    return [wire_numbers(lengths_of(values), ">u1", mask=_valid(column) == 0), values]
 
 
 def _numbers(name: str, column: Any, form: str, largest: int) -> Any:
@@ -196,7 +196,7 @@ def _numbers(name: str, column: Any, form: str, largest: int) -> Any:
     values = pc.fill_null(_plain(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     if len(values) and (values.min() < 0 or values.max() > largest):
         raise RowError(f"column '{name}' has a number below 0 or above {largest}")
-    return _fixed(values, form, mask=valid == 0)
+    return wire_numbers(values, form, mask=valid == 0)
 
 
 # --- frames
@@ -205,16 +205,16 @@ def _numbers(name: str, column: Any, form: str, largest: int) -> Any:
 def _method_pieces(exchanges: Any, keys: Any, mandatory: bool) -> list[Any]:
     _check_lengths(exchanges, "exchange")
     _check_lengths(keys, "key")
-    exchange_sizes, key_sizes = _lengths(exchanges), _lengths(keys)
+    exchange_sizes, key_sizes = lengths_of(exchanges), lengths_of(keys)
     start = CODE_BASIC_PUBLISH.to_bytes(4, "big") + b"\0\0"
     end = bytes([_MANDATORY if mandatory else 0, FRAME_END])
     count = len(keys)
     return [
         _frame_heads(1, exchange_sizes + key_sizes + len(start) + 3),
         _repeated(start, count),
-        _fixed(exchange_sizes, ">u1"),
+        wire_numbers(exchange_sizes, ">u1"),
         exchanges,
-        _fixed(key_sizes, ">u1"),
+        wire_numbers(key_sizes, ">u1"),
         keys,
         _repeated(end, count),
     ]
@@ -222,15 +222,15 @@ def _method_pieces(exchanges: Any, keys: Any, mandatory: bool) -> list[Any]:
 
 def _header_pieces(flags: Numbers, properties: list[Any], sizes: Numbers) -> list[Any]:
     count = len(sizes)
-    joined = _join(properties) if properties else _repeated(b"", count)
+    whole = joined(properties) if properties else _repeated(b"", count)
     head = np.zeros(count, [("class", ">u2"), ("weight", ">u2"), ("size", ">u8"), ("flags", ">u2")])
     head["class"] = _BASIC
     head["size"] = sizes
     head["flags"] = flags
     return [
-        _frame_heads(2, _lengths(joined) + _HEADER_BYTES),
-        _records(head),
-        joined,
+        _frame_heads(2, lengths_of(whole) + _HEADER_BYTES),
+        structures(head),
+        whole,
         _repeated(bytes([FRAME_END]), count),
     ]
 
@@ -240,11 +240,11 @@ def _frame_heads(kind: int, sizes: Numbers) -> Any:
     head["kind"] = kind
     head["channel"] = _CHANNEL
     head["size"] = sizes
-    return _records(head)
+    return structures(head)
 
 
 def _joined(pieces: list[Any]) -> FrameBatch:
-    whole = _join(pieces)
+    whole = joined(pieces)
     offsets = np.frombuffer(whole.buffers()[1], np.int32)[
         whole.offset : whole.offset + len(whole) + 1
     ]
@@ -253,32 +253,6 @@ def _joined(pieces: list[Any]) -> FrameBatch:
 
 
 # --- columns
-
-
-def _join(pieces: list[Any]) -> Any:
-    """The pieces of each row behind each other; what is null is nothing."""
-    if len(pieces) == 1:
-        return pc.fill_null(pieces[0], b"")
-    return pc.binary_join_element_wise(
-        *pieces, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=""
-    )
-
-
-def _records(structured: Any) -> Any:
-    """Rows of a numpy structure as binary."""
-    width = structured.dtype.itemsize
-    offsets = np.arange(0, width * (len(structured) + 1), width, dtype=np.int32)
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), len(structured), [None, pa.py_buffer(offsets), pa.py_buffer(structured)]
-    )
-
-
-def _fixed(numbers: Numbers, form: str, mask: Any = None) -> Any:
-    """Numbers in their wire form; null where the mask is true."""
-    values = _records(np.ascontiguousarray(numbers.astype(form)))
-    if mask is None or not mask.any():
-        return values
-    return pc.if_else(pa.array(mask), pa.scalar(None, pa.binary()), values)
 
 
 def _repeated(value: bytes, count: int) -> Any:
@@ -313,12 +287,7 @@ def _valid(column: Any) -> Numbers:
     return pc.is_valid(column).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _lengths(binary: Any) -> Numbers:
-    lengths = pc.fill_null(pc.binary_length(binary), 0)
-    return lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
 def _check_lengths(values: Any, name: str) -> None:
-    lengths = _lengths(values)
+    lengths = lengths_of(values)
     if len(lengths) and int(lengths.max()) > SHORTSTR_BYTES_MAX:
         raise RowError(f"column '{name}' has a text of more than {SHORTSTR_BYTES_MAX} bytes")

@@ -81,8 +81,9 @@ def journal() -> StructType:
     )
 
 
-def stream() -> StructType:
+def stream(with_headers: bool = True) -> StructType:
     """A row per message of a stream or queue."""
+    left_out = () if with_headers else ("headers", "raw_properties")
     return _struct(
         ("key", StringType()),
         ("value", BinaryType()),
@@ -91,7 +92,7 @@ def stream() -> StructType:
         ("partition", IntegerType()),
         ("offset", LongType()),
         ("timestamp", TimestampType()),
-        *properties(),
+        *(each for each in properties() if each[0] not in left_out),
     )
 
 

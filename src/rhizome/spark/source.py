@@ -4,18 +4,52 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
 from rhizome.spark import schema as schemas
-from rhizome.spark import sink
+from rhizome.spark import sink, streamsource
 from rhizome.spark.options import Options
 
 NAME: Final = "rhizome"
 
 
 class RhizomeSource(DataSource):
-    """Writing: rows become messages, each of them once.
+    """Streams and queues of a cluster.
+
+    Reading: one row per message of a stream. Columns: key (routing key), value, exchange, queue
+    (the stream), partition, offset, timestamp (when the broker took it), headers, every AMQP
+    property, and raw_properties (all of them as they were sent).
+
+    Options for reading:
+        uri                   amqp[s]://user:password@host1,host2/vhost; `url` works too
+        subscribe             names of streams, comma-separated; of a partitioned one its one name
+        startingOffsets       earliest (default of batches), latest (default of streaming queries),
+                              or JSON {"stream": offset}
+        startingTimestamp     instead: from this time on (ms since 1970, or like 2026-11-16T08:00Z)
+        endingOffsets         batches: latest (default) or JSON, exclusive
+        endingTimestamp       batches, instead: up to this time
+        maxOffsetsPerTrigger  at most about so many messages per batch
+        maxBytesPerTrigger    at most about so many bytes per batch
+        minPartitions         split batches into so many partitions; default: the driver's cores
+        failOnDataLoss        true (default): fail if offsets to be read are gone
+        includeHeaders        false leaves out the columns headers and raw_properties
+        readTimeout           seconds without an answer, through restarts and takeovers, after which
+                              a task fails; default 120
+
+    Guarantee: every offset of a range is read exactly once, in order within a partition. A batch
+    that Spark replays has the same rows in the same partitions.
+
+    Example:
+        spark.readStream.format("rhizome").option("uri", uri).option("subscribe", "events").load()
+
+    Writing: rows become messages, each of them once.
 
     Columns: value (text or binary, the body), and as wanted key (routing key), exchange, headers
     (map of texts), every AMQP property under its name in the source's schema, or raw_properties
@@ -46,7 +80,20 @@ class RhizomeSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        return schemas.stream()
+        with_headers = str(self.options.get("includeHeaders", "true")).lower() != "false"
+        return schemas.stream(with_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return streamsource.StreamBatchReader(self._source_settings(schema, False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return streamsource.StreamStreamReader(self._source_settings(schema, True), schema)
+
+    def _source_settings(self, schema: StructType, streaming: bool) -> streamsource.SourceSettings:
+        schemas.check_columns(schema, schemas.stream(), NAME)
+        options = Options(self.options, streamsource.OPTIONS, NAME)
+        options.flag("includeHeaders", True)
+        return streamsource.source_settings(options, streaming)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return sink.BatchSink(self._sink_settings(schema))

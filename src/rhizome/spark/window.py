@@ -115,20 +115,41 @@ def interned(numbers: Numbers, names: dict[int, str]) -> Any:
     return known.take(pa.array(places))
 
 
-def flags_set(words: Numbers, flag: int) -> Numbers:
-    """The rows in whose word the flag is set."""
-    return np.flatnonzero(words & flag)
-
-
-def concatenated(parts: list[Any]) -> Any:
-    """One Arrow array of several."""
-    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-
-
 def constant(value: object, count: int, kind: Any) -> Any:
     """A column that has the same value in each row."""
     return pa.repeat(pa.scalar(value, kind), count)
 
 
-def is_all(flags: Any) -> bool:
-    return bool(pc.all(flags).as_py())
+# --- making bytes
+
+
+def joined(pieces: list[Any]) -> Any:
+    """The pieces of each row behind each other, arrays of binary; what is null is nothing."""
+    if len(pieces) == 1:
+        return pc.fill_null(pieces[0], b"")
+    return pc.binary_join_element_wise(
+        *pieces, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=""
+    )
+
+
+def structures(records: Any) -> Any:
+    """Rows of a numpy structure as binary."""
+    width = records.dtype.itemsize
+    offsets = np.arange(0, width * (len(records) + 1), width, dtype=np.int32)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(records), [None, pa.py_buffer(offsets), pa.py_buffer(records)]
+    )
+
+
+def wire_numbers(numbers: Numbers, form: str, mask: Any = None) -> Any:
+    """Numbers in their wire form, like ">u4", as binary; null where the mask is true."""
+    values = structures(np.ascontiguousarray(numbers.astype(form)))
+    if mask is None or not mask.any():
+        return values
+    return pc.if_else(pa.array(mask), pa.scalar(None, pa.binary()), values)
+
+
+def lengths_of(binary: Any) -> Numbers:
+    """How long each byte string is; 0 where it is null."""
+    lengths = pc.fill_null(pc.binary_length(binary), 0)
+    return lengths.to_numpy(zero_copy_only=False).astype(np.int64)

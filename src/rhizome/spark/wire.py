@@ -144,24 +144,6 @@ class Wire:
         self._raise_if_ended()
         self._tick()
 
-    def receive_bytes(self, seconds: float) -> bytes:
-        """Bytes off the socket, for callers that parse frames themselves; empty if none came."""
-        self._collect()
-        if not self._ready(seconds):
-            self._tick()
-            return b""
-        self._send_some()
-        data = self._receive_some()
-        if data:
-            self._core.forgive_silence()
-        self._tick()
-        return data
-
-    def understand(self, data: bytes) -> None:
-        """Frames that a caller of `receive_bytes` leaves to the protocol core."""
-        self._events.extend(self._core.receive_data(data))
-        self._raise_if_ended()
-
     # --- inside
 
     def _await_opening(self) -> None:

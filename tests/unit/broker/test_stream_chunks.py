@@ -54,6 +54,8 @@ def test_first_delivery_tells_the_bounds_even_of_an_empty_stream(core: Core) -> 
     client.pick(BasicConsumeOk)
     (told,) = client.deliveries()
     assert told.body == b""
+    size = told.headers.pop("x-stream-bytes")
+    assert isinstance(size, int)
     assert told.headers == {
         "x-stream-offset": 0,
         "x-stream-count": 0,
@@ -86,10 +88,19 @@ def test_start_by_time_is_told_as_an_offset(core: Core) -> None:
     publish(client, b"a", b"b")
     core.advance(10_000)
     publish(client, b"c")
-    reader = core.connect()
-    consume(reader, Timestamp(core.now_ms // 1000 - 1))
-    reader.pick(BasicConsumeOk)
-    assert reader.deliveries()[0].headers["x-stream-offset"] == 2
+    second_ms = core.now_ms
+    core.advance(1)
+    publish(client, b"d")
+    for asked, offset in (
+        ({"x-stream-offset": Timestamp(second_ms // 1000 - 1)}, 2),
+        ({"x-stream-time-ms": second_ms}, 2),
+        ({"x-stream-time-ms": second_ms + 1}, 3),
+        ({"x-stream-time-ms": second_ms + 2}, 4),
+    ):
+        reader = core.connect()
+        consume(reader, "next", **asked)
+        reader.pick(BasicConsumeOk)
+        assert reader.deliveries()[0].headers["x-stream-offset"] == offset
 
 
 def test_acks_are_credit_for_further_chunks(core: Core) -> None:

@@ -7,7 +7,8 @@ delivery has no body: it tells where the stream begins and ends and where the co
 a reader may have asked for by time.
 
 Headers: x-stream-offset, the first offset of the chunk; x-stream-count, its messages;
-x-stream-first and x-stream-next, the bounds of the stream as they are now.
+x-stream-first and x-stream-next, the bounds of the stream as they are now; x-stream-bytes, its size
+on disk.
 """
 
 from __future__ import annotations
@@ -24,17 +25,22 @@ from rhizome.amqp.wire import put_shortstr, put_u16, put_u32, put_u64
 from rhizome.journal.streamformat import CONTENT_CHANNEL
 
 CHUNKS_ARGUMENT: Final = "x-stream-chunks"
+TIME_ARGUMENT: Final = "x-stream-time-ms"
+"""Where to start by time: x-stream-offset knows seconds only."""
 FRAME_BYTES_MAX: Final = 131_072
 _TYPE_I64: Final = 0x6C  # l
 
 
-def chunk_content(chunk: bytes, offset: i64, count: i64, first: i64, after: i64) -> bytes:
+def chunk_content(
+    chunk: bytes, offset: i64, count: i64, first: i64, after: i64, size: i64
+) -> bytes:
     """The content of a delivery of a chunk, or of none."""
     table = BytesWriter()
     _put_number(table, "x-stream-offset", offset)
     _put_number(table, "x-stream-count", count)
     _put_number(table, "x-stream-first", first)
     _put_number(table, "x-stream-next", after)
+    _put_number(table, "x-stream-bytes", size)
     header = BytesWriter()
     put_u16(header, BASIC)
     put_u16(header, 0)

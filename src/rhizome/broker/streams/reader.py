@@ -18,6 +18,7 @@ from rhizome.broker.message import Message, Route
 from rhizome.broker.streams.chunks import (
     CHUNKS_ARGUMENT,
     FRAME_BYTES_MAX,
+    TIME_ARGUMENT,
     chunk_content,
     chunk_tail,
 )
@@ -55,9 +56,13 @@ def name_of(arguments: dict[str, object]) -> bytes:
 
 def start_of(log: StreamLog, name: bytes, arguments: dict[str, object], now_ms: i64) -> i64:
     """The first offset that a consumer gets: the one after what its name has done with; if nothing
-    is known of that, or it has none, what ``x-stream-offset`` asks for."""
+    is known of that, or it has none, the one at ``x-stream-time-ms``, or what ``x-stream-offset``
+    asks for."""
     if len(name) > 0 and name in log.offsets:
         return _within(log, log.offsets[name] + 1)
+    at_ms = arguments.get(TIME_ARGUMENT)
+    if isinstance(at_ms, int):
+        return log.offset_at(max(0, min(at_ms, 1 << 60)))
     wanted = arguments.get(OFFSET_ARGUMENT, "next")
     if isinstance(wanted, Timestamp):
         return log.offset_at(min(wanted.seconds, 1 << 50) * 1000)
@@ -224,7 +229,7 @@ class StreamReader:
 
     def _deliver_bytes(self, consumer: Consumer, chunk: bytes, offset: i64, count: i64) -> None:
         log = self.stream.log
-        content = chunk_content(chunk, offset, count, log.first, log.committed)
+        content = chunk_content(chunk, offset, count, log.first, log.committed, log.size)
         tail = chunk_tail(self.stream.queue.name)
         if self._route.tail != tail:
             self._route = self.stream.broker.pager.route(tail)
