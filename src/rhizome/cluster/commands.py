@@ -146,12 +146,14 @@ class SetDraining(ClusterCommand):
 
 @dataclass(frozen=True)
 class SetAway(ClusterCommand):
-    """An incarnation has lost its lease, or has one again. For placing and for people to see: what
-    is safe never depends on it."""
+    """An incarnation has lost its lease, or has one again; ``lost``: so long ago that others should
+    keep copies in its place. For placing and for people to see: what is safe never depends on it.
+    """
 
     broker: str
     incarnation: str
     away: bool
+    lost: bool = False
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,9 @@ FailoverMap = dict[str, tuple[FailoverInfo, ...]]
 def ring(broker: str, view: Sequence[BrokerRecord], count: int) -> list[str]:
     """The next brokers after this one in order of seniority, round and round.
 
-    Never one on the same machine, which would fall with it, nor one that keeps no queues or is to
-    stop. A machine that nobody knows ("") is none that two brokers could share.
+    Never one on the same machine, which would fall with it, nor one that keeps no queues, is to
+    stop or has been away for long. A machine that nobody knows ("") is none that two brokers could
+    share.
     """
     names = [each.name for each in view]
     at = names.index(broker)
@@ -61,7 +62,8 @@ def ring(broker: str, view: Sequence[BrokerRecord], count: int) -> list[str]:
     fit = [
         each.name
         for each in following
-        if each.holds_queues() and not each.draining and (not machine or each.machine != machine)
+        if each.holds_queues() and (not machine or each.machine != machine)
+        if not each.draining and not each.lost
     ]
     return fit[:count]
 

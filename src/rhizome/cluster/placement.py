@@ -395,22 +395,34 @@ class Groups:
 
 
 def wanted_standbys(group: Group, registry: Registry) -> list[str]:
-    """Whom the home should invite to keep a copy: as many as the group wants of the failover list,
-    those that are in sync and there first; and whomever the group is to move to (G11).
+    """Whom the home should invite to keep a copy: as many as the group wants of the failover list
+    and the broker that the group came from, which has most of it; those in sync first, then those
+    that are there; and whomever the group is to move to (G11).
 
     In-sync members that are not among them are let go once these are all whole.
     """
     if group.local:
         return []
+    listed = [group.origin, *group.failover] if _is_apart(group, registry) else group.failover
     able = []
-    for place, name in enumerate(group.failover):
+    for place, name in enumerate(dict.fromkeys(listed)):
         broker = registry.brokers.get(name)
-        if broker is not None and broker.holds_queues() and not broker.draining:
+        if broker is None or name == group.home or not broker.holds_queues():
+            continue
+        if not broker.draining and not broker.lost:
             able.append((group.member(name) is None, broker.away, place, name))
     names = [name for *_, name in sorted(able)[: group.copies - 1]]
     if group.moving_to and group.moving_to not in names:
         names.insert(0, group.moving_to)
     return names
+
+
+def _is_apart(group: Group, registry: Registry) -> bool:
+    """Whether the broker that a group came from is on another machine than its home."""
+    origin, home = registry.brokers.get(group.origin), registry.brokers.get(group.home)
+    if origin is None or home is None:
+        return False
+    return not origin.machine or origin.machine != home.machine
 
 
 def unavailable(group: Group, registry: Registry) -> str:

@@ -40,7 +40,9 @@ class Presence:
         self.signs = {}
 
     def heard(self, name: str, incarnation: str, live: bool, now_ms: int) -> None:
-        self.signs[name] = Sign(incarnation, live, now_ms)
+        known = self.signs.get(name)
+        if known is None or (known.incarnation, known.live) != (incarnation, live):
+            self.signs[name] = Sign(incarnation, live, now_ms)
 
     def _sign(self, name: str, incarnation: str) -> Sign | None:
         sign = self._mine if name == self.me else self.signs.get(name)
@@ -58,6 +60,11 @@ class Presence:
         """How long it has been there; 0 if it isn't."""
         sign = self._sign(name, incarnation)
         return now_ms - sign.since_ms if sign is not None and sign.live else 0
+
+    def over_for_ms(self, name: str, incarnation: str, now_ms: int) -> int:
+        """How long it is known to be gone; 0 if it isn't."""
+        sign = self._sign(name, incarnation)
+        return now_ms - sign.since_ms if sign is not None and not sign.live else 0
 
     # --- in terms of the cluster state
 

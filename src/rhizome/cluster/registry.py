@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rhizome.cluster.commands import RegisterBroker
+from rhizome.cluster.commands import RegisterBroker, SetAway
 from rhizome.cluster.identity import PRIMARY, ROLES, SECONDARY
 from rhizome.errors import NotFound, PreconditionFailed
 
@@ -21,8 +21,8 @@ class BrokerRecord:
     """A registered broker. ``incarnation`` is "" while it has none that may come back.
 
     ``past`` are the latest of its former incarnations: a registration of one of them comes late.
-    ``away``: the root knows that this incarnation holds no lease. ``grace_ms`` is how long the
-    sessions of a draining broker have to leave.
+    ``away``: the root knows that this incarnation holds no lease, ``lost``: and hasn't for long.
+    ``grace_ms`` is how long the sessions of a draining broker have to leave.
     """
 
     name: str
@@ -36,6 +36,7 @@ class BrokerRecord:
     past: tuple[str, ...] = ()
     away: bool = False
     grace_ms: int = 0
+    lost: bool = False
 
     def holds_queues(self) -> bool:
         """Whether groups can have their home here: secondaries and witnesses keep no messages."""
@@ -98,6 +99,7 @@ class Registry:
                 past=_past(known, command),
                 away=known.away and known.incarnation == command.incarnation,
                 grace_ms=known.grace_ms,
+                lost=known.lost and known.incarnation == command.incarnation,
             )
         self.put(broker)
         return broker
@@ -185,13 +187,14 @@ class Registry:
                 f"stay, and {needed} must; undrain, start or add another first"
             )
 
-    def set_away(self, name: str, incarnation: str, away: bool) -> bool:
-        """Set the flag; False if it is so already, or that incarnation is over."""
-        broker = self.brokers.get(name)
-        if broker is None or broker.incarnation != incarnation or broker.away == away:
+    def set_away(self, command: SetAway) -> bool:
+        """Set the flags; False if they are so already, or that incarnation is over."""
+        broker = self.brokers.get(command.broker)
+        if broker is None or broker.incarnation != command.incarnation:
             return False
-        self.put(replace(broker, away=away))
-        return True
+        changed = replace(broker, away=command.away, lost=command.away and command.lost)
+        self.put(changed)
+        return changed != broker
 
 
 def _past(known: BrokerRecord, command: RegisterBroker) -> tuple[str, ...]:

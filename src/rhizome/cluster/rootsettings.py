@@ -14,8 +14,10 @@ REBALANCES: Final = (OFF, IDLE, EAGER)
 @dataclass(frozen=True, slots=True)
 class RootSettings:
     """``whole_patience_ms``: how long a whole copy has to show itself before one that has only what
-    is on disk takes over (G3). ``rebalance``: whether, and how readily, homes move back to the
+    is on disk takes over (G3). ``replace_patience_ms``: how long a broker may be away before others
+    keep copies in its place. ``rebalance``: whether, and how readily, homes move back to the
     brokers that brought the groups (G11)."""
 
     whole_patience_ms: int = 3_000
+    replace_patience_ms: int = 300_000
     rebalance: str = IDLE

@@ -254,8 +254,9 @@ class ClusterState:
                 facts.append(BrokerChanged(self.registry.get(command.broker)))
                 self._follow(facts)
         elif isinstance(command, SetAway):
-            if self.registry.set_away(command.broker, command.incarnation, command.away):
+            if self.registry.set_away(command):
                 facts.append(BrokerChanged(self.registry.get(command.broker)))
+                self._follow(facts)
         else:
             self._run_group_command(command, facts)
 

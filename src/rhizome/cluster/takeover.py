@@ -183,8 +183,12 @@ class Takeover:
             if not broker.votes() or not broker.incarnation:
                 continue
             over = self.presence.is_over(broker.name, broker.incarnation)
-            if broker.away != over and (over or self.presence.is_here(broker)):
-                command = SetAway(broker.name, broker.incarnation, over)
+            if not over and not self.presence.is_here(broker):
+                continue
+            gone_ms = self.presence.over_for_ms(broker.name, broker.incarnation, self.now_ms)
+            lost = broker.lost or gone_ms >= self.settings.replace_patience_ms
+            if (broker.away, broker.lost) != (over, over and lost):
+                command = SetAway(broker.name, broker.incarnation, over, over and lost)
                 self._motions.propose(about_broker(broker.name), command)
 
     def _tend_bereft(self, group: Group) -> None:

@@ -237,6 +237,12 @@ class ClusterSection:
         "0s",
         "24h",
     )
+    replace_patience_ms: int = duration(
+        "5m",
+        "Time for which a broker may be away before others keep copies in its place.",
+        "1s",
+        "365d",
+    )
     transfer_patience_ms: int = duration(
         "5s",
         "Time for which a home that hands a group over holds it back, before it goes on itself.",

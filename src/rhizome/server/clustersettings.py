@@ -41,7 +41,7 @@ def shared_settings(section: ClusterSection) -> PutSettings:
 
 
 def root_settings(section: ClusterSection) -> RootSettings:
-    return RootSettings(section.whole_patience_ms, section.rebalance)
+    return RootSettings(section.whole_patience_ms, section.replace_patience_ms, section.rebalance)
 
 
 def link_settings(section: ClusterSection, message_bytes_max: int) -> LinkSettings:

@@ -89,7 +89,7 @@ def test_settings_of_a_new_cluster_and_its_root_come_from_the_section(tmp_path: 
         'rebalance = "eager"',
     ).cluster
     assert shared_settings(section) == PutSettings("root", 3, "ring", 64 << 20, 2)
-    assert root_settings(section) == RootSettings(1000, "eager")
+    assert root_settings(section) == RootSettings(1000, 300_000, "eager")
 
 
 def test_primaries_have_names_and_addresses(tmp_path: Path) -> None:

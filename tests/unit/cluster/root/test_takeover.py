@@ -391,6 +391,20 @@ def test_state_is_told_who_is_away_and_who_is_back() -> None:
     ]
 
 
+def test_broker_that_stays_away_is_lost_and_found_again() -> None:
+    stage = three()
+    stage.over("b2")
+    patience_ms = RootSettings().replace_patience_ms
+    stage.now_ms += patience_ms - 100
+    stage.wait(50)
+    assert not stage.state.registry.get("b2").lost
+    stage.wait(100)
+    assert stage.state.registry.get("b2").lost
+    assert "b2" not in stage.group(1).failover
+    stage.live("b2")
+    assert stage.group(1).failover == ("b2",)
+
+
 def test_new_root_corrects_what_the_last_one_thought() -> None:
     stage = Stage("b1", "b2", "b3")
     stage.do(SetAway("b3", "b3.1", True), SetAway("b1", "b1.1", True))

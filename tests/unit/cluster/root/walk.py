@@ -77,7 +77,7 @@ class TakeoverWalk(RuleBasedStateMachine):
 
     def make_root(self, name: str) -> Takeover:
         incarnation = self.brokers[name].incarnation
-        settings = RootSettings(1_000, EAGER)
+        settings = RootSettings(1_000, rebalance=EAGER)
         return self.root_kind(name, incarnation, self.machine.state, self, settings, self.now_ms)
 
     # --- the root's port

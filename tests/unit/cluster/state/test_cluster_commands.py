@@ -41,7 +41,7 @@ EXAMPLES: list[Command] = [
     TransferHome(3, "b1", "a1", 8, 2),
     ForceHome(3, "b4", "a4", 8, 2, 5),
     SetDraining("b1", True, 60_000),
-    SetAway("b2", "a2", True),
+    SetAway("b2", "a2", True, True),
     SetFailoverList("b1", ("b3", "b2")),
 ]
 ENVELOPES = [

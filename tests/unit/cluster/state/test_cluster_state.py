@@ -77,8 +77,8 @@ def forced(group: int, name: str, start: int, epoch: int, version: int) -> Comma
     return ForceHome(group, name, f"{name}.{start}", epoch, version, epoch - 1)
 
 
-def away(name: str, start: int, is_away: bool) -> Command:
-    return SetAway(name, f"{name}.{start}", is_away)
+def away(name: str, start: int, is_away: bool, lost: bool) -> Command:
+    return SetAway(name, f"{name}.{start}", is_away, lost)
 
 
 CLUSTER: st.SearchStrategy[Command] = st.one_of(
@@ -90,7 +90,7 @@ CLUSTER: st.SearchStrategy[Command] = st.one_of(
     st.builds(transferred, SMALL, BROKERS, STARTS, SMALL, SMALL),
     st.builds(forced, SMALL, BROKERS, STARTS, SMALL, SMALL),
     st.builds(PlanMove, SMALL, st.one_of(BROKERS, st.just("")), SMALL),
-    st.builds(away, BROKERS, STARTS, st.booleans()),
+    st.builds(away, BROKERS, STARTS, st.booleans(), st.booleans()),
     st.builds(SetDraining, BROKERS, st.booleans()),
     st.builds(SetFailoverList, BROKERS, st.lists(BROKERS, max_size=2).map(tuple)),
     st.builds(

@@ -350,6 +350,36 @@ def test_broker_that_drains_is_nobody_s_standby() -> None:
     assert wanted_standbys(group(machine), machine.state.registry) == ["b3"]
 
 
+def test_broker_that_a_group_came_from_is_the_first_choice() -> None:
+    """It has most of the messages; a copy elsewhere would begin with nothing."""
+    machine = replicated(B2_WHOLE)
+    machine.done(AppointHome(1, "b2", "b2.1", 1, 2))
+    assert group(machine).failover == ("b3",)
+    assert wanted_standbys(group(machine), machine.state.registry) == ["b1"]
+    machine.done(SetAway("b1", "b1.1", True))
+    assert wanted_standbys(group(machine), machine.state.registry) == ["b3"]
+    machine.done(SetInSync(1, (B3_WHOLE,), 2, 3), register("b1", "b1.2"))
+    assert wanted_standbys(group(machine), machine.state.registry) == ["b3"]
+
+
+def test_broker_that_a_group_came_from_keeps_no_copy_on_the_home_s_machine() -> None:
+    machine = make_machine()
+    machine.done(register("b1", machine="rack"), register("b2", machine="rack"), register("b3"))
+    machine.done(SetInSync(1, (B2_WHOLE,), 1, 1), AppointHome(1, "b2", "b2.1", 1, 2))
+    assert wanted_standbys(group(machine), machine.state.registry) == ["b3"]
+
+
+def test_broker_that_is_lost_is_replaced_as_a_standby_until_it_returns() -> None:
+    machine = replicated()
+    machine.done(SetAway("b2", "b2.1", True))
+    assert group(machine).failover == ("b2",)
+    machine.done(SetAway("b2", "b2.1", True, True))
+    assert group(machine).failover == ("b3",)
+    machine.done(SetAway("b2", "b2.1", False, True))
+    assert not machine.state.registry.get("b2").lost
+    assert group(machine).failover == ("b2",)
+
+
 # --- why nobody serves a group
 
 
