@@ -35,7 +35,8 @@ from rhizome.client.events import (
     Event,
     MethodReceived,
 )
-from rhizome.client.protocol import ClientConnection, Phase, Settings
+from rhizome.client.protocol import ClientConnection, Phase
+from rhizome.client.settings import Settings
 from rhizome.errors import AmqpError, ConnectionForced, RhizomeError
 from rhizome.spark.options import OptionError, without_credentials
 

@@ -21,7 +21,8 @@ from rhizome.client.events import (
     Event,
     MethodReceived,
 )
-from rhizome.client.protocol import ClientConnection, Phase, Settings
+from rhizome.client.protocol import ClientConnection, Phase
+from rhizome.client.settings import Settings
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.checkers import Watch
 from rhizome.testing.sim.network import Connection

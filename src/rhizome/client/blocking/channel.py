@@ -1,74 +1,19 @@
-"""The client for programs without an event loop.
-
-A `Connection` runs a loop in a thread of its own; every call hands the work over and waits. All
-objects here may be used from several threads.
-
-Example:
-    from rhizome.client.blocking import Connection
-
-    with Connection("amqp://guest:guest@127.0.0.1:5672/") as connection:
-        with connection.channel(prefetch=100, confirms=True) as channel:
-            channel.declare_queue("greetings")
-            channel.publish(b"hello", routing_key="greetings")
-            for message in channel.consume("greetings", timeout_s=1.0):
-                print(message.body)
-                message.ack()
-"""
+"""Channels, consumers and messages whose calls wait."""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-import threading
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeVar
 
 from rhizome.amqp.properties import Properties
 from rhizome.client import channel as async_channel
-from rhizome.client import connection as async_connection
 from rhizome.client import consumer as async_consumer
 from rhizome.client import message as async_message
-from rhizome.client.channel import ReturnCallback
-from rhizome.client.connection import BlockedCallback
-from rhizome.client.errors import NotOpen
+from rhizome.client.blocking.loopthread import LoopThread
 from rhizome.client.topology import Arguments, QueueInfo
-
-T = TypeVar("T")
-
-
-class _LoopThread:
-    """An event loop in a daemon thread, for one connection."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="rhizome-client", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run `work` in the loop and wait for its result; TimeoutError cancels it."""
-        if self._loop.is_closed() or threading.current_thread() is self._thread:
-            work.close()
-            raise NotOpen("the connection was closed, or this is a callback of its own thread")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result(timeout_s)
-        except BaseException:
-            # A timeout, or Ctrl-C in the waiting thread: don't leave the work behind.
-            future.cancel()
-            raise
-
-    def stop(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
 
 
 class Message:
@@ -76,7 +21,7 @@ class Message:
 
     __slots__ = ("_loop", "_message")
 
-    def __init__(self, loop: _LoopThread, message: async_message.Message) -> None:
+    def __init__(self, loop: LoopThread, message: async_message.Message) -> None:
         self._loop = loop
         self._message = message
 
@@ -129,7 +74,7 @@ class Consumer:
     """
 
     def __init__(
-        self, loop: _LoopThread, consumer: async_consumer.Consumer, timeout_s: float | None
+        self, loop: LoopThread, consumer: async_consumer.Consumer, timeout_s: float | None
     ) -> None:
         self._loop = loop
         self._consumer = consumer
@@ -181,7 +126,7 @@ class Consumer:
 class Channel:
     """A channel whose calls wait; see `rhizome.client.Channel` for what each of them does."""
 
-    def __init__(self, loop: _LoopThread, channel: async_channel.Channel) -> None:
+    def __init__(self, loop: LoopThread, channel: async_channel.Channel) -> None:
         self._loop = loop
         self._channel = channel
 
@@ -397,88 +342,6 @@ class Channel:
         self._loop.call(self._channel.close())
 
     def __enter__(self) -> Channel:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Connection:
-    """A connection whose calls wait. Connects when it is made; see `rhizome.client.connect`.
-
-    Callbacks (`on_blocked`, `on_return`) run in the connection's own thread and must not call
-    back into it.
-    """
-
-    def __init__(
-        self,
-        uri: str | Sequence[str] = "amqp://guest:guest@127.0.0.1:5672/",
-        *,
-        name: str = "",
-        client_properties: dict[str, object] | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        on_blocked: BlockedCallback | None = None,
-    ) -> None:
-        opening = async_connection.connect(
-            uri,
-            name=name,
-            client_properties=client_properties,
-            ssl_context=ssl_context,
-            on_blocked=on_blocked,
-        )
-
-        async def work() -> async_connection.Connection:
-            return await opening
-
-        self._loop = _LoopThread()
-        try:
-            self._connection = self._loop.call(work())
-        except BaseException:
-            self._loop.stop()
-            raise
-
-    @property
-    def is_open(self) -> bool:
-        return self._connection.is_open
-
-    @property
-    def server_properties(self) -> dict[str, object]:
-        return self._connection.server_properties
-
-    @property
-    def blocked_reason(self) -> str | None:
-        return self._connection.blocked_reason
-
-    def channel(
-        self,
-        *,
-        prefetch: int = 0,
-        confirms: bool = False,
-        on_return: ReturnCallback | None = None,
-    ) -> Channel:
-        """Open a channel."""
-
-        async def work() -> async_channel.Channel:
-            return await self._connection.channel(
-                prefetch=prefetch, confirms=confirms, on_return=on_return
-            )
-
-        return Channel(self._loop, self._loop.call(work()))
-
-    def close(self) -> None:
-        """Close the connection and stop its thread; may be called twice."""
-        try:
-            self._loop.call(self._connection.close())
-        except NotOpen:
-            return
-        self._loop.stop()
-
-    def __enter__(self) -> Connection:
         return self
 
     def __exit__(
