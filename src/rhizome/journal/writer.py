@@ -76,11 +76,18 @@ class WriterStatistics:
         self.sync_seconds = 0.0
         self.sync_buckets = [0] * (len(SYNC_BUCKETS_MS) + 1)
         """Number of syncs per upper bound of SYNC_BUCKETS_MS; the last one is beyond all."""
+        self.commit_seconds = 0.0
+        self.commit_buckets = [0] * (len(SYNC_BUCKETS_MS) + 1)
+        """The same of batches: from when one was submitted until it counted as durable."""
 
     def synced(self, seconds: float) -> None:
         self.syncs += 1
         self.sync_seconds += seconds
         self.sync_buckets[bisect_left(SYNC_BUCKETS_MS, seconds * 1000)] += 1
+
+    def committed(self, seconds: float) -> None:
+        self.commit_seconds += seconds
+        self.commit_buckets[bisect_left(SYNC_BUCKETS_MS, seconds * 1000)] += 1
 
 
 class SegmentFiles(Protocol):
@@ -98,6 +105,7 @@ class _Batch:
         self.chunks = chunks
         self.token = token
         self.size = sum(int(chunk.size) for chunk in chunks)
+        self.submitted = time.perf_counter()
 
 
 class JournalWriter:
@@ -274,7 +282,10 @@ class JournalWriter:
         return None if self._sync_due == 0.0 else max(0.0, self._sync_due - time.monotonic())
 
     def _forget(self, batches: list[_Batch]) -> None:
-        """The batches are written: let go of their bytes."""
+        """The batches are durable: let go of their bytes."""
+        now = time.perf_counter()
+        for batch in batches:
+            self.statistics.committed(now - batch.submitted)
         with self._changed:
             for batch in batches:
                 self._pending.popleft()

@@ -88,7 +88,7 @@ async def shown(call: Call, rows: list[Row], total: int) -> Response:
     reverse = query.get("sort_reverse") == "true"
     wanted = await _sorted(wanted, query.get("sort", ""), reverse)
     if "page" not in query:
-        return Response(await _array(wanted, columns_of(call)), 200, HEADERS, JSON_TYPE)
+        return Response(await array(wanted, columns_of(call)), 200, HEADERS, JSON_TYPE)
     size = call.number("page_size", PAGE_SIZE_DEFAULT, 1, PAGE_SIZE_MAX)
     page = call.number("page", 1, 1, 1 << 31)
     pages = max(1, -(-len(wanted) // size))
@@ -107,7 +107,7 @@ async def shown(call: Call, rows: list[Row], total: int) -> Response:
             "total_count": total,
         }
     )
-    body = b'%s,"items":%s}' % (head[:-1], await _array(items, columns_of(call)))
+    body = b'%s,"items":%s}' % (head[:-1], await array(items, columns_of(call)))
     return Response(body, 200, HEADERS, JSON_TYPE)
 
 
@@ -121,7 +121,18 @@ def shown_row(call: Call, row: Row) -> Response:
     return answer(selected(row, columns_of(call)))
 
 
-async def _array(rows: list[Row], columns: list[str]) -> bytes:
+async def long_answer(fields: Mapping[str, object]) -> Response:
+    """An object with long lists of rows in it, encoded row by row."""
+    pieces = [
+        encoded(name)
+        + b":"
+        + (await array(value, []) if isinstance(value, list) else encoded(value))
+        for name, value in fields.items()
+    ]
+    return Response(b"{" + b",".join(pieces) + b"}", 200, HEADERS, JSON_TYPE)
+
+
+async def array(rows: list[Row], columns: list[str]) -> bytes:
     """A JSON array, encoded row by row: one long list must not hold the loop."""
     pace = Pace()
     pieces: list[bytes] = []

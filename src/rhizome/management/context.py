@@ -19,6 +19,7 @@ from rhizome.management.logins import Logins
 from rhizome.management.others import Nobody, Others
 from rhizome.management.process import machine_memory_bytes
 from rhizome.management.rates import Rates
+from rhizome.security.login import LoginStatistics
 from rhizome.security.mechanisms import Credentials
 
 
@@ -78,11 +79,17 @@ class Turns(Protocol):
     alarm: str
     congested: bool
 
+    @property
+    def turns(self) -> int: ...
+
     def begin_turn(self) -> None: ...
 
 
 class Login(Protocol):
     """Who checks passwords, and throttles those who guess them."""
+
+    @property
+    def statistics(self) -> LoginStatistics: ...
 
     def check(
         self,

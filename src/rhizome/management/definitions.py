@@ -33,7 +33,7 @@ from rhizome.broker.queue import Queue
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.vhost import VHost
-from rhizome.management.answers import Row, answer, done
+from rhizome.management.answers import Row, done, long_answer
 from rhizome.management.auth import ADMINISTRATOR
 from rhizome.management.call import DEFINITIONS_BYTES_MAX, Call
 from rhizome.management.context import Context
@@ -72,7 +72,7 @@ async def export_all(call: Call) -> Response:
     state = context.broker.state
     vhosts = list(state.vhosts.values())
     limits = state.accounts.limits
-    return answer(
+    return await long_answer(
         {
             **VERSIONS,
             "users": [user_row(user, limits.get(user.name, {})) for user in state.users.values()],
@@ -96,7 +96,7 @@ async def export_vhost(call: Call) -> Response:
         **await _topology([vhost]),
     }
     without = {name: [_without_vhost(row) for row in found] for name, found in rows.items()}
-    return answer({**VERSIONS, **without})
+    return await long_answer({**VERSIONS, **without})
 
 
 def _without_vhost(row: Row) -> Row:

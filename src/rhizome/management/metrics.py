@@ -1,10 +1,12 @@
 """/metrics in Prometheus's format. The names are stable; docs/operating/metrics.md lists them.
 
-A scrape reads the core a little at a time in the event loop; a thread then makes the text of it.
+A scrape reads the core a little at a time in the event loop. What there is a fixed number of is
+made text of in a thread, with Prometheus's own library; series of each queue come from `perqueue`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,30 +24,34 @@ from prometheus_client.registry import Collector
 
 from rhizome import __version__
 from rhizome.journal.writer import SYNC_BUCKETS_MS
+from rhizome.management.cluster import view_of
+from rhizome.management.clusterview import ClusterDocument, GroupInfo
 from rhizome.management.context import Context
-from rhizome.management.pace import Pace
+from rhizome.management.perqueue import readable
 from rhizome.management.rates import Totals
+from rhizome.management.stalls import KINDS, own_stalls
 
-# (name, help, which number of a queue)
-_QUEUE_GAUGES: Final = (
-    ("rhizome_queue_messages_ready", "Messages ready for delivery in a queue."),
-    ("rhizome_queue_messages_unacked", "Messages delivered and not yet settled."),
-    ("rhizome_queue_ready_bytes", "Size of the ready messages of a queue."),
-    ("rhizome_queue_consumers", "Consumers of a queue."),
-)
-_QUEUE_COUNTERS: Final = (
-    ("rhizome_queue_messages_enqueued", "Messages that a queue has taken."),
-    ("rhizome_queue_messages_delivered", "Messages that a queue has handed out."),
-    ("rhizome_queue_messages_acked", "Messages that were acknowledged."),
-)
+Labels = tuple[str, ...]
+Value = tuple[Labels, float]
 
 
 @dataclass(frozen=True, slots=True)
-class QueueReading:
-    vhost: str
+class Family:
+    """One metric with its values; ``labels`` are their names."""
+
     name: str
-    gauges: tuple[int, int, int, int]
-    counters: tuple[int, int, int]
+    text: str
+    values: tuple[Value, ...]
+    labels: Labels = ()
+    counts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    name: str
+    text: str
+    buckets: tuple[int, ...]
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -54,101 +60,233 @@ class Reading:
 
     broker: str
     cluster: str
-    uptime_ms: int
-    totals: Totals
-    gauges: dict[str, tuple[str, float]] = field(default_factory=dict)
-    counters: dict[str, tuple[str, float]] = field(default_factory=dict)
-    sync_buckets: list[int] = field(default_factory=list)
-    sync_seconds: float = 0.0
-    queues: list[QueueReading] = field(default_factory=list)
+    families: list[Family] = field(default_factory=list)
+    histograms: list[Histogram] = field(default_factory=list)
+
+    def gauge(self, name: str, text: str, value: float) -> None:
+        self.families.append(Family(name, text, (((), value),)))
+
+    def counter(self, name: str, text: str, value: float) -> None:
+        self.families.append(Family(name, text, (((), value),), counts=True))
+
+    def labelled(
+        self, name: str, text: str, labels: Labels, values: Iterable[Value], counts: bool = False
+    ) -> None:
+        self.families.append(Family(name, text, tuple(values), labels, counts))
 
 
-async def read(context: Context, per_queue: bool) -> Reading:
+async def read(context: Context) -> Reading:
     """Read the core. Runs in the event loop."""
     totals = await context.rates.totals()
+    document = await view_of(context).cluster_document()
     settings = context.broker.settings
-    reading = Reading(settings.name, settings.cluster_name, context.uptime_ms(), totals)
-    _read_broker(context, reading)
+    reading = Reading(settings.name, settings.cluster_name)
+    _read_broker(context, reading, totals)
+    _read_messages(context, reading, totals)
     _read_store(context, reading)
-    if per_queue:
-        await _read_queues(context, reading)
+    _read_logins(context, reading)
+    _read_cluster(context, reading, document)
+    _read_groups(context, reading, document)
     return reading
 
 
-def _read_broker(context: Context, reading: Reading) -> None:
+# ---- the broker ---------------------------------------------------------------------------------
+
+
+def _read_broker(context: Context, reading: Reading, totals: Totals) -> None:
     broker = context.broker
     running = broker.running_connections()
-    totals = reading.totals
+    channels = sum(len(each.channels) for each in running)
     vhosts = broker.state.vhosts.values()
-    reading.gauges |= {
-        "rhizome_up_seconds": ("Time since the broker started.", reading.uptime_ms / 1000),
-        "rhizome_connections": ("Open client connections.", len(running)),
-        "rhizome_channels": ("Open channels.", sum(len(each.channels) for each in running)),
-        "rhizome_consumers": ("Consumers of all queues.", totals.consumers),
-        "rhizome_queues": ("Queues.", totals.queues),
-        "rhizome_exchanges": (
-            "Exchanges.",
-            sum(len(vhost.router.exchanges) for vhost in vhosts),
-        ),
-        "rhizome_vhosts": ("Virtual hosts.", len(vhosts)),
-        "rhizome_messages_ready": ("Messages ready for delivery.", totals.ready),
-        "rhizome_messages_unacked": ("Messages delivered and not yet settled.", totals.unacked),
-        "rhizome_ready_bytes": ("Size of all ready messages.", totals.ready_bytes),
-        "rhizome_resident_bytes": (
-            "Messages kept in memory, with what they cost beyond their content.",
-            int(broker.pager.resident_bytes),
-        ),
-        "rhizome_resident_budget_bytes": (
-            "Size of messages in memory beyond which they live on disk only.",
-            int(broker.pager.budget_bytes),
-        ),
-        "rhizome_publishers_blocked": ("1 while publishers are held up.", int(broker.blocking)),
-        "rhizome_alarm": ("1 while memory or disk runs short.", int(bool(context.shell.alarm))),
-    }
+    exchanges = sum(len(vhost.router.exchanges) for vhost in vhosts)
+    stalls = Counter(str(row["kind"]) for row in own_stalls(context))
+    gauge = reading.gauge
+    gauge("rhizome_up_seconds", "Time since the broker started.", context.uptime_ms() / 1000)
+    gauge("rhizome_connections", "Open client connections.", len(running))
+    gauge("rhizome_channels", "Open channels.", channels)
+    gauge("rhizome_consumers", "Consumers of the queues that are active here.", totals.consumers)
+    gauge("rhizome_queues", "Queues that are active here.", totals.queues)
+    gauge("rhizome_exchanges", "Exchanges.", exchanges)
+    gauge("rhizome_vhosts", "Virtual hosts.", len(vhosts))
+    gauge("rhizome_publishers_blocked", "1 while publishers are held up.", int(broker.blocking))
+    gauge("rhizome_alarm", "1 while memory or disk runs short.", int(bool(context.shell.alarm)))
+    reading.counter("rhizome_turns", "Wake-ups of the broker.", int(context.shell.turns))
+    reading.labelled(
+        "rhizome_stalls",
+        "Things that wait at this broker.",
+        ("kind",),
+        (((kind,), stalls[kind]) for kind in KINDS),
+    )
+
+
+def _read_messages(context: Context, reading: Reading, totals: Totals) -> None:
+    pager = context.broker.pager
+    gauge, counter = reading.gauge, reading.counter
+    gauge("rhizome_messages_ready", "Messages ready for delivery.", totals.ready)
+    gauge("rhizome_messages_unacked", "Messages delivered and not yet settled.", totals.unacked)
+    gauge("rhizome_ready_bytes", "Size of all ready messages.", totals.ready_bytes)
+    gauge(
+        "rhizome_resident_bytes",
+        "Messages kept in memory, with what they cost beyond their content.",
+        int(pager.resident_bytes),
+    )
+    gauge(
+        "rhizome_resident_budget_bytes",
+        "Size of messages in memory beyond which they live on disk only.",
+        int(pager.budget_bytes),
+    )
     enqueued, delivered, acked, redelivered = totals.counts
-    reading.counters |= {
-        "rhizome_messages_published": (
-            "Messages that reached a queue, counted once each.",
-            totals.published,
-        ),
-        "rhizome_messages_enqueued": ("Messages put into queues, once per queue.", enqueued),
-        "rhizome_messages_delivered": ("Messages handed to consumers and pulls.", delivered),
-        "rhizome_messages_acked": ("Messages acknowledged.", acked),
-        "rhizome_messages_redelivered": ("Messages delivered once more.", redelivered),
-    }
+    counter(
+        "rhizome_messages_published",
+        "Messages that reached a queue, counted once each.",
+        totals.published,
+    )
+    counter("rhizome_messages_enqueued", "Messages put into queues, once per queue.", enqueued)
+    counter("rhizome_messages_delivered", "Messages handed to consumers and pulls.", delivered)
+    counter("rhizome_messages_acked", "Messages acknowledged.", acked)
+    counter("rhizome_messages_redelivered", "Messages delivered once more.", redelivered)
 
 
 def _read_store(context: Context, reading: Reading) -> None:
     store = context.store
     statistics = store.statistics()
-    reading.gauges |= {
-        "rhizome_journal_bytes": ("Size of the journal.", int(store.journal.disk_bytes())),
-        "rhizome_journal_segments": ("Segments of the journal.", len(store.journal.segments())),
-        "rhizome_spill_bytes": ("Size of the spill segments.", int(store.spill.disk_bytes())),
-        "rhizome_store_backlog_bytes": ("Handed over, not yet written.", store.backlog_bytes()),
-        "rhizome_disk_free_bytes": ("Free space where the store is.", store.free_bytes()),
-    }
-    reading.counters |= {
-        "rhizome_journal_written_bytes": ("Bytes written.", statistics.bytes_written),
-        "rhizome_journal_batches": ("Batches written.", statistics.batches),
-    }
-    reading.sync_buckets = list(statistics.sync_buckets)
-    reading.sync_seconds = statistics.sync_seconds
+    gauge, counter = reading.gauge, reading.counter
+    gauge("rhizome_journal_bytes", "Size of the journal.", int(store.journal.disk_bytes()))
+    gauge("rhizome_journal_segments", "Segments of the journal.", len(store.journal.segments()))
+    gauge("rhizome_spill_bytes", "Size of the spill segments.", int(store.spill.disk_bytes()))
+    gauge("rhizome_store_backlog_bytes", "Handed over, not yet written.", store.backlog_bytes())
+    gauge("rhizome_disk_free_bytes", "Free space where the store is.", store.free_bytes())
+    counter("rhizome_journal_written_bytes", "Bytes written.", statistics.bytes_written)
+    counter("rhizome_journal_batches", "Batches written.", statistics.batches)
+    reading.histograms += [
+        Histogram(
+            "rhizome_journal_sync_seconds",
+            "Time that syncs of the journal took.",
+            tuple(statistics.sync_buckets),
+            statistics.sync_seconds,
+        ),
+        Histogram(
+            "rhizome_journal_commit_seconds",
+            "Time from the end of a turn until what it recorded was durable here.",
+            tuple(statistics.commit_buckets),
+            statistics.commit_seconds,
+        ),
+    ]
 
 
-async def _read_queues(context: Context, reading: Reading) -> None:
-    pace = Pace()
-    for queue in context.queues():
-        gauges = (
-            int(queue.ready),
-            int(queue.unacked),
-            int(queue.ready_bytes),
-            int(queue.consumer_count),
-        )
-        counters = (int(queue.published), int(queue.delivered), int(queue.acked))
-        reading.queues.append(QueueReading(queue.vhost, queue.name, gauges, counters))
-        if pace.is_due():
-            await pace.rest()
+def _read_logins(context: Context, reading: Reading) -> None:
+    statistics = context.login.statistics
+    reading.labelled(
+        "rhizome_logins",
+        "Logins, over AMQP and HTTP.",
+        ("result",),
+        (
+            (("accepted",), statistics.accepted),
+            (("refused",), statistics.refused),
+            (("throttled",), statistics.throttled),
+        ),
+        counts=True,
+    )
+    reading.gauge("rhizome_console_logins", "Logins of the console.", len(context.logins))
+
+
+# ---- the cluster --------------------------------------------------------------------------------
+
+
+def _read_cluster(context: Context, reading: Reading, document: ClusterDocument) -> None:
+    cluster = document.cluster
+    quorum = cluster.quorum
+    statuses = Counter(broker.status for broker in document.brokers)
+    gauge = reading.gauge
+    gauge("rhizome_root", "1 if this broker is the root.", int(cluster.root == document.seen_by))
+    gauge("rhizome_root_known", "1 if this broker knows a root.", int(cluster.root is not None))
+    gauge("rhizome_term", "Number of the latest election.", cluster.term)
+    gauge(
+        "rhizome_isolated",
+        "1 while this broker holds no lease.",
+        int(bool(context.broker.isolation)),
+    )
+    gauge("rhizome_quorum_defined", "Primaries of the cluster.", quorum.defined)
+    gauge("rhizome_quorum_active", "Primaries that this broker sees.", quorum.active)
+    gauge("rhizome_quorum_needed", "Primaries that are needed now.", quorum.needed)
+    reading.labelled(
+        "rhizome_brokers",
+        "Brokers of the cluster as this one sees them.",
+        ("status",),
+        (((status,), count) for status, count in sorted(statuses.items())),
+    )
+    links = context.others.links()
+    gauge("rhizome_links", "Open links with other brokers.", len(links))
+    for name, text, column, counts in _LINKS:
+        values = [((readable(str(link["broker"])),), _number(link[column])) for link in links]
+        reading.labelled(name, text, ("peer",), values, counts)
+
+
+_LINKS: Final = (
+    ("rhizome_link_backlog_bytes", "Bytes that wait to be sent.", "backlog_bytes", False),
+    ("rhizome_link_congested", "1 while publishers wait for a link.", "congested", False),
+    ("rhizome_link_sent_bytes", "Bytes sent since the link is up.", "sent_bytes", True),
+    ("rhizome_link_received_bytes", "Bytes received since then.", "received_bytes", True),
+)
+
+
+def _number(value: object) -> float:
+    return value if isinstance(value, (int, float)) else 0
+
+
+def _read_groups(context: Context, reading: Reading, document: ClusterDocument) -> None:
+    own = [group for group in document.groups if group.home == context.name]
+    missing = sum(group.home is None for group in document.groups)
+    reading.gauge("rhizome_groups_home", "Groups that have their home here.", len(own))
+    reading.gauge("rhizome_groups_unavailable", "Groups without a home.", missing)
+
+    def values(of: Iterable[tuple[GroupInfo, float]]) -> list[Value]:
+        return [((str(group.id),), number) for group, number in of]
+
+    reading.labelled(
+        "rhizome_group_messages",
+        "Messages of a group.",
+        ("group",),
+        values((group, group.messages) for group in own),
+    )
+    reading.labelled(
+        "rhizome_group_epoch",
+        "Number of a group's tenure at its home.",
+        ("group",),
+        values((group, group.epoch) for group in own),
+    )
+    reading.labelled(
+        "rhizome_group_in_sync",
+        "Standbys without whose answer the home doesn't confirm.",
+        ("group",),
+        values((group, len(group.in_sync)) for group in own),
+    )
+    reading.labelled(
+        "rhizome_group_uncommitted_records",
+        "Records of a group's log that its copies or the disk don't have yet.",
+        ("group",),
+        _uncommitted(context),
+    )
+    reading.labelled(
+        "rhizome_group_lag_records",
+        "Records that a standby is behind its home.",
+        ("group", "standby"),
+        [
+            ((str(group.id), readable(member.broker)), member.lag)
+            for group in own
+            for member in group.in_sync
+            if member.lag is not None
+        ],
+    )
+
+
+def _uncommitted(context: Context) -> Iterator[Value]:
+    for number, log in context.broker.logs.items():
+        last = int(log.next_index) - 1
+        yield (str(number),), max(0, last - int(log.committed_disk))
+
+
+# ---- the text -----------------------------------------------------------------------------------
 
 
 class Scrape(Collector):
@@ -160,48 +298,26 @@ class Scrape(Collector):
     def collect(self) -> Iterable[Metric]:
         reading = self.reading
         about = {"version": __version__, "broker": reading.broker, "cluster": reading.cluster}
-        yield InfoMetricFamily("rhizome_build", "What this broker is.", about)
-        for name, (text, value) in reading.gauges.items():
-            yield GaugeMetricFamily(name, text, value)
-        for name, (text, value) in reading.counters.items():
-            yield CounterMetricFamily(name, text, value)
-        yield self._syncs()
-        if reading.queues:
-            yield from self._queues()
-
-    def _syncs(self) -> Metric:
-        buckets: list[tuple[str, float]] = []
-        total = 0
-        bounds = [f"{bound / 1000:g}" for bound in SYNC_BUCKETS_MS]
-        for bound, count in zip([*bounds, "+Inf"], self.reading.sync_buckets, strict=True):
-            total += count
-            buckets.append((bound, total))
-        text = "Time that syncs of the journal took."
-        return HistogramMetricFamily(
-            "rhizome_journal_sync_seconds", text, buckets, self.reading.sync_seconds
-        )
-
-    def _queues(self) -> Iterator[Metric]:
-        labels = ("vhost", "queue")
-        for at, (name, text) in enumerate(_QUEUE_GAUGES):
-            gauge = GaugeMetricFamily(name, text, labels=labels)
-            for queue in self.reading.queues:
-                gauge.add_metric(_labels(queue), queue.gauges[at])
-            yield gauge
-        for at, (name, text) in enumerate(_QUEUE_COUNTERS):
-            counter = CounterMetricFamily(name, text, labels=labels)
-            for queue in self.reading.queues:
-                counter.add_metric(_labels(queue), queue.counters[at])
-            yield counter
+        shown = {name: readable(text) for name, text in about.items()}
+        yield InfoMetricFamily("rhizome_build", "What this broker is.", shown)
+        for family in reading.families:
+            kind = CounterMetricFamily if family.counts else GaugeMetricFamily
+            metric = kind(family.name, family.text, labels=family.labels)
+            for labels, value in family.values:
+                metric.add_metric(labels, value)
+            yield metric
+        for histogram in reading.histograms:
+            yield _histogram(histogram)
 
 
-def _labels(queue: QueueReading) -> tuple[str, str]:
-    """Label values must be UTF-8; names may be any bytes."""
-    return (_readable(queue.vhost), _readable(queue.name))
-
-
-def _readable(name: str) -> str:
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def _histogram(histogram: Histogram) -> Metric:
+    buckets: list[tuple[str, float]] = []
+    total = 0
+    bounds = [f"{bound / 1000:g}" for bound in SYNC_BUCKETS_MS]
+    for bound, count in zip([*bounds, "+Inf"], histogram.buckets, strict=True):
+        total += count
+        buckets.append((bound, total))
+    return HistogramMetricFamily(histogram.name, histogram.text, buckets, histogram.seconds)
 
 
 def render(reading: Reading, accept: str) -> tuple[bytes, str]:

@@ -15,6 +15,7 @@ from rhizome.management.auth import MONITORING, authenticate
 from rhizome.management.context import Context
 from rhizome.management.errors import ObjectNotFound
 from rhizome.management.network import is_loopback
+from rhizome.management.perqueue import with_queues
 
 FRONT_PAGE: Final = "index.html"
 CONSOLE_PATH: Final = "/console/{name}"
@@ -53,9 +54,11 @@ async def metrics(context: Context, request: Request, per_queue: bool) -> Respon
     loop = asyncio.get_running_loop()
     # The first scrape loads the client library; messages don't wait for that.
     library = await loop.run_in_executor(None, importlib.import_module, METRICS)
-    reading = await library.read(context, per_queue)
+    reading = await library.read(context)
     accept = request.headers.get("accept", "")
     text, content_type = await loop.run_in_executor(None, library.render, reading, accept)
+    if per_queue:
+        text = await with_queues(context, text, content_type)
     return Response(text, 200, {**HEADERS, "content-type": content_type})
 
 

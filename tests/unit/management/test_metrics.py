@@ -1,9 +1,17 @@
-"""/metrics, and the page at /."""
+"""/metrics: numbers, formats, and that everything is documented."""
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
+
+from rhizome.broker.port import Away
 
 from .conftest import Api, Core
 
@@ -19,6 +27,16 @@ def scrape(api: Api, target: str = "/metrics") -> dict[tuple[str, tuple[str, ...
         (sample.name, tuple(sample.labels.get(name, "") for name in LABELS)): sample.value
         for family in text_string_to_metric_families(answer.body.decode())
         for sample in family.samples
+    }
+
+
+def labelled(api: Api, name: str) -> dict[str, float]:
+    """The values of a metric by its only label."""
+    return {
+        next(iter(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(api.ask("GET", "/metrics").body.decode())
+        for sample in family.samples
+        if sample.name == name
     }
 
 
@@ -64,3 +82,60 @@ def test_every_metric_is_documented(api: Api, request: pytest.FixtureRequest) ->
     ours = [name for name in families if name.startswith("rhizome_")]
     assert len(ours) > 25
     assert [name for name in ours if f"`{name}`" not in documented] == []
+
+
+def test_the_dashboard_asks_for_metrics_that_exist(
+    api: Api, request: pytest.FixtureRequest
+) -> None:
+    path = request.config.rootpath / "docs/operating/grafana-dashboard.json"
+    panels = json.loads(path.read_text())["panels"]
+    asked = {
+        name
+        for panel in panels
+        for target in panel.get("targets", [])
+        for name in re.findall(r"rhizome_\w+", target["expr"])
+    }
+    documented = (request.config.rootpath / "docs/operating/metrics.md").read_text()
+    assert len(asked) > 25
+    assert [
+        name for name in sorted(asked) if f"`{name.removesuffix('_bucket')}`" not in documented
+    ] == []
+
+
+def test_openmetrics_comes_if_it_is_asked_for(api: Api) -> None:
+    api.put("queues", "/", 'odd "\\name"\n')
+    api.put("queues", "/", "q")
+    api.publish("q", "x")
+    accept = {"accept": "application/openmetrics-text; version=1.0.0"}
+    for path in ("/metrics", "/metrics/per-object"):
+        answer = api.ask("GET", path, headers=accept)
+        assert answer.headers["content-type"].startswith("application/openmetrics-text")
+        families = {family.name: family for family in openmetrics_families(answer.body.decode())}
+        assert families["rhizome_messages_published"].samples[0].value == 1
+    rows = families["rhizome_queue_messages_enqueued"].samples
+    assert {row.labels["queue"]: row.value for row in rows} == {"q": 1, 'odd "\\name"\n': 0}
+
+
+def test_a_lone_broker_is_its_own_root(api: Api) -> None:
+    values = scrape(api)
+    assert values["rhizome_root", BROKER] == 1
+    assert values["rhizome_quorum_active", BROKER] == 1
+    assert labelled(api, "rhizome_brokers")["active"] == 1
+    assert sorted(labelled(api, "rhizome_logins_total")) == ["accepted", "refused", "throttled"]
+    assert labelled(api, "rhizome_stalls")["alarm"] == 0
+
+
+def test_an_alarm_is_a_stall(core: Core, api: Api) -> None:
+    core.shell.set_alarm("low on memory: wait")
+    values = scrape(api)
+    assert values["rhizome_alarm", BROKER] == 1
+    assert labelled(api, "rhizome_stalls")["alarm"] == 1
+
+
+def test_queues_that_are_active_elsewhere_are_counted_there(core: Core, api: Api) -> None:
+    api.put("queues", "/", "here")
+    api.put("queues", "/", "there")
+    core.queue("there").away = Away()
+    values = scrape(api, "/metrics/per-object")
+    assert values["rhizome_queues", BROKER] == 1
+    assert [key for key in values if "there" in key[1]] == []

@@ -1,0 +1,125 @@
+"""Long answers are made a little at a time: messages never wait for them.
+
+Measured is the time on the processor between two turns of the event loop, so that a busy machine
+makes no difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from time import thread_time
+from typing import Final
+
+import pytest
+
+from rhizome.broker.access import Peer
+from rhizome.broker.stages import RUNNING
+from rhizome.management.asked import respond
+from rhizome.management.auth import Caller
+from rhizome.management.direct import open_channel
+from rhizome.management.others import Question
+from rhizome.security.permissions import UserIdentity
+
+from .conftest import Answer, Api, Core, call, make_scope
+from .test_everywhere import FakeOthers
+
+QUEUES: Final = 1000
+CONNECTIONS: Final = 1000
+PAUSE_SECONDS_MAX: Final = 0.010
+
+
+@pytest.fixture
+def full(core: Core) -> Core:
+    """A broker with a thousand queues and a thousand connections with a consumer each."""
+    return fill(core)
+
+
+def fill(core: Core, prefix: str = "queue") -> Core:
+    queues = [
+        {"vhost": "/", "name": f"{prefix}-{number:05}", "durable": True, "arguments": {}}
+        for number in range(QUEUES)
+    ]
+    document = json.dumps({"queues": queues}).encode()
+    assert Api(core).ask("POST", "/api/definitions", document).status == 204
+    broker = core.broker
+    vhost = broker.state.vhosts["/"]
+    identity = UserIdentity("guest", "application", (), broker.state, broker.access_epoch)
+    for number in range(CONNECTIONS):
+        channel = open_channel(broker, vhost, Caller(identity, core_peer(number)))
+        connection = channel.connection
+        connection.name = f"127.0.0.1:{number} -> 127.0.0.1:5672"
+        connection.stage = RUNNING
+        connection.client_properties = {"product": "test", "capabilities": {"basic.nack": True}}
+        connection.channels[1] = channel
+        broker.connections[number] = connection
+    return core
+
+
+def core_peer(number: int) -> Peer:
+    return Peer("127.0.0.1", number, loopback=True)
+
+
+def longest_pause(core: Core, target: str) -> tuple[float, Answer]:
+    """Ask, and note how long the loop was held at most."""
+    scope = make_scope("GET", target, {"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}, "127.0.0.1")
+
+    async def scenario() -> tuple[float, Answer]:
+        longest = 0.0
+        asked = asyncio.create_task(call(core.application, scope, b""))
+        while not asked.done():
+            before = thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, thread_time() - before)
+        return longest, await asked
+
+    return core.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/api/queues",
+        "/api/queues?history=true&sort=messages&sort_reverse=true&page=1&page_size=500",
+        "/api/queues?name=5&columns=name,messages",
+        "/api/connections",
+        "/api/channels",
+        "/api/bindings",
+        "/api/definitions",
+        "/api/overview",
+        "/api/vhosts",
+        "/api/rhizome/live?history=true",
+        "/api/rhizome/status",
+        "/metrics",
+        "/metrics/per-object",
+    ],
+)
+def test_no_answer_holds_the_loop_for_long(full: Core, target: str) -> None:
+    longest_pause(full, target)
+    full.run(full.context.rates.sample())
+    pause, answer = longest_pause(full, target)
+    assert answer.status == 200
+    assert pause < PAUSE_SECONDS_MAX
+
+
+def test_rows_of_other_brokers_do_not_either(full: Core, runner: asyncio.Runner) -> None:
+    other = fill(Core(runner, name="b2"), "other")
+    full.context.others = FakeOthers(other)
+    pause, answer = longest_pause(full, "/api/queues?sort=name")
+    assert len(answer.json) == 2 * QUEUES
+    assert pause < PAUSE_SECONDS_MAX
+    reply = full.run(respond(other.application, Question("GET", "/api/queues", "guest")))
+    assert reply.body.count(b"\n") == QUEUES
+
+
+def test_a_sample_of_all_queues_and_connections_does_not_either(full: Core) -> None:
+    async def scenario() -> float:
+        longest = 0.0
+        sampling = asyncio.create_task(full.context.rates.sample())
+        while not sampling.done():
+            before = thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, thread_time() - before)
+        return longest
+
+    assert full.run(scenario()) < PAUSE_SECONDS_MAX
