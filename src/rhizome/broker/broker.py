@@ -246,7 +246,7 @@ class Broker:
         queue.levels = []
         queue.consumer_count = 0
         queue.drop_ready()
-        if queue.recorded and queue.away is None:
+        if queue.recorded and queue.is_kept_here():
             queue.log.drop(queue.id)
         self.streams.deleted(queue)
 
@@ -530,6 +530,7 @@ class Broker:
             log.synced(position)
         self.streams.synced()
         self.committed()
+        self.cluster.synced(position)
 
     def committed(self) -> None:
         """A log has come further: confirm and answer what waited for that."""

@@ -130,6 +130,15 @@ class Lane:
         self.head += 1
         return message
 
+    def find(self, index: i64) -> Message | None:
+        """A message that is in memory, left where it is; None if it isn't there."""
+        for number, message in self.returned:
+            if i64(number) == index:
+                return message
+        place = self._place(index)
+        found = None if place == self.tail else self.slots[place & self.mask]
+        return found if found is not None and found.index == index else None
+
     def _place(self, index: i64) -> i64:
         """Where in the ring the first message is that has this index or a higher one."""
         low = self.head

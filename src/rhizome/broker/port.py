@@ -252,6 +252,9 @@ class Cluster:
         """The journal's batch of this turn, which ends at position ``token``, went to the
         writer."""
 
+    def synced(self, position: i64) -> None:
+        """Everything below ``position`` of the journal is on disk."""
+
     def write_checkpoint(self, builder: CheckpointBuilder) -> None:
         """Add what the journal holds for groups that are active elsewhere."""
 

@@ -153,6 +153,10 @@ class Queue(Destination):
         self.log = log
         self.recorded = self.durable or log.replicated
 
+    def is_kept_here(self) -> bool:
+        """Whether its messages are here, be it that it is about to be active elsewhere (G11)."""
+        return self.away is None or self.log.replicated
+
     def apply_options(self, options: QueueArguments) -> None:
         """Take over arguments merged with policy; called again whenever a policy changes."""
         self.options = options

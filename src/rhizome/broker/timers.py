@@ -57,7 +57,7 @@ class Timers:
         if queue.away is not None:
             # Its home sees to that, and knows who uses it.
             return
-        if queue.may_expire and queue.ready > 0:
+        if queue.may_expire and queue.ready > 0 and queue.away is None:
             expire(queue, now_ms)
         expires_ms = queue.options.expires_ms
         if expires_ms < 0:

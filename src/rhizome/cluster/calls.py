@@ -12,6 +12,7 @@ GROUP_ATTACH    an edge attaches to the home of a group: the epoch that it knows
 GROUP_ATTACHED  that was all
 ATTACHED_TO     the answer, before anything else of this epoch: the last number that was taken; the
                 edge goes on after it (A1)
+REATTACH        a home that had stepped aside serves again: attach anew
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ ANSWER: Final = 39
 GROUP_ATTACH: Final = 40
 GROUP_ATTACHED: Final = 41
 ATTACHED_TO: Final = 42
+REATTACH: Final = 43
 
 OP_GET: Final = "get"
 OP_COUNTS: Final = "counts"

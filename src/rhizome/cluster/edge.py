@@ -130,6 +130,13 @@ class Edge:
         if group is not None:
             group.attached_to(track, number_in(table, "epoch"), number_in(table, "last"))
 
+    def attach_anew(self, neighbour: Neighbour, number: i64, epoch: i64) -> None:
+        """A home says that everything has to be presented again."""
+        group = self.groups.get(number)
+        if group is not None and group.home is neighbour and group.epoch == epoch:
+            group.detached()
+            group.attach()
+
     def answered(self, track: Track, answer: dict[str, object]) -> None:
         group = self.groups.get(number_in(answer, "group"))
         if group is None or group.track is not track:

@@ -49,13 +49,15 @@ class ReplicatedLog(GroupLog):
     """Invariant: each record takes the next index.
 
     ``alone``: no standby has to answer, so what is here is committed. ``recovering``: the home is
-    new, and confirms and shows nothing before its copies and edges are heard (G7, A2).
+    new, and confirms and shows nothing before its copies and edges are heard (G7, A2). ``aside``:
+    it is about to hand over, and shows nothing more (G11).
     ``shipping``: a standby listens, so records are kept for it.
     """
 
     journal: Journal
     alone: bool
     recovering: bool
+    aside: bool
     shipping: bool
     recorded: i64
     progress: Progress
@@ -85,6 +87,7 @@ class ReplicatedLog(GroupLog):
         self.starts = starts
         self.alone = True
         self.recovering = False
+        self.aside = False
         self.shipping = False
         self.recorded = next_index - 1
         self.progress = Progress(next_index - 1 if disk < 0 else disk)
@@ -272,6 +275,13 @@ class ReplicatedLog(GroupLog):
             return self.next_index - 1
         return self.progress.done
 
+    def epoch_of(self, index: i64) -> i64:
+        """The epoch that a record belongs to."""
+        at: i64 = len(self.starts) - 1
+        while at > 0 and i64(self.starts[at][1]) > index:
+            at -= 1
+        return self.starts[at][0]
+
     def set_committed(self, memory: i64, disk: i64) -> None:
         """The copies that count have this much (G6)."""
         if memory > self.committed_memory:
@@ -281,8 +291,8 @@ class ReplicatedLog(GroupLog):
         self.judge_visible()
 
     def judge_visible(self) -> None:
-        """Show what is committed, or nothing while recovering (L1, A2)."""
-        if self.recovering:
+        """Show what is committed, or nothing while recovering or stepping aside (L1, A2, G11)."""
+        if self.recovering or self.aside:
             self.visible = 0
         else:
             self.visible = EVERYTHING if self.alone else self.committed_memory

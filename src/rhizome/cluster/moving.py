@@ -54,12 +54,28 @@ class Moving:
         remote.home_is(None, epoch)
         tenure = self.tenures.begin(group, epoch, log)
         tenure.recovering = log.recovering
+        tenure.aside = False
         own = Homecoming(remote, tenure)
         tenure.own = own
         own.take_publishes()
         own.answer_calls()
         if not tenure.recovering:
             tenure.resolve_all()
+
+    def step_aside(self, group: i64) -> None:
+        """The home of a group here is about to hand over. Its queues keep everything, unacked or
+        not; what applications hold they hold through sessions, to be presented to the next home,
+        or to this one if nothing comes of it."""
+        broker = self.edge.broker
+        remote = self.edge.group(group)
+        for queue in queues_of(broker, group):
+            for consumer in queue.consumers():
+                if consumer.proxy is None and consumer.carrier is None:
+                    remote.adopt(consumer)
+        for connection in broker.connections.values():
+            for channel in connection.channels.values():
+                _step_aside_with(remote, channel)
+        self.tenures.step_aside(group)
 
     def leave_home(self, group: i64) -> None:
         """A group that was at home here no longer is. Its queues let go of what is unacked; what is
@@ -86,6 +102,20 @@ class Moving:
         for connection in broker.connections.values():
             for channel in connection.channels.values():
                 _leave_with(remote, channel)
+
+
+def _step_aside_with(remote: RemoteGroup, channel: Channel) -> None:
+    """What a channel holds of the group is ready again here, and held through a session."""
+    for tag in channel.unacked.tags():
+        consumer = channel.unacked.consumer(tag)
+        message = channel.unacked.message(tag)
+        assert consumer is not None
+        assert message is not None
+        queue = consumer.queue
+        if queue.definition.group == remote.group and not queue.deleted:
+            channel.unacked.replace(tag, shown_copy(message))
+            queue.take_back(message)
+    _leave_with(remote, channel)
 
 
 def _leave_with(remote: RemoteGroup, channel: Channel) -> None:

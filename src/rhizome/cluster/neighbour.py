@@ -21,6 +21,7 @@ from rhizome.cluster.calls import (
     DETACHED,
     GROUP_ATTACH,
     GROUP_ATTACHED,
+    REATTACH,
 )
 from rhizome.cluster.edge import Edge
 from rhizome.cluster.forwarding import PrivateWay, Way
@@ -261,6 +262,8 @@ class Neighbour(FrameSink):
             serving.group_attached(table)
         elif method == ATTACHED_TO:
             self.edge.attached_to(track, table)
+        elif method == REATTACH:
+            self.edge.attach_anew(self, number_in(table, "group"), number_in(table, "epoch"))
         elif method == DETACHED:
             self.edge.detached(number_in(table, "consumer"))
         elif method == ANSWER:

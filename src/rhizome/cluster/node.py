@@ -54,16 +54,16 @@ from rhizome.cluster.consensus.events import (
 from rhizome.cluster.edge import Edge
 from rhizome.cluster.gossip import GOSSIP, Gossip
 from rhizome.cluster.handling import NodeObserver
+from rhizome.cluster.home import HomeSettings
 from rhizome.cluster.identity import SECONDARY, Hello
 from rhizome.cluster.interests import NAME_MARK, Interest, Interests, interest_of
 from rhizome.cluster.leaving import Leaving
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.links import Links
-from rhizome.cluster.moving import Moving
 from rhizome.cluster.neighbour import Neighbour
 from rhizome.cluster.proposals import Proposal, Proposals
 from rhizome.cluster.remote import RemoteGroup
-from rhizome.cluster.roles import Roles
+from rhizome.cluster.roles import Roles, is_about_copies
 from rhizome.cluster.rootsettings import RootSettings
 from rhizome.cluster.standings import ASK_STANDING, STANDING
 from rhizome.cluster.state import Applied as AppliedEntry
@@ -127,6 +127,7 @@ class Node(Cluster):
         recovered: Recovered,
         rules: AdmissionRules,
         root_settings: RootSettings,
+        home_settings: HomeSettings,
         now_ms: int,
     ) -> None:
         """``settings`` and ``first_commands``: what a root proposes to a cluster that has none yet.
@@ -143,9 +144,6 @@ class Node(Cluster):
         attach_rules = AttachRules()
         self.edge = Edge(broker, attach_rules)
         self.tenures = Tenures(broker, state, attach_rules)
-        self.roles = Roles(broker, Moving(self.edge, self.tenures), recovered)
-        self.kept = recovered.queues
-        """Of queues without copies, until they are made."""
         self.now_ms = now_ms
         self.admission = Admission(self, rules)
         self.telling = Telling(self)
@@ -153,6 +151,9 @@ class Node(Cluster):
         self.applied = Applied()
         self.succession = Succession(self, root_settings)
         self.interests = Interests(broker, me.role == SECONDARY)
+        self.roles = Roles(self, recovered, home_settings)
+        self.kept = recovered.queues
+        """Of queues without copies, until they are made."""
         self.neighbours = {}
         self.proposals = Proposals(me.incarnation)
         self.ready = False
@@ -211,7 +212,7 @@ class Node(Cluster):
 
     def _away(self, queue: Queue) -> Away | None:
         group = self.state.group_of(queue.definition)
-        if group is None or self.roles.is_home(group.id):
+        if group is None or self.roles.serves(group.id):
             return None
         return self.remote(group.id)
 
@@ -297,6 +298,7 @@ class Node(Cluster):
         self.neighbour(link.name).connect(link)
         self.edge.explain(self.neighbour(link.name), "")
         self.consensus.peer_up(link.peer, self.now_ms)
+        self.roles.link_up(link)
         if link.name == self.consensus.root:
             self._send_all()
 
@@ -305,6 +307,7 @@ class Node(Cluster):
         self.gossip.forget(link.name)
         self.observer.link_down(link.name, reason)
         self.neighbour(link.name).disconnect()
+        self.roles.link_down(link.name)
         self.consensus.peer_down(link.name, self.now_ms)
 
     def frame(self, link: Link, method: i64, data: bytes, start: i64, end: i64) -> None:
@@ -317,6 +320,8 @@ class Node(Cluster):
         elif method == GOSSIP:
             self.gossip.received(link.name, data[start:end])
             self.admission.heard_of(link.name)
+        elif is_about_copies(method):
+            self.roles.frame(link.name, int(method), data, int(start), int(end))
         elif method == ASK_STANDING:
             self.succession.asked(link, data[start:end])
         elif method == STANDING:
@@ -336,6 +341,7 @@ class Node(Cluster):
         self.links.tick(self.now_ms)
         self.consensus.tick(self.now_ms)
         self.succession.tick()
+        self.roles.tick()
         self._give_up_proposals()
         self._explain_waiting()
         self.edge.tick(self.broker.turn.now_ms)
@@ -366,6 +372,7 @@ class Node(Cluster):
             drop_unused(self)
         self.edge.end_turn()
         self.tenures.end_turn()
+        self.roles.end_turn()
         for neighbour in self.neighbours.values():
             neighbour.end_turn()
 
@@ -466,23 +473,24 @@ class Node(Cluster):
 
     def _brokers_changed(self) -> None:
         """Brokers or groups are others than before: learn where homes and brokers are."""
-        self.roles.update(self.state.groups.groups, self.me)
-        self._homes_changed()
+        self.roles.update()
+        self.homes_changed()
         self.tenures.brokers_changed()
-        for queue in self.broker.shared.values():
-            queue.away = self._away(queue)
-        for vhost in self.broker.state.vhosts.values():
-            vhost.router.epoch += 1
         for record in self.state.registry.view():
             if record.name != self.me.name:
                 self.links.learn(record.name, record.addresses, record.role)
         self.telling.changed()
 
-    def _homes_changed(self) -> None:
+    def homes_changed(self) -> None:
+        """Homes are elsewhere than before, or here: queues and routes lead there."""
         for group in self.state.groups.groups.values():
             if not self.roles.is_home(group.id):
                 home = group.home if group.home != self.me.name else ""
                 self.remote(group.id).home_is(self.neighbour(home) if home else None, group.epoch)
+        for queue in self.broker.shared.values():
+            queue.away = self._away(queue)
+        for vhost in self.broker.state.vhosts.values():
+            vhost.router.epoch += 1
 
     def _begin_cluster(self) -> None:
         """At the root: give a new cluster its first settings and definitions."""

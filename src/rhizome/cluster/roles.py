@@ -12,16 +12,23 @@ changed, and makes this broker what the state says.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
+from rhizome.amqp.values import encode_table
 from rhizome.broker.livemessages import unacked_messages
 from rhizome.broker.log import LOCAL_GROUP
 from rhizome.broker.message import Message
 from rhizome.broker.restoring import restore_queue
 from rhizome.broker.showing import shown_of
+from rhizome.cluster.calls import REATTACH
 from rhizome.cluster.copies.copy import Copy
+from rhizome.cluster.copies.frames import FOLLOW, INVITE, KEPT, REFUSED, WANT, group_in, refused
+from rhizome.cluster.copies.standby import Standby
 from rhizome.cluster.grouplog import ReplicatedLog
-from rhizome.cluster.identity import Hello
+from rhizome.cluster.home import Home, HomeSettings
+from rhizome.cluster.homeport import StandbyLink
 from rhizome.cluster.moving import Moving, queues_of
 from rhizome.cluster.placement import Group
 from rhizome.journal.index import PagedIndex
@@ -29,57 +36,66 @@ from rhizome.journal.recovery import Recovered, RecoveredQueue
 from rhizome.journal.scan import merged, starts_with
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
     from rhizome.broker.queue import Queue
+    from rhizome.cluster.link.link import Link
+    from rhizome.cluster.node import Node
     from rhizome.journal.checkpoint import CheckpointBuilder
 
+TO_HOME: Final = (FOLLOW, KEPT, WANT)
 
-class Home:
-    """This broker as the home of a group, for one epoch."""
 
-    def __init__(self, group: Group, log: ReplicatedLog) -> None:
-        self.group = group
-        self.log = log
+def is_about_copies(method: i64) -> bool:
+    return INVITE <= method <= REFUSED
 
 
 class Roles:
     """Invariant: ``homes`` has the groups whose log is in ``broker.logs``; a group is never both in
-    ``homes`` and in ``copies``."""
+    ``homes`` and in ``copies``. ``standbys`` speak for copies."""
 
-    def __init__(self, broker: Broker, moving: Moving, recovered: Recovered) -> None:
-        self.broker = broker
-        self.moving = moving
+    def __init__(self, node: Node, recovered: Recovered, settings: HomeSettings) -> None:
+        self.node = node
+        self.broker = node.broker
+        self.moving = Moving(node.edge, node.tenures)
+        self.settings = settings
         self.homes: dict[int, Home] = {}
         self.copies: dict[int, Copy] = {}
-        journal, spill = broker.pager.journal, broker.pager.spill
+        self.standbys: dict[int, Standby] = {}
+        self._link = StandbyLink(node)
+        journal, spill = self.broker.pager.journal, self.broker.pager.spill
         for group in [each for each in recovered.groups if each != LOCAL_GROUP]:
             self.copies[group] = Copy.from_recovery(group, recovered, journal, spill)
 
     def is_home(self, group: int) -> bool:
         return group in self.homes
 
-    def update(self, groups: dict[int, Group], me: Hello) -> None:
+    def update(self) -> None:
         """Be what the state says, to all groups."""
+        groups = self.node.state.groups.groups
+        me = self.node.me
         for number in [each for each in self.homes if each not in groups]:
             self.lose_home(number)
         for group in groups.values():
+            standby = self.standbys.get(group.id)
+            if standby is not None:
+                standby.learn(group.epoch)
             mine = group.home == me.name and group.incarnation == me.incarnation
             home = self.homes.get(group.id)
             if home is not None and (not mine or home.log.epoch != group.epoch):
                 self.lose_home(group.id)
                 home = None
             if mine and home is None:
-                home = self.become_home(group)
-            if home is not None:
-                home.group = group
+                self.become_home(group)
+            elif home is not None:
+                home.changed(group)
 
     # ---- becoming home --------------------------------------------------------------------------
 
-    def become_home(self, group: Group) -> Home:
+    def become_home(self, group: Group) -> None:
         """Begin an epoch with what the copy here has, and activate its queues (G1)."""
         broker = self.broker
         copy = self.copy_of(group.id)
         del self.copies[group.id]
+        self.standbys.pop(group.id, None)
         first = int(copy.index) + 1
         starts = starts_with(copy.starts, group.epoch, first)
         broker.pager.journal.epoch(group.id, group.epoch, first)
@@ -92,9 +108,10 @@ class Roles:
             dict(copy.origins),
             copy.disk,
         )
+        log.recovering = len(starts) > 1
+        log.alone = not group.in_sync
+        log.judge_visible()
         broker.logs[group.id] = log
-        home = Home(group, log)
-        self.homes[group.id] = home
         for queue in list(broker.shared.values()):
             if queue.definition.group == group.id:
                 self._activate(queue, log, copy)
@@ -104,7 +121,8 @@ class Roles:
         copy.let_go()
         self.moving.come_home(group.id, group.epoch, log)
         broker.delayed.recover()
-        return home
+        tenure = self.node.tenures.begin(group.id, group.epoch, log)
+        self.homes[group.id] = Home(self.node, group, log, copy.whole, tenure, self.settings)
 
     def _activate(self, queue: Queue, log: ReplicatedLog, copy: Copy) -> None:
         queue.use_log(log)
@@ -125,9 +143,9 @@ class Roles:
     def lose_home(self, group_id: int) -> None:
         """Somebody else is home: what is in the journal here becomes a copy, the rest goes."""
         broker = self.broker
-        home = self.homes.pop(group_id)
-        log = home.log
+        log = self.homes.pop(group_id).log
         copy = Copy.from_home(log, log.disk(), broker.pager.journal, broker.pager.spill)
+        copy.whole = log.aside
         self.copies[group_id] = copy
         self._close_waiting(log)
         queues = queues_of(broker, group_id)
@@ -170,6 +188,35 @@ class Roles:
             index.append(message.index, self.broker.pager.keep(queue, message))
         return index
 
+    # ---- handing over ---------------------------------------------------------------------------
+
+    def serves(self, group: int) -> bool:
+        """Whether the queues of a group are active here for applications."""
+        home = self.homes.get(group)
+        return home is not None and not home.log.aside
+
+    def step_aside(self, group_id: int) -> None:
+        """Admit nothing more; what applications of this broker do waits for the next home."""
+        log = self.homes[group_id].log
+        log.aside = True
+        log.judge_visible()
+        self.moving.step_aside(group_id)
+        self.node.homes_changed()
+
+    def step_back(self, group_id: int) -> None:
+        """Be home as before; edges attach anew."""
+        home = self.homes[group_id]
+        home.log.aside = False
+        home.log.judge_visible()
+        for queue in queues_of(self.broker, group_id):
+            queue.away = None
+        self.moving.come_home(group_id, home.group.epoch, home.log)
+        self.node.homes_changed()
+        for link in self.node.links.open_links():
+            payload = encode_table({"group": group_id, "epoch": home.group.epoch})
+            link.send(REATTACH, payload)
+        self.broker.committed()
+
     def _close_waiting(self, log: ReplicatedLog) -> None:
         """Clients that wait for confirms can't be told any more what became of their messages."""
         reason = "the home of a queue has moved: confirms that were waited for are unknown"
@@ -186,6 +233,52 @@ class Roles:
         home = self.homes.get(queue.definition.group)
         if home is not None:
             queue.use_log(home.log)
+
+    # ---- links and turns ------------------------------------------------------------------------
+
+    def link_up(self, link: Link) -> None:
+        for home in self.homes.values():
+            home.copies.link_up(link.name, link.peer.incarnation)
+
+    def link_down(self, name: str) -> None:
+        for home in self.homes.values():
+            home.copies.link_down(name)
+        for standby in self.standbys.values():
+            standby.link_down(name)
+
+    def frame(self, name: str, method: int, data: bytes, start: int, end: int) -> None:
+        """A frame about the copy of a group, here or there."""
+        group = int(group_in(method, data, start, end))
+        home = self.homes.get(group)
+        if method in TO_HOME or (method == REFUSED and home is not None):
+            if home is not None:
+                home.copies.frame(name, method, data, start, end)
+        elif home is None:
+            self._standby(group).frame(name, method, data, start, end)
+        elif method == INVITE:
+            # Another home: this broker has yet to learn that it isn't any more.
+            payload = refused(self.node.applied.index, group, home.log.epoch, "it is home itself")
+            self._link.send(name, REFUSED, [payload])
+
+    def _standby(self, group: int) -> Standby:
+        standby = self.standbys.get(group)
+        if standby is None:
+            standby = Standby(self.copy_of(group), self._link, self.node.me.incarnation)
+            self.standbys[group] = standby
+        return standby
+
+    def tick(self) -> None:
+        for home in self.homes.values():
+            home.tick()
+        self.broker.hold_back(next(filter(None, map(Home.stall, self.homes.values())), ""))
+
+    def end_turn(self) -> None:
+        for home in self.homes.values():
+            home.end_turn()
+        for standby in self.standbys.values():
+            # What nobody has to sync is as safe as it gets.
+            standby.copy.synced(0)
+            standby.end_turn()
 
     # ---- the store ------------------------------------------------------------------------------
 

@@ -146,6 +146,7 @@ class Tenure:
     epoch: i64
     log: GroupLog
     recovering: bool
+    aside: bool
     own: OwnEdge | None
     attachments: dict[str, Attachment]
     servings: dict[str, Serving]
@@ -161,6 +162,7 @@ class Tenure:
         self.epoch = epoch
         self.log = log
         self.recovering = False
+        self.aside = False
         self.own = None
         self.attachments = {}
         self.servings = {}
@@ -357,9 +359,18 @@ class Tenures:
             tenure.end()
 
     def get(self, group: i64, epoch: i64) -> Tenure | None:
-        """The tenure of a group, if it is in this epoch."""
+        """The tenure of a group, if it is in this epoch and serves."""
         tenure = self.tenures.get(group)
-        return None if tenure is None or tenure.epoch != epoch else tenure
+        if tenure is None or tenure.epoch != epoch or tenure.aside:
+            return None
+        return tenure
+
+    def step_aside(self, group: i64) -> None:
+        """Take nothing of edges any more; what they hold is kept for them."""
+        tenure = self.tenures[group]
+        for name in list(tenure.attachments):
+            tenure.left(name)
+        tenure.aside = True
 
     def left(self, name: str) -> None:
         for tenure in self.tenures.values():

@@ -7,6 +7,7 @@ from typing import Final
 
 from rhizome.cluster.commands import PutSettings
 from rhizome.cluster.consensus.settings import ConsensusSettings
+from rhizome.cluster.home import HomeSettings
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.rootsettings import RootSettings
 from rhizome.server.cluster_section import ClusterSection
@@ -37,6 +38,14 @@ def shared_settings(section: ClusterSection) -> PutSettings:
         section.failover_policy,
         section.state_size_max_bytes,
         section.min_copies,
+    )
+
+
+def home_settings(section: ClusterSection) -> HomeSettings:
+    return HomeSettings(
+        section.sync_timeout_ms,
+        consensus_settings(section).honoured_ms(section.home_lease_ms),
+        section.transfer_patience_ms,
     )
 
 

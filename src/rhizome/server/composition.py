@@ -26,13 +26,18 @@ from rhizome.cluster.link.links import Links
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.link.proof import LinkKey
 from rhizome.cluster.node import Node
-from rhizome.cluster.rootsettings import RootSettings
 from rhizome.cluster.state import ClusterState
 from rhizome.cluster.storage import ClusterStore
 from rhizome.errors import RhizomeError
 from rhizome.journal.store import Store
 from rhizome.server.boot import first_definitions, make_empty_broker
-from rhizome.server.clustersettings import consensus_settings, primaries_hash, shared_settings
+from rhizome.server.clustersettings import (
+    consensus_settings,
+    home_settings,
+    primaries_hash,
+    root_settings,
+    shared_settings,
+)
 from rhizome.server.config import Config
 
 
@@ -152,7 +157,8 @@ def compose(
         _first_commands(config, world.seed, founds and image.is_empty()),
         world.store.recovered,
         AdmissionRules(section.connect_policy, key if section.demand_key else b""),
-        RootSettings(),
+        root_settings(section),
+        home_settings(section),
         world.now_ms,
     )
     node.attach(links)

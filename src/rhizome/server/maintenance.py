@@ -190,4 +190,4 @@ def all_queues(broker: Broker) -> list[Queue]:
 
 
 def recorded_queues(broker: Broker) -> list[Queue]:
-    return [queue for queue in all_queues(broker) if queue.recorded and queue.away is None]
+    return [queue for queue in all_queues(broker) if queue.recorded and queue.is_kept_here()]

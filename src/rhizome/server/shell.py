@@ -139,7 +139,6 @@ class Shell:
         """The store has synced everything below ``token``."""
         self.begin_turn()
         self.broker.synced(token)
-        self.cluster.synced(token)
         self._check_congestion()
 
     def set_alarm(self, reason: str) -> None:

@@ -56,7 +56,6 @@ from rhizome.amqp.spec import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_M
 from rhizome.broker.access import AccessEpoch, OpenAuthenticator, Peer
 from rhizome.broker.broker import Broker
 from rhizome.broker.connection import Connection
-from rhizome.broker.lone import LoneCluster
 from rhizome.broker.observer import Observer
 from rhizome.broker.queue import Queue
 from rhizome.broker.stages import CLOSED
@@ -233,9 +232,6 @@ class Core:
 
     def durable(self, token: int) -> None:
         self.broker.synced(token)
-        cluster = self.broker.cluster
-        assert isinstance(cluster, LoneCluster)
-        cluster.synced(token)
 
     def alarm(self, text: str) -> None:
         raise AssertionError(f"a store in memory raised an alarm: {text}")

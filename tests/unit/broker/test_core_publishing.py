@@ -496,16 +496,3 @@ def test_property_decides_where_a_hashed_message_goes(
     assert all(found), "every queue has a share"
     for bodies in found:
         assert bodies[::2] == bodies[1::2], "messages with one value stay together"
-
-
-def test_a_last_value_queue_is_the_same_after_a_restart(core: Core, client: CoreClient) -> None:
-    client.declare("q", durable=True, x_last_value_key="symbol")
-    for number, symbol in enumerate("abab"):
-        headers: dict[str, object] = {"symbol": symbol}
-        properties = Properties(delivery_mode=2, headers=headers)
-        client.publish("", "q", b"%d" % number, properties)
-    again = core.restarted()
-    other = again.connect()
-    newer = Properties(delivery_mode=2, headers={"symbol": "a"})
-    other.publish("", "q", b"4", newer)
-    assert drained(other, "q") == [b"3", b"4"]

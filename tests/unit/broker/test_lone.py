@@ -18,6 +18,7 @@ from rhizome.amqp.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
+from rhizome.amqp.properties import Properties
 from rhizome.testing.core import Core, CoreClient, make_core
 
 
@@ -91,3 +92,19 @@ def test_private_bindings_keep_an_exchange_in_use() -> None:
     closed = client.call(ExchangeDelete("x", if_unused=True), ChannelClose)
     assert closed.reply_text == "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use"
     assert exchanges(core) == ["x"]
+
+
+def test_a_last_value_queue_is_the_same_after_a_restart() -> None:
+    core = make_core()
+    client = core.connect()
+    client.declare("q", durable=True, x_last_value_key="symbol")
+    for number, symbol in enumerate("abab"):
+        headers: dict[str, object] = {"symbol": symbol}
+        properties = Properties(delivery_mode=2, headers=headers)
+        client.publish("", "q", b"%d" % number, properties)
+    again = core.restarted()
+    other = again.connect()
+    newer = Properties(delivery_mode=2, headers={"symbol": "a"})
+    other.publish("", "q", b"4", newer)
+    found = [other.get("q"), other.get("q")]
+    assert [each.body for each in found if each is not None] == [b"3", b"4"]

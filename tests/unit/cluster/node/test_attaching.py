@@ -37,7 +37,7 @@ HOME = "b1"
 
 @pytest.fixture
 def cluster() -> CoreCluster:
-    return make_cluster(3, 1)
+    return make_cluster(3, 1, copies=1)
 
 
 def bodies_of(deliveries: list[Content]) -> list[bytes]:

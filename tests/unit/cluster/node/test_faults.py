@@ -36,7 +36,7 @@ EDGES = ("b2", "s1")
 
 @pytest.fixture
 def cluster() -> CoreCluster:
-    return make_cluster(3, 2)
+    return make_cluster(3, 2, copies=1)
 
 
 def restart(cluster: CoreCluster, name: str, down_ms: int = 1_000) -> None:

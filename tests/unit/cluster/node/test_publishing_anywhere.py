@@ -7,7 +7,6 @@ globals().update(
         "test_core_publishing",
         # They hold the syncs of a core, restart it, or look into it.
         leave_out=[
-            "test_a_last_value_queue_is_the_same_after_a_restart",
             "test_commit_is_answered_only_when_it_is_synced",
             "test_commit_waits_for_the_sync_of_its_own_record",
             "test_committed_transaction_survives_a_crash_whole",

@@ -261,9 +261,8 @@ def test_settlements_of_a_transaction_count_at_the_home(cluster: CoreCluster, at
     assert (home.unacked, home.ready) == (0, 0)
 
 
-def test_commit_of_settlements_waits_until_their_home_has_them_on_disk(
-    cluster: CoreCluster,
-) -> None:
+def test_commit_of_settlements_waits_until_their_home_has_them_on_disk() -> None:
+    cluster = make_cluster(3, 2, copies=1)
     client = cluster["b2"].connect()
     queue_at(client, "q", "b1", durable=True)
     for body in (b"a", b"b"):

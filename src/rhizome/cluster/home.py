@@ -1,0 +1,107 @@
+"""Home: this broker as the home of one group, for one epoch (G1).
+
+It begins *recovering* if the group has a past: it confirms and shows nothing before its copies have
+answered or are left out (G7), and before every broker that may hold messages of the group has
+attached, or had the time that a lease lasts to do so (A2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rhizome.cluster.copies.home import Copies
+from rhizome.cluster.copies.port import CopiesSettings
+from rhizome.cluster.grouplog import ReplicatedLog
+from rhizome.cluster.homeport import HomePort
+from rhizome.cluster.placement import Group, wanted_standbys
+from rhizome.cluster.transfer import Transfer
+
+if TYPE_CHECKING:
+    from rhizome.cluster.node import Node
+    from rhizome.cluster.tenure import Tenure
+
+
+@dataclass(frozen=True, slots=True)
+class HomeSettings:
+    """How long a home waits: for a standby that doesn't answer, for edges to attach when it is new,
+    and for the root to commit a transfer."""
+
+    sync_timeout_ms: int = 2_000
+    attach_patience_ms: int = 1_700
+    transfer_patience_ms: int = 2_000
+
+
+class Home:
+    """Invariant: ``tenure.recovering`` and ``log.recovering`` are the same."""
+
+    def __init__(
+        self,
+        node: Node,
+        group: Group,
+        log: ReplicatedLog,
+        whole: bool,
+        tenure: Tenure,
+        settings: HomeSettings,
+    ) -> None:
+        """``whole``: the copy that it begins with lacks nothing."""
+        self.node = node
+        self.group = group
+        self.log = log
+        self.tenure = tenure
+        port = HomePort(node, group.id)
+        port.home = self
+        self.settings = settings
+        patience = CopiesSettings(settings.sync_timeout_ms)
+        self.copies = Copies(log, whole, port, patience, node.now_ms)
+        self.begun_ms = node.now_ms
+        self.transfer = Transfer(self)
+        for link in node.links.open_links():
+            self.copies.link_up(link.name, link.peer.incarnation)
+        self.changed(group)
+
+    def changed(self, group: Group) -> None:
+        """The group, or the brokers, as committed now."""
+        self.group = group
+        self.copies.group_changed(group)
+        self.copies.wanted(wanted_standbys(group, self.node.state.registry))
+
+    def end_turn(self) -> None:
+        """Ship what this turn has recorded; go on with whatever waited for the copies."""
+        log = self.log
+        before = (log.committed_memory, log.committed_disk, log.visible)
+        if log.recovering:
+            self._judge_recovered()
+        self.copies.end_turn(self.node.now_ms)
+        self.transfer.tend()
+        if (log.committed_memory, log.committed_disk, log.visible) != before:
+            self.node.broker.committed()
+
+    def _judge_recovered(self) -> None:
+        if not self.copies.settled() or not self._all_attached():
+            return
+        self.log.recovering = False
+        self.log.judge_visible()
+        self.tenure.resolve_all()
+
+    def _all_attached(self) -> bool:
+        if self.node.now_ms - self.begun_ms >= self.settings.attach_patience_ms:
+            return True
+        attached = self.tenure.attached()
+        return all(
+            broker.name in attached
+            for broker in self.node.state.registry.brokers.values()
+            if broker.incarnation and not broker.away and broker.name != self.node.me.name
+        )
+
+    def tick(self) -> None:
+        self.copies.tick(self.node.now_ms)
+
+    def stall(self) -> str:
+        """What publishers of this group wait for; empty if nothing unusual."""
+        status = self.copies.status()
+        if status.too_few:
+            return f"group {self.group.id} has fewer copies than its policy demands"
+        if self.copies.congested:
+            return f"the copies of group {self.group.id} at {', '.join(status.waits_for)} are slow"
+        return ""

@@ -1,0 +1,162 @@
+"""What the copies of a group ask of the broker that is its home: queues, links and the root."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from rhizome.broker.livemessages import is_journaled, unacked_messages
+from rhizome.broker.message import Message
+from rhizome.broker.outcome import Outcome
+from rhizome.broker.port import Waiter
+from rhizome.broker.showing import shown_of
+from rhizome.cluster.commands import Member, SetInSync
+from rhizome.cluster.copies.listing import LiveQueue
+from rhizome.cluster.copies.port import CopiesPort
+from rhizome.cluster.copies.standby import StandbyPort
+from rhizome.cluster.link.frames import begin_frame, end_frame, put_part
+from rhizome.journal.index import PagedIndex
+from rhizome.journal.records import FLAG_DURABLE, enqueue_record
+
+if TYPE_CHECKING:
+    from rhizome.broker.queue import Queue
+    from rhizome.cluster.home import Home
+    from rhizome.cluster.node import Node
+
+
+def send_parts(node: Node, broker: str, method: int, parts: list[bytes]) -> bool:
+    """Send a frame of several parts; False if there is no link."""
+    link = node.links.link_to(broker)
+    if link is None:
+        return False
+    outbox = link.outbox
+    begin_frame(outbox, method, sum(map(len, parts)))
+    for part in parts:
+        put_part(outbox, part)
+    end_frame(outbox)
+    link.touch()
+    return True
+
+
+class StandbyLink(StandbyPort):
+    """For the copies that this broker keeps."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self.node = node
+
+    def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
+        return send_parts(self.node, broker, int(method), parts)
+
+    def applied(self) -> i64:
+        return self.node.applied.index
+
+
+class HomePort(CopiesPort):
+    """For the copies of one group that is at home here."""
+
+    home: Home
+
+    def __init__(self, node: Node, group: int) -> None:
+        super().__init__()
+        self.node = node
+        self.group = group
+
+    def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
+        return send_parts(self.node, broker, int(method), parts)
+
+    def applied(self) -> i64:
+        return self.node.applied.index
+
+    def propose(self, members: list[Member], version: i64) -> None:
+        home = self.home
+        command = SetInSync(self.group, tuple(members), int(home.log.epoch), int(version))
+        self.node.propose(command, Refusal(home, int(version)))
+
+    # ---- the queues -----------------------------------------------------------------------------
+
+    def queue_ids(self) -> list[int]:
+        return [
+            queue_id
+            for queue_id, queue in self.node.broker.shared.items()
+            if queue.definition.group == self.group
+        ]
+
+    def live(self, queue_id: i64) -> LiveQueue | None:
+        queue = self.node.broker.shared.get(int(queue_id))
+        if queue is None:
+            return None
+        parts: list[PagedIndex] = []
+        for lane in queue.lanes:
+            parts.append(lane.paged)
+            parts.append(_indexes(lane.resident()))
+        unacked = unacked_messages(queue)
+        unacked.sort(key=_index)
+        parts.append(_indexes(unacked))
+        return LiveQueue(parts, queue.counts, queue.seen, shown_of(queue))
+
+    def read(self, queue_id: i64, first: i64, end: i64, bytes_max: i64, found: list[bytes]) -> i64:
+        queue = self.node.broker.shared.get(int(queue_id))
+        if queue is None:
+            return end
+        unacked = {int(each.index): each for each in unacked_messages(queue)}
+        size = 0
+        index = int(first)
+        while index < end and size < bytes_max:
+            message = unacked.get(index) or self._ready(queue, index)
+            if message is not None:
+                record = self._record(queue, message)
+                found.append(record)
+                size += len(record)
+            index += 1
+        return index
+
+    def _ready(self, queue: Queue, index: int) -> Message | None:
+        for lane in queue.lanes:
+            message = lane.find(index)
+            if message is not None:
+                return message
+            position = lane.paged.find(index)
+            if position != 0:
+                return queue.broker.pager.read_one(position)
+        return None
+
+    def _record(self, queue: Queue, message: Message) -> bytes:
+        return enqueue_record(
+            self.group,
+            self.home.log.epoch_of(message.index),
+            message.index,
+            [int(queue.id)],
+            message.route.tail,
+            message.arrived_ms,
+            message.expiration_ms,
+            message.priority,
+            FLAG_DURABLE if is_journaled(message) else 0,
+            message.content,
+        )
+
+
+class Refusal(Waiter):
+    """Tells a home that a change of its set was not made."""
+
+    def __init__(self, home: Home, version: int) -> None:
+        super().__init__()
+        self.home = home
+        self.version = version
+
+    def resolved(self, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            self.home.copies.proposal_refused(self.version)
+
+
+def _index(message: Message) -> int:
+    return int(message.index)
+
+
+def _indexes(messages: list[Message]) -> PagedIndex:
+    """The indexes of messages in memory; only these count."""
+    found = PagedIndex()
+    for message in messages:
+        found.append(message.index, 1)
+    return found

@@ -1,0 +1,250 @@
+"""A home dies and its standby goes on: nothing confirmed is lost, nothing comes twice (G, A)."""
+
+from __future__ import annotations
+
+import pytest
+from scene import PERSISTENT, confirmed, queue_at
+
+from rhizome.amqp.methods import BasicAck
+from rhizome.amqp.properties import Properties
+from rhizome.broker.commands import Command
+from rhizome.broker.port import Waiter
+from rhizome.cluster.commands import WHOLE, PlanMove, SetDraining, TransferHome
+from rhizome.cluster.placement import Group
+from rhizome.testing.cluster import CoreCluster, make_cluster
+from rhizome.testing.core import Content, CoreClient
+
+TRANSIENT = Properties(delivery_mode=1)
+
+
+@pytest.fixture
+def cluster() -> CoreCluster:
+    return make_cluster(3, 1)
+
+
+def group_of(cluster: CoreCluster, queue: str) -> Group:
+    member = cluster.running()[0]
+    found = member.node.state.group_of(member.queue(queue).definition)
+    assert found is not None
+    return found
+
+
+def wait_for_copy(cluster: CoreCluster, queue: str) -> None:
+    """Until the queue's group has a home that serves, and a whole copy."""
+
+    def is_safe() -> bool:
+        group = group_of(cluster, queue)
+        running = [each.name for each in cluster.running()]
+        return (
+            group.home in running
+            and not cluster[group.home].queue(queue).log.recovering  # type: ignore[attr-defined]
+            and any(each.copy == WHOLE and each.broker in running for each in group.in_sync)
+        )
+
+    cluster.advance_until(is_safe)
+
+
+def wait_for_new_home(cluster: CoreCluster, queue: str, old: str) -> str:
+    cluster.advance_until(lambda: group_of(cluster, queue).home != old)
+    home = group_of(cluster, queue).home
+    log = cluster[home].queue(queue).log
+    cluster.advance_until(lambda: not log.recovering)  # type: ignore[attr-defined]
+    return home
+
+
+def publish(client: CoreClient, queue: str, bodies: list[bytes], properties: Properties) -> None:
+    client.send_bytes(b"".join(client.published("", queue, body, properties) for body in bodies))
+
+
+def bodies_of(contents: list[Content]) -> list[bytes]:
+    return [each.body for each in contents]
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+@pytest.mark.parametrize("properties", [PERSISTENT, TRANSIENT])
+@pytest.mark.parametrize("at", ["b2", "b3", "s1"])
+def test_what_was_confirmed_is_there_when_the_home_dies(
+    cluster: CoreCluster, at: str, properties: Properties
+) -> None:
+    client = cluster[at].connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    client.confirm()
+    publish(client, "q", numbers(0, 20), properties)
+    cluster.settle()
+    assert confirmed(client) == 20
+    cluster["b1"].kill()
+    home = wait_for_new_home(cluster, "q", "b1")
+    assert cluster[home].queue("q").ready == 20
+    client.consume("q")
+    cluster.settle()
+    assert client.bodies() == numbers(0, 20)
+
+
+@pytest.mark.parametrize("at", ["b2", "b3", "s1"])
+def test_a_client_of_a_living_broker_sees_a_pause_and_nothing_else(
+    cluster: CoreCluster, at: str
+) -> None:
+    client = cluster[at].connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    client.confirm()
+    client.prefetch(5)
+    client.consume("q")
+    publish(client, "q", numbers(0, 20), PERSISTENT)
+    cluster.settle()
+    first = client.deliveries()
+    assert bodies_of(first) == numbers(0, 5)
+    cluster["b1"].kill()
+    publish(client, "q", numbers(20, 30), PERSISTENT)
+    client.send(BasicAck(first[2].tag, True))
+    wait_for_new_home(cluster, "q", "b1")
+    cluster.settle()
+    more = client.deliveries()
+    assert bodies_of(more) == numbers(5, 8)
+    assert not any(each.redelivered for each in more)
+    got = [*first, *more]
+    while len(got) < 30:
+        client.send(BasicAck(got[-1].tag, True))
+        cluster.settle()
+        got.extend(client.deliveries())
+    client.send(BasicAck(got[-1].tag, True))
+    cluster.settle()
+    assert bodies_of(got) == numbers(0, 30)
+    assert confirmed(client) == 30
+    home = group_of(cluster, "q").home
+    assert cluster[home].queue("q").ready == 0
+    assert cluster[home].queue("q").unacked == 0
+
+
+def test_a_killed_home_comes_back_as_a_standby(cluster: CoreCluster) -> None:
+    client = cluster["b2"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    client.confirm()
+    publish(client, "q", numbers(0, 10), PERSISTENT)
+    cluster.settle()
+    cluster["b1"].kill()
+    home = wait_for_new_home(cluster, "q", "b1")
+    publish(client, "q", numbers(10, 20), PERSISTENT)
+    cluster["b1"].start()
+    cluster.advance_until_ready()
+    wait_for_copy(cluster, "q")
+    cluster[home].kill()
+    last = wait_for_new_home(cluster, "q", home)
+    assert last != home
+    other = cluster[last].connect()
+    other.consume("q", no_ack=True)
+    cluster.settle()
+    assert other.bodies() == numbers(0, 20)
+
+
+def test_all_brokers_lose_power_and_everything_persistent_is_there(cluster: CoreCluster) -> None:
+    client = cluster["b3"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    client.confirm()
+    publish(client, "q", numbers(0, 10), PERSISTENT)
+    cluster.settle()
+    assert confirmed(client) == 10
+    names = [each.name for each in cluster.running()]
+    for name in names:
+        cluster[name].kill()
+    for name in names:
+        cluster[name].start()
+    cluster.advance_until_ready()
+    wait_for_copy(cluster, "q")
+    again = cluster["b3"].connect()
+    again.consume("q", no_ack=True)
+    cluster.settle()
+    assert again.bodies() == numbers(0, 10)
+
+
+def drain(cluster: CoreCluster, name: str) -> None:
+    """Have a broker emptied, as its operator would."""
+    cluster[cluster.root()].node.propose(SetDraining(name, True, 0), None)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("at", ["b1", "b2", "b3", "s1"])
+def test_a_drained_home_hands_over_and_nobody_notices(cluster: CoreCluster, at: str) -> None:
+    client = cluster[at].connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    client.confirm()
+    client.prefetch(5)
+    client.consume("q")
+    publish(client, "q", numbers(0, 10), PERSISTENT)
+    publish(client, "q", numbers(10, 20), TRANSIENT)
+    cluster.settle()
+    got = client.deliveries()
+    assert bodies_of(got) == numbers(0, 5)
+    drain(cluster, "b1")
+    begun_ms = cluster.elapsed_ms
+    home = wait_for_new_home(cluster, "q", "b1")
+    assert home != "b1"
+    assert cluster.elapsed_ms - begun_ms < 3_000
+    publish(client, "q", numbers(20, 30), PERSISTENT)
+    while len(got) < 30:
+        client.send(BasicAck(got[-1].tag, True))
+        cluster.settle()
+        got.extend(client.deliveries())
+    client.send(BasicAck(got[-1].tag, True))
+    cluster.settle()
+    assert bodies_of(got) == numbers(0, 30)
+    assert not any(each.redelivered for each in got)
+    assert confirmed(client) == 30
+    assert cluster[home].queue("q").ready + cluster[home].queue("q").unacked == 0
+
+
+def test_a_transfer_that_nobody_commits_is_called_off(
+    cluster: CoreCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The root never hears of it: the home goes on in its epoch, and nobody has lost anything."""
+    client = cluster["b1"].connect()
+    other = cluster["s1"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    for each in (client, other):
+        each.confirm()
+        each.prefetch(3)
+        each.consume("q")
+    publish(client, "q", numbers(0, 6), PERSISTENT)
+    cluster.settle()
+    held = [*client.deliveries(), *other.deliveries()]
+    assert sorted(bodies_of(held)) == numbers(0, 6)
+    group = group_of(cluster, "q")
+    node = cluster["b1"].node
+    home = node.roles.homes[group.id]
+    propose = node.propose
+
+    def propose_but_transfers(command: Command, waiter: Waiter | None) -> None:
+        if not isinstance(command, TransferHome):
+            propose(command, waiter)
+
+    monkeypatch.setattr(node, "propose", propose_but_transfers)
+    move = PlanMove(group.id, group.in_sync[0].broker, group.epoch)
+    cluster[cluster.root()].node.propose(move, None)
+    cluster.advance_until(lambda: home.transfer.aside)
+    publish(other, "q", numbers(6, 8), PERSISTENT)
+    publish(client, "q", numbers(8, 10), PERSISTENT)
+    for each in (client, other):
+        each.send(BasicAck(2, True))
+    cluster.settle()
+    assert not client.deliveries()
+    assert not other.deliveries()
+    cluster.advance(home.settings.transfer_patience_ms + 100)
+    assert not home.transfer.aside
+    assert group_of(cluster, "q").epoch == group.epoch
+    more = [*client.deliveries(), *other.deliveries()]
+    assert sorted(bodies_of([*held, *more])) == numbers(0, 10)
+    assert not any(each.redelivered for each in more)
+    for each in (client, other):
+        each.send(BasicAck(0, True))
+    cluster.settle()
+    assert cluster["b1"].queue("q").ready + cluster["b1"].queue("q").unacked == 0
+    assert confirmed(client) == 8
+    assert confirmed(other) == 2
