@@ -180,6 +180,40 @@ def test_a_session_goes_on_at_another_broker(cluster: ClusterProcess) -> None:
     assert broker not in kills
 
 
+def test_the_home_is_killed_and_each_message_is_taken_once(cluster: ClusterProcess) -> None:
+    """The broker that the application is on is the home of its queue, too. It takes a window of
+    messages whose confirms get lost, then it is killed: its standby knows what it took."""
+
+    async def scenario() -> tuple[list[int], str]:
+        home = cluster.brokers["b2"]
+        line = Line(home)
+        async with await line.open():
+            uri = f"amqp://guest:guest@127.0.0.1:{line.port}/"
+            async with open_session(uri, failover=UNTIRING) as session:
+                async with session.channel() as channel:
+                    arguments: dict[str, object] = {"x-group": "b2"}
+                    await channel.declare_queue("home", durable=True, arguments=arguments)
+                async with session.producer(routing_key="home") as producer:
+                    for number in range(100):
+                        await producer.send(b"%d" % number)
+                    await producer.flush()
+                    line.mute = True
+                    for number in range(100, 200):
+                        await producer.send(b"%d" % number)
+                    await stored(home.url, "home", 200)
+                    await asyncio.to_thread(home.kill)
+                    line.cut()
+                    for number in range(200, 300):
+                        await producer.send(b"%d" % number)
+                    await producer.flush()
+                    broker = session.broker
+            return await drained(cluster.brokers[broker].url, "home"), broker
+
+    found, broker = run(scenario(), SECONDS_MAX)
+    assert broker != "b2"
+    assert found == list(range(300))
+
+
 def test_consumers_go_on_at_another_broker(cluster: ClusterProcess) -> None:
     async def scenario() -> tuple[list[int], set[int], str]:
         taken: list[int] = []
