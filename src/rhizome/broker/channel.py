@@ -41,7 +41,6 @@ from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.lookup import unimplemented
 from rhizome.broker.message import Message, Route
-from rhizome.broker.port import GroupLog
 from rhizome.broker.publishing import publish
 from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.broker.transactions import Transaction
@@ -470,14 +469,6 @@ class Channel:
                 return
             tag = top
         self.send(BasicAck(tag, tag > first))
-
-    def waits_for(self, log: GroupLog) -> bool:
-        """Whether something that was published here is not confirmed because of this log."""
-        confirms = self.confirms
-        if confirms is not None and (confirms.log is log or log in confirms.logs):
-            return True
-        commits = self.connection.broker.commits
-        return any(commit.channel is self and log in commit.here for commit in commits)
 
     def nack(self, tag: i64) -> None:
         """Tell the publisher that a queue refused its message."""

@@ -8,6 +8,7 @@ frames sent say multiple=true.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import final
 
 from mypy_extensions import i64
@@ -111,6 +112,24 @@ class Confirms:
         self.need_disk = 0
         self.need_memory = 0
         self.sent_on = None
+
+    def wait_elsewhere(
+        self, log: GroupLog, forward: Forward, indexes: list[int], numbers: list[int]
+    ) -> None:
+        """What waits for a log waits for another broker from now on, which was sent what the log
+        has under these indexes under these numbers; they rise."""
+        self.close_turn()
+        for at, waited in enumerate(self.logs):
+            if waited is not log:
+                continue
+            found = bisect_right(indexes, max(self.disks[at], self.memories[at]))
+            self.logs[at] = None
+            if found > 0:
+                others = self.elsewhere[at]
+                if others is None:
+                    others = {}
+                    self.elsewhere[at] = others
+                others[forward] = max(others.get(forward, 0), numbers[found - 1])
 
     def ready(self) -> i64:
         """The highest tag that may be confirmed now; 0 if none beyond those sent."""

@@ -91,7 +91,8 @@ class WaitingFrame:
 class Attachment:
     """Invariant: a number is taken only if it is the one after ``last``, be it refused, dropped or
     without a message (A1); of group 0, private queues, any that is above. ``sessions`` are the
-    channels here that stand for channels of the edge's applications. ``held``, ``settled``,
+    channels here that stand for channels of the edge's applications. ``since`` is the epoch in
+    which the edge was home itself, if it has something left from then. ``held``, ``settled``,
     ``joining`` (consumers) and ``waiting`` (frames) are there until it is resolved.
     """
 
@@ -100,6 +101,7 @@ class Attachment:
     log: GroupLog
     replicated: ReplicatedLog | None
     origin: i64
+    since: i64
     open: bool
     resolved: bool
     last: i64
@@ -122,6 +124,7 @@ class Attachment:
     def close(self) -> None:
         """The edge has nothing here, and nothing of it is taken, until it attaches (again)."""
         self.epoch = 0
+        self.since = 0
         self.replicated = None
         self.open = False
         self.resolved = False
@@ -184,3 +187,13 @@ class Attachment:
         log = self.log
         confirms.need(log, log.mark(), True)
         confirms.need(log, log.next_index - 1, False)
+
+
+def start_after(starts: list[tuple[int, int]], epoch: i64) -> i64:
+    """Below which index a log has everything that was in it in an epoch; 0 for no epoch."""
+    start: i64 = 0
+    if epoch > 0:
+        for later, first in starts:
+            if later > epoch and (start == 0 or first < start):
+                start = first
+    return start

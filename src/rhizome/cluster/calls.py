@@ -6,12 +6,14 @@ END_SESSION   a channel is closed: take back what it holds
 PREFETCH      the prefetch of a channel for all its consumers
 CALL          an operation on a queue; answered
 ANSWER        code 0, or the code and text of an error
-GROUP_ATTACH    an edge attaches to the home of a group: the epoch that it knows, and the number of
-                its oldest unconfirmed publish; its sessions, what they hold, what they have
-                settled and its consumers follow
+GROUP_ATTACH    an edge attaches to the home of a group: the epoch that it knows, the number of its
+                oldest unconfirmed publish, and the epoch in which it was home itself if something
+                is left from then; its sessions, what they hold, what they have settled and its
+                consumers follow
 GROUP_ATTACHED  that was all
 ATTACHED_TO     the answer, before anything else of this epoch: the last number that was taken; the
-                edge goes on after it (A1)
+                edge goes on after it (A1). Below which index everything is known that the edge had
+                in its log when it was home
 REATTACH        a home that had stepped aside serves again: attach anew
 """
 

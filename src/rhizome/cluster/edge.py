@@ -128,7 +128,12 @@ class Edge:
     def attached_to(self, track: Track, table: dict[str, object]) -> None:
         group = self.groups.get(number_in(table, "group"))
         if group is not None:
-            group.attached_to(track, number_in(table, "epoch"), number_in(table, "last"))
+            group.attached_to(
+                track,
+                number_in(table, "epoch"),
+                number_in(table, "last"),
+                number_in(table, "start"),
+            )
 
     def attach_anew(self, neighbour: Neighbour, number: i64, epoch: i64) -> None:
         """A home says that everything has to be presented again."""

@@ -189,20 +189,30 @@ class PrivateWay(Way):
 
 @final
 class GroupWay(Way):
-    """The way to the queues of one group."""
+    """The way to the queues of one group.
+
+    ``orphans`` are messages, by number, that were published here when this broker was home, last in
+    epoch ``orphaned``, with their indexes in its log: a home whose log has them needs only their
+    numbers (`unsure.py`).
+    """
 
     rules: AttachRules
     nothing: Message
     nowhere: Target
+    orphans: dict[int, int]
+    orphaned: i64
 
     def __init__(self, group: i64, rules: AttachRules) -> None:
         super().__init__("", group)
         self.rules = rules
+        self.orphans = {}
+        self.orphaned = 0
         self.nothing = Message(Route("", "", b"\0\0"), b"", 0, 0)
         self.nowhere = Target(self, "", [])
 
-    def attached(self, track: Track, last: i64) -> None:
-        """The home has taken everything up to ``last``: send it the rest."""
+    def attached(self, track: Track, last: i64, start: i64) -> None:
+        """The home has taken everything up to ``last``: send it the rest. Its log has what it got
+        from this broker below index ``start``."""
         self.track = track
         if not self.rules.kept_until_committed:
             self.confirm(last)
@@ -211,12 +221,32 @@ class GroupWay(Way):
             at = 0
         while at < len(self.messages):
             message = self.messages[at]
-            if message is None or message is self.nothing:
-                put_number(track.outbox, FENCE, self.group, self.first + at)
+            number = self.first + at
+            if message is None or message is self.nothing or self.is_known(number, start):
+                put_number(track.outbox, FENCE, self.group, number)
             else:
-                write(track, message, self.targets[at], self.first + at)
+                write(track, message, self.targets[at], number)
             at += 1
         track.link.touch()
+
+    def adopt(self, message: Message, target: Target, index: i64, epoch: i64) -> i64:
+        """Send what was published here while this broker was home, unless the home has it."""
+        number = self.send(message, target, None, 0)
+        self.orphans[number] = index
+        self.orphaned = epoch
+        return number
+
+    def is_known(self, number: i64, start: i64) -> bool:
+        """Whether a home has this message since this broker was home."""
+        if len(self.orphans) == 0:
+            return False
+        return 0 < self.orphans.get(number, 0) < start
+
+    def since(self) -> i64:
+        """The epoch in which this broker was home last, if that still matters."""
+        if len(self.orphans) > 0 and self.confirmed >= max(self.orphans):
+            self.orphans = {}
+        return self.orphaned if len(self.orphans) > 0 else 0
 
     def detached(self) -> None:
         """There is no way to the home for now."""

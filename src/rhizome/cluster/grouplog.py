@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from rhizome.broker.log import Progress
 from rhizome.broker.message import Message
 from rhizome.broker.port import EVERYTHING, GroupLog
+from rhizome.cluster.unsure import Unsure
 from rhizome.journal.journal import Journal
 from rhizome.journal.records import (
     FLAG_DURABLE,
@@ -50,8 +51,9 @@ class ReplicatedLog(GroupLog):
 
     ``alone``: no standby has to answer, so what is here is committed. ``recovering``: the home is
     new, and confirms and shows nothing before its copies and edges are heard (G7, A2). ``aside``:
-    it is about to hand over, and shows nothing more (G11).
-    ``shipping``: a standby listens, so records are kept for it.
+    it is about to hand over, and shows nothing more (G11). ``shipping``: a standby listens, so
+    records are kept for it. ``unsure`` is what was recorded for this broker's own applications
+    while it isn't alone, and may not be committed yet.
     """
 
     journal: Journal
@@ -61,6 +63,7 @@ class ReplicatedLog(GroupLog):
     shipping: bool
     recorded: i64
     progress: Progress
+    unsure: Unsure
     _origin: i64
     _number: i64
     _first: i64
@@ -92,6 +95,7 @@ class ReplicatedLog(GroupLog):
         self.recorded = next_index - 1
         self.progress = Progress(next_index - 1 if disk < 0 else disk)
         self.committed_disk = self.progress.done
+        self.unsure = Unsure()
         self._origin = 0
         self._number = 0
         self._first = next_index
@@ -129,6 +133,8 @@ class ReplicatedLog(GroupLog):
         durable = durable and message.persistent
         if origin != 0:
             self.origins[origin] = number
+        elif not self.alone:
+            self.unsure.published(message, ids)
         if not durable and not self.shipping:
             self._advance()
             return
@@ -164,6 +170,8 @@ class ReplicatedLog(GroupLog):
         )
 
     def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:
+        if not self.alone:
+            self.unsure.dequeued(self.next_index, queue_id, indexes)
         if not durable and not self.shipping:
             self._advance()
             return
@@ -288,6 +296,7 @@ class ReplicatedLog(GroupLog):
             self.committed_memory = memory
         if disk > self.committed_disk:
             self.committed_disk = disk
+        self.unsure.committed(self.committed_memory, self.committed_disk)
         self.judge_visible()
 
     def judge_visible(self) -> None:

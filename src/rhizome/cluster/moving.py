@@ -7,11 +7,13 @@ in them is simply local. When that changes, nothing that they have under way is 
   as it isn't there already (A1), and what waits for an answer is answered here. Then, when the
   tenure is resolved, consumers become local, with what they hold (A2).
 - ``leave_home``: local consumers become proxied ones, with what they hold, and are presented to the
-  new home like those of any edge.
+  new home like those of any edge. What was recorded here and may not be committed is brought to
+  the new home as far as it lacks it (`unsure.py`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
@@ -22,8 +24,10 @@ from rhizome.broker.livemessages import unacked_messages
 from rhizome.broker.message import Message, copy_of
 from rhizome.broker.publishing import enqueue
 from rhizome.broker.queue import Queue
+from rhizome.broker.targets import Target
+from rhizome.broker.unacked import ACK
 from rhizome.cluster.asking import ReattachCall
-from rhizome.cluster.attachment import Attachment, Taken
+from rhizome.cluster.attachment import Attachment, Taken, start_after
 from rhizome.cluster.session import Session
 from rhizome.cluster.tenure import OwnEdge, Tenure, Tenures, settle_claimed
 from rhizome.errors import AmqpError
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
     from rhizome.broker.consumer import Consumer
     from rhizome.cluster.edge import Edge
+    from rhizome.cluster.forwarding import GroupWay
     from rhizome.cluster.grouplog import ReplicatedLog
     from rhizome.cluster.remote import RemoteGroup
 
@@ -77,11 +82,12 @@ class Moving:
                 _step_aside_with(remote, channel)
         self.tenures.step_aside(group)
 
-    def leave_home(self, group: i64) -> None:
+    def leave_home(self, group: i64, log: ReplicatedLog) -> None:
         """A group that was at home here no longer is. Its queues let go of what is unacked; what is
         ready whoever calls this takes away."""
         broker = self.edge.broker
         remote = self.edge.group(group)
+        carry_over(remote, log)
         queues = queues_of(broker, group)
         for queue in queues:
             if queue.stream is None:
@@ -116,6 +122,48 @@ def _step_aside_with(remote: RemoteGroup, channel: Channel) -> None:
             channel.unacked.replace(tag, shown_copy(message))
             queue.take_back(message)
     _leave_with(remote, channel)
+
+
+def carry_over(remote: RemoteGroup, log: ReplicatedLog) -> None:
+    """Bring what was recorded here, and may not be committed, to the next home: what is confirmed
+    to applications here waits for that one from now on."""
+    broker = remote.broker
+    way = remote.way
+    unsure = log.unsure
+    indexes: list[int] = []
+    numbers: list[int] = []
+    targets: dict[tuple[bytes, tuple[int, ...]], Target] = {}
+    for message, ids in zip(unsure.messages, unsure.ids, strict=True):
+        left = [each for each in ids if not unsure.is_gone(each, message.index)]
+        left = [each for each in left if each in broker.shared]
+        if left:
+            key = (message.route.tail, tuple(left))
+            target = targets.get(key)
+            if target is None:
+                target = Target(way, broker.shared[left[0]].vhost, [])
+                target.queue_ids = left
+                targets[key] = target
+            numbers.append(way.adopt(copy_of(message), target, message.index, log.epoch))
+            indexes.append(message.index)
+    for queue_id, settled in zip(unsure.queues, unsure.settled, strict=True):
+        remote.keep(ACK, {queue_id: settled})
+    _wait_elsewhere(broker, log, way, indexes, numbers)
+
+
+def _wait_elsewhere(
+    broker: Broker, log: ReplicatedLog, way: GroupWay, indexes: list[int], numbers: list[int]
+) -> None:
+    """Let confirms and commits that wait for a log wait for what was carried over."""
+    for connection in broker.connections.values():
+        for channel in connection.channels.values():
+            if channel.confirms is not None:
+                channel.confirms.wait_elsewhere(log, way, indexes, numbers)
+    for commit in broker.commits:
+        index = commit.here.pop(log, 0)
+        if index > 0:
+            at = bisect_right(indexes, index)
+            if at > 0:
+                commit.elsewhere[way] = max(commit.elsewhere.get(way, 0), numbers[at - 1])
 
 
 def _leave_with(remote: RemoteGroup, channel: Channel) -> None:
@@ -175,13 +223,15 @@ class Homecoming(OwnEdge):
         """Append what no home has taken yet, in its order."""
         way = self.remote.way
         log = self.attached.replicated
+        start = start_after(self.tenure.log.starts, way.since())
         first = way.first
         for at, message in enumerate(list(way.messages)):
             number = first + at
             if self.attached.takes(number):
                 if log is not None:
                     log.take_from(self.attached.origin, number)
-                if message is not None and message is not way.nothing:
+                known = message is way.nothing or way.is_known(number, start)
+                if message is not None and not known:
                     self._take(number, message, way.targets[at].queue_ids)
                 if log is not None:
                     log.taken()

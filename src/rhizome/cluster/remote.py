@@ -141,7 +141,15 @@ class RemoteGroup(Away):
             return
         self._flush(None)
         self.track = home.track
-        self._put(GROUP_ATTACH, {"group": self.group, "epoch": self.epoch, "first": self.way.first})
+        self._put(
+            GROUP_ATTACH,
+            {
+                "group": self.group,
+                "epoch": self.epoch,
+                "first": self.way.first,
+                "since": self.way.since(),
+            },
+        )
         rules = self.edge.rules
         for session in [*self.sessions.values(), *self.uncounted.values()]:
             session.present(home.track.outbox, rules.held_presented)
@@ -179,11 +187,11 @@ class RemoteGroup(Away):
             else:
                 self._call(call, call.frame, call.table)
 
-    def attached_to(self, track: Track, epoch: i64, last: i64) -> None:
+    def attached_to(self, track: Track, epoch: i64, last: i64, start: i64) -> None:
         """The home has taken the attach: what follows is of this epoch."""
         if track is self.track and epoch == self.epoch and not self.attached:
             self.attached = True
-            self.way.attached(track, last)
+            self.way.attached(track, last, start)
 
     def detached(self) -> None:
         """The link is gone, or the home is another. What applications hold they go on holding."""

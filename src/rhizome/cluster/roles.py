@@ -147,12 +147,11 @@ class Roles:
         copy = Copy.from_home(log, log.disk(), broker.pager.journal, broker.pager.spill)
         copy.whole = log.aside
         self.copies[group_id] = copy
-        self._close_waiting(log)
         queues = queues_of(broker, group_id)
         for queue in queues:
             queue.write_settled()
             copy.adopt(self._kept(queue))
-        self.moving.leave_home(group_id)
+        self.moving.leave_home(group_id, log)
         for queue in queues:
             broker.delayed.let_go(queue)
             queue.drop_ready()
@@ -216,15 +215,6 @@ class Roles:
             payload = encode_table({"group": group_id, "epoch": home.group.epoch})
             link.send(REATTACH, payload)
         self.broker.committed()
-
-    def _close_waiting(self, log: ReplicatedLog) -> None:
-        """Clients that wait for confirms can't be told any more what became of their messages."""
-        reason = "the home of a queue has moved: confirms that were waited for are unknown"
-        for connection in self.broker.running_connections():
-            for channel in list(connection.channels.values()):
-                if channel.waits_for(log):
-                    connection.force_close(reason)
-                    break
 
     # ---- queues ---------------------------------------------------------------------------------
 

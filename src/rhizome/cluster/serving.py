@@ -24,7 +24,13 @@ from rhizome.broker.port import Carrier
 from rhizome.broker.showing import was_delivered, with_delivery_count
 from rhizome.broker.topology import check_deletable
 from rhizome.broker.unacked import ACK
-from rhizome.cluster.attachment import Attachment, HeldRange, SettledRange, WaitingFrame
+from rhizome.cluster.attachment import (
+    Attachment,
+    HeldRange,
+    SettledRange,
+    WaitingFrame,
+    start_after,
+)
 from rhizome.cluster.calls import (
     ANSWER,
     ATTACH,
@@ -111,7 +117,9 @@ class Serving(Carrier):
         tenure = self.tenures.get(group, _int(table, "epoch"))
         if tenure is not None and self.tenures.state.registry.is_current(self.incarnation):
             tenure.left(self.name)
-            tenure.begin(self.name, self, self.taking.attachment(group), _int(table, "first"))
+            attached = self.taking.attachment(group)
+            tenure.begin(self.name, self, attached, _int(table, "first"))
+            attached.since = _int(table, "since")
 
     def presented(self, data: bytes, at: i64) -> None:
         """A HELD frame."""
@@ -165,7 +173,12 @@ class Serving(Carrier):
         attached = self._presenting(group)
         if tenure is None or attached is None or attached.epoch != epoch:
             return
-        answer: dict[str, object] = {"group": group, "epoch": epoch, "last": attached.last}
+        answer: dict[str, object] = {
+            "group": group,
+            "epoch": epoch,
+            "last": attached.last,
+            "start": start_after(attached.log.starts, attached.since),
+        }
         put_frame(self.outbox, ATTACHED_TO, encode_table(answer))
         for number in attached.taken.refused:
             self.taking.put(REFUSE, attached, number)

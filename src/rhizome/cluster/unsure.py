@@ -1,0 +1,71 @@
+"""Unsure: what a home has recorded for its own applications and doesn't know to be committed.
+
+If the home is replaced, nobody else will bring this to the next one: what its own applications
+published, and what they settled. So the broker does, as an edge (A1, A2): what the next home's log
+lacks is published to it, and what was settled is presented.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from mypy_extensions import i64
+
+from rhizome.broker.message import Message
+
+
+@final
+class Unsure:
+    """Invariant: indexes of ``messages`` rise, and so do ``records``, the indexes of the records by
+    which ``settled[i]`` left the queue ``queues[i]``. ``ids[i]`` are the queues of ``messages[i]``.
+    """
+
+    messages: list[Message]
+    ids: list[list[int]]
+    records: list[int]
+    queues: list[int]
+    settled: list[list[int]]
+
+    def __init__(self) -> None:
+        self.messages = []
+        self.ids = []
+        self.records = []
+        self.queues = []
+        self.settled = []
+
+    def published(self, message: Message, ids: list[int]) -> None:
+        self.messages.append(message)
+        self.ids.append(ids)
+
+    def dequeued(self, record: i64, queue_id: i64, indexes: list[int]) -> None:
+        self.records.append(record)
+        self.queues.append(queue_id)
+        self.settled.append(indexes)
+
+    def committed(self, memory: i64, disk: i64) -> None:
+        """Everything up to these indexes is committed."""
+        done: i64 = 0
+        while done < len(self.messages):
+            message = self.messages[done]
+            if message.index > (disk if message.position != 0 else memory):
+                break
+            done += 1
+        if done > 0:
+            del self.messages[:done]
+            del self.ids[:done]
+        done = 0
+        while done < len(self.records) and self.records[done] <= disk:
+            done += 1
+        if done > 0:
+            del self.records[:done]
+            del self.queues[:done]
+            del self.settled[:done]
+
+    def is_gone(self, queue_id: i64, index: i64) -> bool:
+        """Whether a message has left a queue again."""
+        at: i64 = 0
+        while at < len(self.queues):
+            if self.queues[at] == queue_id and index in self.settled[at]:
+                return True
+            at += 1
+        return False
