@@ -266,6 +266,16 @@ class ReplicatedLog(GroupLog):
 
     # ---- how far it is safe ---------------------------------------------------------------------
 
+    def recover(self) -> None:
+        """Count nothing as committed before the copies have answered in this epoch (G7).
+
+        Of what a new home has it doesn't know what the others have, so it must not confirm a
+        duplicate of it either (L5).
+        """
+        self.recovering = True
+        self.committed_memory = 0
+        self.committed_disk = 0
+
     def mark(self) -> i64:
         return self.recorded
 

@@ -108,7 +108,8 @@ class Roles:
             dict(copy.origins),
             copy.disk,
         )
-        log.recovering = len(starts) > 1
+        if len(starts) > 1:
+            log.recover()
         log.alone = not group.in_sync
         log.judge_visible()
         broker.logs[group.id] = log

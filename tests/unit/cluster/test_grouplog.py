@@ -196,3 +196,60 @@ def test_numbers_of_edges_are_part_of_the_records(core: Core, client: CoreClient
     log.note_number(0xDEF, 0)
     found = replay(log)
     assert found.groups[GROUP].origins == {0xABC: 4}
+
+
+def numbered(sequence: int) -> Properties:
+    headers: dict[str, object] = {"x-producer": "p", "x-sequence": sequence}
+    return Properties(headers=headers, delivery_mode=2)
+
+
+def test_standbys_know_what_queues_have_accepted() -> None:
+    core = make_core()
+    client = core.connect()
+    queue = client.declare("q", durable=True)
+    log = give_log(core, queue)
+    wait_for_standby(log)
+    for sequence in (1, 2, 2, 4):
+        client.publish("", queue, b"", numbered(sequence))
+    seen = replay(log).queues[int(core.queue(queue).id)].seen
+    assert seen is not None
+    assert [n for n in range(1, 6) if seen.has_sequence(b"p", n)] == [1, 2, 4]
+
+
+def test_a_duplicate_is_not_confirmed_before_the_copies_have_its_original() -> None:
+    core = make_core()
+    client = core.connect()
+    queue = client.declare("q", durable=True)
+    log = give_log(core, queue)
+    wait_for_standby(log)
+    client.confirm()
+    for _ in range(2):
+        client.publish("", queue, b"", numbered(1))
+    assert took(client, BasicAck) == []
+    log.set_committed(log.next_index - 1, log.next_index - 1)
+    core.broker.committed()
+    core.settle()
+    assert took(client, BasicAck) != []
+
+
+def test_a_new_home_confirms_no_duplicate_of_what_its_copies_may_lack() -> None:
+    core = make_core()
+    client = core.connect()
+    queue = client.declare("q", durable=True)
+    log = give_log(core, queue)
+    client.publish("", queue, b"", numbered(1))
+    log = ReplicatedLog(core.store.journal, GROUP, 4, 102, [(3, 101), (4, 102)], {})
+    log.alone = False
+    log.recover()
+    log.judge_visible()
+    core.broker.logs[GROUP] = log
+    core.queue(queue).use_log(log)
+    core.broker.state.vhosts["/"].router.epoch += 1
+    client.confirm()
+    client.publish("", queue, b"", numbered(1))
+    assert took(client, BasicAck) == []
+    log.recovering = False
+    log.set_committed(101, 101)
+    core.broker.committed()
+    core.settle()
+    assert took(client, BasicAck) != []
