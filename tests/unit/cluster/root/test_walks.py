@@ -4,18 +4,19 @@ somebody does who can. Each rule broken on purpose is caught."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from rhizome.cluster.commands import AppointHome
+from rhizome.cluster.commands import WHOLE, AppointHome, TransferHome
 from rhizome.cluster.facts import ClusterFact
 from rhizome.cluster.placement import Group, Groups
 from rhizome.cluster.registry import BrokerRecord, Registry
 from rhizome.cluster.takeover import Bereft, Takeover
-from tests.unit.cluster.root.walk import NAMES, Broker, TakeoverWalk
+from tests.unit.cluster.root.walk import GROUP, NAMES, Broker, TakeoverWalk
 from tests.unit.cluster.state.machines import Machine
 
 ENOUGH = settings(
@@ -40,7 +41,7 @@ def stroll(seed: int, steps: int) -> None:
     walk = TakeoverWalk()
     walk.begin()
     named = [walk.learn, walk.confirm, walk.add_member, walk.remove_member, walk.lease_live]
-    named += [walk.crash, walk.restart, walk.lease_over, walk.elect]
+    named += [walk.confirm_transient, walk.crash, walk.restart, walk.lease_over, walk.elect]
     others = [walk.commit_one, walk.publish_unconfirmed, walk.transfer, walk.answer, walk.quiet]
     for _ in range(steps):
         kind = chance.random()
@@ -111,6 +112,26 @@ class ForAnybody(Groups):
             ),
             facts,
         )
+
+
+class Forgetful(Groups):
+    """G2 broken: a restarted member counts as whole."""
+
+    def restarted(self, broker: BrokerRecord, facts: list[ClusterFact]) -> None:
+        super().restarted(broker, facts)
+        for group in list(self.groups.values()):
+            members = tuple(replace(each, copy=WHOLE) for each in group.in_sync)
+            self._put(replace(group, in_sync=members), facts)
+
+
+class Careless(Groups):
+    """G11 broken: a group is handed to a member that has only what was on disk."""
+
+    def transfer(self, command: TransferHome, registry: Registry, facts: list[ClusterFact]) -> None:
+        group = self._get(command.group)
+        members = tuple(replace(each, copy=WHOLE) for each in group.in_sync)
+        self._put(replace(group, in_sync=members), facts)
+        super().transfer(command, registry, facts)
 
 
 class Reckless(Takeover):
@@ -211,6 +232,37 @@ def all_restart(walk: TakeoverWalk) -> None:
     walk.quiet()
 
 
+def standby_restarts(walk: TakeoverWalk) -> None:
+    begun(walk)
+    walk.confirm_transient("b2")
+    assert walk.transient
+    walk.crash("b3")
+    walk.restart("b3")
+    settle(walk)
+    walk.crash("b2")
+    walk.quiet()
+    assert walk.group().home == "b3"
+
+
+def group_moves_to_a_copy_on_disk(walk: TakeoverWalk) -> None:
+    begun(walk)
+    walk.confirm_transient("b2")
+    walk.crash("b3")
+    walk.restart("b3")
+    settle(walk)
+    group = walk.group()
+    walk.log.append(TransferHome(GROUP, "b3", "b3.2", group.epoch, group.version))
+    settle(walk)
+
+
+class WalkThatForgets(TakeoverWalk):
+    make_machine = staticmethod(lambda: broken_state(Forgetful))
+
+
+class WalkWithoutCare(TakeoverWalk):
+    make_machine = staticmethod(lambda: broken_state(Careless))
+
+
 class WalkWithoutVersion(TakeoverWalk):
     make_machine = staticmethod(lambda: broken_state(WithoutVersion))
 
@@ -248,6 +300,12 @@ Story = Callable[[TakeoverWalk], None]
         (home_is_lost, WalkForAnybody, "b4 is home in epoch 2 and lacks"),
         (member_is_added_while_messages_come, WalkWithoutWaiting, "b4 is in sync and lacks"),
         (all_restart, WalkWithoutDisks, "Group"),
+        (standby_restarts, WalkThatForgets, "b3 lacks the transient"),
+        (
+            group_moves_to_a_copy_on_disk,
+            WalkWithoutCare,
+            "b3 lacks the transient",
+        ),
     ],
 )
 def test_broken_rule_is_caught(story: Story, broken: type[TakeoverWalk], said: str) -> None:

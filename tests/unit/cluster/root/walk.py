@@ -4,7 +4,8 @@ What a broker knows of the state may be old, and what is proposed is applied lat
 somebody else proposed: that is where takeovers go wrong. Ghosts keep what each disk has and what
 was confirmed:
 
-- nobody becomes home who lacks a confirmed message (G1 to G5);
+- nobody becomes home who lacks a confirmed persistent message (G1 to G5);
+- a whole member that becomes home has the confirmed transient ones too (G2);
 - when all is quiet, a group has a home if anybody eligible is there (G3).
 """
 
@@ -45,6 +46,7 @@ class Broker:
     start: int = 1
     up: bool = True
     disk: list[int] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
     view: Group | None = None
     joining: tuple[str, int, int] | None = None
 
@@ -67,6 +69,9 @@ class TakeoverWalk(RuleBasedStateMachine):
         self.now_ms = 0
         self.message = 0
         self.confirmed: list[int] = []
+        self.transient: list[int] = []
+        """Confirmed transient messages; those that a copy on disk lacked when it took over are
+        lost, and that is excused."""
         self.appointed = (1, "b2.1")
         self.asked: list[tuple[str, list[int]]] = []
         self.root = self.make_root("b1")
@@ -131,15 +136,17 @@ class TakeoverWalk(RuleBasedStateMachine):
     def _attach(self, standby: Broker, home: Broker) -> None:
         """The copy becomes what the home's is; it knows the epoch."""
         standby.disk = list(home.disk)
+        standby.memory = list(home.memory)
         standby.view = home.view
 
     def _commit(self) -> None:
         command = self.log.pop(0)
+        before = self.group()
         self.machine.feed(command)
-        self._check_appointment()
+        self._check_appointment(before, isinstance(command, TransferHome))
         self.root.state_changed()
 
-    def _check_appointment(self) -> None:
+    def _check_appointment(self, before: Group, handed_over: bool) -> None:
         group = self.group()
         if (group.epoch, group.incarnation) == self.appointed or not group.home:
             return
@@ -147,6 +154,13 @@ class TakeoverWalk(RuleBasedStateMachine):
         has = self.brokers[group.home].disk
         lost = [each for each in self.confirmed if each not in has]
         assert not lost, f"{group.home} is home in epoch {group.epoch} and lacks {lost}"
+        member = before.member(group.home)
+        kept = [each for each in self.transient if each in self.brokers[group.home].memory]
+        whole = handed_over or (member is not None and member.copy == WHOLE)
+        if whole and self._is_registered(self.brokers[group.home]):
+            lost = [each for each in self.transient if each not in kept]
+            assert not lost, f"{group.home} lacks the transient {lost}"
+        self.transient = kept
 
     # --- what happens
 
@@ -186,6 +200,25 @@ class TakeoverWalk(RuleBasedStateMachine):
             for each in standbys:
                 self._attach(each, home)
             self.confirmed += [each for each in home.disk if each not in self.confirmed]
+
+    @rule(name=BROKERS)
+    def confirm_transient(self, name: str) -> None:
+        """Only with members that are whole, in the incarnations that answer (G2)."""
+        home = self.brokers[name]
+        if not self._is_home(home):
+            return
+        standbys = self._waits_for(home)
+        view = home.view
+        assert view is not None
+        for each in standbys:
+            whole = view.member(each.name) is None or view.is_whole(each.name, each.incarnation)
+            if not whole or not self._answers(each, home):
+                return
+        self.message += 1
+        home.memory.append(self.message)
+        for each in standbys:
+            self._attach(each, home)
+        self.transient += [each for each in home.memory if each not in self.transient]
 
     @rule(name=BROKERS)
     def add_member(self, name: str) -> None:
@@ -238,6 +271,7 @@ class TakeoverWalk(RuleBasedStateMachine):
         if name == self.root.presence.me:
             self.root.resigned()
         self.brokers[name].up = False
+        self.brokers[name].memory = []
         self.brokers[name].view = None
         self.brokers[name].joining = None
 
