@@ -40,9 +40,9 @@ class Follower:
     begun count no more: with it the copy has become one in the making. Records below `cursor` have
     been sent on this link.
 
-    `waits_since_ms`: since when it hasn't answered anything that counts although something is due;
-    -1 if nothing is. `joins_since_ms`: since when its answers are waited for before it is proposed
-    (G4).
+    `memory_waits_ms`, `disk_waits_ms`: since when something is due in memory or on disk, and
+    nothing new that counts was answered; -1 if nothing is. `joins_since_ms`: since when its answers
+    are waited for before it is proposed (G4).
     """
 
     name: str
@@ -61,7 +61,8 @@ class Follower:
     listing_number: i64
     listed: bool
     wanted: list[int]
-    waits_since_ms: i64
+    memory_waits_ms: i64
+    disk_waits_ms: i64
     joins_since_ms: i64
     rests_until_ms: i64
     records_bytes: i64
@@ -86,7 +87,8 @@ class Follower:
         self.listing_number = 0
         self.listed = True
         self.wanted = []
-        self.waits_since_ms = -1
+        self.memory_waits_ms = -1
+        self.disk_waits_ms = -1
         self.joins_since_ms = -1
         self.rests_until_ms = 0
         self.records_bytes = 0
@@ -164,11 +166,32 @@ class Follower:
         self.kept = INSTALLING
 
     def answer(self, memory: i64, disk: i64, kept: i64, now_ms: i64) -> None:
-        """A KEPT. Only what counts is progress: a copy that is installed keeps confirms waiting."""
-        better = kept > self.kept or (kept >= ON_DISK and disk > self.disk)
-        if better or (kept == WHOLE and memory > self.memory):
-            self.waits_since_ms = now_ms
+        """A KEPT. Only what counts is progress: a copy in the making keeps confirms waiting."""
+        if kept == WHOLE and (self.kept != WHOLE or memory > self.memory):
+            self.memory_waits_ms = now_ms
+        if kept >= ON_DISK and (self.kept < ON_DISK or disk > self.disk):
+            self.disk_waits_ms = now_ms
         self.memory = memory
         self.disk = disk
         self.kept = kept
         self.listed = True
+
+    def judge_waiting(self, memory_due: bool, disk_due: bool, now_ms: i64) -> None:
+        """Note since when something is due."""
+        if not memory_due:
+            self.memory_waits_ms = -1
+        elif self.memory_waits_ms < 0:
+            self.memory_waits_ms = now_ms
+        if not disk_due:
+            self.disk_waits_ms = -1
+        elif self.disk_waits_ms < 0:
+            self.disk_waits_ms = now_ms
+
+    def waited_ms(self, now_ms: i64) -> i64:
+        """For how long something has been due on this link."""
+        since: i64 = now_ms
+        if self.memory_waits_ms >= 0:
+            since = self.memory_waits_ms
+        if 0 <= self.disk_waits_ms < since:
+            since = self.disk_waits_ms
+        return now_ms - max(since, self.linked_ms)

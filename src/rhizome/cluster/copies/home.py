@@ -85,6 +85,8 @@ class Copies:
     committed_memory: i64
     committed_disk: i64
     now_ms: i64
+    _due: bool
+    _disk: i64
 
     def __init__(
         self,
@@ -106,12 +108,15 @@ class Copies:
         self.committed_memory = 0
         self.committed_disk = 0
         self.now_ms = now_ms
+        self._due = True
+        self._disk = -1
 
     # ---- what the cluster says ------------------------------------------------------------------
 
     def group_changed(self, group: Group) -> None:
         """The group as it is committed."""
         if group.epoch == int(self.log.epoch):
+            self._due = True
             self.in_sync.changed(group)
             for member in self.in_sync.members:
                 self._follower(member.broker)
@@ -120,10 +125,12 @@ class Copies:
 
     def proposal_refused(self, version: i64) -> None:
         """The change that was proposed for a version of the set is not made."""
+        self._due = True
         self.in_sync.refused(version, self.now_ms)
 
     def wanted(self, names: list[str]) -> None:
         """Where copies should be, in the order of preference."""
+        self._due = True
         self.in_sync.wanted = names
         for name in names:
             self._invite(self._follower(name))
@@ -142,9 +149,11 @@ class Copies:
         self._invite(follower)
 
     def link_down(self, name: str) -> None:
+        self._due = True
         self._follower(name).link_down(self.now_ms)
 
     def frame(self, name: str, method: i64, data: bytes, start: i64, end: i64) -> None:
+        self._due = True
         follower = self._follower(name)
         if method == FOLLOW:
             self._followed(follower, table_in(data, start, end))
@@ -202,6 +211,11 @@ class Copies:
         """Send what this turn has recorded, and see what is committed."""
         self.now_ms = now_ms
         batch = self.log.take_batch()
+        disk = self.log.disk()
+        if batch is None and disk == self._disk and not self._due:
+            return
+        self._due = False
+        self._disk = disk
         if self.log.shipping and batch is not None:
             self.window.add(batch)
         for follower in self.followers.values():
@@ -223,6 +237,7 @@ class Copies:
     def tick(self, now_ms: i64) -> None:
         """Now and then: see who doesn't answer, and try again where something failed."""
         self.now_ms = now_ms
+        self._due = True
         for follower in self.followers.values():
             self._invite(follower)
         self.in_sync.propose_left_out(now_ms)
@@ -366,7 +381,8 @@ class Copies:
         disk = log.disk()
         for member in self.in_sync.waited_for():
             follower = self._follower(member.broker)
-            self._judge_waiting(follower, member)
+            lacks_memory = self._lacks_memory(follower, member)
+            follower.judge_waiting(lacks_memory, self._lacks_disk(follower, member), self.now_ms)
             disk = min(disk, follower.counted_disk(member.incarnation))
             if member.copy == MEMBER_WHOLE:
                 memory = min(memory, follower.counted_memory(member.incarnation))
@@ -377,21 +393,17 @@ class Copies:
             self.committed_memory = log.committed_memory
             self.committed_disk = log.committed_disk
 
-    def _judge_waiting(self, follower: Follower, member: Member) -> None:
-        """Note since when something is due from a standby that counts."""
-        if not self._holds_up(follower, member):
-            follower.waits_since_ms = -1
-        elif follower.waits_since_ms < 0:
-            follower.waits_since_ms = self.now_ms
-
-    def _holds_up(self, follower: Follower, member: Member) -> bool:
-        """Whether the home has more than a standby that counts."""
-        log = self.log
-        if follower.counted_disk(member.incarnation) < log.disk():
-            return True
+    def _lacks_memory(self, follower: Follower, member: Member) -> bool:
         if member.copy != MEMBER_WHOLE:
             return False
-        return follower.counted_memory(member.incarnation) < log.next_index - 1
+        return follower.counted_memory(member.incarnation) < self.log.next_index - 1
+
+    def _lacks_disk(self, follower: Follower, member: Member) -> bool:
+        return follower.counted_disk(member.incarnation) < self.log.disk()
+
+    def recovered(self) -> None:
+        """The log has stopped recovering: what has been answered counts from now on."""
+        self._due = True
 
     def settled(self) -> bool:
         """Whether all that count have answered in this epoch, and have what it began with (G7)."""
@@ -419,7 +431,8 @@ class Copies:
         """For people: who has what, and whom confirms wait for."""
         waits_for: list[str] = []
         for member in self.in_sync.waited_for():
-            if self._holds_up(self._follower(member.broker), member):
+            follower = self._follower(member.broker)
+            if self._lacks_memory(follower, member) or self._lacks_disk(follower, member):
                 if member.broker not in waits_for:
                     waits_for.append(member.broker)
         standbys: list[StandbyStatus] = []

@@ -186,10 +186,7 @@ class InSync:
             return False
         if not follower.linked:
             return now_ms - follower.linked_ms >= self.settings.unlinked_ms
-        if follower.waits_since_ms < 0:
-            return False
-        since: i64 = max(follower.waits_since_ms, follower.linked_ms)
-        return now_ms - since >= self.settings.sync_timeout_ms
+        return follower.waited_ms(now_ms) >= self.settings.sync_timeout_ms
 
     def _all_wanted_are_whole(self) -> bool:
         names = [each.broker for each in self.members if each.copy == MEMBER_WHOLE]

@@ -33,7 +33,7 @@ def walk(seed: int, steps: int) -> World:
                     world.deliver(*chance.choice(pairs))
         elif what < 0.72:
             if broker.up:
-                broker.sync(chance.randint(1, 2))
+                broker.sync(chance.choice([1, 2, 100]))
         elif what < 0.78:
             world.tick(chance.choice([50, 300, 1000]))
         elif what < 0.83:
@@ -51,8 +51,14 @@ def walk(seed: int, steps: int) -> World:
         elif what < 0.975:
             if not broker.up:
                 world.start(name)
-        elif what < 0.99:
+        elif what < 0.988:
             world.registers(name)
+        elif what < 0.991:
+            for each in names:
+                world.crash(each)
+            for each in names:
+                world.start(each)
+                world.registers(each)
         else:
             world.take_over(whole_only=chance.random() < 0.5)
     return world
