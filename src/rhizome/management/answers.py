@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from heapq import merge
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -24,6 +25,9 @@ JSON_TYPE: Final = "application/json"
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 500
 SORT_RUN_ROWS: Final = 1000
+BRIEF: Final = ("", "name", "vhost")
+"""Columns that a brief row is sorted by."""
+
 HEADERS: Final = {"cache-control": "no-cache", "x-content-type-options": "nosniff"}
 
 Row = dict[str, object]
@@ -64,10 +68,44 @@ def refusal(status: int, error: str, reason: str, headers: Mapping[str, str]) ->
     return Response(body, status, {**HEADERS, **headers}, JSON_TYPE)
 
 
-async def listed(call: Call, items: Iterable[T], row: Callable[[T], Row]) -> Response:
-    """Rows of ``items`` as the query asks for them."""
-    rows = await made(items, row)
-    return await shown(call, rows, len(rows))
+@dataclass(slots=True)
+class Part:
+    """The rows of a list that pass the query's filter. If it asks for a page, those behind that may
+    be missing; ``passed`` counts them all, ``total`` those too that don't pass."""
+
+    rows: list[Row]
+    total: int
+    passed: int
+
+
+async def listed(
+    call: Call,
+    items: Iterable[T],
+    row: Callable[[T], Row],
+    brief: Callable[[T], Row] | None = None,
+) -> Response:
+    """Rows of ``items`` as the query asks for them; see `part_of`."""
+    return await shown(call, await part_of(call, items, row, brief))
+
+
+async def part_of(
+    call: Call,
+    items: Iterable[T],
+    row: Callable[[T], Row],
+    brief: Callable[[T], Row] | None = None,
+) -> Part:
+    """The rows of items. ``brief`` makes a row of nothing but vhost and name: where that is enough
+    to find the page that is asked for, whole rows are made of that page alone."""
+    if brief is None or "page" not in call.request.query_params or sort_of(call) not in BRIEF:
+        rows = await made(items, row)
+        wanted = await filtered(call, rows)
+        return Part(wanted, len(rows), len(wanted))
+    found = list(items)
+    briefs = await made(found, brief)
+    item_of = {id(each): item for each, item in zip(briefs, found, strict=True)}
+    wanted = await in_order(call, await filtered(call, briefs))
+    page = [item_of[id(each)] for each in wanted[: reach_of(call)]]
+    return Part(await made(page, row), len(found), len(wanted))
 
 
 async def made(items: Iterable[T], row: Callable[[T], Row]) -> list[Row]:
@@ -81,20 +119,16 @@ async def made(items: Iterable[T], row: Callable[[T], Row]) -> list[Row]:
     return rows
 
 
-async def shown(call: Call, rows: list[Row], total: int) -> Response:
-    """Rows filtered, sorted, cut to columns and pages; ``total``: how many there are in all."""
-    query = call.request.query_params
-    wanted = await filtered(call, rows)
-    reverse = query.get("sort_reverse") == "true"
-    wanted = await _sorted(wanted, query.get("sort", ""), reverse)
-    if "page" not in query:
+async def shown(call: Call, part: Part) -> Response:
+    """Rows sorted, cut to columns and pages."""
+    wanted = await in_order(call, part.rows)
+    if "page" not in call.request.query_params:
         return Response(await array(wanted, columns_of(call)), 200, HEADERS, JSON_TYPE)
-    size = call.number("page_size", PAGE_SIZE_DEFAULT, 1, PAGE_SIZE_MAX)
-    page = call.number("page", 1, 1, 1 << 31)
-    pages = max(1, -(-len(wanted) // size))
+    page, size = page_of(call)
+    pages = max(1, -(-part.passed // size))
     if page > pages:
         raise PageOutOfRange(
-            f"Page out of range, page: {page} page size: {size}, len: {len(wanted)}"
+            f"Page out of range, page: {page} page size: {size}, len: {part.passed}"
         )
     items = wanted[(page - 1) * size : page * size]
     head = encoded(
@@ -103,12 +137,33 @@ async def shown(call: Call, rows: list[Row], total: int) -> Response:
             "page_count": pages,
             "page_size": size,
             "item_count": len(items),
-            "filtered_count": len(wanted),
-            "total_count": total,
+            "filtered_count": part.passed,
+            "total_count": part.total,
         }
     )
     body = b'%s,"items":%s}' % (head[:-1], await array(items, columns_of(call)))
     return Response(body, 200, HEADERS, JSON_TYPE)
+
+
+def page_of(call: Call) -> tuple[int, int]:
+    """Number and size of the page that is asked for."""
+    size = call.number("page_size", PAGE_SIZE_DEFAULT, 1, PAGE_SIZE_MAX)
+    return call.number("page", 1, 1, 1 << 31), size
+
+
+def reach_of(call: Call) -> int:
+    """How many rows, from the first, it takes to make the page that is asked for."""
+    page, size = page_of(call)
+    return page * size
+
+
+def sort_of(call: Call) -> str:
+    return call.request.query_params.get("sort", "")
+
+
+async def in_order(call: Call, rows: list[Row]) -> list[Row]:
+    reverse = call.request.query_params.get("sort_reverse") == "true"
+    return await _sorted(rows, sort_of(call), reverse)
 
 
 def columns_of(call: Call) -> list[str]:

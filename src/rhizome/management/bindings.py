@@ -23,7 +23,7 @@ from rhizome.management.call import Call
 from rhizome.management.direct import open_channel
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import ObjectNotFound
-from rhizome.management.everywhere import Rows, listed_everywhere, rows_elsewhere
+from rhizome.management.everywhere import listed_everywhere, no_rows, rows_elsewhere
 from rhizome.management.exchanges import find_exchange
 from rhizome.management.proposals import propose
 from rhizome.management.rows import (
@@ -65,7 +65,7 @@ def is_private(destination: Destination) -> bool:
 async def list_bindings_of_queue(call: Call) -> Response:
     queue = call.vhost().destinations.get(call.name())
     rows: list[Row] = []
-    elsewhere = Rows()
+    elsewhere = no_rows()
     if isinstance(queue, Queue):
         rows = [default_binding_row(queue)]
         rows += [binding_row(queue.vhost, binding) for binding in list(queue.incoming)]

@@ -4,8 +4,8 @@ Each broker makes the rows of what it has itself. The one that was asked by a pe
 at once and puts the rows together; a broker that doesn't answer in time is named in the answer's
 header ``x-rhizome-silent`` and its rows are missing.
 
-On the wire between brokers a list is one JSON value per line: first how many rows there were before
-any filter, then the rows. So they are read a little at a time.
+On the wire between brokers a list is lines: how many rows there are and how many pass the query's
+filter, then the rows, each as JSON. So they are read a little at a time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from starlette.responses import Response
 from rhizome.broker.queue import Queue
 from rhizome.management.answers import (
     HEADERS,
+    Part,
     Row,
+    columns_of,
     encoded,
-    filtered,
-    made,
+    in_order,
+    part_of,
+    reach_of,
     selected,
     shown,
+    sort_of,
 )
 from rhizome.management.call import Call
 from rhizome.management.errors import ObjectNotFound
@@ -99,12 +103,9 @@ async def documents(
 
 
 @dataclass(slots=True)
-class Rows:
-    """Rows of other brokers, and how many there were before any filter. ``answered``: who has any
-    such list."""
+class Rows(Part):
+    """What other brokers have of a list. ``answered``: those that have such a list at all."""
 
-    rows: list[Row] = field(default_factory=list)
-    total: int = 0
     answered: list[str] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
 
@@ -112,17 +113,24 @@ class Rows:
         return {(row.get("vhost"), row.get("name")) for row in self.rows}
 
 
+def no_rows() -> Rows:
+    return Rows([], 0, 0)
+
+
 async def rows_elsewhere(call: Call) -> Rows:
     """The rows that other brokers have for this list."""
     gathered = await ask_all(call)
-    found = Rows(silent=gathered.silent)
+    found = no_rows()
+    found.silent = gathered.silent
     pace = Pace()
     for name, reply in gathered.replies.items():
         if reply.content_type != LINES_TYPE:
             continue
         found.answered.append(name)
-        count, *lines = reply.body.split(b"\n")
-        found.total += int(count)
+        counts, *lines = reply.body.split(b"\n")
+        total, passed = counts.split()
+        found.total += int(total)
+        found.passed += int(passed)
         for line in lines:
             found.rows.append(json.loads(line))
             if pace.is_due():
@@ -135,28 +143,32 @@ async def listed_everywhere(
     items: Iterable[T],
     row: Callable[[T], Row],
     elsewhere: Rows | None = None,
+    brief: Callable[[T], Row] | None = None,
 ) -> Response:
     """The rows of ``items``, and those of other brokers, as the query asks for them."""
-    rows = await made(items, row)
+    own = await part_of(call, items, row, brief)
     if call.asked:
-        return await _told(call, rows)
+        return await _told(call, own)
     found = await rows_elsewhere(call) if elsewhere is None else elsewhere
-    total = len(rows) + found.total
-    response = await shown(call, rows + found.rows, total)
+    rows = own.rows + found.rows
+    response = await shown(call, Part(rows, own.total + found.total, own.passed + found.passed))
     if found.silent:
         response.headers[SILENT] = ",".join(found.silent)
     return response
 
 
-async def _told(call: Call, rows: list[Row]) -> Response:
-    """The rows for the broker that asks: filtered, with the columns that it will need."""
-    query = call.request.query_params
-    columns = [name for name in query.get("columns", "").split(",") if name]
+async def _told(call: Call, part: Part) -> Response:
+    """The rows for the broker that asks: with the columns that it will need, and of a page no more
+    than could be on it."""
+    rows = part.rows
+    if "page" in call.request.query_params:
+        rows = (await in_order(call, rows))[: reach_of(call)]
+    columns = columns_of(call)
     if columns:
-        columns = list(dict.fromkeys([*columns, *KEY_COLUMNS, query.get("sort") or "name"]))
+        columns = list(dict.fromkeys([*columns, *KEY_COLUMNS, sort_of(call) or "name"]))
     pace = Pace()
-    lines = [str(len(rows)).encode()]
-    for row in await filtered(call, rows):
+    lines = [b"%d %d" % (part.total, part.passed)]
+    for row in rows:
         lines.append(encoded(selected(row, columns)))
         if pace.is_due():
             await pace.rest()

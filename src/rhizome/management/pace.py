@@ -6,8 +6,8 @@ import asyncio
 from time import perf_counter
 from typing import Final
 
-WORK_SECONDS_MAX: Final = 0.002
-ITEMS_BETWEEN_LOOKS: Final = 32
+WORK_SECONDS_MAX: Final = 0.001
+ITEMS_BETWEEN_LOOKS: Final = 16
 
 
 class Pace:

@@ -73,7 +73,7 @@ async def list_queues(call: Call) -> Response:
         return found
 
     if call.asked:
-        return await listed_everywhere(call, here, row)
+        return await listed_everywhere(call, here, row, brief=_brief)
     elsewhere = await rows_elsewhere(call)
     seen = elsewhere.names()
     answering = [name for name in call.context.others.names() if name not in elsewhere.silent]
@@ -84,7 +84,11 @@ async def list_queues(call: Call) -> Response:
         and (queue.vhost, queue.name) not in seen
         and call.context.others.home_of(queue) not in answering
     ]
-    return await listed_everywhere(call, [*here, *absent], row, elsewhere)
+    return await listed_everywhere(call, [*here, *absent], row, elsewhere, _brief)
+
+
+def _brief(queue: Queue) -> Row:
+    return {"vhost": queue.vhost, "name": queue.name}
 
 
 async def show_queue(call: Call) -> Response:

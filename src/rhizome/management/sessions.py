@@ -17,9 +17,9 @@ from rhizome.management.context import Context
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import NotAuthorised, ObjectNotFound
 from rhizome.management.everywhere import (
-    Rows,
     ask_all,
     listed_everywhere,
+    no_rows,
     rows_elsewhere,
     wherever,
 )
@@ -105,7 +105,13 @@ def _connection(call: Call) -> Connection | None:
 
 async def list_connections(call: Call) -> Response:
     context = call.context
-    return await listed_everywhere(call, _visible(call), lambda each: connection_row(context, each))
+    return await listed_everywhere(
+        call, _visible(call), lambda each: connection_row(context, each), brief=_brief
+    )
+
+
+def _brief(connection: Connection) -> Row:
+    return {"vhost": connection.router.vhost, "name": connection.name}
 
 
 async def list_connections_of_vhost(call: Call) -> Response:
@@ -220,7 +226,7 @@ async def list_channels_of_vhost(call: Call) -> Response:
 async def list_channels_of_connection(call: Call) -> Response:
     connection = _connection(call)
     found = _channels([connection]) if connection is not None else []
-    elsewhere = Rows() if connection is not None else await rows_elsewhere(call)
+    elsewhere = no_rows() if connection is not None else await rows_elsewhere(call)
     if connection is None and not elsewhere.answered:
         raise ObjectNotFound
     return await listed_everywhere(

@@ -7,7 +7,9 @@ makes no difference.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+from collections.abc import Iterator
 from time import thread_time
 from typing import Final
 
@@ -30,9 +32,13 @@ PAUSE_SECONDS_MAX: Final = 0.010
 
 
 @pytest.fixture
-def full(core: Core) -> Core:
-    """A broker with a thousand queues and a thousand connections with a consumer each."""
-    return fill(core)
+def full(core: Core) -> Iterator[Core]:
+    """A broker with a thousand queues and a thousand connections. As in a broker's process, what
+    was there before is none of the collector's business."""
+    gc.collect()
+    gc.freeze()
+    yield fill(core)
+    gc.unfreeze()
 
 
 def fill(core: Core, prefix: str = "queue") -> Core:
