@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 from brokers import (
@@ -128,7 +129,7 @@ class RabbitMQCluster(BrokerUnderTest):
             wait_until(lambda: accepts(self._epmd_port), "epmd", START_SECONDS_MAX)
         for node in self.nodes:
             node.launch()
-            wait_until(lambda node=node: answers_amqp(node.port), "RabbitMQ", START_SECONDS_MAX)
+            wait_until(partial(answers_amqp, node.port), "RabbitMQ", START_SECONDS_MAX)
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
