@@ -87,12 +87,17 @@ class Home:
     def _all_attached(self) -> bool:
         if self.node.now_ms - self.begun_ms >= self.settings.attach_patience_ms:
             return True
+        return not self.missing_edges()
+
+    def missing_edges(self) -> list[str]:
+        """Brokers that may hold messages of the group and have not attached."""
         attached = self.tenure.attached()
-        return all(
-            broker.name in attached
+        return [
+            broker.name
             for broker in self.node.state.registry.brokers.values()
             if broker.incarnation and not broker.away and broker.name != self.node.me.name
-        )
+            if broker.name not in attached
+        ]
 
     def tick(self) -> None:
         self.copies.tick(self.node.now_ms)

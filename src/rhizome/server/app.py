@@ -16,6 +16,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -245,6 +246,7 @@ class Application:
         if not self.config.listen.http and self.driver is None:
             return []
         from rhizome.management.service import HttpService
+        from rhizome.server.copystalls import copy_stalls
         from rhizome.server.nodeview import NodeControl, NodeView
 
         assert self.shell is not None
@@ -253,6 +255,8 @@ class Application:
         self.http = HttpService(
             self.config, self.broker, self.shell, self.login, self.store, view, control
         )
+        if self.driver is not None:
+            self.http.context.stall_sources.append(partial(copy_stalls, self.driver.node))
         addresses = await self.http.start()
         if self.colleagues is not None:
             self.http.context.others = self.colleagues

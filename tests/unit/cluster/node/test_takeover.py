@@ -11,6 +11,7 @@ from rhizome.broker.commands import Command
 from rhizome.broker.port import Waiter
 from rhizome.cluster.commands import WHOLE, PlanMove, SetDraining, TransferHome
 from rhizome.cluster.placement import Group
+from rhizome.server.copystalls import copy_stalls
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import Content, CoreClient
 
@@ -248,3 +249,18 @@ def test_a_transfer_that_nobody_commits_is_called_off(
     assert cluster["b1"].queue("q").ready + cluster["b1"].queue("q").unacked == 0
     assert confirmed(client) == 8
     assert confirmed(other) == 2
+
+
+def test_a_stall_names_the_copy_that_confirms_wait_for(cluster: CoreCluster) -> None:
+    client = cluster["b1"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    standby = group_of(cluster, "q").in_sync[0].broker
+    assert copy_stalls(cluster["b1"].node) == []
+    cluster.cut("b1", standby)
+    publish(client, "q", [b"x"], PERSISTENT)
+    cluster.settle()
+    (row,) = copy_stalls(cluster["b1"].node)
+    assert (row["kind"], row["why"]) == ("copy", f"its copy at {standby} has no link")
+    cluster.heal()
+    cluster.advance_until(lambda: copy_stalls(cluster["b1"].node) == [])

@@ -1,0 +1,33 @@
+"""What the groups at home on a broker wait for: their copies, and after a takeover the edges."""
+
+from __future__ import annotations
+
+from rhizome.cluster.home import Home
+from rhizome.cluster.node import Node
+
+
+def copy_stalls(node: Node) -> list[dict[str, object]]:
+    """Rows for /api/rhizome/stalls."""
+    rows: list[dict[str, object]] = []
+    for home in node.roles.homes.values():
+        for why in _reasons(home):
+            what = f"confirms and deliveries of group {home.group.id}"
+            rows.append({"broker": node.me.name, "kind": "copy", "what": what, "why": why})
+    return rows
+
+
+def _reasons(home: Home) -> list[str]:
+    status = home.copies.status()
+    if home.log.recovering:
+        waits = [*status.waits_for, *home.missing_edges()]
+        return [f"its home is new and waits to hear from {', '.join(waits) or 'its copies'}"]
+    if home.log.aside:
+        return [f"its home hands over to {home.group.moving_to}"]
+    if status.too_few:
+        return ["it has fewer copies than its policy demands (min-copies)"]
+    reasons = []
+    for standby in status.standbys:
+        if standby.name in status.waits_for and standby.lag > 0:
+            how = "has no link" if not standby.linked else f"is {standby.lag} records behind"
+            reasons.append(f"its copy at {standby.name} {how}")
+    return reasons
