@@ -23,6 +23,7 @@ from rhizome.broker.message import Message
 from rhizome.broker.restoring import restore_queue
 from rhizome.broker.showing import shown_of
 from rhizome.cluster.calls import REATTACH
+from rhizome.cluster.commands import WHOLE
 from rhizome.cluster.copies.copy import Copy
 from rhizome.cluster.copies.frames import FOLLOW, INVITE, KEPT, REFUSED, WANT, group_in, refused
 from rhizome.cluster.copies.standby import Standby
@@ -30,7 +31,7 @@ from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.home import Home, HomeSettings
 from rhizome.cluster.homeport import StandbyLink
 from rhizome.cluster.moving import Moving, queues_of
-from rhizome.cluster.placement import Group
+from rhizome.cluster.placement import Group, wanted_standbys
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.recovery import Recovered, RecoveredQueue
 from rhizome.journal.scan import merged, starts_with
@@ -87,6 +88,22 @@ class Roles:
                 self.become_home(group)
             elif home is not None:
                 home.changed(group)
+            elif self._is_spare(group):
+                self.standbys.pop(group.id, None)
+                self.copies.pop(group.id).discard()
+
+    def _is_spare(self, group: Group) -> bool:
+        """Whether the copy here is of no use: others have it whole, as many as there should be.
+
+        What is read from the log while this broker starts says nothing about now.
+        """
+        me = self.node.me.name
+        if group.id not in self.copies or not self.node.ready or group.home in ("", me):
+            return False
+        if group.member(me) is not None or me in wanted_standbys(group, self.node.state.registry):
+            return False
+        whole = sum(each.copy == WHOLE for each in group.in_sync)
+        return whole >= max(group.copies - 1, 0)
 
     # ---- becoming home --------------------------------------------------------------------------
 

@@ -264,3 +264,29 @@ def test_a_stall_names_the_copy_that_confirms_wait_for(cluster: CoreCluster) -> 
     assert (row["kind"], row["why"]) == ("copy", f"its copy at {standby} has no link")
     cluster.heal()
     cluster.advance_until(lambda: copy_stalls(cluster["b1"].node) == [])
+
+
+def test_a_copy_that_nobody_needs_is_dropped(cluster: CoreCluster) -> None:
+    client = cluster["b1"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    publish(client, "q", numbers(0, 10), PERSISTENT)
+    cluster.settle()
+    group = group_of(cluster, "q")
+    first = group.in_sync[0].broker
+
+    def members() -> list[str]:
+        return [each.broker for each in group_of(cluster, "q").in_sync]
+
+    cluster[first].kill()
+    cluster.advance_until(lambda: bool(members()) and first not in members(), 600_000)
+    cluster[first].start()
+    cluster.advance_until_ready()
+    cluster.advance(30_000)
+    holders = [
+        name
+        for name in ("b1", "b2", "b3")
+        if group.id in cluster[name].node.roles.copies or cluster[name].node.roles.is_home(group.id)
+    ]
+    assert len(holders) == 2
+    assert len(members()) == 1
