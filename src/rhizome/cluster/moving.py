@@ -322,6 +322,9 @@ class Homecoming(OwnEdge):
 
     def join(self) -> None:
         """Everything that applications here have of the group is local from now on."""
+        # First, while they have the numbers that they are known by.
+        for consumer in list(self.remote.consumers.values()):
+            self.remote.forget(consumer)
         for session in self._sessions():
             channel = session.channel
             for tag in channel.unacked.tags():
@@ -330,8 +333,6 @@ class Homecoming(OwnEdge):
                 _make_local(pulled, session)
             for consumer in channel.consumers.values():
                 _make_local(consumer, session)
-        for consumer in list(self.remote.consumers.values()):
-            self.remote.forget(consumer)
         self.remote.sessions = {}
         self.remote.uncounted = {}
         self.remote.kept = []
