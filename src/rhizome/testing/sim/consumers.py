@@ -112,7 +112,7 @@ class Worker(AppProgram):
         arguments: dict[str, object] = {}
         if self.chance.random() < 0.2:
             arguments["x-priority"] = 1 + self.pick(3)
-        automatic = self.workload.topology.queues[place.queue].automatic
+        automatic = self._is_automatic(place)
         method = BasicConsume(place.queue, place.consumer, no_ack=automatic, arguments=arguments)
         self.core.send(place.channel, method)
         place.asked = True
@@ -121,9 +121,14 @@ class Worker(AppProgram):
     def _pull(self, place: _Place) -> None:
         assert self.core is not None
         place.asked = True
-        automatic = self.workload.topology.queues[place.queue].automatic
-        self.core.send(place.channel, BasicGet(place.queue, automatic))
+        self.core.send(place.channel, BasicGet(place.queue, self._is_automatic(place)))
         self.asks(place.channel)
+
+    def _is_automatic(self, place: _Place) -> bool:
+        automatic = self.workload.topology.queues[place.queue].automatic
+        if automatic:
+            self.see(told.TakesUnseen(self.session, place.channel, place.queue))
+        return automatic
 
     def _live(self, place: _Place) -> None:
         """What applications do: settle one or many, hold on to it, give it back, change plans."""
@@ -172,6 +177,7 @@ class Worker(AppProgram):
     def _cancel(self, place: _Place) -> None:
         assert self.core is not None
         self.core.send(place.channel, BasicCancel(place.consumer))
+        self.see(told.Cancelled(self.session, place.channel, place.consumer))
         place.asked = True
         self.asks(place.channel)
 
@@ -197,6 +203,9 @@ class Worker(AppProgram):
     def heard(self, event: MethodReceived | ContentReceived | ChannelEnded) -> None:
         place = next((each for each in self._places if each.channel == event.channel), None)
         if place is None:
+            if isinstance(event, ChannelEnded):
+                # Until now its broker may have sent messages to the channel.
+                self.see(told.ChannelGone(self.session, event.channel))
             return
         if isinstance(event, ChannelEnded):
             self._ended(place)
@@ -217,7 +226,8 @@ class Worker(AppProgram):
                 )
             )
         elif isinstance(method, (BasicCancelOk, BasicCancel)):
-            self.see(told.Cancelled(self.session, place.channel, place.consumer))
+            if isinstance(method, BasicCancel):
+                self.see(told.Cancelled(self.session, place.channel, place.consumer))
             place.consuming = False
             self._consume(place)
         elif isinstance(method, BasicGetEmpty):

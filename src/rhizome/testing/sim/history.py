@@ -125,9 +125,9 @@ class History(Checker):
         """For each group: since when, which whole standbys it has."""
         self.channels_gone: set[tuple[int, int]] = set()
         self.automatic_over: dict[str, list[int]] = {}
-        """When sessions ended that consumed a queue with automatic acks."""
+        """When channels ended that consumed a queue with automatic acks."""
         self._open: dict[tuple[int, int, int], Delivery] = {}
-        self._automatic: dict[int, set[str]] = {}
+        self._automatic: dict[tuple[int, int], str] = {}
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
         return {
@@ -140,6 +140,7 @@ class History(Checker):
             told.Returned: self._returned,
             told.Delivered: self._delivered,
             told.SettledBy: self._settled,
+            told.TakesUnseen: self._takes_unseen,
             told.TransactionEnds: self._ends,
             told.TransactionEnded: self._ended,
             told.PurgeSent: self._purge_sent,
@@ -165,8 +166,6 @@ class History(Checker):
             return
         session.over_us = self.now_us
         self._release(lambda key: key[0] == seen.session)
-        for queue in sorted(self._automatic.pop(seen.session, ())):
-            self.automatic_over.setdefault(queue, []).append(self.now_us)
 
     def _channel_gone(self, seen: told.ChannelGone) -> None:
         self.channels_gone.add((seen.session, seen.channel))
@@ -175,6 +174,9 @@ class History(Checker):
     def _release(self, over: Callable[[tuple[int, int, int]], bool]) -> None:
         for key in [key for key in self._open if over(key)]:
             self._open.pop(key).released_us = self.now_us
+        for channel, queue in self._automatic.items():
+            if over((*channel, 0)):
+                self.automatic_over.setdefault(queue, []).append(self.now_us)
 
     # --- publishing
 
@@ -258,12 +260,14 @@ class History(Checker):
         )
         if delivery.automatic:
             delivery.verdict, delivery.settled_us = told.ACK, self.now_us
-            self._automatic.setdefault(seen.session, set()).add(seen.queue)
         else:
             self._open[seen.session, seen.channel, seen.tag] = delivery
         message = self.messages.get(seen.message)
         if message is not None:
             message.deliveries.setdefault(seen.queue, []).append(delivery)
+
+    def _takes_unseen(self, seen: told.TakesUnseen) -> None:
+        self._automatic[seen.session, seen.channel] = seen.queue
 
     def _settled(self, seen: told.SettledBy) -> None:
         delivery = self._open.pop((seen.session, seen.channel, seen.tag), None)

@@ -33,7 +33,8 @@ class SessionOver(NamedTuple):
 
 
 class ChannelGone(NamedTuple):
-    """A channel of a session is closed; what it held goes back."""
+    """A channel of a session is about to be closed, and again when it is; what it held goes
+    back."""
 
     session: int
     channel: int
@@ -101,6 +102,15 @@ class SettledBy(NamedTuple):
     transaction: int
 
 
+class TakesUnseen(NamedTuple):
+    """A channel asks for messages of a queue with automatic acks: what is on its way to it when it
+    ends has been acked, and nobody has seen it."""
+
+    session: int
+    channel: int
+    queue: str
+
+
 class Consuming(NamedTuple):
     """A consumer has its consume-ok; `prefetch` 0 is any number."""
 
@@ -112,7 +122,7 @@ class Consuming(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """A consumer is no more, by its own wish or not."""
+    """A consumer has asked to be no more, or was told so."""
 
     session: int
     channel: int
