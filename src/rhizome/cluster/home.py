@@ -87,7 +87,7 @@ class Home:
     def _all_attached(self) -> bool:
         if self.node.now_ms - self.begun_ms >= self.settings.attach_patience_ms:
             return True
-        return not self.missing_edges()
+        return not self.tenure.rules.lists_awaited or not self.missing_edges()
 
     def missing_edges(self) -> list[str]:
         """Brokers that may hold messages of the group and have not attached."""

@@ -371,8 +371,8 @@ class Node(Cluster):
         if self.interests.unused:
             drop_unused(self)
         self.edge.end_turn()
-        self.tenures.end_turn()
         self.roles.end_turn()
+        self.tenures.end_turn()
         for neighbour in self.neighbours.values():
             neighbour.end_turn()
 

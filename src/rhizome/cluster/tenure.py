@@ -191,7 +191,7 @@ class Tenure:
     def presented(self, name: str) -> None:
         """An edge has presented everything: from now on it is attached."""
         self.attachments[name].open = True
-        if not self.recovering or not self.rules.lists_awaited:
+        if not self.recovering:
             self.resolve([name], None)
 
     def attached(self) -> list[str]:

@@ -1,29 +1,33 @@
-"""A copy of a group that is fed by hand: what a standby has is what the test says it has."""
+"""A group's home and a standby of it, with the way between them in a test's hand."""
 
 from __future__ import annotations
 
-from rhizome.cluster.commands import WHOLE, AppointHome, ClusterCommand, Member, SetInSync
-from rhizome.cluster.copies.copy import Copy
+from rhizome.cluster.commands import WHOLE, AppointHome
 from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.placement import Group
-from rhizome.testing.cluster import CoreCluster
+from rhizome.cluster.tenure import Tenure
+from rhizome.testing.cluster import CoreCluster, PipeEnd
 
 
-class Follower:
-    """The copy of a queue's group at one broker, which the home need not wait for.
+class Standby:
+    """The copy of a queue's group at one broker, whole when this begins.
 
-    The home commits what it has alone, unless a test says otherwise; the copy has what was shipped.
+    ``hold`` keeps what the home sends there under way, ``hold_answers`` what it answers: nothing
+    new is committed, shown or confirmed until that is let go.
     """
 
-    def __init__(self, cluster: CoreCluster, queue: str, standby: str) -> None:
+    def __init__(self, cluster: CoreCluster, queue: str, name: str) -> None:
         self.cluster = cluster
-        self.standby = standby
-        self.number = cluster[standby].queue(queue).definition.group
-        log = self.log
-        log.shipping = True
-        self.copy.begin_epoch(log.epoch, log.next_index)
-        self.copy.advance(log.next_index - 1)
-        self.make_member()
+        self.queue = queue
+        self.name = name
+        self.number = cluster[name].queue(queue).definition.group
+        self._held: list[tuple[PipeEnd, list[bytes]]] = []
+        cluster.advance_until(self._is_whole)
+
+    def _is_whole(self) -> bool:
+        incarnation = self.cluster[self.name].node.me.incarnation
+        members = [(each.broker, each.incarnation, each.copy) for each in self.group.in_sync]
+        return (self.name, incarnation, WHOLE) in members and not self.log.recovering
 
     @property
     def group(self) -> Group:
@@ -36,33 +40,49 @@ class Follower:
         return self.cluster[self.group.home].node.roles.homes[self.number].log
 
     @property
-    def copy(self) -> Copy:
-        return self.cluster[self.standby].node.roles.copy_of(self.number)
+    def tenure(self) -> Tenure:
+        return self.cluster[self.group.home].node.tenures.tenures[self.number]
 
-    def make_member(self) -> None:
-        incarnation = self.cluster[self.standby].node.me.incarnation
-        members = (Member(self.standby, incarnation, WHOLE),)
+    def hold(self, sender: str = "") -> None:
+        """Let what the home, or another broker, sends to the standby wait."""
+        self._hold(sender or self.group.home, self.name)
+
+    def hold_answers(self) -> None:
+        """Let what the standby sends to the home wait: it has what the home doesn't know it has."""
+        self._hold(self.name, self.group.home)
+
+    def _hold(self, sender: str, receiver: str) -> None:
+        [end] = [each for each in self.cluster[sender].ends if leads_to(each, receiver)]
+        waiting: list[bytes] = []
+        end.write = waiting.extend  # type: ignore[method-assign]
+        self._held.append((end, waiting))
+
+    def let_go(self) -> None:
+        for end, waiting in self._held:
+            del end.write  # type: ignore[method-assign]
+            end.write(waiting)
+            end.owner.busy = True
+        self._held = []
+        self.cluster.settle()
+
+    def appoint(self) -> None:
+        """Make the standby the home of a new epoch, whatever the copy has; the old home lives."""
         group = self.group
-        self.propose(SetInSync(group.id, members, group.epoch, group.version))
-        assert self.group.in_sync == members
-
-    def propose(self, command: ClusterCommand) -> None:
+        incarnation = self.cluster[self.name].node.me.incarnation
+        command = AppointHome(group.id, self.name, incarnation, group.epoch, group.version)
         root = self.cluster[self.cluster.root()]
         root.node.propose(command, None)
         root.settle()
-
-    def ship(self) -> None:
-        """Bring the copy to where the home is."""
-        batch = self.log.take_batch()
-        if batch is not None:
-            data = b"".join(batch.parts)
-            self.copy.apply(data, 0, len(data))
-            self.copy.advance(batch.last)
-            self.cluster[self.standby].settle()
+        assert self.group.home == self.name
+        # What the old home sends now is of an older epoch.
+        self.let_go()
 
     def take_over(self) -> None:
-        """Make the standby the home of a new epoch, whatever the copy has; the old home lives."""
-        group = self.group
-        incarnation = self.cluster[self.standby].node.me.incarnation
-        self.propose(AppointHome(group.id, self.standby, incarnation, group.epoch, group.version))
-        assert self.group.home == self.standby
+        """The same, until the new home has heard everybody and goes on."""
+        self.appoint()
+        self.cluster.advance_until(lambda: not self.log.recovering)
+        self.cluster.settle()
+
+
+def leads_to(end: PipeEnd, name: str) -> bool:
+    return end.other is not None and end.other.owner.name == name
