@@ -79,8 +79,9 @@ class Route:
     """Where one (exchange, routing key) leads, and how a delivery names it.
 
     Invariant: ``queues`` (active here) and ``targets`` (on other brokers) are what the router
-    answered at topology epoch ``epoch``; ``parts`` are the queues by log. A route of an older epoch
-    is never used to publish, but messages go on referring to it for ``tail``.
+    answered at topology epoch ``epoch``; ``parts`` are the queues by log; ``unrouted`` says that
+    all of them only tap what comes by. A route of an older epoch is never used to publish, but
+    messages go on referring to it for ``tail``.
     """
 
     exchange: str
@@ -91,6 +92,7 @@ class Route:
     parts: list[Part]
     targets: list[Target]
     plain: bool
+    unrouted: bool
     mandatory: bool
     immediate: bool
     by_headers: bool
@@ -105,6 +107,7 @@ class Route:
         self.parts = []
         self.targets = []
         self.plain = False
+        self.unrouted = False
         self.mandatory = False
         self.immediate = False
         self.by_headers = False

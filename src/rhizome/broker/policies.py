@@ -47,6 +47,7 @@ _TEXTS: Final = (
     "dead-letter-exchange",
     "dead-letter-routing-key",
     "alternate-exchange",
+    "tap",
     "max-age",
     "group",
 )

@@ -55,7 +55,8 @@ class GroupLog:
     ``committed_memory`` never fall and never pass ``next_index - 1`` (G6). A message above
     ``visible`` must not be delivered yet (L1); queues that wait for that are in ``waiting``.
     ``starts`` has the first index of each epoch of a replicated log, this one included (L2), and
-    ``origins`` the last number that was taken from each edge (A1).
+    ``origins`` the last number that was taken from each edge (A1), which is part of the records
+    if the log is ``numbered``.
     """
 
     group: i64
@@ -65,6 +66,7 @@ class GroupLog:
     committed_disk: i64
     visible: i64
     replicated: bool
+    numbered: bool
     starts: list[tuple[int, int]]
     origins: dict[int, int]
     waiting: list[Queue]
@@ -77,6 +79,7 @@ class GroupLog:
         self.committed_disk = next_index - 1
         self.visible = EVERYTHING
         self.replicated = False
+        self.numbered = False
         self.starts = []
         self.origins = {}
         self.waiting = []
@@ -84,6 +87,25 @@ class GroupLog:
     def append(self, message: Message, ids: list[int], durable: bool) -> None:
         """Give the message its index and record it, if it is persistent and ``durable`` or if the
         log is replicated. ``ids``: the queues that the record names."""
+        raise NotImplementedError
+
+    def append_from(
+        self, message: Message, ids: list[int], durable: bool, origin: i64, number: i64
+    ) -> None:
+        """Append what an edge sent under this number, which the record remembers (A1)."""
+        raise NotImplementedError
+
+    def take_from(self, origin: i64, number: i64) -> None:
+        """What is appended next, if anything is before ``taken``, an edge sent under this number:
+        one record has both (A1)."""
+        raise NotImplementedError
+
+    def taken(self) -> None:
+        """What an edge sent has been dealt with."""
+        raise NotImplementedError
+
+    def note_number(self, origin: i64, number: i64) -> None:
+        """A number of an edge was taken without a message; 0: the edge won't come back."""
         raise NotImplementedError
 
     def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:

@@ -160,12 +160,13 @@ def refresh(route: Route, exchange: Exchange, router: Router, cluster: Cluster) 
         reach = reach_of(router, cluster, exchange, [route.key], None)
     route.queues = reach.queues
     route.targets = reach.targets
+    route.unrouted = reach.unrouted
     route.parts = parts_of(route.queues)
     route.plain = (
         not route.by_headers
         and not route.delayed
         and not is_reply
-        and not (route.mandatory and reach.is_empty())
+        and not (route.mandatory and reach.unrouted)
         and _all_take_everything(route.queues)
     )
     route.epoch = router.epoch
@@ -181,24 +182,27 @@ def reach_of(
 ) -> Reach:
     """Where a message with these keys goes, each place once, if ``may_take`` lets it."""
     reach = Reach(keys[1:])
+    taps: dict[Destination, None] = {}
     if len(keys) == 1:
-        for destination in router.route(exchange, keys[0], headers):
-            if may_take is None or may_take(destination):
-                reach.add(destination)
+        routed = router.route(exchange, keys[0], headers)
+        taps.update(dict.fromkeys(router.tapped))
     else:
         found: dict[Destination, None] = {}
         for key in keys:
             for destination in router.route(exchange, key, headers):
                 found[destination] = None
-        for destination in found:
-            if may_take is None or may_take(destination):
-                reach.add(destination)
+            taps.update(dict.fromkeys(router.tapped))
+        routed = list(found)
+    for destination in routed:
+        taps.pop(destination, None)
+        if may_take is None or may_take(destination):
+            reach.add(destination)
     if exchange.name == "":
         for key in keys:
             elsewhere = cluster.private_elsewhere(router.vhost, key)
             if elsewhere is not None:
                 reach.add(elsewhere)
-    return reach.close()
+    return reach.close(list(taps))
 
 
 def parts_of(queues: list[Queue]) -> list[Part]:
@@ -254,10 +258,12 @@ def _check_permission(channel: Channel, exchange: Exchange, route: Route) -> Non
 def _publish_steered(channel: Channel, route: Route, message: Message, flags: i64) -> None:
     steering = steer(channel, message, flags)
     publication = Publication(message, route.queues, route.targets, route.mandatory, steering)
+    publication.unrouted = route.unrouted
     if route.by_headers or len(steering.keys) > 0:
         reach = _reach_for(channel, route, steering)
         publication.queues = reach.queues
         publication.targets = reach.targets
+        publication.unrouted = reach.unrouted
     if channel.transaction is not None:
         channel.transaction.publish(publication)
         return
@@ -271,13 +277,14 @@ def _publish_steered(channel: Channel, route: Route, message: Message, flags: i6
 
 
 class Publication:
-    """A message on its way to its queues."""
+    """A message on its way to its queues. ``unrouted``: these are only such as tap its exchange."""
 
     message: Message
     queues: list[Queue]
     targets: list[Target]
     mandatory: bool
     steering: Steering
+    unrouted: bool
 
     def __init__(
         self,
@@ -292,6 +299,7 @@ class Publication:
         self.targets = targets
         self.mandatory = mandatory
         self.steering = steering
+        self.unrouted = False
 
 
 def _reach_for(channel: Channel, route: Route, steering: Steering) -> Reach:
@@ -316,9 +324,10 @@ def place(broker: Broker, publication: Publication, channel: Channel | None) -> 
         return True
     if route.delayed and steering.delay_ms > 0 and channel is not None:
         return _hold_back(broker, publication, channel)
-    if len(publication.queues) == 0 and len(publication.targets) == 0:
-        if publication.mandatory and channel is not None:
-            send_return(channel, message)
+    nowhere = len(publication.queues) == 0 and len(publication.targets) == 0
+    if (nowhere or publication.unrouted) and publication.mandatory and channel is not None:
+        send_return(channel, message)
+    if nowhere:
         return True
     send_on(message, publication.targets, channel)
     confirms = None if channel is None else channel.confirms

@@ -103,17 +103,22 @@ class Bundle:
 
 @final
 class Reach:
-    """Where a message goes: queues that are active here, and targets on other brokers."""
+    """Where a message goes: queues that are active here, and targets on other brokers.
+
+    ``unrouted``: nowhere but to streams that tap what its publisher knows nothing of.
+    """
 
     queues: list[Queue]
     targets: list[Target]
     keys: list[str]
+    unrouted: bool
 
     def __init__(self, keys: list[str]) -> None:
         """``keys``: those that count beside the one of the route."""
         self.queues = []
         self.targets = []
         self.keys = keys
+        self.unrouted = False
 
     def is_empty(self) -> bool:
         return len(self.queues) == 0 and len(self.targets) == 0
@@ -139,12 +144,17 @@ class Reach:
             if destination.relay:
                 target.relay = True
 
-    def close(self) -> Reach:
-        """Everything was added."""
-        if len(self.queues) == 0 and len(self.targets) == 1:
+    def close(self, taps: list[Destination]) -> Reach:
+        """Everything was added but streams that get a copy of it."""
+        self.unrouted = self.is_empty()
+        sole = len(self.queues) == 0 and len(self.targets) == 1
+        if sole:
             target = self.targets[0]
             target.sole = len(target.queue_ids) == 0
-        elif len(self.targets) > 1:
+        for destination in taps:
+            if isinstance(destination, Queue) and destination.options.queue_type == "stream":
+                self.add(destination)
+        if len(self.targets) > 1 and not sole:
             bundle(self.targets)
         return self
 

@@ -197,7 +197,7 @@ class VHost:
         )
         exchange.id = exchange_id
         self.router.add_exchange(exchange)
-        self._refresh_alternate(exchange)
+        self._refresh_exchange(exchange)
         facts.append(ExchangeCreated(exchange))
         return exchange
 
@@ -360,7 +360,7 @@ class VHost:
             if self._refresh_options(definition):
                 facts.append(QueueChanged(definition, self.destinations[name]))
         for exchange in self.router.exchanges.values():
-            if self._refresh_alternate(exchange):
+            if self._refresh_exchange(exchange):
                 facts.append(ExchangeChanged(exchange))
 
     def _refresh_options(self, definition: QueueDefinition) -> bool:
@@ -373,11 +373,13 @@ class VHost:
         definition.options = definition.declared.merged(effective.definition)
         return True
 
-    def _refresh_alternate(self, exchange: Exchange) -> bool:
-        before = exchange.alternate
+    def _refresh_exchange(self, exchange: Exchange) -> bool:
+        before = (exchange.alternate, exchange.tap)
         effective = self.policy_for_exchange(exchange)
         self.router.set_alternate(exchange, alternate_for(exchange, effective.definition))
-        return exchange.alternate != before
+        tap = effective.definition.get("tap")
+        self.router.set_tap(exchange, tap if isinstance(tap, str) else "")
+        return (exchange.alternate, exchange.tap) != before
 
 
 def _exchange_traits(of: Exchange | DeclareExchange) -> ExchangeTraits:

@@ -13,7 +13,6 @@ from mypy_extensions import i64
 
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.port import GroupLog
-from rhizome.cluster.grouplog import ReplicatedLog
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
@@ -99,7 +98,7 @@ class Attachment:
     group: i64
     epoch: i64
     log: GroupLog
-    replicated: ReplicatedLog | None
+    numbered: GroupLog | None
     origin: i64
     since: i64
     open: bool
@@ -125,7 +124,7 @@ class Attachment:
         """The edge has nothing here, and nothing of it is taken, until it attaches (again)."""
         self.epoch = 0
         self.since = 0
-        self.replicated = None
+        self.numbered = None
         self.open = False
         self.resolved = False
         self.last = 0
@@ -146,7 +145,7 @@ class Attachment:
         self.epoch = epoch
         self.log = log
         self.origin = origin
-        self.replicated = log if isinstance(log, ReplicatedLog) else None
+        self.numbered = log if log.numbered else None
         self.taken = taken
         taken.last = max(taken.last, log.origins.get(origin, 0), first - 1)
         taken.confirmed(first - 1)

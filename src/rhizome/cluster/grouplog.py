@@ -85,6 +85,7 @@ class ReplicatedLog(GroupLog):
         """``disk``: up to where what the log begins with is on disk; -1 if all of it is."""
         super().__init__(group, epoch, next_index)
         self.replicated = True
+        self.numbered = True
         self.journal = journal
         self.origins = origins
         self.starts = starts

@@ -28,6 +28,7 @@ from rhizome.broker.targets import Target
 from rhizome.broker.unacked import ACK
 from rhizome.cluster.asking import ReattachCall
 from rhizome.cluster.attachment import Attachment, Taken, start_after
+from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.session import Session
 from rhizome.cluster.tenure import OwnEdge, Tenure, Tenures, settle_claimed
 from rhizome.errors import AmqpError
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel import Channel
     from rhizome.broker.consumer import Consumer
+    from rhizome.broker.port import GroupLog
     from rhizome.cluster.edge import Edge
     from rhizome.cluster.forwarding import GroupWay
-    from rhizome.cluster.grouplog import ReplicatedLog
     from rhizome.cluster.remote import RemoteGroup
 
 
@@ -53,12 +54,12 @@ class Moving:
         self.edge = edge
         self.tenures = tenures
 
-    def come_home(self, group: i64, epoch: i64, log: ReplicatedLog) -> None:
+    def come_home(self, group: i64, epoch: i64, log: GroupLog) -> None:
         """A group is at home here from now on, and its queues are active."""
         remote = self.edge.group(group)
         remote.home_is(None, epoch)
         tenure = self.tenures.begin(group, epoch, log)
-        tenure.recovering = log.recovering
+        tenure.recovering = isinstance(log, ReplicatedLog) and log.recovering
         tenure.aside = False
         own = Homecoming(remote, tenure)
         tenure.own = own
@@ -82,12 +83,13 @@ class Moving:
                 _step_aside_with(remote, channel)
         self.tenures.step_aside(group)
 
-    def leave_home(self, group: i64, log: ReplicatedLog) -> None:
+    def leave_home(self, group: i64, log: GroupLog) -> None:
         """A group that was at home here no longer is. Its queues let go of what is unacked; what is
         ready whoever calls this takes away."""
         broker = self.edge.broker
         remote = self.edge.group(group)
-        carry_over(remote, log)
+        if isinstance(log, ReplicatedLog):
+            carry_over(remote, log)
         queues = queues_of(broker, group)
         for queue in queues:
             if queue.stream is None:
@@ -222,7 +224,7 @@ class Homecoming(OwnEdge):
     def take_publishes(self) -> None:
         """Append what no home has taken yet, in its order."""
         way = self.remote.way
-        log = self.attached.replicated
+        log = self.attached.numbered
         start = start_after(self.tenure.log.starts, way.since())
         first = way.first
         for at, message in enumerate(list(way.messages)):

@@ -209,6 +209,7 @@ class Node(Cluster):
                 self.broker.pager.release_paged(level)
             self.broker.log.drop(queue_id)
         self.kept = {}
+        self.broker.streams.forget_others()
 
     def _away(self, queue: Queue) -> Away | None:
         group = self.state.group_of(queue.definition)

@@ -6,7 +6,8 @@ a policy: a broker's name or a group's number). With `root` there is one group, 
 the root. Witnesses and secondaries bring none.
 
 Queues that are not to be replicated (`x-replicate` none) are in the *local* group of a primary,
-which is made when the first such queue is declared and never has another home (G9).
+which is made when the first such queue is declared and never has another home (G9). A stream has a
+group of its own, which is made and goes with it, and is local: streams have no copies yet.
 
 All of this is decided while an entry is applied, from what was applied before it.
 """
@@ -41,6 +42,8 @@ from rhizome.cluster.wishes import Wishes
 from rhizome.errors import NotFound, PreconditionFailed
 
 NOT_REPLICATED: Final = "none"
+GROUPS_MAX: Final = 0xFFFF
+"""Their numbers have 16 bits in records and on links."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Group:
     its queues ask for, the home's included, and ``min_copies`` how many must be there (G10).
     ``moving_to``: whom the home is to hand the group to (G11). ``parent``: the epoch that the
     present one continues; lower than the one before after `ForceHome` (G8), 0 if from nothing.
+    ``stream``: it is the group of a stream, and of nothing else.
     """
 
     id: int
@@ -71,6 +75,7 @@ class Group:
     min_copies: int = 1
     moving_to: str = ""
     parent: int = 0
+    stream: bool = False
 
     def member(self, broker: str) -> Member | None:
         return next((each for each in self.in_sync if each.broker == broker), None)
@@ -114,7 +119,10 @@ class Groups:
                 self.wishes.drop(change.definition)
                 touched[change.definition.group] = None
         for group in touched:
-            self._set_copies(self.groups[group], settings, facts)
+            if self.groups[group].stream and self.wishes.count(group) == 0:
+                self._remove(self.groups[group], facts)
+            else:
+                self._set_copies(self.groups[group], settings, facts)
 
     def recount(self, state: State) -> None:
         self.wishes = Wishes()
@@ -150,6 +158,8 @@ class Groups:
         facts: list[ClusterFact],
     ) -> int:
         """The group for a new queue; raises PreconditionFailed if there is none as asked for."""
+        if definition.options.queue_type == "stream":
+            return self._place_stream(definition, registry, facts)
         if definition.options.replicate == NOT_REPLICATED:
             return self._place_locally(definition, registry, facts)
         shared = [group for group in self.groups.values() if not group.local]
@@ -184,30 +194,71 @@ class Groups:
     ) -> int:
         """The local group of the primary that was asked for, or that has the fewest such queues."""
         wanted = definition.options.group
-        local = [group for group in self.groups.values() if group.local]
+        local = [group for group in self.groups.values() if group.local and not group.stream]
         by_number = [group.id for group in local if str(group.id) == wanted]
         if by_number:
             return by_number[0]
-        known = [each for each in registry.view() if each.holds_queues() and each.incarnation]
-        if not known:
-            raise _no_place(definition)
-        if wanted is not None:
-            known = [each for each in known if each.name == wanted]
-            if not known:
-                return self._asked_for(definition, wanted, list(self.groups.values()))
-        fit = [each for each in known if not each.draining and not each.away]
+        fit = self._fit_brokers(definition, registry)
         by_home = {group.home: group for group in local}
 
         def load(broker: BrokerRecord) -> tuple[int, int]:
             group = by_home.get(broker.name)
             return (0 if group is None else self.wishes.count(group.id), broker.seniority)
 
-        chosen = min(fit or known, key=load)
+        chosen = min(fit, key=load)
         group = by_home.get(chosen.name)
         return self._new(chosen, True, facts) if group is None else group.id
 
-    def _new(self, broker: BrokerRecord, local: bool, facts: list[ClusterFact]) -> int:
-        group = Group(self.next_id, broker.name, broker.name, broker.incarnation, local=local)
+    def _place_stream(
+        self, definition: QueueDefinition, registry: Registry, facts: list[ClusterFact]
+    ) -> int:
+        """A group of its own, at the primary that was asked for, or that has the fewest such."""
+        if self.next_id > GROUPS_MAX:
+            raise PreconditionFailed(
+                f"{queue_resource(definition.vhost, definition.name)} can't be placed: the numbers "
+                f"of groups have run out after {GROUPS_MAX}"
+            )
+        homes = [group.home for group in self.groups.values() if group.stream]
+
+        def load(broker: BrokerRecord) -> tuple[int, int]:
+            return (homes.count(broker.name), broker.seniority)
+
+        chosen = min(self._fit_brokers(definition, registry), key=load)
+        return self._new(chosen, True, facts, stream=True)
+
+    def _fit_brokers(self, definition: QueueDefinition, registry: Registry) -> list[BrokerRecord]:
+        """The primaries that may get a queue for themselves: the one that it asks for, or those
+        that are there and mean to stay; any that keep queues if there are none of these."""
+        known = [each for each in registry.view() if each.holds_queues() and each.incarnation]
+        if not known:
+            raise _no_place(definition)
+        wanted = definition.options.group
+        if wanted is not None:
+            named = [each for each in known if each.name == wanted]
+            if not named:
+                group = self._asked_for(definition, wanted, list(self.groups.values()))
+                named = [each for each in known if each.name == self.groups[group].home]
+            if not named:
+                raise _no_place(definition)
+            known = named
+        fit = [each for each in known if not each.draining and not each.away]
+        return fit or known
+
+    def _new(
+        self,
+        broker: BrokerRecord,
+        local: bool,
+        facts: list[ClusterFact],
+        stream: bool = False,
+    ) -> int:
+        group = Group(
+            self.next_id,
+            broker.name,
+            broker.name,
+            broker.incarnation,
+            local=local,
+            stream=stream,
+        )
         self._put(group, facts)
         self.next_id += 1
         return group.id

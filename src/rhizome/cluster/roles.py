@@ -32,6 +32,7 @@ from rhizome.cluster.home import Home, HomeSettings
 from rhizome.cluster.homeport import StandbyLink
 from rhizome.cluster.moving import Moving, queues_of
 from rhizome.cluster.placement import Group, wanted_standbys
+from rhizome.cluster.streamhomes import StreamHomes
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.recovery import Recovered, RecoveredQueue
 from rhizome.journal.scan import merged, starts_with
@@ -59,6 +60,7 @@ class Roles:
         self.moving = Moving(node.edge, node.tenures)
         self.settings = settings
         self.homes: dict[int, Home] = {}
+        self.streams = StreamHomes(self.broker, self.moving)
         self.copies: dict[int, Copy] = {}
         self.standbys: dict[int, Standby] = {}
         self._link = StandbyLink(node)
@@ -67,7 +69,7 @@ class Roles:
             self.copies[group] = Copy.from_recovery(group, recovered, journal, spill)
 
     def is_home(self, group: int) -> bool:
-        return group in self.homes
+        return group in self.homes or group in self.streams.logs
 
     def update(self) -> None:
         """Be what the state says, to all groups."""
@@ -75,7 +77,8 @@ class Roles:
         me = self.node.me
         for number in [each for each in self.homes if each not in groups]:
             self.lose_home(number)
-        for group in groups.values():
+        self.streams.update(groups, me)
+        for group in [each for each in groups.values() if not each.stream]:
             standby = self.standbys.get(group.id)
             if standby is not None:
                 standby.learn(group.epoch)
@@ -210,7 +213,9 @@ class Roles:
     def serves(self, group: int) -> bool:
         """Whether the queues of a group are active here for applications."""
         home = self.homes.get(group)
-        return home is not None and not home.log.aside
+        if home is None:
+            return group in self.streams.logs
+        return not home.log.aside
 
     def step_aside(self, group_id: int) -> None:
         """Admit nothing more; what applications of this broker do waits for the next home."""

@@ -229,7 +229,7 @@ class Taking:
     def _take(self, slot: Slot, leg: Leg, message: Message, number: i64, flags: i64) -> bool:
         """Whether there was a queue for the message, be it one that refused it."""
         attached = leg.attached
-        log = attached.replicated
+        log = attached.numbered
         vhost = self.broker.state.vhosts.get(slot.vhost)
         if vhost is not None and leg.epoch != vhost.router.epoch:
             self._resolve(slot, leg, vhost.router)
@@ -332,8 +332,8 @@ class Taking:
         if attached is None or not attached.takes(number):
             return
         begin_all(self.broker, 0)
-        if attached.replicated is not None:
-            attached.replicated.note_number(attached.origin, number)
+        if attached.numbered is not None:
+            attached.numbered.note_number(attached.origin, number)
         while len(self.broker.dead_letters) > 0:
             self.broker.send_dead_letters()
         self.broker.write_settled()

@@ -25,7 +25,6 @@ from rhizome.broker.port import GroupLog
 from rhizome.broker.unacked import ACK, REJECT, REQUEUE
 from rhizome.cluster.attachment import Attachment, SettledRange, Taken
 from rhizome.cluster.attachrules import AttachRules
-from rhizome.cluster.grouplog import ReplicatedLog
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -231,7 +230,7 @@ class Tenure:
             for incarnation in broker.past:
                 self.taken.pop(incarnation, None)
                 origin = int(incarnation, 16)
-                if isinstance(self.log, ReplicatedLog) and origin in self.log.origins:
+                if self.log.numbered and origin in self.log.origins:
                     self.log.note_number(origin, 0)
 
     # ---- what edges present ---------------------------------------------------------------------

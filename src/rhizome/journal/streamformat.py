@@ -22,8 +22,9 @@ entry's content has the header x-stream-offset already, so that it is delivered 
 FLAG_TABLE says that it had no headers before, and its frames have the channel CONTENT_CHANNEL.
 
 Notes: OFFSET, what a consumer of this name has done with (value -1 forgets it); ORIGIN, the last
-number taken from the edge of this name (hexadecimal, A1); START, the first offset of the epoch of
-this name (decimal); SEEN, what the stream knows of its publishers (seen.py, L5), without a name.
+number taken from the edge of this name (hexadecimal, A1; 0 forgets it); START, the first offset of
+the epoch of this name (decimal); SEEN, what the stream knows of its publishers (seen.py, L5),
+without a name.
 
 All numbers are big-endian. The crc is CRC-32C over everything after it. A segment file begins with
 

@@ -125,6 +125,7 @@ class StreamLog:
     _body_ms: i64
     _frame_max: i64
     _noted: dict[bytes, int]
+    _forgotten: list[int]
     _chunk: Chunk
     _full: list[Chunk]
     _marks: list[_Mark]
@@ -159,6 +160,7 @@ class StreamLog:
         self._body_ms = 0
         self._frame_max = 0
         self._noted = {}
+        self._forgotten = []
         self._chunk = Chunk(0, 0)
         self._full = []
         self._marks = []
@@ -241,6 +243,11 @@ class StreamLog:
             self.offsets[name] = offset
         self._noted[name] = offset
 
+    def forget_origin(self, origin: i64) -> None:
+        """No more numbers of an edge are expected."""
+        if self.origins.pop(origin, 0) != 0:
+            self._forgotten.append(origin)
+
     def begin_epoch(self, epoch: i64) -> None:
         """What is appended from here on belongs to this epoch."""
         assert epoch > self.epoch
@@ -255,6 +262,7 @@ class StreamLog:
         return (
             len(self._body) > 0
             or len(self._noted) > 0
+            or len(self._forgotten) > 0
             or self._chunk.size > 0
             or len(self._full) > 0
         )
@@ -295,11 +303,14 @@ class StreamLog:
         """Close the chunk that is being made, and write down what was noted."""
         if len(self._body) > 0:
             self._seal()
-        if len(self._noted) > 0:
+        if len(self._noted) > 0 or len(self._forgotten) > 0:
             writer = BytesWriter()
             for name, offset in self._noted.items():
                 put_note(writer, NOTE_OFFSET, name, offset)
+            for origin in self._forgotten:
+                put_note(writer, NOTE_ORIGIN, b"%x" % origin, 0)
             self._noted = {}
+            self._forgotten = []
             self._put_chunk(KIND_TRACKING, 0, self.next, 0, writer.getvalue())
 
     def _seal(self) -> None:

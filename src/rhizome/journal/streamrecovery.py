@@ -279,7 +279,10 @@ def _take_notes(scan: Scan, chunk: bytes) -> None:
             else:
                 scan.offsets[name] = value
         elif kind == NOTE_ORIGIN:
-            scan.origins[int(name, 16)] = value
+            if value == 0:
+                scan.origins.pop(int(name, 16), 0)
+            else:
+                scan.origins[int(name, 16)] = value
         elif kind == NOTE_START:
             scan.starts.append((int(name), value))
         elif kind == NOTE_SEEN:

@@ -73,6 +73,9 @@ class StoreStreams(StreamsPort):
     def remove(self, log: StreamLog) -> None:
         self.store.streams.remove(log)
 
+    def remove_others(self, streams: list[int]) -> None:
+        self.store.streams.remove_others(streams)
+
     def durable(self) -> int:
         return self.store.streams.durable
 
@@ -111,7 +114,7 @@ def make_broker(
         for command in first_definitions(config, seed):
             broker.cluster.propose(command, None)
     _restore_messages(broker, store.recovered)
-    store.streams.remove_others(list(broker.streams.active))
+    broker.streams.forget_others()
     broker.delayed.recover()
     return broker
 

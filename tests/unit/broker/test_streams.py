@@ -12,8 +12,15 @@ from rhizome.amqp.methods import (
     BasicConsumeOk,
     BasicGet,
     BasicNack,
+    BasicReturn,
     ChannelClose,
     ConnectionClose,
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    QueueBind,
+    QueueBindOk,
     QueueDeclare,
     QueueDeclareOk,
     QueueDelete,
@@ -26,6 +33,8 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.properties import Properties
 from rhizome.amqp.values import Timestamp
+from rhizome.broker.commands import DeletePolicy, PutPolicy
+from rhizome.broker.routing.super_stream import murmur3
 from rhizome.testing.core import Content, Core, CoreClient, make_core
 
 STREAM = {"x-queue-type": "stream"}
@@ -379,3 +388,138 @@ def test_a_numbered_message_is_taken_once_even_after_a_restart(core: Core) -> No
     assert core.queue("s").ready == 2
     consume(client, "first")
     assert client.bodies() == [b"once", b"next"]
+
+
+# ---- taps
+
+
+def tap(core: Core, exchange: str, stream: str) -> None:
+    pattern = f"^{exchange}$"
+    command = PutPolicy("/", "tap", pattern, {"tap": stream}, "exchanges")
+    core.broker.cluster.propose(command, None)
+    core.settle()
+
+
+@pytest.fixture
+def tapped(core: Core) -> CoreClient:
+    client = core.connect()
+    declare(client)
+    client.call(ExchangeDeclare("x", "direct", durable=True), ExchangeDeclareOk)
+    client.declare("q")
+    client.call(QueueBind("q", "x", "key"), QueueBindOk)
+    tap(core, "x", "s")
+    return client
+
+
+def test_a_tap_copies_everything_that_comes_to_an_exchange(core: Core, tapped: CoreClient) -> None:
+    for key in ("key", "other", "key"):
+        tapped.publish("x", key, key.encode(), Properties(headers={"CC": ["key"]}))
+    tapped.publish("", "q", b"not through the exchange")
+    consume(tapped)
+    found = tapped.deliveries()
+    assert [each.body for each in found] == [b"key", b"other", b"key"]
+    assert found[1].method.routing_key == "other"  # type: ignore[attr-defined]
+    assert core.queue("q").ready == 4
+
+
+def test_publishers_do_not_notice_a_tap(tapped: CoreClient) -> None:
+    tapped.confirm()
+    tapped.publish("x", "nowhere", b"lost", mandatory=True)
+    returned, confirmed = tapped.take()
+    assert isinstance(returned, Content)
+    assert isinstance(returned.method, BasicReturn)
+    assert isinstance(confirmed, BasicAck)
+    tapped.publish("x", "key", b"taken", mandatory=True)
+    assert [type(event) for event in tapped.take()] == [BasicAck]
+    consume(tapped)
+    assert tapped.bodies() == [b"lost", b"taken"]
+
+
+def test_a_tap_sees_what_comes_through_other_exchanges(core: Core, tapped: CoreClient) -> None:
+    tapped.call(ExchangeDeclare("front", "fanout"), ExchangeDeclareOk)
+    tapped.call(ExchangeBind("x", "front", ""), ExchangeBindOk)
+    tapped.publish("front", "key", b"through")
+    assert core.queue("s").ready == 1
+    assert core.queue("q").ready == 1
+
+
+def test_a_stream_that_is_bound_and_taps_has_a_message_once(core: Core, tapped: CoreClient) -> None:
+    tapped.call(QueueBind("s", "x", "key"), QueueBindOk)
+    tapped.publish("x", "key", b"once")
+    assert core.queue("s").ready == 1
+
+
+def test_a_tap_ends_with_its_policy_or_its_stream(core: Core, tapped: CoreClient) -> None:
+    tapped.publish("x", "a")
+    core.broker.cluster.propose(DeletePolicy("/", "tap"), None)
+    core.settle()
+    tapped.publish("x", "b")
+    assert core.queue("s").ready == 1
+    tap(core, "x", "s")
+    tapped.call(QueueDelete("s"), QueueDeleteOk)
+    tapped.publish("x", "key")
+    assert core.queue("q").ready == 1
+
+
+def test_only_a_stream_can_tap(core: Core, tapped: CoreClient) -> None:
+    tap(core, "x", "q")
+    tapped.publish("x", "other")
+    assert core.queue("q").ready == 0
+
+
+# ---- partitions
+
+
+@pytest.mark.parametrize(
+    ("data", "seed", "found"),
+    [
+        (b"", 1, 0x514E28B7),
+        (b"hello", 0, 0x248BFA47),
+        (b"hello, world", 0, 0x149BBB7F),
+        (b"The quick brown fox jumps over the lazy dog", 0x9747B28C, 0x2FA826CD),
+        (b"\xff\xff\xff\xff", 0, 0x76293B50),
+        (b"!Ce\x87", 0x5082EDEE, 0x2362F9DE),
+    ],
+)
+def test_partitions_are_chosen_with_murmur3(data: bytes, seed: int, found: int) -> None:
+    assert murmur3(data, seed) == found
+
+
+def test_a_key_always_goes_to_the_same_partition(core: Core) -> None:
+    client = core.connect()
+    client.call(ExchangeDeclare("p", "x-super-stream", durable=True), ExchangeDeclareOk)
+    for number in range(3):
+        declare(client, f"p-{number}")
+        client.call(QueueBind(f"p-{number}", "p", str(number)), QueueBindOk)
+    for _ in range(3):
+        for number in range(20):
+            client.publish("p", f"key {number}", b"%d" % number)
+    assert sum(core.queue(f"p-{number}").ready for number in range(3)) == 60
+    for number in range(3):
+        consume(client, queue=f"p-{number}")
+        bodies = client.bodies()
+        assert len(bodies) > 3
+        assert sorted(bodies) == sorted(bodies[: len(bodies) // 3] * 3)
+
+
+def test_a_partition_must_have_a_number(core: Core) -> None:
+    client = core.connect()
+    client.call(ExchangeDeclare("p", "x-super-stream"), ExchangeDeclareOk)
+    declare(client)
+    assert closed_with(client, QueueBind("s", "p", "first")) == (
+        406,
+        "PRECONDITION_FAILED - The binding key must be an integer: 'first'",
+    )
+
+
+def test_nobody_waits_for_a_stream_that_is_deleted(core: Core) -> None:
+    client = core.connect()
+    declare(client)
+    client.confirm()
+    core.hold_syncs = True
+    publish(client, 1)
+    other = core.connect()
+    other.send(QueueDelete("s"))
+    core.hold_syncs = False
+    core.sync()
+    client.pick(BasicAck)

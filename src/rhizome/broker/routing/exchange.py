@@ -26,6 +26,7 @@ class Exchange(Destination):
 
     ``id`` tells it from earlier and later ones of its name (0 for those that are always there).
     ``alternate`` names where messages go that match nothing ("" for nowhere), policies included.
+    ``tap`` names a stream that gets everything that comes here ("" if there is none).
     ``delayed`` says that messages wait here for their x-delay before they are routed.
     ``chooses`` says that a message goes to one destination of all, not to each that matches.
     ``reads_headers`` says that ``match`` looks at headers or properties, not only at the key.
@@ -39,6 +40,7 @@ class Exchange(Destination):
     internal: bool
     arguments: dict[str, object]
     alternate: str
+    tap: str
     delayed: bool
     chooses: bool
     reads_headers: bool
@@ -63,6 +65,7 @@ class Exchange(Destination):
         self.internal = internal
         self.arguments = {} if arguments is None else arguments
         self.alternate = self.declared_alternate()
+        self.tap = ""
         self.delayed = False
         self.chooses = False
         self.reads_headers = False

@@ -19,13 +19,14 @@ class Router:
     """Exchanges, queues and bindings of a vhost.
 
     Invariant: every binding's source is in ``exchanges`` and its destination in ``exchanges`` or
-    ``queues``, under their names.
+    ``queues``, under their names. ``tapped`` are the queues that tap what was routed last.
     """
 
     vhost: str
     exchanges: dict[str, Exchange]
     queues: dict[str, Destination]
     epoch: i64
+    tapped: list[Destination]
     _serial: i64
     _header_readers: dict[Exchange, bool]
     _header_readers_epoch: i64
@@ -35,6 +36,7 @@ class Router:
         self.queues = {}
         self.exchanges = {"": DefaultExchange(vhost, self.queues)}
         self.epoch = 1
+        self.tapped = []
         self._serial = 0
         self._header_readers = {}
         self._header_readers_epoch = 0
@@ -54,6 +56,10 @@ class Router:
         serial: i64 = self._serial
         exchange.mark = serial
         out: list[Destination] = []
+        if len(self.tapped) > 0:
+            self.tapped = []
+        if exchange.tap != "":
+            self._tap(exchange)
         found = exchange.match(key, headers, serial, out)
         if found and not exchange.links:
             return out
@@ -81,9 +87,17 @@ class Router:
             at += 1
             if not isinstance(destination, Exchange):
                 queues.append(destination)
-            elif not destination.match(key, headers, serial, reached):
+                continue
+            if destination.tap != "":
+                self._tap(destination)
+            if not destination.match(key, headers, serial, reached):
                 self._try_alternate(destination, serial, reached)
         return queues
+
+    def _tap(self, exchange: Exchange) -> None:
+        queue = self.queues.get(exchange.tap)
+        if queue is not None and queue not in self.tapped:
+            self.tapped.append(queue)
 
     def _try_alternate(self, exchange: Exchange, serial: i64, reached: list[Destination]) -> None:
         if exchange.alternate == "":
@@ -181,6 +195,12 @@ class Router:
         """Change where messages go that match nothing in ``exchange``."""
         if exchange.alternate != alternate:
             exchange.alternate = alternate
+            self.epoch += 1
+
+    def set_tap(self, exchange: Exchange, tap: str) -> None:
+        """Change which stream gets everything that comes to ``exchange``."""
+        if exchange.tap != tap:
+            exchange.tap = tap
             self.epoch += 1
 
     def bindings(self) -> list[Binding]:

@@ -27,17 +27,39 @@ class StreamGroupLog(GroupLog):
 
     stream: Stream
     log: StreamLog
+    _origin: i64
+    _number: i64
 
-    def __init__(self, stream: Stream, log: StreamLog, group: i64) -> None:
-        super().__init__(group, log.epoch, log.next + 1)
+    def __init__(self, stream: Stream, log: StreamLog, group: i64, epoch: i64) -> None:
+        super().__init__(group, epoch, log.next + 1)
         self.stream = stream
         self.log = log
+        self.numbered = True
+        self.origins = log.origins
+        self.starts = [(number, first + 1) for number, first in log.starts]
+        self._origin = 0
+        self._number = 0
 
     def append(self, message: Message, ids: list[int], durable: bool) -> None:
-        self.append_from(message, 0, 0)
+        origin = self._origin
+        self._origin = 0
+        self.append_from(message, ids, durable, origin, self._number)
 
-    def append_from(self, message: Message, origin: i64, number: i64) -> None:
-        """Append what an edge sent under this number (A1); 0: nobody did."""
+    def take_from(self, origin: i64, number: i64) -> None:
+        self._origin = origin
+        self._number = number
+
+    def taken(self) -> None:
+        """A number without a message is not recorded: taken again it comes to nothing again."""
+        self._origin = 0
+
+    def note_number(self, origin: i64, number: i64) -> None:
+        if number == 0:
+            self.stream.forget_origin(origin)
+
+    def append_from(
+        self, message: Message, ids: list[int], durable: bool, origin: i64, number: i64
+    ) -> None:
         log = self.log
         content = stamped(message.content, log.next)
         frame_bytes_max: i64 = u32_at(content, 3) + 8
@@ -66,6 +88,9 @@ class StreamGroupLog(GroupLog):
         message.position = STREAM_POSITION
         self.next_index = offset + 2
         self.committed_memory = offset + 1
+
+    def mark(self) -> i64:
+        return self.next_index - 1
 
     def commit(self) -> i64:
         """A transaction is over: its messages are one chunk."""

@@ -101,6 +101,18 @@ class Progress:
         self.noted = start
         self.done = {}
 
+    def resume(self, held: list[int], after: i64) -> None:
+        """Everything before ``after`` was sent, and all of it but ``held`` is done with."""
+        self.done = {}
+        self.floor = after
+        at: i64 = len(held) - 1
+        while at >= 0:
+            offset: i64 = held[at]
+            if offset + 1 < self.floor:
+                self.done[offset + 1] = self.floor
+            self.floor = offset
+            at -= 1
+
     def skipped(self, offset: i64, to: i64) -> None:
         """The offsets from one up to another will never be sent."""
         if offset == self.floor:
@@ -243,6 +255,19 @@ class StreamReader:
         self.next = _within(self.stream.log, index)
         self.announcing = False
         self._seek(self.next)
+        if self.progress is not None:
+            self.progress.resume(self._held(), self.next)
+
+    def _held(self) -> list[int]:
+        """The offsets that the consumer has not settled, ascending."""
+        unacked = self.consumer.channel.unacked
+        held: list[int] = []
+        for tag in unacked.tags():
+            message = unacked.message(tag)
+            if message is not None and unacked.consumer(tag) is self.consumer:
+                held.append(message.index - 1)
+        held.sort()
+        return held
 
     # ---- reading --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from rhizome.broker.port import GroupLog
 from rhizome.broker.streams.log import StreamGroupLog
+from rhizome.broker.streams.rules import is_stream
 from rhizome.broker.streams.stream import Stream
 from rhizome.journal.streamlog import StreamLog
 
@@ -38,6 +39,10 @@ class StreamsPort:
         """A stream is deleted."""
         raise NotImplementedError
 
+    def remove_others(self, streams: list[int]) -> None:
+        """Remove what is left of streams that aren't among these."""
+        raise NotImplementedError
+
     def durable(self) -> i64:
         """The number of the last batch that is safe."""
         raise NotImplementedError
@@ -45,13 +50,15 @@ class StreamsPort:
 
 @final
 class Streams:
-    """Invariant: ``active`` has the streams of all queues that have one; ``unsafe`` those with
+    """Invariant: ``active`` has the streams of all queues that have one, ``logs`` the logs of all
+    that had one since this broker started; ``unsafe`` are streams with
     something that is not safe yet; ``whole`` is set while a transaction is carried out, and
     ``taking`` are the logs that have taken a part of it. ``held_bytes`` is what readers have read
     ahead."""
 
     broker: Broker
     port: StreamsPort
+    logs: dict[int, StreamLog]
     active: dict[int, Stream]
     unsafe: dict[Stream, None]
     whole: bool
@@ -63,6 +70,7 @@ class Streams:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.port = StreamsPort()
+        self.logs = {}
         self.active = {}
         self.unsafe = {}
         self.whole = False
@@ -74,22 +82,44 @@ class Streams:
     def made(self, queue: Queue) -> None:
         """A queue was made; if it is a stream and is active here, it gets its log."""
         if queue.options.queue_type == "stream" and queue.away is None:
-            self.open(queue)
+            self.open(queue, 0)
 
-    def open(self, queue: Queue) -> None:
-        """A stream becomes active here."""
-        log = self.port.open(queue.id)
-        log.begin_epoch(log.epoch + 1)
-        stream = Stream(self.broker, queue, log)
+    def open(self, queue: Queue, epoch: i64) -> Stream:
+        """A stream becomes active here, in this epoch or a later one."""
+        log = self.logs.get(queue.id)
+        if log is None:
+            log = self.port.open(queue.id)
+            self.logs[queue.id] = log
+        log.begin_epoch(max(epoch, log.epoch + 1))
+        stream = Stream(self.broker, queue, log, epoch)
         self.active[queue.id] = stream
         stream.apply_options()
+        return stream
+
+    def close(self, queue: Queue) -> None:
+        """A stream is no longer active here. Its log stays as it is, and gets safe."""
+        if self.active.pop(queue.id, None) is not None:
+            queue.stream = None
+            queue.ready = 0
+            queue.ready_bytes = 0
+            queue.seen = None
+            queue.use_log(self.broker.log)
 
     def deleted(self, queue: Queue) -> None:
         stream = self.active.pop(queue.id, None)
         if stream is not None:
             self.unsafe.pop(stream, None)
             queue.stream = None
-            self.port.remove(stream.log)
+            stream.let_go()
+        log = self.logs.pop(queue.id, None)
+        if log is not None:
+            self.port.remove(log)
+
+    def forget_others(self) -> None:
+        """Have everything removed that is of streams which are not known any more."""
+        self.port.remove_others(
+            [queue.id for queue in self.broker.shared.values() if is_stream(queue.options)]
+        )
 
     # ---- turns ----------------------------------------------------------------------------------
 

@@ -36,11 +36,11 @@ class Stream:
     group_log: StreamGroupLog
     readers: dict[Consumer, StreamReader]
 
-    def __init__(self, broker: Broker, queue: Queue, log: StreamLog) -> None:
+    def __init__(self, broker: Broker, queue: Queue, log: StreamLog, epoch: i64) -> None:
         self.broker = broker
         self.queue = queue
         self.log = log
-        self.group_log = StreamGroupLog(self, log, queue.definition.group)
+        self.group_log = StreamGroupLog(self, log, queue.definition.group, epoch)
         self.readers = {}
         queue.stream = self
         queue.use_log(self.group_log)
@@ -68,13 +68,19 @@ class Stream:
     def synced(self, durable: i64) -> bool:
         """Batches up to a number are safe; whether that is everything."""
         log = self.log
+        queue = self.queue
         if log.synced(durable):
             self.group_log.committed_disk = log.committed
+            if queue.stream is not self:
+                return log.committed == log.next
             self._count()
-            queue = self.queue
             if queue.consumer_count > 0 and not queue.marked:
                 queue.touch()
         return not log.touched and log.committed == log.next
+
+    def let_go(self) -> None:
+        """The stream is deleted: whoever waits for what was published to it waits for nothing."""
+        self.group_log.committed_disk = self.group_log.next_index - 1
 
     def _count(self) -> None:
         log = self.log
@@ -132,6 +138,12 @@ class Stream:
         if len(dead) > 0:
             self.broker.streams.port.remove_segments(self.log, dead)
             self._count()
+
+    def forget_origin(self, origin: i64) -> None:
+        """An edge won't come back: its numbers are of no use any more (A1)."""
+        if not self.log.touched:
+            self.begin_append()
+        self.log.forget_origin(origin)
 
     def note_offset(self, name: bytes, offset: i64) -> None:
         """A consumer of this name has done with everything up to an offset (-1: forget it)."""
