@@ -165,12 +165,14 @@ class Roles:
         """Somebody else is home: what is in the journal here becomes a copy, the rest goes."""
         broker = self.broker
         log = self.homes.pop(group_id).log
+        queues = queues_of(broker, group_id)
+        for queue in queues:
+            # Before the copy says how far it is: what was settled here must be in its log.
+            queue.write_settled()
         copy = Copy.from_home(log, log.disk(), broker.pager.journal, broker.pager.spill)
         copy.whole = log.aside
         self.copies[group_id] = copy
-        queues = queues_of(broker, group_id)
         for queue in queues:
-            queue.write_settled()
             copy.adopt(self._kept(queue))
         self.moving.leave_home(group_id, log)
         for queue in queues:

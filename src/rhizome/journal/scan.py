@@ -107,6 +107,17 @@ class QueueReplay:
         self._index = found
         return found
 
+    def level_of(self, index: i64, priority: i64) -> PagedIndex:
+        """The level that has a message; one of `priority` if none has.
+
+        A queue keeps a message at a lower priority than its record says if it has not so many, and
+        so do checkpoints.
+        """
+        for level in self.levels.values():
+            if level.find(index) != 0:
+                return level
+        return self.level(priority)
+
     def set_level(self, priority: i64, index: PagedIndex) -> None:
         self.levels[int(priority)] = index
         self._level = -1
@@ -372,12 +383,14 @@ class Replay:
         count_word: i64 = u32_at(buffer, offset + 40)
         priority: i64 = count_word >> 24
         size: i64 = content_bytes_at(buffer, offset)
+        moved = u32_at(buffer, offset + 8) >> 24 == KIND_MOVED
         at: i64 = offset + 44
         end: i64 = at + (count_word & 0xFFFF) * 4
         while at < end:
             queue = self.queue(u32_at(buffer, at), group)
             queue.group = group
-            before = queue.level(priority).append_sized(index, position, size)
+            level = queue.level_of(index, priority) if moved else queue.level(priority)
+            before = level.append_sized(index, position, size)
             if before != 0:
                 self._release(before)
             self.messages += 1

@@ -378,3 +378,17 @@ def test_moving_a_message_leaves_its_origin_behind() -> None:
     recovered = recover(files, UUID)
     assert recovered.groups[1].origins == {0xA: 3}
     assert live(recovered) == [5]
+
+
+def test_a_moved_message_stays_at_the_priority_that_its_queue_has_it_at() -> None:
+    """A queue without priorities has it at 0, whatever its record says."""
+    files = MemoryFiles()
+    journal = Journal(UUID, 4096)
+    paged = PagedIndex()
+    paged.append(5, journal.enqueue(0, 1, 5, [1], b"", 0, -1, 9, 1, b"body"))
+    write(files, journal)
+    checkpoint(files, journal, paged)
+    position = journal.moved(0, 1, 5, [1], b"", 0, -1, 9, 1, b"body")
+    write(files, journal)
+    queue = recover(files, UUID).queues[1]
+    assert {each: level.positions() for each, level in queue.levels.items()} == {0: [(5, position)]}

@@ -87,6 +87,7 @@ class Copies:
     now_ms: i64
     _due: bool
     _disk: i64
+    _recovering: bool
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class Copies:
         self.now_ms = now_ms
         self._due = True
         self._disk = -1
+        self._recovering = log.recovering
 
     # ---- what the cluster says ------------------------------------------------------------------
 
@@ -212,10 +214,12 @@ class Copies:
         self.now_ms = now_ms
         batch = self.log.take_batch()
         disk = self.log.disk()
-        if batch is None and disk == self._disk and not self._due:
+        rests = disk == self._disk and self.log.recovering == self._recovering
+        if batch is None and rests and not self._due:
             return
         self._due = False
         self._disk = disk
+        self._recovering = self.log.recovering
         if self.log.shipping and batch is not None:
             self.window.add(batch)
         for follower in self.followers.values():
@@ -400,10 +404,6 @@ class Copies:
 
     def _lacks_disk(self, follower: Follower, member: Member) -> bool:
         return follower.counted_disk(member.incarnation) < self.log.disk()
-
-    def recovered(self) -> None:
-        """The log has stopped recovering: what has been answered counts from now on."""
-        self._due = True
 
     def settled(self) -> bool:
         """Whether all that count have answered in this epoch, and have what it began with (G7)."""

@@ -304,7 +304,6 @@ class Home(CopiesPort):
         if self.log.recovering and self.copies.settled():
             self.log.recovering = False
             self.log.judge_visible()
-            self.copies.recovered()
             self.copies.end_turn(now_ms)
         self._confirm()
 
