@@ -44,6 +44,10 @@ class Gossip:
                 str(number): int(home.log.next_index) - 1
                 for number, home in node.roles.homes.items()
             },
+            "lags": {
+                str(number): {each.name: each.lag for each in home.copies.status().standbys}
+                for number, home in node.roles.homes.items()
+            },
         }
 
     def received(self, name: str, payload: bytes) -> None:

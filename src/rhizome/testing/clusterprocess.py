@@ -242,6 +242,6 @@ class ClusterProcess:
             for other in running:
                 apart = name.startswith("s") and other.startswith("s")
                 status = seen.get(other, {}).get("status")
-                if not apart and status not in ("active", "ready"):
+                if not apart and status not in ("active", "ready", "draining"):
                     return False
         return self.root() != ""
