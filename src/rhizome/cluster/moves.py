@@ -69,9 +69,10 @@ class Moves:
 
     def tend(self, now_ms: int, troubled: bool) -> None:
         """Plan what is due. ``troubled``: some group has no home, so nobody moves at leisure."""
-        for group in list(self.state.groups.groups.values()):
-            here = self.presence.has_home(group, self.state.registry)
-            if group.local or not here or self.motions.is_open(about_group(group.id)):
+        for group in self.state.groups.groups.values():
+            if group.local or not self.presence.has_home(group, self.state.registry):
+                continue
+            if self.motions.is_open(about_group(group.id)):
                 continue
             if group.moving_to:
                 self._review(group)
@@ -175,7 +176,7 @@ class Moves:
         return [
             group
             for group in self.state.groups.groups.values()
-            if group.origin not in ("", group.home) and not group.local and not group.moving_to
+            if not group.local and group.origin not in ("", group.home) and not group.moving_to
         ]
 
     def _rebalance(self, now_ms: int) -> None:

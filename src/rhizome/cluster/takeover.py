@@ -68,7 +68,10 @@ class Bereft:
 
 class Takeover:
     """Invariant: while this broker is root, ``bereft`` has exactly the groups whose home may be
-    replaced; otherwise nothing is proposed."""
+    replaced, local ones never; otherwise nothing is proposed.
+
+    There may be thousands of local groups (each stream has one): they cost a look, and no more.
+    """
 
     state: ClusterState
     port: RootPort
@@ -168,11 +171,14 @@ class Takeover:
         if not self.is_root:
             return
         self._note_absence()
-        for group in list(self.state.groups.groups.values()):
-            if self.presence.has_lost_home(group, self.state.registry):
+        registry = self.state.registry
+        for group in self.state.groups.groups.values():
+            if group.local:
+                continue  # G9: nobody but its broker, which the state appoints when it is back
+            if self.presence.has_lost_home(group, registry):
                 self._tend_bereft(group)
-            else:
-                self.bereft.pop(group.id, None)
+            elif group.id in self.bereft:
+                del self.bereft[group.id]
         for number in [each for each in self.bereft if each not in self.state.groups.groups]:
             del self.bereft[number]
         self.moves.tend(self.now_ms, bool(self.bereft))
@@ -196,8 +202,8 @@ class Takeover:
         if case is None or case.epoch != group.epoch:
             case = Bereft(group.epoch, self.now_ms)
             self.bereft[group.id] = case
-        if group.local or self._motions.is_open(about_group(group.id)):
-            return  # G9: nobody but its broker, which the state appoints when it is back
+        if self._motions.is_open(about_group(group.id)):
+            return
         chosen = self._choose_whole(group, case) or self._choose_disk(group, case)
         if chosen is not None:
             self._motions.propose(
