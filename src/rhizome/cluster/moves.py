@@ -217,10 +217,8 @@ class Moves:
             return ""
         if self.state.settings.placement == ROOT:
             return self._heir_with_home(me)
-        busy = any(
-            group.home == me.name and not group.local for group in self.state.groups.groups.values()
-        )
-        if not me.draining or busy:
+        groups = self.state.groups.groups.values()
+        if not me.draining or any(not each.local and each.home == me.name for each in groups):
             return ""
         others = [each for each in self.state.registry.view() if self._could_be_root(each)]
         chosen = min(others, key=lambda each: not each.holds_queues(), default=None)
