@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +17,12 @@ import pytest
 from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import wait_until
 
+from .kit import call_api
+from .netns import Network, why_not
 from .workers import History, Workers
+
+REFUSAL = why_not()
+MISFORTUNE_SECONDS = float(os.environ.get("RHIZOME_TEST_MISFORTUNE_SECONDS", "600"))
 
 QUEUES = ["orders", "mails", "jobs"]
 SETTLED_SECONDS_MAX = 60.0
@@ -32,17 +41,27 @@ def groups(cluster: ClusterProcess, at: str) -> list[dict[str, object]]:
     return found
 
 
+def stalls(cluster: ClusterProcess) -> object:
+    """What the cluster says that it waits for."""
+    return call_api(cluster.running()[0], "GET", "rhizome", "stalls")
+
+
 def wait_for_copies(cluster: ClusterProcess) -> None:
     """Wait until every group has a home that runs and a standby in sync."""
 
-    def all_safe() -> bool:
+    def unsafe() -> list[object]:
         names = cluster.names()
         known = groups(cluster, names[0])
-        return bool(known) and all(
-            each["home"] in names and each["in_sync"] for each in known if each["queues"]
-        )
+        return [
+            each
+            for each in known
+            if each["queues"] and not (each["home"] in names and each["in_sync"])
+        ] or ["nobody answers"] * (not known)
 
-    wait_until(all_safe, "all groups to have copies", SETTLED_SECONDS_MAX)
+    deadline = time.monotonic() + SETTLED_SECONDS_MAX
+    while left := unsafe():
+        assert time.monotonic() < deadline, json.dumps([left, stalls(cluster)], indent=1)
+        time.sleep(0.1)
 
 
 def home_of(cluster: ClusterProcess, at: str) -> str:
@@ -78,7 +97,7 @@ def test_clients_of_a_surviving_broker_do_not_notice_that_a_home_dies(
     assert not workers.history.resent
 
 
-def roll(cluster: ClusterProcess, workers: Workers, chance: Random) -> None:
+def roll(cluster: ClusterProcess, chance: Random) -> None:
     """One misfortune, and then everything is as before."""
     name = chance.choice(list(cluster.brokers))
     if chance.random() < 0.6:
@@ -90,6 +109,71 @@ def roll(cluster: ClusterProcess, workers: Workers, chance: Random) -> None:
     wait_for_copies(cluster)
 
 
+def set_draining(cluster: ClusterProcess, name: str, what: str) -> None:
+    address = cluster.brokers[name].http_url.removeprefix("http://")
+    command = [sys.executable, "-m", "rhizome", "broker", what, name, "--http", address, "--yes"]
+    if what == "drain":
+        command += ["--grace", "1s"]
+    subprocess.run(command, check=True, capture_output=True, timeout=SETTLED_SECONDS_MAX)
+
+
+def roll_in_network(cluster: ClusterProcess, network: Network, chance: Random) -> str:
+    """One of all misfortunes, and then everything is as before; what it was."""
+    names = list(cluster.brokers)
+    name = chance.choice(names)
+    others = [each for each in names if each != name]
+    kind = chance.choice(["kill", "pause", "part", "deaf", "mute", "drain", "stop"])
+    if kind == "kill":
+        cluster.brokers[name].kill()
+    elif kind == "stop":
+        cluster.brokers[name].stop()
+    elif kind == "pause":
+        cluster.pause(name)
+    elif kind == "part":
+        network.part([name], others)
+    elif kind == "deaf":
+        network.cut(others, [name])
+    elif kind == "mute":
+        network.cut([name], others)
+    else:
+        set_draining(cluster, name, "drain")
+    time.sleep(chance.uniform(0.5, 5))
+    if kind == "drain":
+        set_draining(cluster, name, "undrain")
+    network.heal()
+    cluster.make_whole()
+    wait_for_copies(cluster)
+    return f"{kind} {name}"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL)
+def test_all_misfortunes_in_namespaces(tmp_path: Path) -> None:
+    """Kills, stops, pauses, partitions whole and of one direction, drains: for ten minutes."""
+    network = Network(["b1", "b2", "b3"])
+    cluster = ClusterProcess(tmp_path, primaries=3, seed=5, make=network.broker)
+    try:
+        network.build()
+        cluster.start()
+        workers = Workers(cluster, QUEUES, seed=6)
+        workers.declare()
+        wait_for_copies(cluster)
+        workers.start(publishers=3, consumers=4)
+        chance = Random(7)
+        end = time.monotonic() + MISFORTUNE_SECONDS
+        while time.monotonic() < end:
+            what = roll_in_network(cluster, network, chance)
+            print(f"{what}: {len(workers.history.confirmed)} confirmed", flush=True)
+            workers.wait_for_progress(5, SETTLED_SECONDS_MAX)
+        workers.finish(SETTLED_SECONDS_MAX)
+    finally:
+        network.heal()
+        cluster.kill()
+        network.tear_down()
+    assert_nothing_went_wrong(workers.history)
+
+
 @pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.soak)])
 @pytest.mark.timeout(1800)
 def test_misfortunes_in_random_order(cluster: ClusterProcess, rounds: int) -> None:
@@ -99,7 +183,7 @@ def test_misfortunes_in_random_order(cluster: ClusterProcess, rounds: int) -> No
     workers.start(publishers=3, consumers=4)
     chance = Random(rounds)
     for _ in range(rounds):
-        roll(cluster, workers, chance)
+        roll(cluster, chance)
         workers.wait_for_progress(10, SETTLED_SECONDS_MAX)
     workers.finish(SETTLED_SECONDS_MAX)
     assert_nothing_went_wrong(workers.history)

@@ -57,8 +57,9 @@ class History:
     """How many messages of each publisher are confirmed."""
 
     def lost(self) -> list[str]:
-        came = {each.body for each in self.deliveries}
-        return sorted(body for body in self.confirmed if body not in came)
+        # Others go on adding meanwhile.
+        came = {each.body for each in list(self.deliveries)}
+        return sorted(body for body in list(self.confirmed) if body not in came)
 
     def duplicates(self) -> list[str]:
         seen: dict[str, list[Delivery]] = {}
@@ -160,7 +161,7 @@ class Workers:
 
     def wait_for_progress(self, count: int, seconds_max: float) -> None:
         """Wait until every publisher has had so many more messages confirmed."""
-        before = dict(self.history.progress)
+        before = self.history.progress.copy()
 
         def went_on() -> bool:
             now = self.history.progress

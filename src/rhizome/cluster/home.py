@@ -7,13 +7,13 @@ attached, or had the time that a lease lasts to do so (A2).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from rhizome.cluster.copies.home import Copies
 from rhizome.cluster.copies.port import CopiesSettings
 from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.homeport import HomePort
+from rhizome.cluster.homesettings import HomeSettings
 from rhizome.cluster.placement import Group, wanted_standbys
 from rhizome.cluster.transfer import Transfer
 
@@ -22,16 +22,7 @@ if TYPE_CHECKING:
     from rhizome.cluster.tenure import Tenure
 
 
-@dataclass(frozen=True, slots=True)
-class HomeSettings:
-    """How long a home waits: for a standby that doesn't answer, for edges to attach when it is new,
-    and for the root to commit a transfer."""
-
-    sync_timeout_ms: int = 2_000
-    attach_patience_ms: int = 1_700
-    transfer_patience_ms: int = 2_000
-
-
+@final
 class Home:
     """Invariant: ``tenure.recovering`` and ``log.recovering`` are the same."""
 
@@ -69,12 +60,12 @@ class Home:
     def end_turn(self) -> None:
         """Ship what this turn has recorded; go on with whatever waited for the copies."""
         log = self.log
-        before = (log.committed_memory, log.committed_disk, log.visible)
+        memory, disk, visible = log.committed_memory, log.committed_disk, log.visible
         if log.recovering:
             self._judge_recovered()
         self.copies.end_turn(self.node.now_ms)
         self.transfer.tend()
-        if (log.committed_memory, log.committed_disk, log.visible) != before:
+        if log.committed_memory != memory or log.committed_disk != disk or log.visible != visible:
             self.node.broker.committed()
 
     def _judge_recovered(self) -> None:

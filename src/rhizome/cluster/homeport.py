@@ -22,16 +22,20 @@ from rhizome.journal.records import FLAG_DURABLE, enqueue_record
 if TYPE_CHECKING:
     from rhizome.broker.queue import Queue
     from rhizome.cluster.home import Home
+    from rhizome.cluster.link.link import Link
     from rhizome.cluster.node import Node
 
 
-def send_parts(node: Node, broker: str, method: int, parts: list[bytes]) -> bool:
+def send_parts(node: Node, broker: str, method: i64, parts: list[bytes]) -> bool:
     """Send a frame of several parts; False if there is no link."""
-    link = node.links.link_to(broker)
+    link: Link | None = node.links.link_to(broker)
     if link is None:
         return False
     outbox = link.outbox
-    begin_frame(outbox, method, sum(map(len, parts)))
+    size: i64 = 0
+    for part in parts:
+        size += len(part)
+    begin_frame(outbox, method, size)
     for part in parts:
         put_part(outbox, part)
     end_frame(outbox)
@@ -47,7 +51,7 @@ class StandbyLink(StandbyPort):
         self.node = node
 
     def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
-        return send_parts(self.node, broker, int(method), parts)
+        return send_parts(self.node, broker, method, parts)
 
     def applied(self) -> i64:
         return self.node.applied.index
@@ -64,7 +68,7 @@ class HomePort(CopiesPort):
         self.group = group
 
     def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
-        return send_parts(self.node, broker, int(method), parts)
+        return send_parts(self.node, broker, method, parts)
 
     def applied(self) -> i64:
         return self.node.applied.index

@@ -54,7 +54,7 @@ from rhizome.cluster.consensus.events import (
 from rhizome.cluster.edge import Edge
 from rhizome.cluster.gossip import GOSSIP, Gossip
 from rhizome.cluster.handling import NodeObserver
-from rhizome.cluster.home import HomeSettings
+from rhizome.cluster.homesettings import HomeSettings
 from rhizome.cluster.identity import SECONDARY, Hello
 from rhizome.cluster.interests import NAME_MARK, Interest, Interests, interest_of
 from rhizome.cluster.leaving import Leaving

@@ -25,11 +25,22 @@ from rhizome.broker.showing import shown_of
 from rhizome.cluster.calls import REATTACH
 from rhizome.cluster.commands import WHOLE
 from rhizome.cluster.copies.copy import Copy
-from rhizome.cluster.copies.frames import FOLLOW, INVITE, KEPT, REFUSED, WANT, group_in, refused
+from rhizome.cluster.copies.frames import (
+    FOLLOW,
+    INVITE,
+    KEPT,
+    REFUSED,
+    WANT,
+    group_in,
+    number_in,
+    refused,
+    table_in,
+)
 from rhizome.cluster.copies.standby import Standby
 from rhizome.cluster.grouplog import ReplicatedLog
-from rhizome.cluster.home import Home, HomeSettings
+from rhizome.cluster.home import Home
 from rhizome.cluster.homeport import StandbyLink
+from rhizome.cluster.homesettings import HomeSettings
 from rhizome.cluster.moving import Moving, queues_of
 from rhizome.cluster.placement import Group, wanted_standbys
 from rhizome.cluster.streamhomes import StreamHomes
@@ -63,6 +74,8 @@ class Roles:
         self.streams = StreamHomes(self.broker, self.moving)
         self.copies: dict[int, Copy] = {}
         self.standbys: dict[int, Standby] = {}
+        self._invited: dict[int, int] = {}
+        """How far whoever invited this broker last had applied the cluster's log."""
         self._link = StandbyLink(node)
         journal, spill = self.broker.pager.journal, self.broker.pager.spill
         for group in [each for each in recovered.groups if each != LOCAL_GROUP]:
@@ -92,16 +105,25 @@ class Roles:
             elif home is not None:
                 home.changed(group)
             elif self._is_spare(group):
-                self.standbys.pop(group.id, None)
-                self.copies.pop(group.id).discard()
+                self._drop_copy(group.id)
+
+    def _drop_copy(self, group: int) -> None:
+        standby = self.standbys.pop(group, None)
+        if standby is not None and standby.home:
+            # Should it be wanted all the same, it is invited again.
+            self._refuse(standby.home, group, int(standby.epoch), "it isn't needed")
+        self.copies.pop(group).discard()
 
     def _is_spare(self, group: Group) -> bool:
         """Whether the copy here is of no use: others have it whole, as many as there should be.
 
-        What is read from the log while this broker starts says nothing about now.
+        What is read from the log while this broker starts says nothing about now; nor does what is
+        older than an invitation.
         """
         me = self.node.me.name
         if group.id not in self.copies or not self.node.ready or group.home in ("", me):
+            return False
+        if self.node.applied.index < self._invited.get(group.id, 0):
             return False
         if group.member(me) is not None or me in wanted_standbys(group, self.node.state.registry):
             return False
@@ -269,11 +291,16 @@ class Roles:
             if home is not None:
                 home.copies.frame(name, method, data, start, end)
         elif home is None:
+            if method == INVITE:
+                self._invited[group] = number_in(table_in(data, start, end), "applied")
             self._standby(group).frame(name, method, data, start, end)
         elif method == INVITE:
             # Another home: this broker has yet to learn that it isn't any more.
-            payload = refused(self.node.applied.index, group, home.log.epoch, "it is home itself")
-            self._link.send(name, REFUSED, [payload])
+            self._refuse(name, group, int(home.log.epoch), "it is home itself")
+
+    def _refuse(self, name: str, group: int, epoch: int, reason: str) -> None:
+        payload = refused(self.node.applied.index, group, epoch, reason)
+        self._link.send(name, REFUSED, [payload])
 
     def _standby(self, group: int) -> Standby:
         standby = self.standbys.get(group)

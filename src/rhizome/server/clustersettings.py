@@ -7,7 +7,7 @@ from typing import Final
 
 from rhizome.cluster.commands import PutSettings
 from rhizome.cluster.consensus.settings import ConsensusSettings
-from rhizome.cluster.home import HomeSettings
+from rhizome.cluster.homesettings import HomeSettings
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.rootsettings import RootSettings
 from rhizome.server.cluster_section import ClusterSection

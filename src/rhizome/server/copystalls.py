@@ -13,7 +13,20 @@ def copy_stalls(node: Node) -> list[dict[str, object]]:
         for why in _reasons(home):
             what = f"confirms and deliveries of group {home.group.id}"
             rows.append({"broker": node.me.name, "kind": "copy", "what": what, "why": why})
+        for why in _missing(home):
+            what = f"a further copy of group {home.group.id}"
+            rows.append({"broker": node.me.name, "kind": "copy", "what": what, "why": why})
     return rows
+
+
+def _missing(home: Home) -> list[str]:
+    """Why standbys that the group should have are not in sync."""
+    reasons = []
+    for standby in home.copies.status().standbys:
+        if standby.in_sync == "":
+            how = standby.stage if standby.linked else "not linked"
+            reasons.append(f"the copy at {standby.name} is {how}, {standby.lag} records behind")
+    return reasons
 
 
 def _reasons(home: Home) -> list[str]:

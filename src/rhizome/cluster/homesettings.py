@@ -1,0 +1,15 @@
+"""How long the home of a group waits, for whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HomeSettings:
+    """For a standby that doesn't answer, for edges to attach when the home is new, and for the root
+    to commit a transfer."""
+
+    sync_timeout_ms: int = 2_000
+    attach_patience_ms: int = 1_700
+    transfer_patience_ms: int = 2_000
