@@ -382,10 +382,13 @@ class Channel:
         self.wake_if_global()
 
     def check_settle(self, tags: list[int], what: str, method_id: int) -> None:
-        """Refuse to take deliveries of streams back: nothing is redelivered there."""
+        """Refuse to take deliveries of streams back: nothing is redelivered there. What a consumer
+        holds that is cancelled it may give up as it likes."""
         for tag in tags:
             consumer = self.unacked.consumer(tag)
-            if consumer is not None and is_stream(consumer.queue.options):
+            if consumer is None or self.consumers.get(consumer.tag) is not consumer:
+                continue
+            if is_stream(consumer.queue.options):
                 queue = consumer.queue
                 raise unsupported(what, queue.vhost, queue.name, 60, method_id)
 

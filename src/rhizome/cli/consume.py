@@ -14,7 +14,8 @@ import typer
 from rhizome.amqp.values import Timestamp
 from rhizome.cli import loops
 from rhizome.cli.options import URI_DEFAULT, UriOption
-from rhizome.client import Channel, Message, Properties, connect
+from rhizome.cli.stream import time_ms
+from rhizome.client import Channel, Consumer, Message, Properties, connect
 
 app = typer.Typer()
 
@@ -60,14 +61,46 @@ def consume(
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0, help="Stop after so many idle seconds; 0: never.")
     ] = 0,
+    offset: Annotated[
+        str,
+        typer.Option(
+            "--offset",
+            help="Of a stream: first, last, next, a number, a time, or how long ago (1h).",
+        ),
+    ] = "",
+    name: Annotated[
+        str,
+        typer.Option("--name", help="Of a stream: go on after what this consumer has done with."),
+    ] = "",
 ) -> None:
     """Print the messages of a queue as they come, until --count, --timeout or Ctrl-C."""
-    printed = loops.run(_consume(uri, queue, count, ack, form, timeout_s or None))
+    arguments = stream_arguments(offset, name)
+    printed = loops.run(_consume(uri, queue, count, ack, form, timeout_s or None, arguments))
     print(f"consumed {printed} message{'' if printed == 1 else 's'}", file=sys.stderr)
 
 
+def stream_arguments(offset: str, name: str) -> dict[str, object]:
+    """What a consumer of a stream asks for."""
+    arguments: dict[str, object] = {}
+    if offset.isdecimal():
+        arguments["x-stream-offset"] = int(offset)
+    elif "T" in offset or "-" in offset:
+        arguments["x-stream-offset"] = Timestamp(time_ms(offset) // 1000)
+    elif offset:
+        arguments["x-stream-offset"] = offset
+    if name:
+        arguments["x-stream-consumer-name"] = name
+    return arguments
+
+
 async def _consume(
-    uri: str, queue: str, count: int, ack: bool, form: Format, timeout_s: float | None
+    uri: str,
+    queue: str,
+    count: int,
+    ack: bool,
+    form: Format,
+    timeout_s: float | None,
+    arguments: dict[str, object],
 ) -> int:
     # Without acks nothing frees the window, so it must hold all that is to be printed.
     prefetch = min(count or PREFETCH, PREFETCH) if ack else count
@@ -75,7 +108,8 @@ async def _consume(
         connect(uri, name="rhizome consume") as connection,
         connection.channel(prefetch=prefetch) as channel,
     ):
-        printer = _Printer(channel, queue, form, count - prefetch if count else None)
+        messages = channel.consume(queue, arguments=arguments)
+        printer = _Printer(channel, messages, form, count - prefetch if count else None)
         return await printer.run(count, ack, timeout_s)
 
 
@@ -88,10 +122,10 @@ class _Printer:
     """
 
     def __init__(
-        self, channel: Channel, queue: str, form: Format, acks_at_once_max: int | None
+        self, channel: Channel, messages: Consumer, form: Format, acks_at_once_max: int | None
     ) -> None:
         self._channel = channel
-        self._messages = channel.consume(queue)
+        self._messages = messages
         self._form = form
         self._acks_at_once_max = acks_at_once_max
         self._printed = 0

@@ -6,6 +6,7 @@ that are bound to it by their number.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from starlette.responses import Response
@@ -32,10 +33,12 @@ from rhizome.broker.vhost import VHost
 from rhizome.journal.streamlog import NO_OFFSET
 from rhizome.management.answers import Row, answer, created, done, listed
 from rhizome.management.auth import MANAGEMENT
-from rhizome.management.call import Call
+from rhizome.management.call import BODY_BYTES_MAX, Call
 from rhizome.management.direct import open_channel
+from rhizome.management.document import parse_document
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest, Conflict, ObjectNotFound, Unavailable
+from rhizome.management.everywhere import SILENT, at_home, documents
 from rhizome.management.proposals import propose
 
 PARTITIONS_MAX: Final = 1000
@@ -165,39 +168,70 @@ def _stream(call: Call) -> Queue:
     return queue
 
 
-def _active(call: Call) -> Stream:
-    stream = _stream(call).stream
-    if stream is None:
-        raise Unavailable(f"stream '{call.name()}' is active on another broker; ask that one")
-    return stream
+# ---- looking ------------------------------------------------------------------------------------
 
 
-# ---- handlers -----------------------------------------------------------------------------------
+class Found:
+    """The rows of streams, made where each is active: here, or by the brokers that were asked."""
+
+    def __init__(self, make: Callable[[Queue], Row]) -> None:
+        self._make = make
+        self._rows: dict[tuple[object, object], Row] = {}
+        self.silent: list[str] = []
+
+    async def gather(self, call: Call, queues: list[Queue]) -> None:
+        if any(queue.stream is None for queue in queues):
+            replies, gathered = await documents(call)
+            self.silent = gathered.silent
+            for rows in replies.values():
+                for row in rows:
+                    self._rows[(row["vhost"], row["name"])] = row
+
+    def row(self, queue: Queue) -> Row:
+        known = None if queue.stream is not None else self._rows.get((queue.vhost, queue.name))
+        return self._make(queue) if known is None else known
+
+    def told(self, queues: list[Queue]) -> Response:
+        """For the broker that asks: what is active here."""
+        return answer([self._make(queue) for queue in queues if queue.stream is not None])
+
+    def shown(self, response: Response) -> Response:
+        if self.silent:
+            response.headers[SILENT] = ",".join(self.silent)
+        return response
 
 
 async def list_streams(call: Call) -> Response:
     """Each name once: partitions are shown with what they belong to."""
+    found = Found(stream_row)
+    vhosts = call.vhosts()
+    queues = [queue for vhost in vhosts for queue in streams_of(vhost)]
+    if call.asked:
+        return found.told(queues)
+    await found.gather(call, queues)
     rows: list[Row] = []
-    for vhost in call.vhosts():
+    for vhost in vhosts:
         grouped: dict[str, None] = {}
         for exchange in vhost.router.exchanges.values():
             if exchange.kind == SUPER_STREAM_KIND:
                 members = members_of(exchange)
                 grouped.update(dict.fromkeys(queue.name for queue in members))
-                rows.append(partitioned_row(exchange, [stream_row(queue) for queue in members]))
-        rows += [stream_row(queue) for queue in streams_of(vhost) if queue.name not in grouped]
-    return await listed(call, rows, lambda row: row)
+                rows.append(partitioned_row(exchange, [found.row(queue) for queue in members]))
+        rows += [found.row(queue) for queue in streams_of(vhost) if queue.name not in grouped]
+    return found.shown(await listed(call, rows, lambda row: row))
 
 
 async def show_stream(call: Call) -> Response:
     """A stream, or all parts of one; with ``timestamp`` (ms) also the offset at that time."""
-    vhost = call.vhost()
     at_ms = call.number("timestamp", -1, 0, TIMESTAMP_MAX)
-    exchange = partitioned(vhost, call.name())
-    if exchange is not None:
-        rows = [_details_at(queue, at_ms) for queue in members_of(exchange)]
-        return answer(partitioned_row(exchange, rows))
-    return answer(_details_at(_stream(call), at_ms))
+    found = Found(lambda queue: _details_at(queue, at_ms))
+    exchange = partitioned(call.vhost(), call.name())
+    queues = [_stream(call)] if exchange is None else members_of(exchange)
+    if call.asked:
+        return found.told(queues)
+    await found.gather(call, queues)
+    rows = [found.row(queue) for queue in queues]
+    return found.shown(answer(rows[0] if exchange is None else partitioned_row(exchange, rows)))
 
 
 def _details_at(queue: Queue, at_ms: int) -> Row:
@@ -205,6 +239,9 @@ def _details_at(queue: Queue, at_ms: int) -> Row:
     if at_ms >= 0 and queue.stream is not None:
         row["offset_at"] = int(queue.stream.log.offset_at(at_ms))
     return row
+
+
+# ---- declaring ----------------------------------------------------------------------------------
 
 
 async def declare_stream(call: Call) -> Response:
@@ -289,11 +326,17 @@ async def delete_stream(call: Call) -> Response:
 
 
 async def list_offsets(call: Call) -> Response:
-    return answer(offsets_of(_active(call)))
+    queue = _stream(call)
+    elsewhere = await at_home(call, queue)
+    return elsewhere or answer(offsets_of(_active(queue)))
 
 
 async def show_offset(call: Call) -> Response:
-    found = offsets_of(_active(call)).get(call.name("consumer"))
+    queue = _stream(call)
+    elsewhere = await at_home(call, queue)
+    if elsewhere is not None:
+        return elsewhere
+    found = offsets_of(_active(queue)).get(call.name("consumer"))
     if found is None:
         raise ObjectNotFound
     return answer({"offset": found})
@@ -301,21 +344,28 @@ async def show_offset(call: Call) -> Response:
 
 async def set_offset(call: Call) -> Response:
     """Have a name go on after an offset; its consumers of now are not moved."""
-    stream = _writable(call)
-    document = await call.document()
-    offset = document.number("offset")
+    queue = _readable(call)
+    body = await call.body(BODY_BYTES_MAX)
+    elsewhere = await at_home(call, queue, body)
+    if elsewhere is not None:
+        return elsewhere
+    offset = parse_document(body).number("offset")
     if not 0 <= offset <= OFFSET_MAX:
         raise BadRequest(f"offset is {offset}; it must be a number of at least 0")
     name = call.name("consumer")
     if not 0 < len(name) <= NAME_CHARS_MAX:
         raise BadRequest(f"the name of a consumer has 1 to {NAME_CHARS_MAX} characters")
     call.context.shell.begin_turn()
-    stream.note_offset(name.encode("utf-8", "surrogateescape"), offset)
+    _active(queue).note_offset(name.encode("utf-8", "surrogateescape"), offset)
     return done()
 
 
 async def forget_offset(call: Call) -> Response:
-    stream = _writable(call)
+    queue = _readable(call)
+    elsewhere = await at_home(call, queue)
+    if elsewhere is not None:
+        return elsewhere
+    stream = _active(queue)
     name = call.name("consumer").encode("utf-8", "surrogateescape")
     if name not in stream.log.offsets:
         raise ObjectNotFound
@@ -324,12 +374,18 @@ async def forget_offset(call: Call) -> Response:
     return done()
 
 
-def _writable(call: Call) -> Stream:
+def _readable(call: Call) -> Queue:
     """The stream in the path, for somebody who may read it."""
-    stream = _active(call)
+    queue = _stream(call)
     channel = open_channel(call.context.broker, call.vhost(), call.caller)
-    check_read(channel, QUEUE, call.name())
-    return stream
+    check_read(channel, QUEUE, queue.name)
+    return queue
+
+
+def _active(queue: Queue) -> Stream:
+    if queue.stream is None:
+        raise Unavailable(f"stream '{queue.name}' is not active yet; try again")
+    return queue.stream
 
 
 ENDPOINTS: Final = (
