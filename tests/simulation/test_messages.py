@@ -49,14 +49,17 @@ def test_messages_are_kept_under_faults_for_longer(first: int) -> None:
 
 
 def test_runs_show_all_that_applications_do() -> None:
-    """Over a few calm seeds: every kind of observation."""
+    """Over some calm seeds, as many as it takes: every kind of observation."""
     calm = RunOptions(brokers=(3, 3), minutes=1.1, faults=("drift",))
+    wanted = {"Nacked", "Returned", "TransactionEnded", "Cancelled", "Consuming"}
     seen: set[str] = set()
-    for seed in range(4):
+    seed = 0
+    while not wanted <= seen:
+        assert seed < 20, f"no run shows {wanted - seen}"
         outcome = run_named("messages", seed, calm)
         assert outcome.passed, _told(outcome)
         seen |= set(outcome.counts)
-    assert {"Nacked", "Returned", "TransactionEnded", "Cancelled", "Consuming"} <= seen
+        seed += 1
 
 
 @pytest.mark.timeout(300)
