@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rhizome.cluster.commands import ClusterCommand, Envelope, encode
+from rhizome.cluster.commands import AppointHome, ClusterCommand, Envelope, encode
 from rhizome.cluster.consensus.changes import ChangeRefused
 from rhizome.cluster.consensus.events import (
     BrokerLeaseLive,
@@ -88,8 +88,13 @@ class Succession:
     # ---- the port of the root -------------------------------------------------------------------
 
     def propose(self, command: ClusterCommand) -> int:
+        node = self.node
         payload = encode(Envelope(command))
-        return self.node.consensus.propose(payload, self.node.now_ms, reserve=True) or 0
+        index = node.consensus.propose(payload, node.now_ms, reserve=True) or 0
+        if index and isinstance(command, AppointHome):
+            # The old home may come back to a lease any moment: it must not serve in its old epoch.
+            node.consensus.need_applied(node.state.groups.groups[command.group].home, index)
+        return index
 
     def ask_standing(self, broker: str, groups: list[int]) -> None:
         if broker == self.node.me.name:

@@ -208,6 +208,11 @@ class Consensus:
         self.machine.end()
         return index
 
+    def need_applied(self, name: str, index: int) -> None:
+        """At the root: a broker without a lease gets none before it has applied this entry."""
+        if self.machine.office is not None:
+            self.machine.office.given.need(name, index)
+
     def add_primary(self, name: str, now_ms: int) -> int:
         """Raises ChangeRefused or NotRoot. The index of the entry that admits it."""
         self.machine.begin(now_ms)

@@ -82,6 +82,8 @@ class GivenLeases:
         """The root's first entry: whatever was settled before is at or below it."""
         self.leases: dict[str, Given] = {}
         self.settled = 0
+        self._needed: dict[str, int] = {}
+        """What a broker without a lease must have applied to get one, beyond what all must."""
         self._presume_leases_of_earlier_roots()
 
     def _presume_leases_of_earlier_roots(self) -> None:
@@ -121,11 +123,18 @@ class GivenLeases:
     def _grant_first(self, name: str, incarnation: str, applied: int) -> bool:
         """To one without a lease of this root: it must know all that has been settled (R10)."""
         desk = self.desk
-        if applied < max(self.floor, self.settled) and desk.rules.current_before_lease:
+        needed = max(self.floor, self.settled, self._needed.get(name, 0))
+        if applied < needed and desk.rules.current_before_lease:
             return False
+        self._needed.pop(name, None)
         self.leases[name] = Given(incarnation, self._honoured_until_ms(), applied, renews=True)
         desk.emit(BrokerLeaseLive(name, incarnation))
         return True
+
+    def need(self, name: str, index: int) -> None:
+        """A broker whose lease is over must know this entry before it gets another: it takes
+        something from it that a lease would allow, a home for one (G1)."""
+        self._needed[name] = max(index, self._needed.get(name, 0))
 
     def _honoured_until_ms(self) -> int:
         settings = self.desk.settings
