@@ -305,6 +305,21 @@ def test_frames_of_an_older_epoch_are_refused_by_everybody() -> None:
     assert old.log.committed_memory == 0, "nobody answered it any more"
 
 
+def test_an_invitation_of_an_older_epoch_is_refused() -> None:
+    world = World("abc", 2, "bc")
+    world.settle()
+    world.take_over()
+    world.brokers["c"].learn()
+    world.cut("a", "c")
+    world.connect("a", "c")
+    assert [method for method, _ in world.links[("a", "c")]] == [frames.INVITE]
+    world.deliver("a", "c")
+    assert [method for method, _ in world.links[("c", "a")]] == [frames.REFUSED]
+    standby = world.brokers["c"].standby
+    assert standby is not None
+    assert standby.home == ""
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_damaged_records_are_refused_and_sent_again(durable: bool) -> None:
     world, home = quiet(window_bytes=1 << 20)

@@ -51,6 +51,18 @@ def test_a_persistent_message_is_committed_when_the_disks_of_all_have_it() -> No
     assert home.log.committed_disk == index
 
 
+def test_the_home_waits_for_the_disk_of_a_standby() -> None:
+    world, home = quiet()
+    index = publish(home, 1)[0]
+    world.brokers["a"].sync()
+    world.deliver("a", "b")
+    world.deliver("b", "a")
+    assert (home.log.committed_memory, home.log.committed_disk) == (index, index - 1)
+    world.brokers["b"].sync()
+    world.deliver("b", "a")
+    assert home.log.committed_disk == index
+
+
 def test_a_home_without_standbys_commits_at_once() -> None:
     world, home = quiet(members="", wanted=0)
     index = publish(home, 1)[0]
