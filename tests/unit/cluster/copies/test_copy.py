@@ -338,3 +338,11 @@ def test_a_copy_that_is_discarded_leaves_nothing_and_does_not_come_back() -> Non
     restarted = scene.place.restart().copy()
     assert restarted.count() == 0
     assert restarted.installing
+
+
+def test_a_message_that_comes_twice_is_there_once() -> None:
+    scene = Scene()
+    record = scene.log.enqueue([1, 2], b"body", True)
+    scene.apply(scene.log.take())
+    scene.copy.apply(record, 0, len(record))
+    scene.check()

@@ -93,6 +93,21 @@ def test_a_standby_is_waited_for_before_it_is_proposed() -> None:
     assert world.register.members == (Member("b", "b1", WHOLE),)
 
 
+def test_a_standby_is_added_though_publishers_never_rest() -> None:
+    """What is committed would run away from it, were it not waited for."""
+    world, home = quiet(members="", wanted=0)
+    world.wanted = 1
+    world.brokers["a"].learn()
+    for _ in range(30):
+        publish(home, 1)
+        world.deliver("b", "a")
+        world.deliver("a", "b")
+        world.brokers["b"].sync()
+        if world.proposals:
+            break
+    assert world.proposals
+
+
 def test_who_is_proposed_counts_until_the_root_has_decided() -> None:
     world, home = quiet(members="", wanted=0)
     world.wanted = 1
