@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from rhizome.cluster.commands import DISK, WHOLE, Member
+from rhizome.cluster.copies import frames
 from rhizome.cluster.copies.frames import RECORDS
 from rhizome.cluster.copies.home import SHIPPED_BYTES_MAX
 from tests.unit.cluster.copies.group import Home, World
+from tests.unit.cluster.copies.place import GROUP
 from tests.unit.cluster.copies.test_catching_up import publish, quiet
 
 
@@ -214,6 +216,20 @@ def test_answers_of_an_earlier_incarnation_do_not_count_for_a_later_one() -> Non
     rest(world)
     assert names(world) == ["b"]
     assert home.log.committed_memory == 5, "the root hasn't registered it"
+
+
+def test_an_answer_from_before_a_listing_counts_no_more() -> None:
+    """It says whole, and what it is about is in the making by now."""
+    world, home = quiet()
+    publish(home, 5)
+    world.settle()
+    follower = home.copies.followers["b"]
+    assert follower.kept == frames.WHOLE
+    follower.begin_listing(home.end())
+    stale = frames.kept(GROUP, home.log.epoch, home.end(), home.end(), frames.WHOLE, 0)
+    home.copies.frame("b", frames.KEPT, stale, 0, len(stale))
+    assert follower.kept == frames.INSTALLING
+    assert not home.copies.has_everything("b")
 
 
 def test_who_is_not_wanted_any_more_stays_until_another_is_whole() -> None:
