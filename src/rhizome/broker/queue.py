@@ -539,12 +539,17 @@ class Queue(Destination):
         if consumer.exclusive:
             self.exclusive = True
         self._level(consumer.priority).consumers.append(consumer)
-        if self.options.single_active_consumer and self.active is None:
+        if self.options.single_active_consumer and self._becomes_active(consumer):
             self.active = consumer
         if self.stream is not None:
             self.stream.attach(consumer)
         if self.ready > 0 and not self.marked:
             self.touch()
+
+    def _becomes_active(self, consumer: Consumer) -> bool:
+        """The first does; or, where the home of the queue is new, the one who was before."""
+        active = self.active
+        return active is None or (active.delivered == 0 and consumer.delivered > 0)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         for level in self.levels:

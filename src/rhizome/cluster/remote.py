@@ -244,6 +244,7 @@ class RemoteGroup(Away):
                 "priority": consumer.priority,
                 "prefetch": 0 if consumer.no_ack else consumer.prefetch,
                 "window": WINDOW_BYTES - consumer.credit,
+                "delivered": consumer.delivered,
                 "reached": consumer.reached,
                 "arguments": consumer.arguments,
             },

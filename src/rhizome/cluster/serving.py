@@ -325,6 +325,7 @@ class Serving(Carrier):
         consumer.number = _int(table, "consumer")
         consumer.reached = _int(table, "reached")
         consumer.credit = _int(table, "window")
+        consumer.delivered = _int(table, "delivered")
         consumer.drained_ms = self.broker.turn.now_ms
         self.consumers[consumer.number] = consumer
         channel.consumers[consumer.tag] = consumer

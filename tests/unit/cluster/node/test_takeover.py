@@ -290,3 +290,47 @@ def test_a_copy_that_nobody_needs_is_dropped(cluster: CoreCluster) -> None:
     ]
     assert len(holders) == 2
     assert len(members()) == 1
+
+
+def test_the_single_active_consumer_stays_the_same(cluster: CoreCluster) -> None:
+    waiting, active = cluster["b2"].connect(), cluster["b3"].connect()
+    queue_at(active, "q", "b1", durable=True, x_single_active_consumer=True)
+    wait_for_copy(cluster, "q")
+    active.consume("q")
+    cluster.settle()
+    waiting.consume("q")
+    publish(active, "q", numbers(0, 3), PERSISTENT)
+    cluster.settle()
+    assert active.bodies() == numbers(0, 3)
+    cluster["b1"].kill()
+    wait_for_new_home(cluster, "q", "b1")
+    publish(active, "q", numbers(3, 6), PERSISTENT)
+    cluster.settle()
+    assert active.bodies() == numbers(3, 6)
+    assert waiting.bodies() == []
+
+
+def test_a_replaced_home_gets_no_lease_before_it_knows(cluster: CoreCluster) -> None:
+    """It is linked again just when its successor is appointed: it must not deliver in between."""
+    client = cluster["b2"].connect()
+    old = cluster.root()
+    queue_at(client, "q", old, durable=True)
+    wait_for_copy(cluster, "q")
+    others = [name for name in ("b1", "b2", "b3") if name != old]
+    for other in others:
+        cluster.cut(old, other)
+    cluster.cut(old, "s1")
+    cluster.advance_until(lambda: bool(cluster.root()) and cluster.root() != old)
+    cluster.heal()
+    node = cluster[old].node
+    group = group_of(cluster, "q")
+    while group.id in node.roles.homes:
+        assert node.isolated or node.state.groups.groups[group.id].home == old
+        served = not node.isolated and node.broker.may_deliver
+        newer = any(
+            group.id in cluster[other].node.roles.homes
+            and not cluster[other].node.roles.homes[group.id].log.recovering
+            for other in others
+        )
+        assert not (served and newer), "two homes serve at once"
+        cluster.advance(25)
