@@ -72,11 +72,13 @@ def home_of(cluster: ClusterProcess, at: str) -> str:
     raise AssertionError("no group has its home elsewhere")
 
 
-def assert_nothing_went_wrong(history: History) -> None:
+def assert_nothing_went_wrong(history: History, in_order: bool = True) -> None:
+    """``in_order``: no consumer lost its broker, so nothing had to be given to another one late."""
     assert not history.errors
     assert not history.lost()
     assert not history.duplicates()
-    assert not history.disordered()
+    if in_order:
+        assert not history.disordered()
     assert len(history.confirmed) > 50
 
 
@@ -171,7 +173,7 @@ def test_all_misfortunes_in_namespaces(tmp_path: Path) -> None:
         network.heal()
         cluster.kill()
         network.tear_down()
-    assert_nothing_went_wrong(workers.history)
+    assert_nothing_went_wrong(workers.history, in_order=False)
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.soak)])
@@ -186,7 +188,7 @@ def test_misfortunes_in_random_order(cluster: ClusterProcess, rounds: int) -> No
         roll(cluster, chance)
         workers.wait_for_progress(10, SETTLED_SECONDS_MAX)
     workers.finish(SETTLED_SECONDS_MAX)
-    assert_nothing_went_wrong(workers.history)
+    assert_nothing_went_wrong(workers.history, in_order=False)
 
 
 @pytest.mark.soak

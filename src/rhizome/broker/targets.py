@@ -181,26 +181,40 @@ def bundle(targets: list[Target]) -> None:
         target.bundle = first.bundle
 
 
-def still_there(targets: list[Target], shared: dict[int, Queue]) -> list[Target]:
-    """The targets without the queues that were deleted in the meantime."""
+def rehomed(queues: list[Queue], targets: list[Target], shared: dict[int, Queue]) -> Reach:
+    """Where what was routed to these some time ago goes now: a queue may have been deleted since,
+    or be active elsewhere."""
+    reach = Reach(targets[0].keys if len(targets) > 0 else [])
+    if _are_as_they_were(queues, targets, shared):
+        reach.queues = queues
+        reach.targets = targets
+        return reach
+    for queue in queues:
+        if not queue.deleted:
+            reach.add(queue)
     for target in targets:
         for queue_id in target.queue_ids:
-            if queue_id not in shared:
-                return _without_deleted(targets, shared)
-    return targets
-
-
-def _without_deleted(targets: list[Target], shared: dict[int, Queue]) -> list[Target]:
-    """Routes share their targets, so these are others."""
-    kept: list[Target] = []
-    for target in targets:
-        ids = [queue_id for queue_id in target.queue_ids if queue_id in shared]
-        if len(ids) > 0 or len(target.exchanges) > 0 or len(target.names) > 0:
+            moved = shared.get(queue_id)
+            if moved is not None:
+                reach.add(moved)
+        if len(target.exchanges) > 0 or len(target.names) > 0:
+            # Routes share their targets, so this is another one.
             rest = Target(target.forward, target.vhost, target.keys)
-            rest.queue_ids = ids
             rest.exchanges = target.exchanges
             rest.names = target.names
             rest.relay = target.relay
-            kept.append(rest)
-    bundle(kept)
-    return kept
+            reach.targets.append(rest)
+    bundle(reach.targets)
+    return reach
+
+
+def _are_as_they_were(queues: list[Queue], targets: list[Target], shared: dict[int, Queue]) -> bool:
+    for queue in queues:
+        if queue.deleted or queue.away is not None:
+            return False
+    for target in targets:
+        for queue_id in target.queue_ids:
+            there = shared.get(queue_id)
+            if there is None or there.away is None:
+                return False
+    return True

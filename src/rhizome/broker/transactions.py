@@ -15,7 +15,7 @@ from rhizome.amqp.methods import Method, TxCommitOk, TxRollbackOk, TxSelectOk
 from rhizome.broker.confirms import are_safe
 from rhizome.broker.port import Forward, GroupLog, Proxy
 from rhizome.broker.publishing import Publication, place
-from rhizome.broker.targets import still_there
+from rhizome.broker.targets import rehomed
 from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ def commit(channel: Channel) -> None:
     channel.transaction = Transaction()
     broker = channel.connection.broker
     for publication in transaction.publications:
-        # What was routed to a queue that is gone by now reaches it no more.
-        publication.queues = [queue for queue in publication.queues if not queue.deleted]
-        publication.targets = still_there(publication.targets, broker.shared)
+        reach = rehomed(publication.queues, publication.targets, broker.shared)
+        publication.queues = reach.queues
+        publication.targets = reach.targets
     if len(transaction.publications) == 0 and len(transaction.settled) == 0:
         channel.send(TxCommitOk())
         return

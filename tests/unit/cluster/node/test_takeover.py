@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scene import PERSISTENT, confirmed, queue_at
 
-from rhizome.amqp.methods import BasicAck
+from rhizome.amqp.methods import BasicAck, TxCommit, TxCommitOk, TxSelect, TxSelectOk
 from rhizome.amqp.properties import Properties
 from rhizome.broker.commands import Command
 from rhizome.broker.port import Waiter
@@ -334,3 +334,19 @@ def test_a_replaced_home_gets_no_lease_before_it_knows(cluster: CoreCluster) -> 
         )
         assert not (served and newer), "two homes serve at once"
         cluster.advance(25)
+
+
+@pytest.mark.parametrize("at", ["b1", "b2", "b3"])
+def test_a_transaction_follows_its_queue(cluster: CoreCluster, at: str) -> None:
+    """What was published in it goes where the queue is at the commit, not where it was before."""
+    client = cluster[at].connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    client.call(TxSelect(), TxSelectOk)
+    publish(client, "q", numbers(0, 3), PERSISTENT)
+    drain(cluster, "b1")
+    home = wait_for_new_home(cluster, "q", "b1")
+    client.send(TxCommit())
+    cluster.settle()
+    client.expect(TxCommitOk)
+    assert cluster[home].queue("q").ready == 3
