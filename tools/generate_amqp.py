@@ -138,6 +138,12 @@ tx 90
 session 61697
   failover-map 10: version:longlong entries:table
   move 20: host:shortstr known_hosts:shortstr
+  message 30: queue_id:longlong epoch:long index:longlong
+  resume 40: entries:longstr
+  resume-ok 41: first_tag:longlong
+  resumed 50:
+  sync 60:
+  sync-ok 61:
 """
 
 WITH_CONTENT = ("basic.publish", "basic.return", "basic.deliver", "basic.get-ok")

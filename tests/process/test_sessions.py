@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from rhizome.client import Failover, Session, connect, open_session
+from rhizome.client import Failover, Message, Session, connect, open_session
 from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import BrokerProcess
 
@@ -18,6 +18,7 @@ from .kit import call_api, run
 
 SECONDS_MAX = 120.0
 TROUBLE_EVERY = 1000
+TROUBLE_EVERY_TAKEN = 150
 UNTIRING = Failover(tries_max=0)
 
 pytestmark = pytest.mark.timeout(240)
@@ -214,39 +215,70 @@ def test_the_home_is_killed_and_each_message_is_taken_once(cluster: ClusterProce
     assert found == list(range(300))
 
 
-def test_consumers_go_on_at_another_broker(cluster: ClusterProcess) -> None:
-    async def scenario() -> tuple[list[int], set[int], str]:
-        taken: list[int] = []
-        again: set[int] = set()
-        async with (
-            open_session(cluster.brokers["b1"].url, failover=UNTIRING) as sender,
-            open_session(cluster.brokers["s1"].url, failover=UNTIRING) as session,
-        ):
-            async with sender.channel() as channel:
-                arguments: dict[str, object] = {"x-group": "b1"}
-                await channel.declare_queue("taken", durable=True, arguments=arguments)
-            async with sender.producer(routing_key="taken") as producer:
-                for number in range(500):
-                    await producer.send(b"%d" % number)
-            async with session.queue("taken", declare=False, prefetch=20) as queue:
-                async for message in queue:
-                    number = int(message.body)
-                    if message.redelivered:
-                        again.add(number)
-                    taken.append(number)
-                    await message.ack()
-                    if len(taken) == 200:
-                        cluster.brokers["s1"].kill()
-                    if len(set(taken)) == 500:
-                        break
-            return taken, again, session.broker
+async def consume_through(
+    cluster: ClusterProcess, at: str, queue: str, count: int, trouble: Callable[[Session], None]
+) -> tuple[list[int], set[int]]:
+    """Take numbers, slowly settled, while there is trouble; all of them, and those marked as
+    redelivered."""
+    taken: list[int] = []
+    again: set[int] = set()
+    held: deque[Message] = deque()
+    async with open_session(cluster.brokers["b1"].url, failover=UNTIRING) as sender:
+        async with sender.channel() as channel:
+            arguments: dict[str, object] = {"x-group": "b1"}
+            await channel.declare_queue(queue, durable=True, arguments=arguments)
+        async with sender.producer(routing_key=queue) as producer:
+            for number in range(count):
+                await producer.send(b"%d" % number)
+    async with (
+        open_session(cluster.brokers[at].url, failover=UNTIRING) as session,
+        session.queue(queue, declare=False, prefetch=40) as messages,
+    ):
+        async for message in messages:
+            taken.append(int(message.body))
+            if message.redelivered:
+                again.add(int(message.body))
+            held.append(message)
+            if len(held) > 20:
+                await held.popleft().ack()
+            if len(taken) % TROUBLE_EVERY_TAKEN == 0 and len(taken) < count:
+                await asyncio.to_thread(trouble, session)
+            if len(set(taken)) == count:
+                break
+        for message in held:
+            await message.ack()
+    return taken, again
 
-    taken, again, broker = run(scenario(), SECONDS_MAX)
-    assert broker != "s1"
-    assert set(taken) == set(range(500))
-    twice = {number for number, times in Counter(taken).items() if times > 1}
-    assert twice <= again, "what comes again is marked"
-    assert len(twice) <= 20
+
+@pytest.mark.parametrize("at", ["s1", "b1"])
+def test_consumers_go_on_with_what_they_hold(cluster: ClusterProcess, at: str) -> None:
+    """The broker of the application is killed; in one case it is the home of the queue, too."""
+    killed: list[str] = []
+
+    def trouble(session: Session) -> None:
+        if not killed:
+            killed.append(session.broker)
+            cluster.brokers[session.broker].kill()
+
+    name = f"taken-{at}"
+    taken, again = run(consume_through(cluster, at, name, 400, trouble), SECONDS_MAX)
+    assert killed == [at]
+    assert sorted(taken) == list(range(400)), "each number once"
+    assert not again
+    survivor = next(name for name in ("b1", "b2", "b3") if name not in killed)
+    assert run(drained(cluster.brokers[survivor].url, name)) == [], "all of them were acked"
+
+
+def test_consumers_go_on_when_the_home_moves(cluster: ClusterProcess) -> None:
+    """The home of the queue is killed under a consumer that is on another broker."""
+
+    def trouble(session: Session) -> None:
+        if cluster.brokers["b1"].is_running():
+            cluster.brokers["b1"].kill()
+
+    taken, again = run(consume_through(cluster, "s1", "moved", 400, trouble), SECONDS_MAX)
+    assert sorted(taken) == list(range(400))
+    assert not again
 
 
 def order(cluster: ClusterProcess, what: str, **details: object) -> None:

@@ -1580,6 +1580,108 @@ class SessionMove(Method):
         return w.getvalue()
 
 
+@final
+class SessionMessage(Method):
+    """session.message."""
+
+    queue_id: i64
+    epoch: i64
+    index: i64
+
+    def __init__(self, queue_id: i64 = 0, epoch: i64 = 0, index: i64 = 0) -> None:
+        self.queue_id = queue_id
+        self.epoch = epoch
+        self.index = index
+
+    def code(self) -> i64:
+        return spec.CODE_SESSION_MESSAGE
+
+    def encode(self) -> bytes:
+        w = BytesWriter()
+        put_u32(w, spec.CODE_SESSION_MESSAGE)
+        put_u64(w, self.queue_id)
+        put_u32(w, self.epoch)
+        put_u64(w, self.index)
+        return w.getvalue()
+
+
+@final
+class SessionResume(Method):
+    """session.resume."""
+
+    entries: bytes
+
+    def __init__(self, entries: bytes = b"") -> None:
+        self.entries = entries
+
+    def code(self) -> i64:
+        return spec.CODE_SESSION_RESUME
+
+    def encode(self) -> bytes:
+        w = BytesWriter()
+        put_u32(w, spec.CODE_SESSION_RESUME)
+        put_longstr(w, self.entries)
+        return w.getvalue()
+
+
+@final
+class SessionResumeOk(Method):
+    """session.resume-ok."""
+
+    first_tag: i64
+
+    def __init__(self, first_tag: i64 = 0) -> None:
+        self.first_tag = first_tag
+
+    def code(self) -> i64:
+        return spec.CODE_SESSION_RESUME_OK
+
+    def encode(self) -> bytes:
+        w = BytesWriter()
+        put_u32(w, spec.CODE_SESSION_RESUME_OK)
+        put_u64(w, self.first_tag)
+        return w.getvalue()
+
+
+@final
+class SessionResumed(Method):
+    """session.resumed."""
+
+    def code(self) -> i64:
+        return spec.CODE_SESSION_RESUMED
+
+    def encode(self) -> bytes:
+        w = BytesWriter()
+        put_u32(w, spec.CODE_SESSION_RESUMED)
+        return w.getvalue()
+
+
+@final
+class SessionSync(Method):
+    """session.sync."""
+
+    def code(self) -> i64:
+        return spec.CODE_SESSION_SYNC
+
+    def encode(self) -> bytes:
+        w = BytesWriter()
+        put_u32(w, spec.CODE_SESSION_SYNC)
+        return w.getvalue()
+
+
+@final
+class SessionSyncOk(Method):
+    """session.sync-ok."""
+
+    def code(self) -> i64:
+        return spec.CODE_SESSION_SYNC_OK
+
+    def encode(self) -> bytes:
+        w = BytesWriter()
+        put_u32(w, spec.CODE_SESSION_SYNC_OK)
+        return w.getvalue()
+
+
 def _read_connection_start(r: FieldReader) -> ConnectionStart:
     version_major = r.octet()
     version_minor = r.octet()
@@ -1916,6 +2018,23 @@ def _read_session_move(r: FieldReader) -> SessionMove:
     return SessionMove(host, known_hosts)
 
 
+def _read_session_message(r: FieldReader) -> SessionMessage:
+    queue_id = r.longlong()
+    epoch = r.long()
+    index = r.longlong()
+    return SessionMessage(queue_id, epoch, index)
+
+
+def _read_session_resume(r: FieldReader) -> SessionResume:
+    entries = r.longstr()
+    return SessionResume(entries)
+
+
+def _read_session_resume_ok(r: FieldReader) -> SessionResumeOk:
+    first_tag = r.longlong()
+    return SessionResumeOk(first_tag)
+
+
 def _dispatch_connection(code: i64, r: FieldReader) -> Method | None:
     if code == spec.CODE_CONNECTION_START:
         return _read_connection_start(r)
@@ -2079,6 +2198,18 @@ def _dispatch_session(code: i64, r: FieldReader) -> Method | None:
         return _read_session_failover_map(r)
     if code == spec.CODE_SESSION_MOVE:
         return _read_session_move(r)
+    if code == spec.CODE_SESSION_MESSAGE:
+        return _read_session_message(r)
+    if code == spec.CODE_SESSION_RESUME:
+        return _read_session_resume(r)
+    if code == spec.CODE_SESSION_RESUME_OK:
+        return _read_session_resume_ok(r)
+    if code == spec.CODE_SESSION_RESUMED:
+        return SessionResumed()
+    if code == spec.CODE_SESSION_SYNC:
+        return SessionSync()
+    if code == spec.CODE_SESSION_SYNC_OK:
+        return SessionSyncOk()
     return None
 
 

@@ -115,6 +115,12 @@ TX_ROLLBACK: Final = 30
 TX_ROLLBACK_OK: Final = 31
 SESSION_FAILOVER_MAP: Final = 10
 SESSION_MOVE: Final = 20
+SESSION_MESSAGE: Final = 30
+SESSION_RESUME: Final = 40
+SESSION_RESUME_OK: Final = 41
+SESSION_RESUMED: Final = 50
+SESSION_SYNC: Final = 60
+SESSION_SYNC_OK: Final = 61
 
 # Class id << 16 | method id: the first four bytes of a method frame's payload.
 CODE_CONNECTION_START: Final = 10 << 16 | 10
@@ -184,6 +190,12 @@ CODE_TX_ROLLBACK: Final = 90 << 16 | 30
 CODE_TX_ROLLBACK_OK: Final = 90 << 16 | 31
 CODE_SESSION_FAILOVER_MAP: Final = 61697 << 16 | 10
 CODE_SESSION_MOVE: Final = 61697 << 16 | 20
+CODE_SESSION_MESSAGE: Final = 61697 << 16 | 30
+CODE_SESSION_RESUME: Final = 61697 << 16 | 40
+CODE_SESSION_RESUME_OK: Final = 61697 << 16 | 41
+CODE_SESSION_RESUMED: Final = 61697 << 16 | 50
+CODE_SESSION_SYNC: Final = 61697 << 16 | 60
+CODE_SESSION_SYNC_OK: Final = 61697 << 16 | 61
 
 METHOD_NAMES: Final[dict[int, str]] = {
     CODE_CONNECTION_START: "connection.start",
@@ -253,4 +265,10 @@ METHOD_NAMES: Final[dict[int, str]] = {
     CODE_TX_ROLLBACK_OK: "tx.rollback-ok",
     CODE_SESSION_FAILOVER_MAP: "session.failover-map",
     CODE_SESSION_MOVE: "session.move",
+    CODE_SESSION_MESSAGE: "session.message",
+    CODE_SESSION_RESUME: "session.resume",
+    CODE_SESSION_RESUME_OK: "session.resume-ok",
+    CODE_SESSION_RESUMED: "session.resumed",
+    CODE_SESSION_SYNC: "session.sync",
+    CODE_SESSION_SYNC_OK: "session.sync-ok",
 }

@@ -19,7 +19,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.broker.arguments import check_consume_arguments
 from rhizome.broker.commands import QUEUE
-from rhizome.broker.consumer import Consumer, put_content
+from rhizome.broker.consumer import Consumer, put_content, put_identity
 from rhizome.broker.lookup import check_read, find_queue, queue_name
 from rhizome.broker.message import Message
 from rhizome.broker.port import EVERYTHING
@@ -187,7 +187,10 @@ def show_pulled(
         channel.delivery_tag += 1
         tag = channel.delivery_tag
     else:
-        tag = channel.hold(message, pull_consumer(channel, queue))
+        holder = pull_consumer(channel, queue)
+        tag = channel.hold(message, holder)
+        if holder.identified:
+            put_identity(holder, message)
     route = message.route
     answer = BasicGetOk(tag, redelivered, route.exchange, route.key, left)
     channel.connection.outbox.put(method_frame(channel.number, answer))

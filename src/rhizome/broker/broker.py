@@ -55,6 +55,7 @@ from rhizome.broker.port import Cluster, GroupLog
 from rhizome.broker.publishing import Publication, place
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE, Replies
+from rhizome.broker.resuming import Ghosts
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.showing import Showing
 from rhizome.broker.stages import CLOSED, RUNNING
@@ -94,6 +95,7 @@ class Broker:
     logs: dict[int, GroupLog]
     pager: Pager
     showing: Showing
+    ghosts: Ghosts
     cluster: Cluster
     authenticator: Authenticator
     access_epoch: AccessEpoch
@@ -149,6 +151,7 @@ class Broker:
         self.published = 0
         self.pager = pager
         self.showing = Showing(pager.journal)
+        self.ghosts = Ghosts(self)
         self.cluster = Cluster()
         self.authenticator = authenticator
         self.access_epoch = access_epoch
@@ -480,6 +483,7 @@ class Broker:
     def tick(self, now_ms: i64) -> None:
         self.timers.tick(now_ms)
         self.showing.tick(now_ms)
+        self.ghosts.tick(now_ms)
         for queue in list(self.congested):
             queue.pacing.judge(now_ms)
         self.streams.tick(now_ms)
@@ -526,6 +530,7 @@ class Broker:
 
     def synced(self, position: i64) -> None:
         """Everything below ``position`` of the journal is on disk."""
+        self.ghosts.durable = position
         for log in self.logs.values():
             log.synced(position)
         self.streams.synced()
@@ -543,6 +548,8 @@ class Broker:
                 channel.flush_confirms()
         if len(self.commits) > 0:
             self._answer_commits()
+        if len(self.ghosts.syncs) > 0:
+            self.ghosts.answer_syncs()
         for log in self.logs.values():
             if len(log.waiting) > 0:
                 self._wake(log)

@@ -34,9 +34,9 @@ from rhizome.amqp.methods import (
     TxRollback,
     TxSelect,
 )
-from rhizome.amqp.spec import BASIC, FRAME_HEADER
+from rhizome.amqp.spec import BASIC, FRAME_HEADER, SESSION
 from rhizome.amqp.values import unsigned_64
-from rhizome.broker import basic, topology, transactions
+from rhizome.broker import basic, resuming, topology, transactions
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.lookup import unimplemented
@@ -62,7 +62,11 @@ FORGIVEN_MAX: Final = 65536
 
 @final
 class Channel:
-    """Invariant: ``unacked.count`` equals the sum of ``unacked`` over its consumers and pulls."""
+    """Invariant: ``unacked.count`` equals the sum of ``unacked`` over its consumers and pulls.
+
+    ``client``: the session that it belongs to, of a client that is on another broker and can
+    resume.
+    """
 
     connection: Connection
     number: i64
@@ -89,6 +93,7 @@ class Channel:
     reply_token: str
     timeout_marks: dict[int, list[tuple[int, int]]]
     forgiven: set[int]
+    client: str
     published: i64
 
     def __init__(self, connection: Connection, number: i64) -> None:
@@ -117,6 +122,7 @@ class Channel:
         self.reply_token = ""
         self.timeout_marks = {}
         self.forgiven = set()
+        self.client = ""
         self.published = 0
 
     # ---- life -----------------------------------------------------------------------------------
@@ -187,6 +193,8 @@ class Channel:
             self._tx(method)
         elif isinstance(method, ConfirmSelect):
             self._confirm_select(method)
+        elif class_id == SESSION:
+            resuming.handle(self, method)
         else:
             self._channel_method(method)
 

@@ -58,9 +58,7 @@ OUTBOX_BYTES_MAX: Final = 1 << 20
 """Deliveries stop while this much waits to be written; control frames may pass it."""
 
 UNIT_BODY_BYTES_MAX: Final = 128 * 1024
-"""Larger bodies are collected frame by frame, so that a growing tail isn't copied again and
-again.
-"""
+"""Larger bodies are collected frame by frame: a growing tail isn't copied again and again."""
 
 REPLIES_BYTES_MAX: Final = 8 << 20
 """A client that asks without reading the answers is not read from while this much waits for it."""
@@ -100,6 +98,7 @@ class Connection:
     last_received_ms: i64
     last_sent_ms: i64
     connected_ms: i64
+    resume_id: str
     channels: dict[int, Channel]
     last_channel: Channel | None
     tail: bytes
@@ -154,6 +153,7 @@ class Connection:
         self.last_received_ms = broker.turn.now_ms
         self.last_sent_ms = broker.turn.now_ms
         self.connected_ms = broker.turn.now_ms
+        self.resume_id = ""
         self.channels = {}
         self.last_channel = None
         self.tail = b""
@@ -554,6 +554,8 @@ class Connection:
 
     def close_channels(self) -> None:
         """Give back everything that clients have through this connection."""
+        if len(self.resume_id) > 0:
+            self.broker.ghosts.keep(self)
         for channel in list(self.channels.values()):
             channel.release()
         self.channels = {}

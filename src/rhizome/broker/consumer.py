@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from librt.strings import BytesWriter, write_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.frames import patch_channel, reframe
-from rhizome.amqp.spec import BASIC, BASIC_DELIVER, FRAME_END, FRAME_METHOD
+from rhizome.amqp.spec import (
+    BASIC,
+    BASIC_DELIVER,
+    FRAME_END,
+    FRAME_METHOD,
+    SESSION,
+    SESSION_MESSAGE,
+)
 from rhizome.amqp.wire import put_shortstr, put_u16, put_u32
 from rhizome.broker.message import Message, Route
 from rhizome.broker.outbox import COPY_BYTES_MAX
@@ -19,6 +26,9 @@ if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
     from rhizome.broker.queue import Queue
     from rhizome.broker.streams.reader import StreamReader
+
+IDENTITY_BYTES: Final = 4 + 8 + 4 + 8
+"""The payload of session.message: class and method, queue, epoch, index."""
 
 
 @final
@@ -31,6 +41,7 @@ class Consumer:
     ``number``) if the application is connected to another one, ``reader`` if the queue is a stream
     and active here. ``named`` is the route that was named last on the link between an application's
     broker and its home, at either end; ``reached`` the index of what came over it last.
+    ``identified``: the client can resume, and is told what each message is.
     """
 
     tag: str
@@ -55,6 +66,7 @@ class Consumer:
     credit: i64
     drained_ms: i64
     reader: StreamReader | None
+    identified: bool
 
     def __init__(
         self,
@@ -89,6 +101,7 @@ class Consumer:
         self.credit = 0
         self.drained_ms = 0
         self.reader = None
+        self.identified = not no_ack and len(channel.connection.resume_id) > 0
 
     def can_take(self) -> bool:
         """Whether a delivery fits in the consumer's prefetch, the channel's and the outbox."""
@@ -117,6 +130,8 @@ class Consumer:
         if message.route is not self.route:
             self._encode_for(message.route)
         writer = connection.outbox.writer
+        if self.identified:
+            put_identity(self, message)
         writer.write(self.head)
         write_i64_be(writer, tag)
         writer.append(1 if redelivered else 0)
@@ -182,6 +197,23 @@ class Consumer:
         self.head = writer.getvalue()
         self.foot = route.tail + bytes([FRAME_END])
         self.route = route
+
+
+def put_identity(consumer: Consumer, message: Message) -> None:
+    """Write session.message: the next delivery on the channel is this message of this queue."""
+    proxy = consumer.proxy
+    epoch = consumer.queue.log.epoch if proxy is None else proxy.epoch()
+    channel = consumer.channel
+    writer = channel.connection.outbox.writer
+    writer.append(FRAME_METHOD)
+    put_u16(writer, channel.number)
+    put_u32(writer, IDENTITY_BYTES)
+    put_u16(writer, SESSION)
+    put_u16(writer, SESSION_MESSAGE)
+    write_i64_be(writer, consumer.queue.id)
+    put_u32(writer, epoch)
+    write_i64_be(writer, message.index)
+    writer.append(FRAME_END)
 
 
 def put_content(channel: Channel, message: Message) -> None:

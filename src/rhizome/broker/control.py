@@ -28,6 +28,7 @@ from rhizome.amqp.spec import (
     FRAME_METHOD,
 )
 from rhizome.broker.channel import Channel
+from rhizome.broker.resuming import MOVING, handle_on_connection
 from rhizome.broker.stages import CLOSING, RUNNING
 from rhizome.errors import (
     ChannelFault,
@@ -139,6 +140,8 @@ def _closing_channel_method(connection: Connection, channel: Channel, method: Me
 
 def _connection_method(connection: Connection, method: Method) -> None:
     if isinstance(method, ConnectionClose):
+        if method.reply_code != MOVING:
+            connection.resume_id = ""
         # The client closes the socket when it has read our answer; a timer does if it doesn't.
         connection.close_channels()
         connection.send(0, ConnectionCloseOk())
@@ -147,7 +150,7 @@ def _connection_method(connection: Connection, method: Method) -> None:
         connection.handshake.handle(connection, method)
     elif isinstance(method, ConnectionUpdateSecret):
         connection.send(0, ConnectionUpdateSecretOk())
-    else:
+    elif not handle_on_connection(connection, method):
         code = method.code()
         raise ChannelFault(
             "unexpected method in connection state running", code >> 16, code & 0xFFFF

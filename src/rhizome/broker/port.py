@@ -213,6 +213,10 @@ class Proxy:
         """The consumer's connection can take more."""
         raise NotImplementedError
 
+    def epoch(self) -> i64:
+        """The epoch of the home that what is delivered comes from."""
+        raise NotImplementedError
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Away:
@@ -245,6 +249,14 @@ class Away:
 
     def prefetch(self, channel: Channel) -> None:
         """The channel's prefetch for all its consumers has changed."""
+        raise NotImplementedError
+
+    def holder(self, channel: Channel) -> Proxy:
+        """What a channel holds messages through that its client held before."""
+        raise NotImplementedError
+
+    def present_again(self) -> None:
+        """Channels hold something that the home has to be told of."""
         raise NotImplementedError
 
 
@@ -289,6 +301,10 @@ class Cluster:
 
     def channel_released(self, channel: Channel) -> None:
         """A channel is closed and has settled all that it held."""
+
+    def held_elsewhere(self, client: str, queue: Queue, index: i64) -> Message | None:
+        """Take a message from other brokers through which a client held it before."""
+        return None
 
     def private_declared(self, vhost: str, name: str) -> None:
         """A private queue of this broker was declared."""

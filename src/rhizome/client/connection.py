@@ -321,6 +321,13 @@ class Connection:
         self._core.send(channel, method)
         self._flush_soon()
 
+    def _say(self, method: Method) -> None:
+        """Send a method on channel 0, if the broker knows what it means."""
+        capabilities = self.server_properties.get("capabilities")
+        if isinstance(capabilities, dict) and capabilities.get("session.resume") is True:
+            self._core.say(method)
+            self._flush_soon()
+
     def _publish(
         self,
         channel: int,

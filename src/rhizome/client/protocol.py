@@ -202,6 +202,11 @@ class ClientConnection:
         self._append(frame)
         self._append(content)
 
+    def say(self, method: Method) -> None:
+        """Send a method that concerns the connection."""
+        self._require_open()
+        self._append(frames.method_frame(0, method))
+
     def update_secret(self, secret: bytes, reason: str) -> None:
         """Hand the broker a new credential; it answers with update-secret-ok on channel 0."""
         self._require_open()

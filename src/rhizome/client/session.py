@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from rhizome.amqp import methods
 from rhizome.amqp.properties import Properties
 from rhizome.client.address import Address, parse_uris
 from rhizome.client.browser import Browser
@@ -50,7 +51,9 @@ from rhizome.client.sessionchannel import ChannelOptions, SessionChannel, is_los
 from rhizome.client.topology import Arguments
 from rhizome.errors import AmqpError, ConnectionForced, LoginRefused
 
-CAPABILITIES: Final = ("failover.map", "session.move")
+CAPABILITIES: Final = ("failover.map", "session.move", "session.resume")
+MOVING: Final = 320
+"""The reply code of a close that is no goodbye."""
 REDIRECTS_MAX: Final = 3
 RETURN_DELAY_S: Final = 0.1
 RETURN_DELAY_S_MAX: Final = 2.0
@@ -305,8 +308,7 @@ class Session:
         self._connection = connection
         self._latest = connection
         self._spawn(self._guard(connection))
-        for channel in list(self._channels):
-            self._spawn(self._bring_back(channel, connection))
+        self._spawn(self._bring_all_back(connection))
         self._changed()
 
     async def _guard(self, connection: Connection) -> None:
@@ -368,6 +370,13 @@ class Session:
             await connection.close()
             raise
 
+    async def _bring_all_back(self, connection: Connection) -> None:
+        """Have all channels on this connection; then the broker knows what is still held."""
+        coming = [self._bring_back(channel, connection) for channel in list(self._channels)]
+        await asyncio.gather(*coming)
+        if self._failovers > 0 and connection.is_open:
+            connection._say(methods.SessionResumed())
+
     async def _bring_back(self, channel: SessionChannel, connection: Connection) -> None:
         """Have a channel on this connection, though its queues may be unavailable for a while."""
         loop = asyncio.get_running_loop()
@@ -403,14 +412,15 @@ class Session:
             self._at_rest()
 
     def _at_rest(self) -> None:
-        """If the broker has asked for it, go where it said, once nothing is held any more."""
+        """If the broker has asked for it, go where it said, once nothing is held any more that
+        couldn't be taken along."""
         connection = self._connection
         if self._move_to is None or connection is None:
             return
-        if all(channel.holds == 0 for channel in self._channels):
+        if all(channel.holds == 0 or channel.can_move for channel in self._channels):
             self._connection = None
             self._changed()
-            self._spawn(connection.close(text="moving to another broker"))
+            self._spawn(connection.close(MOVING, "moving to another broker"))
 
     # --- called by channels
 

@@ -27,6 +27,7 @@ from rhizome.client.confirms import ConfirmLedger
 from rhizome.client.consumer import Consumer
 from rhizome.client.errors import ConnectionLost, SendBufferFull, renewed
 from rhizome.client.events import ContentReceived
+from rhizome.client.holdings import Holdings, Identity, kind_of, settlement
 from rhizome.client.message import Message, ReturnedMessage
 from rhizome.client.topology import Arguments
 from rhizome.errors import ConnectionFault
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 UNCONFIRMED_MAX: Final = 4000
 """Queues tell a gap in the sequences from a duplicate within the last 4096 of them."""
+
+RESUME_S_MAX: Final = 10.0
+"""So long brokers keep what a lost client holds; then others may have it."""
 
 # What was begun on one connection can't be finished on another.
 _BOUND: Final = (methods.TxSelect, methods.TxCommit, methods.TxRollback, methods.BasicRecover)
@@ -106,16 +110,17 @@ class Tenure:
 
 
 class SessionConsumer(Consumer):
-    """A consumer that goes on where the channel goes on.
+    """A consumer that goes on where the channel goes on, with what was delivered to it.
 
-    What was delivered over a lost connection and not taken from the iterator is dropped: the
-    broker delivers it again. What was taken may come again too, marked as redelivered.
+    Where a broker can't resume, or it took too long, what was delivered and not taken from the
+    iterator is dropped: the broker delivers it again. What was taken may come again, too, marked
+    as redelivered.
     """
 
     tenure: Tenure | None = None
 
-    def suspended(self) -> None:
-        """The connection is lost, and with it what had to be acked over it."""
+    def holdings_lost(self) -> None:
+        """What had to be acked over a lost connection comes again."""
         if not self.no_ack:
             self._buffer.clear()
 
@@ -125,7 +130,8 @@ class SessionChannel(Channel):
 
     With confirms on, publishes are sent again after a failover and taken once by each queue.
     Settle messages with their own methods (`message.ack()`): a delivery tag means nothing on
-    another connection. An ack of a message whose connection is lost does nothing; the message comes
+    another connection. What was delivered and is not settled is presented to the next broker, and
+    can be settled there. Where that can't resume, an ack of it does nothing; the message comes
     again. A transaction that a failover interrupts raises ConnectionLost and has to be begun again.
 
     Invariant: `_publishes` holds, in order, what is not confirmed; it was sent on this connection
@@ -146,7 +152,9 @@ class SessionChannel(Channel):
         self._tenure = Tenure(self)
         self._returning = False
         self._awaited = 0
-        self._held: dict[int, None] = {}
+        self._holdings = Holdings()
+        self._identity: Identity | None = None
+        self._lost_s = 0.0
         self.confirms = options.confirms
 
     @property
@@ -157,7 +165,12 @@ class SessionChannel(Channel):
     @property
     def holds(self) -> int:
         """How many messages were delivered and are not settled."""
-        return len(self._held)
+        return len(self._holdings)
+
+    @property
+    def can_move(self) -> bool:
+        """Whether it could go to another broker without anything being delivered again."""
+        return self._holdings.can_be_presented and _resumes(self._connection)
 
     # --- publishing
 
@@ -289,8 +302,8 @@ class SessionChannel(Channel):
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Message | None:
         message = await super().get(queue, no_ack=no_ack)
-        if message is not None and not no_ack:
-            self._held[message.delivery_tag] = None
+        if message is not None and not no_ack and not _resumes(self._connection):
+            self._holdings.add(message.delivery_tag, None, self._tenure)
         return message
 
     async def ack(self, delivery_tag: int, *, multiple: bool = False) -> None:
@@ -307,25 +320,44 @@ class SessionChannel(Channel):
     def _settle_delivery(
         self, tenure: Tenure, method: methods.BasicAck | methods.BasicNack | methods.BasicReject
     ) -> None:
-        """Settle what was delivered in a tenure; that is moot if the tenure is over."""
+        """Settle what was delivered in a tenure; moot if nobody knows of it any more."""
         self._require_open()
-        if tenure is not self._tenure or self._suspended:
-            return
-        self._send(method)
-        tag = int(method.delivery_tag)
-        if isinstance(method, methods.BasicReject) or not method.multiple:
-            self._held.pop(tag, None)
+        multiple = not isinstance(method, methods.BasicReject) and method.multiple
+        tags = self._holdings.tags(tenure, int(method.delivery_tag), multiple)
+        if not self._suspended:
+            if tenure is self._tenure:
+                self._send(method)
+            else:
+                for tag in tags:
+                    self._send(settlement(tag, kind_of(method)))
+        self._holdings.settle(tags, kind_of(method))
+        if not self._suspended:
+            self._sync_if_due()
+            self._session._at_rest()
+
+    def _sync_if_due(self) -> None:
+        if self._holdings.sync_is_due() and _resumes(self._connection):
+            self._holdings.begin_sync()
+            self._send(methods.SessionSync())
+
+    def _method(self, method: Method) -> None:
+        if isinstance(method, methods.SessionMessage):
+            self._identity = Identity(int(method.queue_id), int(method.epoch), int(method.index))
+        elif isinstance(method, methods.SessionSyncOk):
+            self._holdings.synced()
+            self._sync_if_due()
         else:
-            for held in [held for held in self._held if held <= tag]:
-                del self._held[held]
-        self._session._at_rest()
+            super()._method(method)
 
     def _content(self, event: ContentReceived) -> None:
         method = event.method
+        identity, self._identity = self._identity, None
         if isinstance(method, methods.BasicDeliver):
             consumer = self._consumers.get(method.consumer_tag)
             if consumer is not None and not consumer.no_ack:
-                self._held[int(method.delivery_tag)] = None
+                self._holdings.add(int(method.delivery_tag), identity, self._tenure)
+        elif isinstance(method, methods.BasicGetOk) and identity is not None:
+            self._holdings.add(int(method.delivery_tag), identity, self._tenure)
         super()._content(event)
 
     def _give_back(self, message: object) -> None:
@@ -439,18 +471,24 @@ class SessionChannel(Channel):
         lost = error if isinstance(error, ConnectionLost) else ConnectionLost(str(error))
         self._fail_calls(lost)
         self._sent = ConfirmLedger()
-        self._held.clear()
         self._flow.set()
+        self._lost_s = asyncio.get_running_loop().time()
+        if not self.can_move:
+            self._lose_holdings()
+
+    def _lose_holdings(self) -> None:
+        """What is held the broker delivers again: the application must not see it twice."""
+        self._holdings.clear()
         for consumer in self._consumers.values():
             assert isinstance(consumer, SessionConsumer)
-            consumer.suspended()
+            consumer.holdings_lost()
 
     def _finish(self, error: Exception | None) -> None:
         """It is over for good."""
         self._session._forget(self)
         publishes = list(self._publishes.values())
         self._publishes.clear()
-        self._held.clear()
+        self._holdings.clear()
         super()._end(error)
         assert self._ended is not None
         for publish in publishes:
@@ -478,6 +516,7 @@ class SessionChannel(Channel):
             await self._call_once(qos, (methods.BasicQosOk,))
         if self.confirms:
             await self._call_once(methods.ConfirmSelect(), (methods.ConfirmSelectOk,))
+        await self._resume()
         for consumer in list(self._consumers.values()):
             assert isinstance(consumer, SessionConsumer)
             await self._start_consumer(consumer)
@@ -485,6 +524,26 @@ class SessionChannel(Channel):
             self._send_publish(publish)
         self._suspended = False
         self._live.set()
+
+    async def _resume(self) -> None:
+        """Go on holding what was held, if the broker can do that and it isn't too late."""
+        entries = self._holdings.present()
+        if not entries:
+            return
+        away_s = asyncio.get_running_loop().time() - self._lost_s
+        if not _resumes(self._connection) or away_s > RESUME_S_MAX:
+            self._lose_holdings()
+            return
+        reply = await self._call_once(methods.SessionResume(entries), (methods.SessionResumeOk,))
+        assert isinstance(reply, methods.SessionResumeOk)
+        for tag, kind in self._holdings.resumed(int(reply.first_tag)):
+            self._send(settlement(tag, kind))
+
+
+def _resumes(connection: Connection) -> bool:
+    """Whether the broker at the other end lets clients go on with what they hold."""
+    capabilities = connection.server_properties.get("capabilities")
+    return isinstance(capabilities, dict) and capabilities.get("session.resume") is True
 
 
 def is_lost(error: BaseException) -> bool:

@@ -15,6 +15,7 @@ ATTACHED_TO     the answer, before anything else of this epoch: the last number 
                 edge goes on after it (A1). Below which index everything is known that the edge had
                 in its log when it was home
 REATTACH        a home that had stepped aside serves again: attach anew
+SESSION_OF      whose a session is, if its client can resume
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ GROUP_ATTACH: Final = 40
 GROUP_ATTACHED: Final = 41
 ATTACHED_TO: Final = 42
 REATTACH: Final = 43
+SESSION_OF: Final = 46
 
 OP_GET: Final = "get"
 OP_COUNTS: Final = "counts"

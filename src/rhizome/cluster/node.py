@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel import Channel
     from rhizome.broker.connection import Connection
+    from rhizome.broker.message import Message
     from rhizome.broker.queue import Queue
     from rhizome.broker.routing.destination import Binding, Destination
     from rhizome.broker.routing.exchange import Exchange
@@ -230,6 +231,10 @@ class Node(Cluster):
         for neighbour in self.neighbours.values():
             if neighbour.serving is not None:
                 neighbour.serving.pull_again()
+
+    def held_elsewhere(self, client: str, queue: Queue, index: i64) -> Message | None:
+        tenure = self.tenures.tenures.get(queue.definition.group)
+        return None if tenure is None else tenure.held_by(client, queue, index)
 
     def channel_released(self, channel: Channel) -> None:
         self.edge.release(channel)

@@ -24,7 +24,7 @@ from rhizome.amqp.methods import BasicGet, QueueDelete
 from rhizome.amqp.values import encode_table
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.message import Message, content_channel
-from rhizome.broker.port import Away, Forward
+from rhizome.broker.port import Away, Forward, Proxy
 from rhizome.broker.topology import delete_counted
 from rhizome.broker.unacked import ACK
 from rhizome.cluster.asking import (
@@ -49,6 +49,7 @@ from rhizome.cluster.calls import (
     OP_GET,
     OP_PURGE,
     PREFETCH,
+    SESSION_OF,
     error_of,
 )
 from rhizome.cluster.forwarding import GroupWay
@@ -152,6 +153,7 @@ class RemoteGroup(Away):
         )
         rules = self.edge.rules
         for session in [*self.sessions.values(), *self.uncounted.values()]:
+            self._name(session)
             session.present(home.track.outbox, rules.held_presented)
         if rules.settled_presented:
             self._present_settled(home.track)
@@ -337,7 +339,25 @@ class RemoteGroup(Away):
         if session is None:
             session = Session(self, channel, self.edge.number(), True)
             self.sessions[channel] = session
+            if self.track is not None:
+                self._name(session)
         return session
+
+    def _name(self, session: Session) -> None:
+        """Tell the home whose a session is, if its client may come back elsewhere."""
+        client = session.channel.connection.resume_id
+        if len(client) > 0:
+            table: dict[str, object] = {"group": self.group, "session": session.number}
+            table["client"] = client
+            self._put(SESSION_OF, table)
+
+    def holder(self, channel: Channel) -> Proxy:
+        return self.session(channel)
+
+    def present_again(self) -> None:
+        if self.track is not None:
+            self.detached()
+            self.attach()
 
     def uncounted_session(self, channel: Channel) -> Session:
         session = self.uncounted.get(channel)

@@ -44,6 +44,7 @@ from rhizome.cluster.calls import (
     OP_GET,
     OP_PURGE,
     PREFETCH,
+    SESSION_OF,
     TAKE_BACK,
 )
 from rhizome.cluster.link.frames import put_frame
@@ -290,6 +291,8 @@ class Serving(Carrier):
             self._attach(attached, table)
         elif method == PREFETCH:
             self._set_prefetch(attached, table)
+        elif method == SESSION_OF:
+            self.channel(attached, _int(table, "session")).client = str(table["client"])
         elif not attached.resolved:
             attached.waiting.append(WaitingFrame(method, table, b""))
         elif method == DETACH:

@@ -141,6 +141,9 @@ class Session(Proxy):
         self.flush(None if track is None else track.outbox)
         elsewhere[self.home.way] = self.home.way.fence()
 
+    def epoch(self) -> i64:
+        return self.home.epoch
+
     # ---- attaching ------------------------------------------------------------------------------
 
     def present(self, outbox: Outbox, all_of_it: bool) -> None:

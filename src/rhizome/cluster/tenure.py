@@ -22,6 +22,7 @@ from mypy_extensions import i64, mypyc_attr
 from rhizome.broker.claiming import claim
 from rhizome.broker.message import Message
 from rhizome.broker.port import GroupLog
+from rhizome.broker.resuming import find_held, take_held
 from rhizome.broker.unacked import ACK, REJECT, REQUEUE
 from rhizome.cluster.attachment import Attachment, SettledRange, Taken
 from rhizome.cluster.attachrules import AttachRules
@@ -278,12 +279,24 @@ class Tenure:
         index = settled.first
         while index <= settled.last:
             message = None if parked is None else parked.take(queue.id, index)
+            if message is None:
+                message = self._abandoned(queue, index)
             was_ready = message is None
             if message is None:
                 message = claim(queue, index)
             if message is not None:
                 settle_claimed(queue, message, settled.kind, was_ready)
             index += 1
+
+    def _abandoned(self, queue: Queue, index: i64) -> Message | None:
+        """Take a message that is kept for an edge that is away: its client has come back elsewhere
+        and says what became of it."""
+        for name, parked in self.parked.items():
+            if name not in self.attachments:
+                message = parked.take(queue.id, index)
+                if message is not None:
+                    return message
+        return None
 
     def _hold(self, name: str) -> None:
         serving = self.servings[name]
@@ -301,8 +314,28 @@ class Tenure:
                         message = parked.take(queue.id, index)
                     if message is None:
                         message = claim(queue, index)
+                    if message is None:
+                        client = serving.channel(attached, held.session).client
+                        message = self.held_by(client, queue, index)
                 serving.hold(attached, held.session, held.consumer, queue, message)
                 index += 1
+
+    def held_by(self, client: str, queue: Queue, index: i64) -> Message | None:
+        """Take a message from where a client held it before it came back: here, or through an edge,
+        be it still there or not."""
+        if not client:
+            return None
+        for parked in self.parked.values():
+            place = parked.places.get((int(queue.id), int(index)))
+            if place is not None and place[0].client == client:
+                return parked.take(queue.id, index)
+        for attached in self.attachments.values():
+            for channel in attached.sessions.values():
+                if channel.client == client:
+                    tag = find_held(channel, queue.id, index)
+                    if tag > 0:
+                        return take_held(channel, tag)
+        return self.broker.ghosts.take(client, queue.id, index)
 
     def _place_of(self, queue: Queue, index: i64) -> Message:
         """What stands for a message of a stream that is held: streams keep everything."""

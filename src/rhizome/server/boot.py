@@ -30,6 +30,7 @@ from rhizome.broker.restoring import restore_queue
 from rhizome.broker.state import State
 from rhizome.broker.streams.registry import StreamsPort
 from rhizome.journal.recovery import Recovered
+from rhizome.journal.scan import GroupReplay
 from rhizome.journal.store import Store
 from rhizome.journal.streamlog import StreamLog
 from rhizome.security.passwords import SALT_BYTES, hash_password
@@ -37,6 +38,8 @@ from rhizome.server.config import Config
 from rhizome.server.sections import UserDefinition
 
 SEED_BYTES: Final = 32
+STARTS_MAX: Final = 64
+"""So many restarts a client may miss and still be told what became of the messages it held."""
 
 
 class StoreReader(SegmentReader):
@@ -81,14 +84,14 @@ class StoreStreams(StreamsPort):
 
 
 def make_log(store: Store) -> JournalLog:
-    """The log of the local group, in a new epoch if there was one before."""
-    group = store.recovered.groups.get(LOCAL_GROUP)
-    if group is None:
-        return JournalLog(store.journal, 1, 1)
+    """The log of the local group, in a new epoch: indexes of what was lost are given again."""
+    group = store.recovered.groups.get(LOCAL_GROUP) or GroupReplay()
     epoch = int(group.epoch) + 1
     next_index = int(group.index) + 1
     store.journal.epoch(LOCAL_GROUP, epoch, next_index)
-    return JournalLog(store.journal, epoch, next_index)
+    log = JournalLog(store.journal, epoch, next_index)
+    log.starts = [*group.starts[-STARTS_MAX:], (epoch, next_index)]
+    return log
 
 
 def make_broker(

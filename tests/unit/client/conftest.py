@@ -37,6 +37,7 @@ class ScriptedPeer:
         self.bodies: list[bytes] = []
         self.connections = 0
         self.mechanisms = b"AMQPLAIN PLAIN"
+        self.server_properties: dict[str, object] = {"product": "Scripted"}
         self.answers: dict[type[Method], Answer] = dict(HANDSHAKE)
         self._arrived = asyncio.Event()
         self._writers: list[asyncio.StreamWriter] = []
@@ -105,7 +106,7 @@ class ScriptedPeer:
         self._writers.append(writer)
         try:
             assert await reader.readexactly(8) == spec.PROTOCOL_HEADER
-            start = methods.ConnectionStart(0, 9, SERVER_PROPERTIES, self.mechanisms, b"en_US")
+            start = methods.ConnectionStart(0, 9, self.server_properties, self.mechanisms, b"en_US")
             writer.write(frames.method_frame(0, start))
             while True:
                 kind, channel, size = struct.unpack(">BHI", await reader.readexactly(7))
@@ -131,7 +132,6 @@ class ScriptedPeer:
                 writer.write(frames.method_frame(channel, reply))
 
 
-SERVER_PROPERTIES: dict[str, object] = {"product": "Scripted"}
 HANDSHAKE: dict[type[Method], Answer] = {
     methods.ConnectionStartOk: lambda _, m: [methods.ConnectionTune(2047, 131_072, 60)],
     methods.ConnectionOpen: lambda _, m: [methods.ConnectionOpenOk()],

@@ -1,0 +1,352 @@
+"""Resuming: a client comes back, here or at another broker, with what it holds (J12).
+
+Clients with the capability ``session.resume`` are told the identity of each message that they have
+to ack (``session.message``, before the delivery). When the connection of such a client is lost,
+what it holds is kept for it for ``KEEP_MS``, neither delivered to others nor given back. On its
+next connection, wherever that is, the client presents what it holds and what it has settled
+without knowing the outcome (``session.resume``), and goes on under new delivery tags.
+
+What is presented is looked for among what was kept for this client, in the queue, where it is
+ready again after a restart or a takeover, and at brokers through which the client held it before.
+What is nowhere to be found is void: settling it means nothing. If the queue is active elsewhere,
+this broker presents it there like everything that its applications hold (A2).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from librt.strings import read_i64_be
+from mypy_extensions import i64
+
+from rhizome.amqp.methods import (
+    Method,
+    SessionResume,
+    SessionResumed,
+    SessionResumeOk,
+    SessionSync,
+    SessionSyncOk,
+)
+from rhizome.amqp.spec import SESSION
+from rhizome.amqp.wire import u32_at
+from rhizome.broker.basic import pull_consumer
+from rhizome.broker.claiming import claim
+from rhizome.broker.commands import QUEUE
+from rhizome.broker.confirms import are_safe
+from rhizome.broker.lookup import check_read, unimplemented
+from rhizome.broker.message import Message
+from rhizome.broker.port import Away, Forward, GroupLog, Proxy
+from rhizome.broker.stages import RUNNING
+from rhizome.broker.streams.rules import is_stream
+from rhizome.broker.unacked import REQUEUE
+from rhizome.errors import SyntaxErrorFault
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.connection import Connection
+    from rhizome.broker.queue import Queue
+
+CAPABILITY: Final = "session.resume"
+KEEP_MS: Final = 10_000
+"""How long what a client holds is kept for it after its connection was lost."""
+ENTRY_BYTES: Final = 8 + 4 + 8 + 1
+"""Of what is presented: queue id, epoch, index, and 0 if it is held, else 1 + how it was settled.
+"""
+MOVING: Final = 320
+"""The reply code of a connection.close of a client that comes back elsewhere."""
+
+
+def resume_id(user: str, properties: dict[str, object]) -> str:
+    """What a client that can resume is known by; "" if it can't. Nobody else's session will do."""
+    capabilities = properties.get("capabilities")
+    session = properties.get("session")
+    if not isinstance(capabilities, dict) or capabilities.get(CAPABILITY) is not True:
+        return ""
+    return f"{user}/{session}" if isinstance(session, str) and session else ""
+
+
+@final
+class Ghost:
+    """What a client held when its connection was lost.
+
+    Invariant: ``places`` leads to each message that a channel of ``carrier`` holds; ``abandoned``
+    are auto-delete queues that it consumed.
+    """
+
+    broker: Broker
+    carrier: Connection
+    until_ms: i64
+    places: dict[tuple[int, int], tuple[Channel, int]]
+    abandoned: dict[Queue, None]
+
+    def __init__(self, broker: Broker, client: str) -> None:
+        self.broker = broker
+        self.carrier = broker.carry(f"kept for {client}")
+        self.carrier.resume_id = client
+        self.until_ms = 0
+        self.places = {}
+        self.abandoned = {}
+
+    def add(self, channel: Channel) -> None:
+        """Take a channel over with what it holds; nothing more is delivered to it."""
+        self._leave_queues(channel)
+        channel.transaction = None
+        channel.confirms = None
+        channel.connection = self.carrier
+        self.carrier.channels[len(self.carrier.channels) + 1] = channel
+        for tag in channel.unacked.tags():
+            message = channel.unacked.message(tag)
+            consumer = channel.unacked.consumer(tag)
+            assert message is not None
+            assert consumer is not None
+            self.places[(int(consumer.queue.id), int(message.index))] = (channel, tag)
+
+    def _leave_queues(self, channel: Channel) -> None:
+        for consumer in list(channel.consumers.values()):
+            queue = consumer.queue
+            if queue.definition.auto_delete and consumer.proxy is None and not queue.deleted:
+                if queue not in self.abandoned:
+                    self.abandoned[queue] = None
+                    queue.expected += 1
+            self.broker.remove_consumer(consumer)
+        channel.consumers = {}
+
+    def take(self, queue_id: i64, index: i64) -> Message | None:
+        """Take a message out; it goes on counting as unacked in its queue."""
+        place = self.places.pop((int(queue_id), int(index)), None)
+        return None if place is None else take_held(place[0], place[1])
+
+    def give_back(self) -> None:
+        """Nobody comes for the rest: it goes back to its queues."""
+        for channel in self.carrier.channels.values():
+            for tag in channel.unacked.tags():
+                channel.settle_one(tag, REQUEUE)
+            channel.closing = True
+            self.broker.cluster.channel_released(channel)
+        self.carrier.channels = {}
+        self.places = {}
+        self.broker.connection_gone(self.carrier)
+        for queue in self.abandoned:
+            queue.expected -= 1
+            if not queue.deleted and queue.away is None:
+                self.broker.delete_if_unused(queue)
+        self.abandoned = {}
+
+
+def take_held(channel: Channel, tag: i64) -> Message | None:
+    """Take a delivery out of what a channel holds; it goes on counting as unacked in its queue."""
+    message = channel.unacked.message(tag)
+    consumer = channel.unacked.consumer(tag)
+    if message is not None and consumer is not None:
+        channel.unacked.forget(tag)
+        consumer.unacked -= 1
+    return message
+
+
+def find_held(channel: Channel, queue_id: i64, index: i64) -> i64:
+    """The tag under which a channel holds a message; 0 if it doesn't."""
+    unacked = channel.unacked
+    for tag in unacked.tags():
+        message = unacked.message(tag)
+        consumer = unacked.consumer(tag)
+        if message is not None and consumer is not None:
+            if message.index == index and consumer.queue.id == queue_id:
+                return tag
+    return 0
+
+
+@final
+class Sync:
+    """Somebody who wants to know when what was settled so far is safe: up to ``position`` of the
+    journal here, in the logs of groups, and at other homes.
+    """
+
+    channel: Channel
+    connection: Connection
+    position: i64
+    here: dict[GroupLog, int]
+    elsewhere: dict[Forward, int]
+
+    def __init__(self, channel: Channel, position: i64) -> None:
+        self.channel = channel
+        self.connection = channel.connection
+        self.position = position
+        self.here = {}
+        self.elsewhere = {}
+
+    def is_safe(self, durable: i64) -> bool:
+        if self.position > durable:
+            return False
+        for log, index in self.here.items():
+            if index > log.committed_disk:
+                return False
+        return are_safe(self.elsewhere)
+
+
+@final
+class Ghosts:
+    """Those whom something is kept for, by what they are known by.
+
+    ``durable``: up to which position the journal is on disk; ``syncs`` wait for that, or for other
+    brokers.
+    """
+
+    broker: Broker
+    ghosts: dict[str, Ghost]
+    durable: i64
+    syncs: list[Sync]
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.ghosts = {}
+        self.durable = 0
+        self.syncs = []
+
+    def answer_syncs(self) -> None:
+        """Answer those whose settlements are safe."""
+        syncs = self.syncs
+        self.syncs = []
+        for sync in syncs:
+            channel = sync.channel
+            if not sync.is_safe(self.durable):
+                self.syncs.append(sync)
+            elif sync.connection.stage == RUNNING and channel.connection is sync.connection:
+                if not channel.closing:
+                    channel.send(SessionSyncOk())
+
+    def keep(self, connection: Connection) -> None:
+        """The connection of a client that can resume is lost: keep what it holds for it."""
+        client = connection.resume_id
+        for number, channel in list(connection.channels.items()):
+            if channel.unacked.count == 0 or channel.closing:
+                continue
+            ghost = self.ghosts.get(client)
+            if ghost is None:
+                ghost = Ghost(self.broker, client)
+                self.ghosts[client] = ghost
+            ghost.until_ms = self.broker.turn.now_ms + KEEP_MS
+            del connection.channels[number]
+            ghost.add(channel)
+
+    def take(self, client: str, queue_id: i64, index: i64) -> Message | None:
+        ghost = self.ghosts.get(client)
+        return None if ghost is None else ghost.take(queue_id, index)
+
+    def finish(self, client: str) -> None:
+        """The client has presented everything: the rest it doesn't have."""
+        ghost = self.ghosts.pop(client, None)
+        if ghost is not None:
+            ghost.give_back()
+
+    def tick(self, now_ms: i64) -> None:
+        if len(self.ghosts) > 0:
+            for client in list(self.ghosts):
+                if now_ms >= self.ghosts[client].until_ms:
+                    self.finish(client)
+
+
+# ---- methods -----------------------------------------------------------------------------------
+
+
+def handle(channel: Channel, method: Method) -> None:
+    """A method of class session on a channel."""
+    if len(channel.connection.resume_id) == 0:
+        raise unimplemented(method)
+    if isinstance(method, SessionResume):
+        _resume(channel, method.entries)
+    elif isinstance(method, SessionSync):
+        _sync(channel)
+    else:
+        raise unimplemented(method)
+
+
+def handle_on_connection(connection: Connection, method: Method) -> bool:
+    """A method of class session on channel 0; False if it is none that is known."""
+    if len(connection.resume_id) == 0 or not isinstance(method, SessionResumed):
+        return False
+    connection.broker.ghosts.finish(connection.resume_id)
+    return True
+
+
+def _resume(channel: Channel, entries: bytes) -> None:
+    if len(entries) % ENTRY_BYTES != 0:
+        raise SyntaxErrorFault("session.resume is cut short", SESSION, 40)
+    _end_others(channel.connection)
+    first_tag = channel.delivery_tag + 1
+    presented: dict[Away, None] = {}
+    at: i64 = 0
+    while at < len(entries):
+        tag = channel.delivery_tag + 1
+        channel.delivery_tag = tag
+        queue = channel.connection.broker.shared.get(read_i64_be(entries, at))
+        epoch = u32_at(entries, at + 8)
+        index = read_i64_be(entries, at + 12)
+        kind: i64 = entries[at + 20]
+        if queue is not None and _hold(channel, tag, queue, epoch, index):
+            if queue.away is not None:
+                presented[queue.away] = None
+            if kind > 0:
+                channel.settle_one(tag, int(kind - 1))
+        else:
+            channel.forgive(tag)
+        at += ENTRY_BYTES
+    for away in presented:
+        away.present_again()
+    channel.send(SessionResumeOk(first_tag))
+
+
+def _end_others(connection: Connection) -> None:
+    """Of two connections of one session the older one is dead, though nobody has noticed yet."""
+    for other in connection.broker.running_connections():
+        if other is not connection and other.resume_id == connection.resume_id:
+            other.force_close("its session goes on over another connection")
+
+
+def _hold(channel: Channel, tag: i64, queue: Queue, epoch: i64, index: i64) -> bool:
+    """Let a channel hold a message again under a tag; False if that is void."""
+    if queue.vhost != channel.connection.router.vhost or is_stream(queue.options):
+        return False
+    check_read(channel, QUEUE, queue.name)
+    broker = channel.connection.broker
+    client = channel.connection.resume_id
+    message = broker.ghosts.take(client, queue.id, index)
+    away = queue.away
+    if away is not None:
+        message = Message(broker.pager.route_last, b"", 0, 0)
+        message.index = index
+    elif message is None and is_same(queue.log, epoch, index):
+        message = claim(queue, index)
+        if message is None:
+            message = broker.cluster.held_elsewhere(client, queue, index)
+    if message is None:
+        return False
+    holder = pull_consumer(channel, queue)
+    holder.proxy = None if away is None else away.holder(channel)
+    channel.unacked.push(tag, message, holder)
+    holder.unacked += 1
+    return True
+
+
+def is_same(log: GroupLog, epoch: i64, index: i64) -> bool:
+    """Whether an index means the same message now as it did in an epoch: later ones may have begun
+    below it, after a forced takeover or with what a restart has lost."""
+    return all(i64(later) <= epoch or index < i64(start) for later, start in log.starts)
+
+
+def _sync(channel: Channel) -> None:
+    """Answer once everything that the channel has settled is as safe as it gets."""
+    broker = channel.connection.broker
+    broker.write_settled()
+    sync = Sync(channel, broker.pager.journal.end_position())
+    for log in broker.logs.values():
+        if log.replicated:
+            sync.here[log] = log.mark()
+    proxies: dict[Proxy, None] = {}
+    for consumer in [*channel.consumers.values(), *channel.pulls.values()]:
+        if consumer.proxy is not None:
+            proxies[consumer.proxy] = None
+    for proxy in proxies:
+        proxy.commit(sync.elsewhere)
+    broker.ghosts.syncs.append(sync)
+    broker.ghosts.answer_syncs()

@@ -1,0 +1,162 @@
+"""What a channel of a session holds, and what it has settled without knowing the outcome (J12).
+
+A broker that can resume says what each delivery is (session.message). After a failover the channel
+presents that to the next broker, and goes on under the tags that it is given there. Settlements
+have no answer in AMQP: they are kept until a session.sync is answered, and presented, too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rhizome.amqp import methods
+
+if TYPE_CHECKING:
+    from rhizome.client.sessionchannel import Tenure
+
+UNSURE_MAX: Final = 50_000
+"""So many settlements are remembered; what is older was heard long ago, or never will be."""
+SYNC_EVERY: Final = 100
+
+HELD: Final = 0
+ACKED: Final = 1
+REJECTED: Final = 2
+REQUEUED: Final = 3
+
+_ENTRY: Final = Struct(">QIQB")
+
+Settlement = methods.BasicAck | methods.BasicNack | methods.BasicReject
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a message is, wherever its queue may be."""
+
+    queue_id: int
+    epoch: int
+    index: int
+
+    def entry(self, kind: int) -> bytes:
+        """How a session.resume presents it."""
+        return _ENTRY.pack(self.queue_id, self.epoch, self.index, kind)
+
+
+class Holding(NamedTuple):
+    """A message that was delivered in a tenure, under a tag of that time."""
+
+    identity: Identity | None
+    tenure: Tenure
+    tag: int
+
+
+class Holdings:
+    """Invariant: `_held` is by the present tags, which rise; what has no identity can't be
+    presented. `syncing` counts the settlements at the time of the sync that is under way. While it
+    is presented, `_presented` has the place of each tag, and `_late` what was settled meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, Holding] = {}
+        self._presented: dict[int, int] = {}
+        self._late: list[tuple[int, int]] = []
+        self._unsure: deque[tuple[Identity, int]] = deque(maxlen=UNSURE_MAX)
+        self.syncing = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def can_be_presented(self) -> bool:
+        """Whether the broker has said what each of the messages is."""
+        return all(holding.identity is not None for holding in self._held.values())
+
+    def add(self, tag: int, identity: Identity | None, tenure: Tenure) -> None:
+        """A message was delivered that has to be acked."""
+        self._held[tag] = Holding(identity, tenure, tag)
+
+    def tags(self, tenure: Tenure, tag: int, multiple: bool) -> list[int]:
+        """The present tags of what was delivered in a tenure as `tag`, or up to it."""
+        if multiple:
+            return [
+                present
+                for present, holding in self._held.items()
+                if holding.tenure is tenure and holding.tag <= tag
+            ]
+        holding = self._held.get(tag)
+        if holding is not None and holding.tenure is tenure and holding.tag == tag:
+            return [tag]
+        return [
+            present
+            for present, holding in self._held.items()
+            if holding.tenure is tenure and holding.tag == tag
+        ]
+
+    def settle(self, tags: list[int], kind: int) -> None:
+        """These are no longer held; whether the broker hears of it is not known yet."""
+        for tag in tags:
+            identity = self._held.pop(tag).identity
+            if identity is not None:
+                self._unsure.append((identity, kind))
+            if tag in self._presented:
+                self._late.append((self._presented[tag], kind))
+
+    def sync_is_due(self) -> bool:
+        return self.syncing == 0 and len(self._unsure) >= SYNC_EVERY
+
+    def begin_sync(self) -> None:
+        self.syncing = len(self._unsure)
+
+    def synced(self) -> None:
+        """The broker has everything safe that was settled before the sync was sent."""
+        for _ in range(min(self.syncing, len(self._unsure))):
+            self._unsure.popleft()
+        self.syncing = 0
+
+    def present(self) -> bytes:
+        """What a session.resume presents: what is held, in order, then what was settled."""
+        self._presented = {tag: place for place, tag in enumerate(self._held)}
+        self._late = []
+        packed = [
+            holding.identity.entry(HELD)
+            for holding in self._held.values()
+            if holding.identity is not None
+        ]
+        packed.extend(identity.entry(kind) for identity, kind in self._unsure)
+        return b"".join(packed)
+
+    def resumed(self, first_tag: int) -> list[tuple[int, int]]:
+        """The broker knows what was presented, under tags from this one on; the tags and kinds of
+        what was settled since."""
+        self._held = {
+            first_tag + self._presented[tag]: holding for tag, holding in self._held.items()
+        }
+        late = [(first_tag + place, kind) for place, kind in self._late]
+        self._presented = {}
+        self._late = []
+        self.syncing = 0
+        return late
+
+    def clear(self) -> None:
+        """Forget everything: it means nothing to the next broker."""
+        self._held.clear()
+        self._presented = {}
+        self._late = []
+        self._unsure.clear()
+        self.syncing = 0
+
+
+def kind_of(method: Settlement) -> int:
+    """How a method settles what it names."""
+    if isinstance(method, methods.BasicAck):
+        return ACKED
+    return REQUEUED if method.requeue else REJECTED
+
+
+def settlement(tag: int, kind: int) -> Settlement:
+    """The method that settles one delivery."""
+    if kind == ACKED:
+        return methods.BasicAck(tag, False)
+    return methods.BasicNack(tag, False, kind == REQUEUED)
