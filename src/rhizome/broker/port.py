@@ -53,7 +53,9 @@ class GroupLog:
 
     Invariant: indexes are handed out in the order of ``append``; ``committed_disk`` and
     ``committed_memory`` never fall and never pass ``next_index - 1`` (G6). A message above
-    ``visible`` must not be delivered yet (L1); queues that wait for that are in ``waiting``.
+    ``visible`` must not be delivered yet (L1); queues that wait for that are in ``waiting``. While
+    the log is ``still`` nothing leaves its queues, dropped or expired either: somebody elsewhere
+    may hold what is ready here (A2).
     ``starts`` has the first index of each epoch of a replicated log, this one included (L2), and
     ``origins`` the last number that was taken from each edge (A1), which is part of the records
     if the log is ``numbered``.
@@ -65,6 +67,7 @@ class GroupLog:
     committed_memory: i64
     committed_disk: i64
     visible: i64
+    still: bool
     replicated: bool
     numbered: bool
     starts: list[tuple[int, int]]
@@ -78,6 +81,7 @@ class GroupLog:
         self.committed_memory = next_index - 1
         self.committed_disk = next_index - 1
         self.visible = EVERYTHING
+        self.still = False
         self.replicated = False
         self.numbered = False
         self.starts = []

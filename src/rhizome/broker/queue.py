@@ -197,7 +197,7 @@ class Queue(Destination):
 
         Only what stays in the queue counts: consumers that wait get their share first.
         """
-        if not self.bounded or self.options.overflow == "drop-head":
+        if not self.bounded or self.options.overflow == "drop-head" or self.log.still:
             return True
         if self._is_full(message) and self.consumer_count > 0:
             self.dispatch(self.broker.turn.now_ms)
@@ -299,9 +299,13 @@ class Queue(Destination):
     def _is_beyond(self) -> bool:
         """Whether the queue holds more than its limits allow."""
         options = self.options
-        return self.ready > 0 and (
-            (options.length_max >= 0 and self.ready > options.length_max)
-            or (options.bytes_max >= 0 and self.body_bytes > options.bytes_max)
+        return (
+            self.ready > 0
+            and not self.log.still
+            and (
+                (options.length_max >= 0 and self.ready > options.length_max)
+                or (options.bytes_max >= 0 and self.body_bytes > options.bytes_max)
+            )
         )
 
     def touch(self) -> None:

@@ -54,10 +54,11 @@ class Timers:
                 self._check_connection(connection, now_ms)
 
     def _check_queue(self, queue: Queue, now_ms: int) -> None:
-        if queue.away is not None:
+        if queue.away is not None or queue.log.still:
             # Its home sees to that, and knows who uses it.
+            queue.last_used_ms = now_ms
             return
-        if queue.may_expire and queue.ready > 0 and queue.away is None:
+        if queue.may_expire and queue.ready > 0:
             expire(queue, now_ms)
         expires_ms = queue.options.expires_ms
         if expires_ms < 0:

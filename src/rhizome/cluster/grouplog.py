@@ -312,7 +312,8 @@ class ReplicatedLog(GroupLog):
 
     def judge_visible(self) -> None:
         """Show what is committed, or nothing while recovering or stepping aside (L1, A2, G11)."""
-        if self.recovering or self.aside:
+        self.still = self.recovering or self.aside
+        if self.still:
             self.visible = 0
         else:
             self.visible = EVERYTHING if self.alone else self.committed_memory

@@ -56,6 +56,8 @@ class Moving:
 
     def come_home(self, group: i64, epoch: i64, log: GroupLog) -> None:
         """A group is at home here from now on, and its queues are active."""
+        for queue in queues_of(self.edge.broker, group):
+            queue.last_used_ms = self.edge.broker.turn.now_ms
         remote = self.edge.group(group)
         remote.home_is(None, epoch)
         tenure = self.tenures.begin(group, epoch, log)
@@ -75,6 +77,7 @@ class Moving:
         broker = self.edge.broker
         remote = self.edge.group(group)
         for queue in queues_of(broker, group):
+            mark_active(queue)
             for consumer in queue.consumers():
                 if consumer.proxy is None and consumer.carrier is None:
                     remote.adopt(consumer)
@@ -92,6 +95,7 @@ class Moving:
             carry_over(remote, log)
         queues = queues_of(broker, group)
         for queue in queues:
+            mark_active(queue)
             if queue.stream is None:
                 for message in unacked_messages(queue):
                     broker.pager.release(queue, message)
@@ -185,6 +189,15 @@ def _leave_with(remote: RemoteGroup, channel: Channel) -> None:
             channel.unacked.replace(tag, shown_copy(message))
 
 
+def mark_active(queue: Queue) -> None:
+    """Of consumers that take turns, the active one here stays so wherever the home is."""
+    active = queue.active
+    if active is None or active.carrier is not None or active.proxy is not None:
+        return
+    if queue.stream is None:
+        active.reached = max(active.reached, queue.log.next_index)
+
+
 def shown_copy(message: Message) -> Message:
     """A message as an edge has it that only shows it."""
     shown = Message(message.route, message.content, message.channel, message.frame_bytes_max)
@@ -268,6 +281,9 @@ class Homecoming(OwnEdge):
 
     def end_turn(self) -> None:
         """Confirm what is safe, once what was settled is in the log, too."""
+        if self.remote.way.sent > self.attached.last:
+            # It was routed, or settled, when the home was another.
+            self.take_publishes()
         self.attached.close_turn()
         if self.tenure.recovering or not self.broker.may_deliver:
             return

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel import Channel
     from rhizome.broker.connection import Connection
+    from rhizome.broker.consumer import Consumer
     from rhizome.broker.queue import Queue
     from rhizome.cluster.registry import Registry
     from rhizome.cluster.serving import Serving
@@ -240,6 +241,12 @@ class Tenure:
         """Everybody who may hold something of this group is attached, or won't be waited for."""
         self.recovering = False
         self.resolve(self.attached(), self.own)
+        for queue in self.broker.shared.values():
+            if queue.definition.group == self.group:
+                if queue.active is not None:
+                    queue.active = active_of(queue)
+                if queue.ready > 0 and not queue.marked:
+                    queue.touch()
 
     def resolve(self, names: list[str], own: OwnEdge | None) -> None:
         """Compare what these edges have presented with what the queues have (A2)."""
@@ -414,12 +421,22 @@ class Tenures:
 
     def end_turn(self) -> None:
         for tenure in self.tenures.values():
-            if tenure.own is not None:
+            if tenure.own is not None and not tenure.aside:
                 tenure.own.end_turn()
 
     def brokers_changed(self) -> None:
         for tenure in self.tenures.values():
             tenure.forget_past(self.state.registry)
+
+
+def active_of(queue: Queue) -> Consumer | None:
+    """Of consumers that take turns, the one whose turn it was at the home before: it got what was
+    delivered last."""
+    chosen = queue.active
+    for consumer in queue.consumers():
+        if chosen is None or consumer.reached > chosen.reached:
+            chosen = consumer
+    return chosen
 
 
 def settle_claimed(queue: Queue, message: Message, kind: i64, was_ready: bool) -> None:

@@ -197,6 +197,50 @@ def test_home_comes_and_goes_and_nobody_notices(cluster: CoreCluster) -> None:
     assert all(is_quiet(client) for client in clients.values())
 
 
+@pytest.mark.parametrize("active", EVERYWHERE)
+def test_active_consumer_stays_the_active_one(cluster: CoreCluster, active: str) -> None:
+    standby = followed(cluster, x_single_active_consumer=True)
+    clients = {at: cluster[at].connect() for at in (active, *EVERYWHERE)}
+    for client in clients.values():
+        client.prefetch(2)
+        client.consume("q")
+    publish(clients[active], 0, 4)
+    held = clients[active].deliveries()
+    assert bodies_of(held) == number_bodies(0, 2)
+    standby.take_over()
+    assert not any(client.deliveries() for client in clients.values())
+    clients[active].send(BasicAck(held[1].tag, multiple=True))
+    assert bodies_of(clients[active].deliveries()) == number_bodies(2, 4)
+    clients[active].close_socket()
+    [(_, again)] = [(at, got) for at, each in clients.items() if (got := each.deliveries())]
+    assert bodies_of(again) == number_bodies(2, 4)
+
+
+@pytest.mark.parametrize("at", EVERYWHERE)
+def test_what_is_held_is_beyond_no_limit_of_the_queue(cluster: CoreCluster, at: str) -> None:
+    """Before the new home has heard who holds what, everything is ready, and would be too much."""
+    standby = followed(cluster, x_max_length=2, x_message_ttl=500, x_expires=400)
+    client = cluster[at].connect()
+    client.prefetch(3)
+    client.consume("q")
+    for number in range(5):
+        publish(client, number, number + 1)
+    held = client.deliveries()
+    assert bodies_of(held) == number_bodies(0, 3)
+    cluster.advance(450)
+    standby.appoint()
+    cluster.advance(100)
+    cluster.advance_until(lambda: not standby.log.recovering)
+    cluster.settle()
+    assert counts(cluster) == (0, 3)
+    client.send(BasicAck(held[2].tag, multiple=True))
+    assert counts(cluster) == (0, 0)
+    publish(client, 5, 6)
+    assert bodies_of(client.deliveries()) == [b"5"]
+    cluster.advance(1_000)
+    assert cluster["b1"].has_queue("q")
+
+
 # --- publishers
 
 
@@ -302,6 +346,27 @@ def test_commit_that_waited_for_the_old_home_is_answered_by_the_new_one(
     client.pick(TxCommitOk)
     client.close_socket()
     assert drain(cluster["s1"].connect(), "q") == number_bodies(1, 4)
+
+
+@pytest.mark.parametrize("at", EVERYWHERE)
+def test_transaction_that_was_begun_under_the_old_home_is_committed_under_the_new(
+    cluster: CoreCluster, at: str
+) -> None:
+    standby = followed(cluster)
+    client = cluster[at].connect()
+    publish(client, 0, 2)
+    client.consume("q")
+    held = client.deliveries()
+    client.call(TxSelect(), TxSelectOk)
+    publish(client, 2, 4)
+    client.send(BasicAck(held[0].tag))
+    standby.take_over()
+    assert counts(cluster) == (0, 2)
+    client.send(BasicAck(held[1].tag), TxCommit())
+    client.pick(TxCommitOk)
+    assert client.bodies() == number_bodies(2, 4)
+    client.close_socket()
+    assert drain(cluster["s1"].connect(), "q") == number_bodies(2, 4)
 
 
 def test_refused_publish_is_not_sent_to_the_next_home(cluster: CoreCluster) -> None:
