@@ -15,7 +15,7 @@ import pytest
 from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import BrokerProcess
 
-from .browser import Browser, Driver, missing
+from .browser import Browser, Driver, missing, wait_until
 
 SEED: Final = 6
 HARMLESS: Final = ("/api/rhizome/session - Failed to load resource",)
@@ -89,6 +89,18 @@ class Console:
         self.browser.find("h1.name")
 
     def api(self, method: str, *parts: str, **document: Any) -> Any:
+        """What the API answers; None for 404. On a busy machine elections are waited out."""
+        status, text = wait_until(
+            lambda: self._ask(method, parts, document), "the cluster to be available", 60
+        )
+        if status == 404:
+            return None
+        assert status < 300, f"{method} {'/'.join(parts)}: {status} {text!r}"
+        return json.loads(text) if text else {}
+
+    def _ask(
+        self, method: str, parts: tuple[str, ...], document: dict[str, Any]
+    ) -> tuple[int, bytes] | None:
         connection = HTTPConnection(self.broker.host, self.broker.http_port, timeout=30)
         login = b64encode(f"{self.broker.user}:{self.broker.password}".encode()).decode()
         target = "/api/" + "/".join(quote(part, safe="") for part in parts)
@@ -97,10 +109,7 @@ class Console:
         answer = connection.getresponse()
         text = answer.read()
         connection.close()
-        if answer.status == 404:
-            return None
-        assert answer.status < 300, f"{method} {target}: {answer.status} {text!r}"
-        return json.loads(text) if text else {}
+        return None if answer.status == 503 else (answer.status, text)
 
     def publish(self, queue: str, payload: str, **properties: Any) -> None:
         answer = self.api(

@@ -1,8 +1,7 @@
 // The cluster at a glance: numbers, charts, the drawing, and one broker in detail.
 
-import { path, post } from "./api.js";
+import { drain, moveGroup } from "./changes.js";
 import { lineChart, meter } from "./charts.js";
-import { attempt, confirmDialog, openDialog, tell } from "./dialogs.js";
 import { h } from "./dom.js";
 import { clusterDrawing, isStandby } from "./drawing.js";
 import { bytes, clock, count, duration, plural, rate, visible } from "./format.js";
@@ -51,7 +50,7 @@ export function clusterPage({ changed, may, live }) {
         h("h2", {}, "What happened"),
         h("ul", { class: "events" }, live.events.map((event) =>
           h("li", { key: event.key, class: event.kind }, h("time", {}, clock(event.at)), visible(event.text))))) : null,
-      groupsPanel(data));
+      groupsPanel(data, may));
   }
 
   return { title: () => "Cluster", view };
@@ -110,7 +109,7 @@ function brokerPanel(broker, data, may) {
         load?.http.filter((url) => /^https?:\/\//.test(url) && broker.name !== data.seen_by).slice(0, 1).map((url) =>
           h("a", { class: "button", href: url, rel: "noreferrer" }, "Its console")),
         may("administrator") && broker.status !== "stopped"
-          ? h("button", { onclick: () => drain(broker) }, broker.status === "draining" ? "Undrain…" : "Drain…") : null)),
+          ? h("button", { onclick: () => drain(broker) }, broker.draining ? "Undrain…" : "Drain…") : null)),
     load && h("div", { class: "memory" },
       h("span", { class: "quiet" }, `Memory ${bytes(load.memory_bytes)} of ${bytes(load.memory_max_bytes)}`),
       meter(load.memory_bytes, load.memory_max_bytes, `memory ${bytes(load.memory_bytes)} of ${bytes(load.memory_max_bytes)}`)),
@@ -118,45 +117,26 @@ function brokerPanel(broker, data, may) {
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(value))))));
 }
 
-// Show what a drain would do, ask, and do what was shown.
-async function drain(broker) {
-  const action = broker.status === "draining" ? "undrain" : "drain";
-  const target = path("rhizome", "brokers", broker.name, action);
-  let preview;
-  try {
-    preview = await post(target, { preview: true });
-  } catch (error) {
-    tell(error.status === 404 ? `This version can't ${action} a broker from the console.` : error.message, "bad");
-    return;
-  }
-  if (preview.refusal) {
-    await openDialog((close) => h("div", {},
-      h("h2", {}, `${visible(broker.name)} can't be ${action}ed now`), h("p", {}, visible(preview.refusal)),
-      h("div", { class: "buttons" }, h("button", { class: "primary", onclick: () => close(null) }, "Close"))));
-    return;
-  }
-  const agreed = await confirmDialog({
-    title: `${action === "drain" ? "Drain" : "Undrain"} ${visible(broker.name)}?`,
-    text: "This is what will happen:",
-    details: [...preview.steps, ...preview.warnings.map((warning) => `Mind: ${warning}`)].map(visible),
-    action: action === "drain" ? "Drain" : "Undrain", danger: action === "drain",
-  });
-  if (agreed) await attempt(async () => tell((await post(target, { basis: preview.basis })).done));
-}
-
-function groupsPanel(data) {
+function groupsPanel(data, may) {
   if (data.groups.length === 0) return null;
   return h("section", { class: "panel" },
     h("h2", {}, "Groups"),
     h("table", { class: "rows", "aria-label": "Groups" },
-      h("thead", {}, h("tr", {}, ["Group", "Home", "In sync", "Failover list", "Epoch", "Queues", "Messages"].map((label, at) =>
+      h("thead", {}, h("tr", {}, ["Group", "Home", "In sync", "Failover list", "Epoch", "Queues", "Messages", ""].map((label, at) =>
         h("th", { scope: "col", class: at > 3 ? "number" : null }, label)))),
       h("tbody", {}, data.groups.map((group) => h("tr", { key: group.id },
         h("th", { scope: "row", "data-label": "Group" }, group.id),
         h("td", { "data-label": "Home" }, group.home ? visible(group.home) : h("span", { class: "bad", title: visible(group.unavailable) }, "unavailable")),
-        h("td", { "data-label": "In sync" }, group.in_sync.map((member) => visible(member.broker) + (member.copy === "whole" ? "" : " (disk)")).join(", ") || "–"),
+        h("td", { "data-label": "In sync" }, group.in_sync.map(memberText).join(", ") || "–"),
         h("td", { "data-label": "Failover list" }, group.failover.map(visible).join(", ") || "–"),
         h("td", { class: "number", "data-label": "Epoch" }, group.epoch),
         h("td", { class: "number", "data-label": "Queues" }, count(group.queues)),
-        h("td", { class: "number", "data-label": "Messages" }, count(group.messages)))))));
+        h("td", { class: "number", "data-label": "Messages" }, count(group.messages)),
+        h("td", { class: "number" }, may("administrator") && data.brokers.length > 1 && group.home && !group.local
+          ? h("button", { class: "small", onclick: () => moveGroup(group, data.brokers), "aria-label": `Move group ${group.id}` }, "Move…") : null))))));
+}
+
+function memberText(member) {
+  const notes = [member.copy !== "whole" && "disk", member.lag > 0 && `${count(member.lag)} behind`].filter(Boolean);
+  return visible(member.broker) + (notes.length ? ` (${notes.join(", ")})` : "");
 }

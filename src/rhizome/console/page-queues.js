@@ -156,7 +156,7 @@ export function queuePage({ changed }, vhost, name) {
       h("div", { class: "panel-head" },
         h("h1", { class: "name" }, visible(name), queue && tags(queue)),
         queue && h("div", { class: "buttons" },
-          h("button", { onclick: purge }, "Purge…"),
+          queue.type !== "stream" && h("button", { onclick: purge }, "Purge…"),
           h("button", { class: "danger", onclick: remove }, "Delete…"))),
       failure && h("p", { class: "failure", role: "alert" }, failure),
       queue === null ? !failure && h("p", { class: "empty" }, "Loading…") : body());

@@ -228,11 +228,11 @@ async def _carry_out(context: Context, commands: list[Command]) -> None:
         proposal = start(context, command)
         proposals.append(proposal)
         if proposal.answer.done() and proposal.answer.result().error is not None:
-            await finish(proposal)
+            await finish(context, proposal)
         if pace.is_due():
             await pace.rest()
     for proposal in proposals:
-        await finish(proposal)
+        await finish(context, proposal)
 
 
 def _is_there(context: Context, command: Command) -> bool:

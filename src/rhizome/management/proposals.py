@@ -39,8 +39,8 @@ def start(context: Context, command: Command) -> Proposal:
     return proposal
 
 
-async def finish(proposal: Proposal) -> Outcome:
-    """Wait for the outcome; raises its error."""
+async def finish(context: Context, proposal: Proposal) -> Outcome:
+    """Wait for the outcome; raises its error, or Unavailable while this broker is isolated."""
     try:
         async with asyncio.timeout(COMMIT_SECONDS_MAX):
             outcome = await proposal.answer
@@ -49,10 +49,12 @@ async def finish(proposal: Proposal) -> Outcome:
             f"the change is made but not safe after {COMMIT_SECONDS_MAX:g} s; is the disk full?"
         ) from None
     if outcome.error is not None:
+        if context.broker.isolation:
+            raise Unavailable(outcome.error.text)
         raise outcome.error
     return outcome
 
 
 async def propose(context: Context, command: Command) -> Outcome:
     """Have a command committed; raises what it was refused with."""
-    return await finish(start(context, command))
+    return await finish(context, start(context, command))
