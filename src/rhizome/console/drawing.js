@@ -7,11 +7,12 @@ import { rate, visible } from "./format.js";
 const CARD = { width: 168, height: 92 };
 const SMALL = { width: 132, height: 56 };
 const CHIPS_MAX = 6;
+const NARROW_STEP = 150;
 
-export function clusterDrawing(data, { selected, select }) {
+export function clusterDrawing(data, { selected, select, narrow }) {
   const primaries = data.brokers.filter((broker) => broker.role !== "secondary");
   const secondaries = data.brokers.filter((broker) => broker.role === "secondary");
-  const layout = place(primaries, secondaries);
+  const layout = place(primaries, secondaries, narrow);
   const shownMap = selected ? { [selected]: data.failover_map[selected] ?? [] } : data.failover_map;
 
   return h("svg", {
@@ -26,22 +27,37 @@ export function clusterDrawing(data, { selected, select }) {
     data.brokers.map((broker) => card(broker, data, layout.spots.get(broker.name), selected, select)));
 }
 
-function place(primaries, secondaries) {
+// Where the brokers stand: primaries on an ellipse, on a phone in two columns; secondaries below.
+function place(primaries, secondaries, narrow) {
   const count = primaries.length;
-  const width = 700 + Math.max(0, count - 5) * 100;
+  const width = narrow ? 400 : 700 + Math.max(0, count - 5) * 100;
   const spots = new Map();
-  const radiusX = count <= 1 ? 0 : count === 2 ? 180 : count === 3 ? 235 : width / 2 - CARD.width / 2 - 6;
-  const radiusY = count <= 2 ? 0 : count === 3 ? 128 : 150 + Math.max(0, count - 5) * 26;
-  const centre = { x: width / 2, y: 18 + radiusY + CARD.height / 2 };
-  const start = count === 2 ? Math.PI : -Math.PI / 2;
-  primaries.forEach((broker, at) => {
-    const angle = start + (2 * Math.PI * at) / Math.max(1, count);
-    spots.set(broker.name, {
-      x: centre.x + radiusX * Math.cos(angle), y: centre.y + radiusY * Math.sin(angle), ...CARD,
+  const top = 18 + CARD.height / 2;
+  let centre = { x: width / 2, y: top };
+  if (narrow && count > 1) {
+    const rows = Math.ceil(count / 2);
+    centre.y += ((rows - 1) * NARROW_STEP) / 2;
+    primaries.forEach((broker, at) => {
+      // One that has no neighbour stands in the middle: of three, the first.
+      const alone = count % 2 === 1 && at === 0;
+      const row = Math.floor((at + (count % 2)) / 2);
+      const side = (at + (count % 2)) % 2 ? 1 : -1;
+      spots.set(broker.name, { x: width / 2 + (alone ? 0 : side * 100), y: top + row * NARROW_STEP, ...CARD });
     });
-  });
+  } else {
+    const radiusX = count <= 1 ? 0 : count === 2 ? 180 : count === 3 ? 235 : width / 2 - CARD.width / 2 - 6;
+    const radiusY = count <= 2 ? 0 : count === 3 ? 128 : 150 + Math.max(0, count - 5) * 26;
+    centre = { x: width / 2, y: top + radiusY };
+    const start = count === 2 ? Math.PI : -Math.PI / 2;
+    primaries.forEach((broker, at) => {
+      const angle = start + (2 * Math.PI * at) / Math.max(1, count);
+      spots.set(broker.name, {
+        x: centre.x + radiusX * Math.cos(angle), y: centre.y + radiusY * Math.sin(angle), ...CARD,
+      });
+    });
+  }
   let bottom = Math.max(...[...spots.values()].map((spot) => spot.y + CARD.height / 2), 100) + 22;
-  const perRow = Math.floor(width / 172);
+  const perRow = Math.floor(width / (narrow ? 140 : 172));
   secondaries.forEach((broker, at) => {
     const row = Math.floor(at / perRow);
     const inRow = Math.min(perRow, secondaries.length - row * perRow);

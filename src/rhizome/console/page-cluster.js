@@ -6,8 +6,11 @@ import { h } from "./dom.js";
 import { clusterDrawing, isStandby } from "./drawing.js";
 import { bytes, clock, count, duration, plural, rate, visible } from "./format.js";
 
+const narrow = matchMedia("(max-width: 46rem)");
+
 export function clusterPage({ changed, may, live }) {
   let selected = null;
+  narrow.onchange = changed;
   const select = (name) => {
     selected = name;
     changed();
@@ -27,7 +30,7 @@ export function clusterPage({ changed, may, live }) {
             h("span", { class: "quiet" }, about(data))),
           data.cluster.notes.map((note) => h("p", { class: "warning", key: note }, visible(note))),
           data.silent.length ? h("p", { class: "warning" }, `No answer from ${data.silent.map(visible).join(", ")}.`) : null,
-          h("div", { class: "canvas" }, clusterDrawing(data, { selected, select })),
+          h("div", { class: "canvas" }, clusterDrawing(data, { selected, select, narrow: narrow.matches })),
           legend()),
         h("div", { class: "charts" },
           lineChart({
