@@ -91,6 +91,8 @@ def hash_password(
         raise PasswordHashError("an empty password is refused; give the user none, or a real one")
     if len(password) > PASSWORD_BYTES_MAX:
         raise PasswordHashError(f"a password has at most {PASSWORD_BYTES_MAX} bytes")
+    if password.endswith(b"\0"):
+        raise PasswordHashError("a password can't end with NUL")
     cost.check()
     salt = os.urandom(SALT_BYTES) if salt is None else salt
     return _encode(cost, salt, _scrypt(password, salt, cost))
@@ -123,9 +125,12 @@ def check_encoded(encoded: str) -> None:
 def verify_password(encoded: str, password: bytes) -> bool:
     """Whether `password` is the one behind `encoded`; takes the same time whatever differs.
 
-    An unreadable hash, an empty one and an empty password verify nothing.
+    An unreadable hash, an empty one and an empty password verify nothing. Nor does one that ends
+    with NUL: HMAC, within scrypt, pads its key with these and can't tell.
     """
     if not encoded or not password or len(password) > PASSWORD_BYTES_MAX:
+        return False
+    if password.endswith(b"\0"):
         return False
     try:
         stored = _Stored.parse(encoded)
