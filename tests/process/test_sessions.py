@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,9 +73,13 @@ async def drained(url: str, queue: str) -> list[int]:
 def test_a_broker_that_crashes_and_comes_back_gets_each_message_once(
     broker: BrokerProcess,
 ) -> None:
+    one_at_a_time = threading.Lock()
+
     def trouble() -> None:
-        broker.kill()
-        broker.start()
+        # A session may be back, and the next trouble due, before the start is seen to be complete.
+        with one_at_a_time:
+            broker.kill()
+            broker.start()
 
     async def scenario() -> list[int]:
         async with open_session(broker.url, failover=UNTIRING) as session:

@@ -6,6 +6,7 @@ clusters show that real brokers are like them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from rhizome.client import blocking
+from rhizome.client import Failover, blocking, open_session
 from rhizome.testing.processes import wait_until
 
 FAKE = Path(__file__).with_name("fake_cluster.py")
@@ -420,3 +421,42 @@ def test_real_cluster_elects_another_root_and_takes_the_old_one_back(make: Make)
     assert again["cluster"]["quorum"]["active"] == 3
     assert up.stop() == 0, up.printed()
     assert not list(up.directory.glob("*/pid"))
+
+
+@pytest.mark.timeout(300)
+def test_session_goes_on_when_the_broker_that_it_is_on_is_killed(make: Make) -> None:
+    """It publishes and consumes; its broker is the home of its queue, too."""
+    up = make(3, 0, fake=False)
+    up.start_until_ready()
+
+    async def scenario() -> tuple[list[int], str]:
+        uri = f"amqp://guest:guest@127.0.0.1:{up.port}/"
+        async with open_session(uri, failover=Failover(tries_max=0)) as session:
+            assert session.broker == "b1"
+            taken: list[int] = []
+            arguments: dict[str, object] = {"x-group": "b1"}
+            async with (
+                session.queue("kept", durable=True, arguments=arguments, prefetch=10) as queue,
+                session.producer(routing_key="kept", window=50) as producer,
+            ):
+                for number in range(600):
+                    await producer.send(b"%d" % number)
+                    if number == 300:
+                        up.kill("b1")
+                await producer.flush()
+                async for message in queue:
+                    taken.append(int(message.body))
+                    await message.ack()
+                    if len(taken) == 600:
+                        break
+                rest = (await queue.info()).message_count
+            assert rest == 0
+            return taken, session.broker
+
+    async def limited() -> tuple[list[int], str]:
+        async with asyncio.timeout(120):
+            return await scenario()
+
+    taken, broker = asyncio.run(limited())
+    assert taken == list(range(600))
+    assert broker in ("b2", "b3")
