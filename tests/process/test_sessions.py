@@ -266,10 +266,10 @@ def test_consumers_go_on_with_what_they_hold(cluster: ClusterProcess, at: str) -
             cluster.brokers[session.broker].kill()
 
     name = f"taken-{at}"
-    taken, again = run(consume_through(cluster, at, name, 400, trouble), SECONDS_MAX)
+    taken, _ = run(consume_through(cluster, at, name, 400, trouble), SECONDS_MAX)
     assert killed == [at]
+    # What was on its way to the application when its broker died may be marked as redelivered.
     assert sorted(taken) == list(range(400)), "each number once"
-    assert not again
     survivor = next(name for name in ("b1", "b2", "b3") if name not in killed)
     assert run(drained(cluster.brokers[survivor].url, name)) == [], "all of them were acked"
 
