@@ -42,9 +42,10 @@ class BrowserError(Exception):
 
 
 class Driver:
-    """A chromedriver process."""
+    """A chromedriver process. ``browsers``: those that it has started; they would outlive it."""
 
     def __init__(self, directory: Path) -> None:
+        self.browsers: list[Browser] = []
         self.port = _free_port()
         self.log = directory / "chromedriver.log"
         self.process = subprocess.Popen(
@@ -73,6 +74,8 @@ class Driver:
         return value
 
     def stop(self) -> None:
+        for browser in list(self.browsers):
+            browser.quit()
         self.process.terminate()
         self.process.wait(10)
 
@@ -107,11 +110,13 @@ class Browser:
         }
         made = driver.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._path = f"/session/{made['sessionId']}"
+        driver.browsers.append(self)
 
     def call(self, method: str, path: str, document: Any = None) -> Any:
         return self._driver.call(method, self._path + path, document)
 
     def quit(self) -> None:
+        self._driver.browsers.remove(self)
         self.call("DELETE", "")
 
     # ---- pages ----------------------------------------------------------------------------------
