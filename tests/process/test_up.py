@@ -423,6 +423,7 @@ def test_real_cluster_elects_another_root_and_takes_the_old_one_back(make: Make)
     assert not list(up.directory.glob("*/pid"))
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_session_goes_on_when_the_broker_that_it_is_on_is_killed(make: Make) -> None:
     """It publishes and consumes; its broker is the home of its queue, too."""
