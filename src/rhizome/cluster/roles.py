@@ -76,6 +76,8 @@ class Roles:
         self.standbys: dict[int, Standby] = {}
         self._invited: dict[int, int] = {}
         """How far whoever invited this broker last had applied the cluster's log."""
+        self._dropped: dict[int, Copy] = {}
+        """Emptied; the journal says that they aren't whole, and so must whatever goes on there."""
         self._link = StandbyLink(node)
         journal, spill = self.broker.pager.journal, self.broker.pager.spill
         for group in [each for each in recovered.groups if each != LOCAL_GROUP]:
@@ -112,7 +114,9 @@ class Roles:
         if standby is not None and standby.home:
             # Should it be wanted all the same, it is invited again.
             self._refuse(standby.home, group, int(standby.epoch), "it isn't needed")
-        self.copies.pop(group).discard()
+        copy = self.copies.pop(group)
+        copy.discard()
+        self._dropped[group] = copy
 
     def _is_spare(self, group: Group) -> bool:
         """Whether the copy here is of no use: others have it whole, as many as there should be.
@@ -177,7 +181,9 @@ class Roles:
     def copy_of(self, group: int) -> Copy:
         copy = self.copies.get(group)
         if copy is None:
-            copy = Copy(group, self.broker.pager.journal, self.broker.pager.spill)
+            copy = self._dropped.pop(group, None)
+            if copy is None:
+                copy = Copy(group, self.broker.pager.journal, self.broker.pager.spill)
             self.copies[group] = copy
         return copy
 
@@ -292,6 +298,10 @@ class Roles:
                 home.copies.frame(name, method, data, start, end)
         elif home is None:
             if method == INVITE:
+                if not self.node.ready:
+                    # It may be of a home that is none any more: this broker can't tell yet.
+                    self._refuse(name, group, 0, "it is not ready yet")
+                    return
                 self._invited[group] = number_in(table_in(data, start, end), "applied")
             self._standby(group).frame(name, method, data, start, end)
         elif method == INVITE:
@@ -307,6 +317,10 @@ class Roles:
         if standby is None:
             standby = Standby(self.copy_of(group), self._link, self.node.me.incarnation)
             self.standbys[group] = standby
+            known = self.node.state.groups.groups.get(group)
+            if known is not None:
+                # Whoever was home before must not take hold of this copy (G1).
+                standby.learn(known.epoch)
         return standby
 
     def tick(self) -> None:

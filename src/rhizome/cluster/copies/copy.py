@@ -43,6 +43,7 @@ from rhizome.journal.records import (
     check_record,
     drop_queue_record,
     install_record,
+    number_record,
     tx_record,
     u16_at,
     u32_at,
@@ -424,8 +425,13 @@ class Copy:
         self._release()
 
     def discard(self) -> None:
-        """This broker keeps no copy any more, and none comes back with a restart."""
+        """This broker keeps nothing of it any more, and nothing comes back with a restart.
+
+        What is left is not whole: if it is to follow again it begins with everything.
+        """
         self.begin_install()
+        for origin in list(self.known.origins):
+            self.record(number_record(self.group, self.epoch, 0, origin, 0, FLAG_DURABLE))
         for queue_id in list(self.replay.queues):
             self.record(drop_queue_record(self.group, self.epoch, 0, queue_id, FLAG_DURABLE))
 

@@ -374,6 +374,8 @@ class Broker(StandbyPort):
         if self.starts == 1:
             copy = Copy(GROUP, self.place.journal, self.place.spill)
         self.standby = Standby(copy, self, self.incarnation)
+        # The cluster's state is on disk too.
+        self.standby.learn(self.known.epoch)
 
     def crash(self) -> None:
         self.up = False

@@ -328,15 +328,18 @@ def test_sizes_after_a_restart_are_estimated_and_never_wrong_when_nothing_is_lef
 
 def test_a_copy_that_is_discarded_leaves_nothing_and_does_not_come_back() -> None:
     scene = filled(30)
-    scene.log.enqueue([2], b"transient", False)
+    scene.log.enqueue([2], b"transient", False, origin=0xA)
+    scene.log.number(0xB)
     scene.apply(scene.log.take())
     scene.copy.discard()
+    assert scene.copy.installing
     assert not scene.place.journal.live_references()
     assert not scene.place.spill.live_references()
     scene.submit()
     scene.place.sync()
     restarted = scene.place.restart().copy()
     assert restarted.count() == 0
+    assert restarted.origins == {}
     assert restarted.installing
 
 
