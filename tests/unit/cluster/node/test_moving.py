@@ -219,7 +219,7 @@ def test_active_consumer_stays_the_active_one(cluster: CoreCluster, active: str)
 @pytest.mark.parametrize("at", EVERYWHERE)
 def test_what_is_held_is_beyond_no_limit_of_the_queue(cluster: CoreCluster, at: str) -> None:
     """Before the new home has heard who holds what, everything is ready, and would be too much."""
-    standby = followed(cluster, x_max_length=2, x_message_ttl=500, x_expires=400)
+    standby = followed(cluster, x_max_length=2, x_message_ttl=500, x_expires=1_500)
     client = cluster[at].connect()
     client.prefetch(3)
     client.consume("q")
