@@ -521,7 +521,7 @@ def _neighbours(count: int) -> int:
             return first
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("where", ["source", "destination"])
 def test_a_bridge_outlives_the_roots_of_its_clusters(tmp_path: Path, where: str) -> None:
