@@ -284,6 +284,7 @@ def test_what_a_cancelled_consumer_holds_may_be_given_back(
 
 
 @pytest.mark.rhizome_only
+@pytest.mark.lone_only("an ack through one broker may come after a consumer through another")
 def test_progress_of_a_name_is_remembered(pika_connect: Connect, stream: str) -> None:
     fill(pika_connect, stream, 20)
 
