@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from rhizome.journal.streamformat import (
     ENTRY_HEADER_BYTES,
+    FLAG_IDENTITY,
     FLAG_ORIGIN,
     FLAG_TABLE,
     ORIGIN_BYTES,
@@ -68,6 +69,8 @@ class _Rows:
         wanted = set(schema.names)
         flags = self.window.u8(self.entries + 6)
         tails = self.entries + ENTRY_HEADER_BYTES + ORIGIN_BYTES * (flags & FLAG_ORIGIN != 0)
+        known = np.flatnonzero(flags & FLAG_IDENTITY)
+        tails[known] += 2 + self.window.u16(tails[known])
         found = self._own(wanted)
         if wanted & {"exchange", "key"}:
             found.update(route_columns(self.window, tails))
