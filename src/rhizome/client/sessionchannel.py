@@ -135,7 +135,8 @@ class SessionChannel(Channel):
     again. A transaction that a failover interrupts raises ConnectionLost and has to be begun again.
 
     Invariant: `_publishes` holds, in order, what is not confirmed; it was sent on this connection
-    unless the channel is suspended.
+    unless the channel is suspended. `_settles`: the broker knows what is held, so that settlements
+    are sent at once; it does before the channel is live, which may take a takeover longer.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class SessionChannel(Channel):
         self._awaited = 0
         self._holdings = Holdings()
         self._identity: Identity | None = None
+        self._settles = False
         self._lost_s = 0.0
         self.confirms = options.confirms
 
@@ -324,7 +326,7 @@ class SessionChannel(Channel):
         self._require_open()
         multiple = not isinstance(method, methods.BasicReject) and method.multiple
         tags = self._holdings.tags(tenure, int(method.delivery_tag), multiple)
-        if not self._suspended:
+        if self._settles:
             if tenure is self._tenure:
                 self._send(method)
             else:
@@ -461,12 +463,14 @@ class SessionChannel(Channel):
             self._suspend(error)
         elif self._returning:
             # The session tries again: what it needs may come back, too.
+            self._settles = False
             self._fail_calls(error)
         else:
             self._finish(error)
 
     def _suspend(self, error: Exception) -> None:
         self._suspended = True
+        self._settles = False
         self._live.clear()
         lost = error if isinstance(error, ConnectionLost) else ConnectionLost(str(error))
         self._fail_calls(lost)
@@ -517,6 +521,7 @@ class SessionChannel(Channel):
         if self.confirms:
             await self._call_once(methods.ConfirmSelect(), (methods.ConfirmSelectOk,))
         await self._resume()
+        self._settles = True
         for consumer in list(self._consumers.values()):
             assert isinstance(consumer, SessionConsumer)
             await self._start_consumer(consumer)

@@ -150,6 +150,33 @@ def test_what_is_settled_while_it_is_presented_is_settled_afterwards(
     run(scenario)
 
 
+def test_what_is_settled_while_consumers_are_started_is_sent(peer_context: PeerContext) -> None:
+    """The queue is being taken over: the broker knows what is held long before it consumes."""
+
+    async def scenario() -> None:
+        async with pair(peer_context) as (first, second, session):
+            del second.answers[methods.BasicConsume]
+            channel = await session.channel()
+            consumer = channel.consume("q", tag="c")
+            await consumer.subscribe()
+            for tag in (1, 2):
+                deliver(first, tag, 10 + tag)
+            messages = [await anext(consumer) for _ in range(2)]
+            await first.stop()
+            await second.until(methods.BasicConsume)
+            assert channel.is_suspended
+            await messages[1].ack()
+            (ack,) = await second.until(methods.BasicAck)
+            assert ack.delivery_tag == 2
+            second.send(1, methods.ChannelClose(404, "NOT_FOUND - its home is down", 60, 20))
+            await second.until(methods.SessionResume, 2)
+            entries = second.of(methods.SessionResume)[1].entries
+            again = [(each[2], each[3]) for each in struct.iter_unpack(">QIQB", entries)]
+            assert again == [(11, HELD), (12, ACKED)]
+
+    run(scenario)
+
+
 def test_multiple_of_an_earlier_connection_names_what_was_there(
     peer_context: PeerContext,
 ) -> None:
