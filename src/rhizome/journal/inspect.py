@@ -26,6 +26,7 @@ from rhizome.journal.records import (
     KIND_REQUEUE,
     KIND_SHOWN,
     KIND_STATE,
+    KIND_SYNCED,
     KIND_TX,
     KIND_WATERMARK,
     RECORD_HEADER_BYTES,
@@ -196,7 +197,10 @@ def _row(buffer: bytes, offset: int, size: int, segment: int, contents: bool) ->
         "epoch": int(u32_at(buffer, offset + 12)),
         "index": int(read_i64_be(buffer, offset + 16)),
     }
-    if kind in (KIND_ENQUEUE, KIND_MOVED):
+    if kind == KIND_SYNCED:
+        row["time_ms"] = int(u32_at(buffer, offset + 12)) << 16 | word & 0xFFFF
+        row["group"] = row["epoch"] = 0
+    elif kind in (KIND_ENQUEUE, KIND_MOVED):
         row.update(_message_fields(buffer, offset, contents))
     elif kind == KIND_STATE:
         row["command"] = buffer[offset + RECORD_HEADER_BYTES : offset + size]

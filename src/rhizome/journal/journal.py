@@ -364,14 +364,17 @@ class Journal:
         """Whether something was appended since the last `take`."""
         return len(self._full) > 0 or self._chunk.size > 0 or len(self._writer) > 0
 
-    def take(self) -> list[Chunk]:
-        """The batch: what was appended since the last call, to be written in this order."""
+    def take(self, now_ms: i64 = 0) -> list[Chunk]:
+        """The batch: what was appended since the last call, to be written in this order.
+
+        With the time it ends with a mark of it: only messages carry one of their own.
+        """
         assert self._tx_piece < 0, "a transaction is open"
         if not self.pending():
             return []
-        if self._synced > self._synced_marked:
+        if self._synced > self._synced_marked or now_ms > 0:
             # Recovery tells a torn tail from damage to confirmed records by these.
-            self._append(bare_record(KIND_SYNCED, 0, 0, self._synced))
+            self._append(bare_record(KIND_SYNCED, now_ms & 0xFFFF, now_ms >> 16, self._synced))
             self._synced_marked = self._synced
         self._flush_writer()
         batch = self._full

@@ -13,7 +13,8 @@
     STATE    a command to the state machine, opaque here
     EPOCH    nothing: epoch `epoch` of `group` begins at `index`; messages from there on are void
     WATER    u32 queue id | what the queue has accepted, packed (seen.py): replaces what was known
-    SYNCED   nothing: when this was written, all before position `index` had been synced
+    SYNCED   nothing: when this was written, all before position `index` had been synced; that was
+             at `epoch` << 16 | `group` ms, unless these are 0
     END      nothing: the segment is complete
     NUMBER   u64 origin | u64 number: the last number taken from an origin; 0 forgets the origin
     INSTALL  u8 1: the copy of `group` is being made from here on, not eligible; 0: it is whole

@@ -142,12 +142,12 @@ class Store(ABC):
         """Whether there is something to submit."""
         return self.journal.pending() or self.spill.pending() or self.streams.pending()
 
-    def submit(self) -> int:
+    def submit(self, now_ms: int = 0) -> int:
         """Hand the batches of this wake-up to the disk; returns the token of the journal's."""
         token = int(self.journal.end_position())
         if self.journal.pending():
             # take() may append a record of its own, so the token is read after it.
-            chunks = self.journal.take()
+            chunks = self.journal.take(now_ms)
             token = int(self.journal.end_position())
             self._writer.submit(chunks, token)
         if self.spill.pending():

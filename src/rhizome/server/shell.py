@@ -118,7 +118,7 @@ class Shell:
         """Hand what was appended in this turn to the disk."""
         store = self.store
         if store.pending():
-            token: i64 = store.submit()
+            token: i64 = store.submit(self.broker.turn.now_ms)
             self.broker.handed_over(token)
             if store.congested() and not self.congested:
                 self.congested = True
