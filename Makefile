@@ -26,7 +26,7 @@ DATA ?= ./data
 UP_DATA ?= ./data/cluster
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run lone test check unit interop soak bench build clean constraints test-deps
+.PHONY: help run lone test check unit interop soak bench pipeline build clean constraints test-deps
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -66,6 +66,10 @@ soak: test-deps ## the long suites: fuzzing, kill loops, thousands of examples p
 		$(BIN)/python -m pytest -q tests/conformance tests/interop
 	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[fuzz]' || true
 	RHIZOME_PURE=1 $(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
+
+pipeline: build $(VENV)/test.stamp ## show the data pipeline: a cluster, traffic, archive, report, audit, replay
+	@command -v java >/dev/null || tools/system_packages.sh
+	$(BIN)/python tools/pipeline_demo.py
 
 bench: build ## measure against RabbitMQ; BENCH="--quick --only NAME" passes options
 	$(BIN)/python bench/run.py $(BENCH)

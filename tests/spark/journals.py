@@ -74,8 +74,8 @@ class JournalFiles:
         self.journal.append_raw(record, len(queue_ids))
         return self.index
 
-    def flush(self) -> None:
-        for chunk in self.journal.take():
+    def flush(self, now_ms: int = 0) -> None:
+        for chunk in self.journal.take(now_ms):
             if chunk.segment not in self._created:
                 self.files.create(chunk.segment, self._segment_bytes)
                 self._created.add(chunk.segment)

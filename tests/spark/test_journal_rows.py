@@ -240,6 +240,35 @@ def test_records_without_a_time_have_that_of_the_message_before(tmp_path: Path) 
     assert times == [1, 1, 2, 2, 3]
 
 
+def test_settlements_have_the_time_of_their_batch(tmp_path: Path) -> None:
+    store = JournalFiles(tmp_path)
+    store.message([1])
+    store.message([1])
+    store.flush(START_MS + 10)
+    store.journal.dequeue(0, 1, 1, [1])
+    store.flush(START_MS + 5000)
+    store.journal.dequeue(0, 1, 1, [2])
+    store.message([1])
+    store.flush(START_MS + 9000)
+    store.journal.requeue(0, 1, 1, 3, 1)
+    store.flush()
+    times = [int(row["time"].timestamp() * 1000) - START_MS for row in rows(tmp_path)]
+    assert times == [1, 2, 5000, 9000, 3, 9000]
+
+
+def test_marks_of_time_work_across_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = JournalFiles(tmp_path)
+    for batch in range(1, 30):
+        for index in range(7):
+            store.journal.dequeue(0, 1, 1, [batch * 10 + index])
+        store.flush(START_MS + batch)
+    monkeypatch.setattr("rhizome.spark.journalsource.WINDOW_BYTES", 1000)
+    found = rows(tmp_path)
+    assert len(found) == 29 * 7
+    for row in found:
+        assert int(row["time"].timestamp() * 1000) - START_MS == row["index"] // 10
+
+
 def test_torn_tail_ends_the_journal(tmp_path: Path) -> None:
     store = JournalFiles(tmp_path)
     for _ in range(10):

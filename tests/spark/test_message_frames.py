@@ -142,6 +142,16 @@ def test_raw_properties_are_sent_as_they_were() -> None:
         assert vars_of(got) == vars_of(before)
 
 
+def test_marks_of_an_earlier_producer_are_replaced() -> None:
+    before = Properties(headers={"a": 1, "x-producer": "old", "x-sequence": 7, "z": "x-producer"})
+    raw = [encode_header(0, before)[12:], encode_header(0, Properties())[12:]]
+    batch = pa.record_batch({"value": pa.array([b"x"] * 2), "raw_properties": pa.array(raw)})
+    assert framed(batch)[0] == client_frames("orders", "", before, b"x")
+    after = {"a": 1, "z": "x-producer", "x-producer": "new", "x-sequence": 1 << 40}
+    wanted = Properties(headers=after)
+    assert framed(batch, Producer("new", 1 << 40))[0] == client_frames("orders", "", wanted, b"x")
+
+
 def vars_of(properties: Properties) -> list[object]:
     return [encode_header(0, properties)]
 

@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "bridge": "rhizome.cli.bridge",
     "bench": "rhizome.cli.bench",
     "journal": "rhizome.cli.journal",
+    "pipeline": "rhizome.cli.pipeline",
     "store": "rhizome.cli.store",
     "sim": "rhizome.cli.sim",
     "config": "rhizome.cli.config",

@@ -4,8 +4,8 @@ A row is an event: something that happened to a message in a queue. A record tha
 queues, or settles several messages, makes several rows with the same segment and offset. Records
 that concern no message make one row each; marks of the journal itself (SYNCED, END) make none.
 
-Only messages carry a time. The time of any other record is that of the nearest message before it in
-its segment, or of the first one after it if there is none: right to within a turn of a busy broker.
+Messages carry their time. Other records have that of the mark (SYNCED) at the end of the batch that
+they were written in; where there is none, that of the message before them, or else after them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from rhizome.journal.records import (
     KIND_WATERMARK,
     ORIGIN_BYTES,
     RECORD_HEADER_BYTES,
+    crc32c,
 )
 from rhizome.journal.walk import walk
 from rhizome.spark.contents import COLUMNS, Contents
@@ -63,6 +64,10 @@ EVENTS: Final = {
     KIND_SHOWN: "delivered",
 }
 DAMAGED: Final = "damaged"
+CHECKPOINTED: Final = "checkpointed"
+"""A message that is live in the newest checkpoint, with the place of its record."""
+CHECKPOINT: Final = "checkpoint"
+"""How far the newest checkpoint has a group; its own place is where the journal goes on."""
 LEVEL_PERSISTENT: Final = "persistent"
 LEVEL_RELIABLE: Final = "reliable persistent"
 
@@ -73,6 +78,7 @@ _HEAD: Final = Struct(">IIB")
 _NO_TIME: Final = -1
 _NO_EXPIRATION: Final = -1
 # Offsets in a record.
+_KIND_AT: Final = 8
 _GROUP_AT: Final = 10
 _EPOCH_AT: Final = 12
 _INDEX_AT: Final = 16
@@ -116,6 +122,18 @@ class Wanted:
         return [each.name for each in self.schema.field("message").type]
 
 
+def up_to_a_mark(data: bytes, offsets: Numbers, stop: int) -> tuple[Numbers, int]:
+    """The records up to the last mark of a time, and where the next one begins: those behind it
+    wait for theirs. All of them if there is no mark.
+    """
+    kinds = np.frombuffer(data, np.uint8)[offsets + _KIND_AT]
+    marks = np.flatnonzero(kinds == KIND_SYNCED)
+    if len(marks) == 0 or marks[-1] == len(offsets) - 1:
+        return offsets, stop
+    end = int(marks[-1]) + 1
+    return offsets[:end], int(offsets[end])
+
+
 def record_offsets(data: bytes, start: int) -> tuple[Numbers, int]:
     """Offsets of the valid records from `start` on, and where the first other thing is."""
     packed, stop = walk(data, start)
@@ -152,15 +170,19 @@ class Rows:
 
     def damage(self, segment: int, offset: int, reason: str) -> Any:
         """A batch of one row that says where the journal is damaged."""
-        values: dict[str, object] = {
-            "store": self.store,
-            "segment": segment,
-            "offset": offset,
-            "event": DAMAGED,
-            "detail": reason,
-        }
+        place: dict[str, Any] = {"segment": [segment], "offset": [offset], "detail": [reason]}
+        return self.made(DAMAGED, 1, place)
+
+    def made(self, event: str, count: int, values: dict[str, Any]) -> Any:
+        """A batch of rows that no record made; columns that aren't given are null."""
+        given = {"store": [self.store] * count, "event": [event] * count, **values}
         schema = self.wanted.schema
-        columns = [pa.array([values.get(each.name)], each.type) for each in schema]
+        columns = [
+            pa.array(given[each.name], each.type)
+            if each.name in given
+            else pa.nulls(count, each.type)
+            for each in schema
+        ]
         return pa.record_batch(columns, schema=schema)
 
 
@@ -216,12 +238,30 @@ class _Records:
 
     def times(self, clock_ms: int) -> tuple[Numbers, int]:
         """The time of each record, and the clock after them."""
+        marks = np.flatnonzero(self.kinds == KIND_SYNCED)
+        words = self.window.u32(self.offsets[marks] + _EPOCH_AT) << 16
+        marked = words | self.window.u16(self.offsets[marks] + _GROUP_AT)
+        marks, marked = marks[marked > 0], marked[marked > 0]
+        arrivals = np.flatnonzero(self.kinds == KIND_ENQUEUE)
+        arrived = self.window.i64(self.offsets[arrivals] + _ARRIVED_AT)
+        found = self._since(arrivals, arrived, clock_ms)
+        if len(marks):
+            following = np.searchsorted(marks, np.arange(len(self.offsets)))
+            known = following < len(marks)
+            found[known] = marked[following[known]]
+            found[~known] = np.maximum(found[~known], marked[-1])
+        found[arrivals] = arrived
+        moved = np.flatnonzero(self.kinds == KIND_MOVED)
+        found[moved] = self.window.i64(self.offsets[moved] + _ARRIVED_AT)
+        clocks = [clock_ms, *arrived[-1:].tolist(), *marked[-1:].tolist()]
+        return found, max(clocks)
+
+    def _since(self, arrivals: Numbers, arrived: Numbers, clock_ms: int) -> Numbers:
+        """The time of the message before each record; of the first one if there is none."""
         count = len(self.offsets)
         found = np.full(count, clock_ms, np.int64)
-        arrivals = np.flatnonzero(self.kinds == KIND_ENQUEUE)
         if len(arrivals) == 0:
-            return found, clock_ms
-        arrived = self.window.i64(self.offsets[arrivals] + _ARRIVED_AT)
+            return found
         latest = np.zeros(count, np.int64)
         latest[arrivals] = np.arange(1, len(arrivals) + 1)
         np.maximum.accumulate(latest, out=latest)
@@ -229,9 +269,7 @@ class _Records:
         found[before] = arrived[latest[before] - 1]
         if clock_ms == _NO_TIME:
             found[~before] = arrived[0]
-        moved = np.flatnonzero(self.kinds == KIND_MOVED)
-        found[moved] = self.window.i64(self.offsets[moved] + _ARRIVED_AT)
-        return found, int(arrived[-1])
+        return found
 
     def rows(self) -> _RowIndex:
         counts = np.ones(len(self.offsets), np.int64)
@@ -430,6 +468,20 @@ class _Batch:
 
         return self._of(KIND_INSTALL, read, pa.string())
 
+    def checksum(self) -> Any:
+        return self.numbers(self.window.u32(self.offsets + 4))
+
+    def digest(self) -> Any:
+        """A checksum over route and content of messages, the same wherever their records are."""
+        offsets = self.offsets[self.messages]
+        tails = offsets + _QUEUES_AT + 4 * self.window.u16(offsets + _QUEUE_COUNT_AT)
+        contents = tails + 2 + self.window.u16(tails)
+        ends = contents + 4 + self.window.u32(contents)
+        view = memoryview(self.window.data)
+        sums = [crc32c(view[s:e]) for s, e in zip(tails.tolist(), ends.tolist(), strict=True)]
+        values = pa.array(sums, pa.int64())
+        return self.of_records(scattered(values, self.messages, len(self.distinct)))
+
     def message(self) -> Any:
         """The contents of messages; null in rows of other events."""
         wanted = self.rows.wanted.message_columns()
@@ -508,4 +560,6 @@ _MAKERS: Final = {
     "sequence": _Batch.sequence,
     "detail": _Batch.detail,
     "message": _Batch.message,
+    "checksum": _Batch.checksum,
+    "digest": _Batch.digest,
 }

@@ -12,6 +12,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rhizome.errors import RhizomeError
+from rhizome.journal.checkpoint import checkpoint_names, decode
+from rhizome.journal.errors import CorruptRecord, ForeignStore
 from rhizome.journal.files import DiskFiles
 from rhizome.journal.records import (
     CHECK_INCOMPLETE,
@@ -22,20 +24,34 @@ from rhizome.journal.records import (
     segment_header_fault,
 )
 from rhizome.journal.recovery import following_record, is_torn_tail
+from rhizome.journal.scan import GroupReplay
 from rhizome.spark import schema as schemas
 from rhizome.spark import stores
 from rhizome.spark.journalrows import (
+    CHECKPOINT,
+    CHECKPOINTED,
     DAMAGED,
     EVENTS,
+    ROWS_PER_BATCH_MAX,
     Names,
     Rows,
     Wanted,
     record_offsets,
+    up_to_a_mark,
 )
 from rhizome.spark.options import Options
 
 NAME: Final = "rhizome.journal"
-OPTIONS: Final = ("path", "paths", "queue", "events", "damage", "history", "minPartitions")
+OPTIONS: Final = (
+    "path",
+    "paths",
+    "queue",
+    "events",
+    "damage",
+    "history",
+    "checkpoints",
+    "minPartitions",
+)
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 PARTITION_BYTES_MAX: Final = 256 * 1024 * 1024
 FAIL: Final = "fail"
@@ -59,6 +75,17 @@ class SegmentRange(InputPartition):
         super().__init__(None)
 
 
+@dataclass
+class CheckpointPart(InputPartition):
+    """The newest checkpoint of a journal."""
+
+    store: str
+    directory: str
+
+    def __post_init__(self) -> None:
+        super().__init__(None)
+
+
 class JournalSource(DataSource):
     """The journals of brokers, one row per event.
 
@@ -74,7 +101,13 @@ class JournalSource(DataSource):
         damage         fail (default): an unreadable record that no crash explains fails the query;
                        rows: it becomes a row of the event `damaged`, and reading goes on behind it
         history        true (default): segments that the broker has retired are read too, if kept
+        checkpoints    true: the newest checkpoint is read too; the event `checkpointed` names each
+                       message that is live in it and the place of its record, and `checkpoint`
+                       how far it has each group and, as segment and offset, where it ends
         minPartitions  at least so many partitions, if there are as many segments
+
+    The columns checksum (of the record) and digest (of route and content of a message) are there
+    for those who ask for them with a schema.
 
     Guarantee: every valid record is read exactly once, its checksum verified. A torn tail, which a
     crash or a running writer leaves, ends the last segment; anything else that is no record is
@@ -92,7 +125,7 @@ class JournalSource(DataSource):
         return schemas.journal()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        schemas.check_columns(schema, self.schema(), NAME)
+        schemas.check_columns(schema, schemas.journal(with_sums=True), NAME)
         return JournalReader(schema, Options(self.options, OPTIONS, NAME))
 
 
@@ -103,6 +136,7 @@ class JournalReader(DataSourceReader):
         directories = stores.find(options.text("path") or options.required("paths", "/var/rhizome"))
         self._fail = options.choice("damage", (FAIL, AS_ROWS), FAIL) == FAIL
         self._history = options.flag("history", True)
+        self._checkpoints = options.flag("checkpoints", False)
         self._partitions_min = options.number("minPartitions", 2 * (os.cpu_count() or 1))
         self._states = {str(each): stores.state_of(each) for each in directories}
         self._schema = schema
@@ -127,14 +161,24 @@ class JournalReader(DataSourceReader):
         ]
         total = sum(size for _, segments in sizes for _, size in segments)
         share = min(PARTITION_BYTES_MAX, total // self._partitions_min + 1)
-        return [part for each, segments in sizes for part in _ranges(each, segments, share)]
+        found: list[InputPartition] = [
+            part for each, segments in sizes for part in _ranges(each, segments, share)
+        ]
+        if self._checkpoints:
+            found += [
+                CheckpointPart(each.store, str(each.directory)) for each in listed if each.live
+            ]
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, SegmentRange)
+        assert isinstance(partition, (SegmentRange, CheckpointPart))
         names = self._states[partition.store].names
         wanted = Wanted(schemas.arrow_schema(self._schema), self._events, self._queue_ids(names))
         rows = Rows(partition.store, names, wanted)
         files = DiskFiles(Path(partition.directory), read_only=True)
+        if isinstance(partition, CheckpointPart):
+            yield from checkpoint_rows(files, rows)
+            return
         for segment in partition.segments:
             yield from SegmentReader(
                 files, segment, segment == partition.last, rows, self._fail
@@ -161,6 +205,44 @@ def _ranges(
         taken += size
     if chosen:
         yield SegmentRange(source.store, str(source.directory), chosen, last)
+
+
+def checkpoint_rows(files: DiskFiles, rows: Rows) -> Iterator[Any]:
+    """What the newest readable checkpoint holds."""
+    for name in checkpoint_names(files):
+        try:
+            found = decode(name, files.load(name), b"")
+        except (CorruptRecord, ForeignStore):
+            continue
+        place = {"segment": found.position >> 32, "offset": found.position & 0xFFFFFFFF}
+        groups = found.replay.groups or {0: GroupReplay()}
+        ends: dict[str, Any] = {key: [value] * len(groups) for key, value in place.items()}
+        ends["group"] = list(groups)
+        ends["epoch"] = [int(each.epoch) for each in groups.values()]
+        ends["record"] = [int(each.index) for each in groups.values()]
+        yield rows.made(CHECKPOINT, len(groups), ends)
+        for number, queue in found.replay.queues.items():
+            for level in queue.levels.values():
+                yield from _live_rows(rows, number, int(queue.group), level.positions())
+        return
+
+
+def _live_rows(
+    rows: Rows, queue_id: int, group: int, entries: list[tuple[int, int]]
+) -> Iterator[Any]:
+    names = rows.names
+    for first in range(0, len(entries), ROWS_PER_BATCH_MAX):
+        part = entries[first : first + ROWS_PER_BATCH_MAX]
+        values: dict[str, Any] = {
+            "segment": [position >> 32 for _, position in part],
+            "offset": [position & 0xFFFFFFFF for _, position in part],
+            "index": [index for index, _ in part],
+            "group": [group] * len(part),
+            "queue_id": [queue_id] * len(part),
+            "queue": [names.queues.get(queue_id)] * len(part),
+            "vhost": [names.vhosts.get(queue_id)] * len(part),
+        }
+        yield rows.made(CHECKPOINTED, len(part), values)
 
 
 class SegmentReader:
@@ -194,13 +276,16 @@ class SegmentReader:
         while True:
             data = self.files.read(self.segment, offset, window)
             found, stop = record_offsets(data, 0)
+            if offset + len(data) < size:
+                found, stop = up_to_a_mark(data, found, stop)
             if len(found):
                 yield from self.rows.batches(data, found, self.segment, offset)
                 if data[int(found[-1]) + 8] == KIND_END:
                     return
             offset += stop
             verdict = int(check_record(data, stop))
-            if verdict == CHECK_INCOMPLETE and offset - stop + len(data) < size:
+            more = offset - stop + len(data) < size
+            if more and (verdict == CHECK_INCOMPLETE or verdict > 0):
                 window = WINDOW_BYTES if stop else window * 2
                 continue
             if self.last and is_torn_tail(self.files, self.segment, offset):

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from rhizome.amqp import frames
 from rhizome.amqp.properties import FLAG_DELIVERY_MODE, FLAG_HEADERS
 from rhizome.amqp.spec import CODE_BASIC_PUBLISH, FRAME_END, FRAME_OVERHEAD
+from rhizome.amqp.values import raw_entries
 from rhizome.errors import RhizomeError
 from rhizome.spark.contents import HEADERS, PROPERTIES, RAW_PROPERTIES, spliced
 from rhizome.spark.window import Numbers, joined, lengths_of, structures, wire_numbers
@@ -139,8 +140,31 @@ def _raw(columns: dict[str, Any], marks: list[Any], count: int) -> tuple[Numbers
         has_headers = flags & FLAG_HEADERS != 0
         lengths = wire_numbers(lengths_of(entries), ">u4", mask=~has_headers)
         return flags, [before, lengths, entries, after]
-    whole = joined([entries, *marks])
+    whole = joined([_without_marks(entries), *marks])
     return flags | FLAG_HEADERS, [before, wire_numbers(lengths_of(whole), ">u4"), whole, after]
+
+
+def _without_marks(entries: Any) -> Any:
+    """Entries without those of an earlier producer: of two with one name the first one counts."""
+    marked = pc.or_(
+        pc.match_substring(entries, b"x-producer"), pc.match_substring(entries, b"x-sequence")
+    )
+    if not pc.any(marked).as_py():
+        return entries
+    found = entries.to_pylist()
+    for row in np.flatnonzero(marked.to_numpy(zero_copy_only=False)):
+        found[row] = _unmarked(found[row])
+    return pa.array(found, pa.binary())
+
+
+def _unmarked(table: bytes) -> bytes:
+    kept = []
+    begin = 0
+    for name, _, end in raw_entries(table, 0, len(table)):
+        if name not in ("x-producer", "x-sequence"):
+            kept.append(table[begin:end])
+        begin = end
+    return b"".join(kept)
 
 
 def _headers(flags: Numbers, column: Any, marks: list[Any], count: int) -> list[Any]:

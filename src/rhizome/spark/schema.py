@@ -54,8 +54,12 @@ def message() -> StructType:
     )
 
 
-def journal() -> StructType:
-    """A row per event: see the class docstring of the source for what the columns mean."""
+def journal(with_sums: bool = False) -> StructType:
+    """A row per event: see the class docstring of the source for what the columns mean.
+
+    `with_sums` adds those that nobody gets who doesn't ask for them.
+    """
+    sums = [("checksum", LongType()), ("digest", LongType())] if with_sums else []
     return _struct(
         ("store", StringType()),
         ("segment", LongType()),
@@ -78,6 +82,7 @@ def journal() -> StructType:
         ("sequence", LongType()),
         ("detail", StringType()),
         ("message", message()),
+        *sums,
     )
 
 

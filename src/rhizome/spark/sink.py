@@ -8,6 +8,7 @@ partition and order again; see docs/pipeline/guarantees.md for which inputs do.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from rhizome.spark.contents import COLUMNS
 from rhizome.spark.messageframes import Addressing, Framer, Producer
 from rhizome.spark.options import OptionError, Options
 from rhizome.spark.publisher import Publisher
-from rhizome.spark.wire import addresses_of, connect_patiently
+from rhizome.spark.wire import addresses_of, connect_patiently, wait_s
 
 OPTIONS: Final = (
     "uri",
@@ -39,6 +40,7 @@ OPTIONS: Final = (
     "persistent",
     "deduplicate",
     "writeId",
+    "maxRowsPerSecond",
     "confirmTimeout",
 )
 SEQUENCE: Final = "sequence"
@@ -47,6 +49,7 @@ NONE: Final = "none"
 CONFIRM_SECONDS_DEFAULT: Final = 120
 BATCH_BYTES_MAX: Final = 32 << 20
 """Frames are made for so many bytes of rows at a time."""
+PACE_STEPS_PER_SECOND: Final = 10
 ROW_BITS: Final = 32
 """A sequence is the batch's number and, in so many bits, the row's."""
 
@@ -71,6 +74,8 @@ class SinkSettings:
     deduplicate: str
     write_id: str
     confirm_s: int
+    rows_per_second: int = 0
+    to_queue: bool = False
 
     def __repr__(self) -> str:
         return f"SinkSettings({self.addressing}, {self.deduplicate})"
@@ -104,6 +109,8 @@ def sink_settings(options: Options, schema: StructType) -> SinkSettings:
         options.choice("deduplicate", (SEQUENCE, MESSAGE_ID, NONE), SEQUENCE),
         options.text("writeId"),
         options.number("confirmTimeout", CONFIRM_SECONDS_DEFAULT),
+        options.number("maxRowsPerSecond", 0, least=0),
+        options.has("queue"),
     )
     _check_schema(schema, settings)
     _check_destination(settings, options)
@@ -161,27 +168,50 @@ def write_partition(
     try:
         framer = Framer(settings.addressing, publisher.frame_bytes_max)
         row = batch_id << ROW_BITS
+        pace = Pace(settings.rows_per_second)
         for batch in batches:
-            for part in parts(_without_place(batch)):
+            for part in parts(_sent_columns(batch, settings), pace.rows_max()):
                 known = Producer(name, row) if settings.deduplicate == SEQUENCE else None
                 publisher.publish(framer.frames(part, known))
                 row += len(part)
+                pace.keep(len(part))
         return Written(partition, publisher.finish())
     except BaseException:
         publisher.drop()
         raise
 
 
-def _without_place(batch: Any) -> Any:
-    names = [name for name in batch.schema.names if name not in _PASSED_OVER]
-    return batch.select(names)
+def _sent_columns(batch: Any, settings: SinkSettings) -> Any:
+    passed_over = (*_PASSED_OVER, "exchange") if settings.to_queue else _PASSED_OVER
+    return batch.select([name for name in batch.schema.names if name not in passed_over])
 
 
-def parts(batch: Any) -> Iterator[Any]:
+def parts(batch: Any, rows_max: int) -> Iterator[Any]:
     """The batch in slices whose frames fit into memory comfortably."""
     rows = max(1, batch.num_rows * BATCH_BYTES_MAX // max(batch.nbytes, 1))
-    for first in range(0, batch.num_rows, rows):
-        yield batch.slice(first, rows)
+    step = min(rows, rows_max)
+    for first in range(0, batch.num_rows, step):
+        yield batch.slice(first, step)
+
+
+class Pace:
+    """Keeps a task to so many rows per second; 0 is any number."""
+
+    def __init__(self, rows_per_second: int) -> None:
+        self._rate = rows_per_second
+        self._started_s = time.monotonic()
+        self._rows = 0
+
+    def rows_max(self) -> int:
+        """How many rows to send at a time."""
+        return max(1, self._rate // PACE_STEPS_PER_SECOND) if self._rate else 1 << 30
+
+    def keep(self, rows: int) -> None:
+        """So many more rows were sent: wait until it was time for them."""
+        self._rows += rows
+        if self._rate:
+            due_s = self._started_s + self._rows / self._rate
+            wait_s(max(0.0, due_s - time.monotonic()))
 
 
 class BatchSink(DataSourceArrowWriter):

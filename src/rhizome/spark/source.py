@@ -66,6 +66,7 @@ class RhizomeSource(DataSource):
         deduplicate    sequence (default): by (query, partition, batch, row); message-id: by column
                        message_id, for queues declared with x-dedup; none
         writeId        batch: a name under which a re-run stores nothing twice
+        maxRowsPerSecond  of each task; default: as fast as it goes
         confirmTimeout seconds without a confirm, through restarts and takeovers, after which a task
                        fails; default 120
 

@@ -99,6 +99,16 @@ def segments_of(directory: Path, history: bool = True) -> list[Segments]:
     return found
 
 
+def checkpoint_segment(files: DiskFiles) -> int:
+    """The segment from which on a restart reads all of them."""
+    for name in checkpoint_names(files):
+        try:
+            return int(decode_checkpoint(name, files.load(name), b"").position >> 32)
+        except (CorruptRecord, ForeignStore):
+            continue
+    return 1
+
+
 # --- names
 
 

@@ -1,0 +1,571 @@
+"""Audit: do the stores of a cluster hold what they must, and the same?
+
+Copies of a group hold the same records, so checksums are compared; what counts in the end are the
+messages that each copy would serve. Copies are compared at an index that all of them have reached,
+so brokers may be running meanwhile.
+
+    lost record          a message that others hold (or the checkpoint names), and this copy doesn't
+    duplicated record    one message twice under one index, or one sequence of a producer twice
+    swapped order        a record before one of a lower index
+    changed body         another content under the same index and epoch
+    missing copy         a broker that must have a copy of a group has none
+    diverging copy       different records of one group under the same index
+    resurrected message  settled in one copy, and live in another
+    truncated segment    a segment that ends before its end, or is not there
+    damaged record       a record that fails its checksum
+
+Of one store alone (a lone broker's, say) there is less to compare; order, duplicates, damage and
+what the checkpoint names are looked at all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from rhizome.spark import register, stores
+from rhizome.spark import schema as schemas
+from rhizome.spark.jobs.watching import JobError, Tell, silently, watch
+
+LOST: Final = "lost record"
+DUPLICATED: Final = "duplicated record"
+SWAPPED: Final = "swapped order"
+CHANGED: Final = "changed body"
+MISSING: Final = "missing copy"
+DIVERGING: Final = "diverging copy"
+RESURRECTED: Final = "resurrected message"
+TRUNCATED: Final = "truncated segment"
+DAMAGED: Final = "damaged record"
+KINDS: Final = (
+    LOST, DUPLICATED, SWAPPED, CHANGED, MISSING, DIVERGING, RESURRECTED, TRUNCATED, DAMAGED
+)  # fmt: skip
+
+_COLUMNS: Final = (
+    "store", "segment", "offset", "group", "epoch", "record", "event", "vhost", "queue",
+    "queue_id", "index", "producer", "sequence", "detail", "checksum", "digest",
+)  # fmt: skip
+_SHORTENED: Final = ("segment", "offset")
+# Records of a log that every copy has; MOVED and the marks of a store are its own.
+_COMMON: Final = ("enqueued", "dequeued", "requeued", "purged", "queue-dropped", "delivered")
+_MESSAGE: Final = ["group", "queue_id", "index"]
+_TRUNCATION: Final = "without its end|too short|missing|incomplete|ends before"
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """Data directories of brokers, patterns allowed; at most so many violations of a kind are
+    listed (all are counted)."""
+
+    paths: str
+    listed_max: int = 100
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What is wrong, and where. What doesn't apply is None."""
+
+    kind: str
+    broker: str
+    store: str
+    group: int | None = None
+    epoch: int | None = None
+    index: int | None = None
+    vhost: str | None = None
+    queue: str | None = None
+    segment: int | None = None
+    offset: int | None = None
+    detail: str = ""
+    message: dict[str, Any] | None = None
+
+
+@dataclass
+class AuditReport:
+    """What was looked at, and what was found. `compared_at` is the index by group."""
+
+    stores: dict[str, str]
+    records: int = 0
+    messages: int = 0
+    compared_at: dict[int, int] = field(default_factory=dict)
+    copies: dict[int, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.counts
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "sound": self.is_sound}
+
+
+def run(spark: SparkSession, options: AuditOptions, tell: Tell = silently) -> AuditReport:
+    """Audit the stores; violations are in the report, never an exception."""
+    register(spark)
+    directories = [str(each) for each in stores.find(options.paths)]
+    states = {each: stores.state_of(Path(each)) for each in directories}
+    brokers = {each: state.broker or Path(each).name for each, state in states.items()}
+    if len(set(brokers.values())) < len(brokers):
+        brokers = {each: each for each in directories}
+    audit = _Audit(spark, directories, states, brokers, options, tell)
+    try:
+        return audit.run()
+    finally:
+        audit.events.unpersist()
+
+
+class _Audit:
+    """``events`` is the table that everything is asked of, read once."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        directories: list[str],
+        states: dict[str, stores.StoreState],
+        brokers: dict[str, str],
+        options: AuditOptions,
+        tell: Tell,
+    ) -> None:
+        self.spark = spark
+        self.directories = directories
+        self.states = states
+        self.brokers = brokers
+        self.options = options
+        self.tell = tell
+        self.report = AuditReport(brokers)
+        self.behind: list[int] = []
+        self.events = _read(spark, options.paths).persist()
+
+    def run(self) -> AuditReport:
+        counted = watch(self.spark, "reading journals", self.tell, self._count)
+        self.report.records, self.report.messages = counted
+        ends = self._ends()
+        self._choose_copies(ends)
+        messages = _Messages(self.events, self._reach())
+        self._note_far_ahead()
+        checks = [
+            self._damage(),
+            self._missing_segments(),
+            self._duplicates(),
+            self._repeated_sequences(),
+            self._order(),
+            self._unkept(),
+            *self._comparisons(messages),
+        ]
+        found = reduce(DataFrame.unionByName, checks).persist()
+        watch(self.spark, "comparing copies", self.tell, lambda: self._collect(found))
+        found.unpersist()
+        self._describe()
+        return self.report
+
+    def _count(self) -> tuple[int, int]:
+        row = self.events.agg(
+            F.count("*"), F.sum(F.when(F.col("event") == "enqueued", 1).otherwise(0))
+        ).first()
+        assert row is not None
+        return int(row[0]), int(row[1] or 0)
+
+    # --- what is compared
+
+    def _ends(self) -> dict[int, dict[str, int]]:
+        """The last index that each store has of each group."""
+        rows = (
+            self.events.where("`group` > 0")
+            .groupBy("group", "store")
+            .agg(F.max("record").alias("last"))
+            .collect()
+        )
+        found: dict[int, dict[str, int]] = {}
+        for row in rows:
+            found.setdefault(row["group"], {})[row["store"]] = int(row["last"] or 0)
+        return found
+
+    def _choose_copies(self, ends: dict[int, dict[str, int]]) -> None:
+        """Which stores must agree on a group, and up to which index."""
+        for group, last in sorted(ends.items()):
+            members = self._members(group)
+            chosen = [store for store in last if not members or self.brokers[store] in members]
+            for store in last.keys() - set(chosen):
+                self.report.notes.append(
+                    f"{self.brokers[store]} has an old copy of group {group}; it is not in sync "
+                    "and was not compared"
+                )
+            if chosen:
+                self.report.copies[group] = sorted(self.brokers[store] for store in chosen)
+                self.report.compared_at[group] = min(last[store] for store in chosen)
+            self._note_missing(group, members, {self.brokers[store] for store in last})
+
+    def _members(self, group: int) -> list[str]:
+        """Home and in-sync standbys of a group, by the newest state among the stores."""
+        known = [state.groups[group] for state in self.states.values() if group in state.groups]
+        if not known:
+            return []
+        newest = max(known, key=lambda each: (each.epoch, each.version))
+        return [newest.home, *(member.broker for member in newest.in_sync)]
+
+    def _note_missing(self, group: int, members: list[str], having: set[str]) -> None:
+        for broker in members:
+            if broker in having:
+                continue
+            if broker in self.brokers.values():
+                store = next(each for each, name in self.brokers.items() if name == broker)
+                text = f"the cluster counts on {broker} for group {group}, and its store has none"
+                self._add(Violation(MISSING, broker, store, group, detail=text))
+            else:
+                self.report.notes.append(f"the copy of group {group} at {broker} was not given")
+
+    def _reach(self) -> DataFrame:
+        """Per group and store that is compared: the index up to which it is."""
+        rows = [
+            (group, store, index)
+            for group, index in self.report.compared_at.items()
+            for store, broker in self.brokers.items()
+            if broker in self.report.copies[group]
+        ]
+        return self.spark.createDataFrame(rows, "`group` INT, store STRING, reach BIGINT")
+
+    def _note_far_ahead(self) -> None:
+        """A checkpoint beyond the index of comparison forgets what was live at that index."""
+        rows = (
+            self.events.where("event = 'checkpoint' AND `group` > 0")
+            .groupBy("group")
+            .agg(F.max("record").alias("record"))
+            .collect()
+        )
+        for row in rows:
+            group = int(row["group"])
+            if row["record"] > self.report.compared_at.get(group, 1 << 62):
+                self.behind.append(group)
+                self.report.notes.append(
+                    f"a copy of group {group} is so far behind that its messages can't be compared "
+                    f"with those of the others, only its records up to "
+                    f"{self.report.compared_at[group]}"
+                )
+
+    # --- of each store by itself
+
+    def _damage(self) -> DataFrame:
+        found = self.events.where("event = 'damaged'")
+        kind = F.when(F.col("detail").rlike(_TRUNCATION), TRUNCATED).otherwise(DAMAGED)
+        return _violations(found, kind, F.col("detail"))
+
+    def _missing_segments(self) -> DataFrame:
+        """Segments between those that a restart would read."""
+        rows = []
+        for directory in self.directories:
+            for segments in stores.segments_of(Path(directory), history=False):
+                numbers = segments.files().segments()
+                start = stores.checkpoint_segment(segments.files())
+                kept = [number for number in numbers if number >= start]
+                expected = range(start, kept[-1]) if kept else range(start, start + (start > 1))
+                rows += [(directory, number) for number in expected if number not in numbers]
+        gone = self.spark.createDataFrame(rows, "store STRING, segment BIGINT")
+        return _violations(gone, F.lit(TRUNCATED), F.lit("the segment is not there"))
+
+    def _duplicates(self) -> DataFrame:
+        """Not MOVED, which is a second record on purpose, nor what a copy in the making gets."""
+        enqueued = self.events.where("event = 'enqueued'")
+        twice = (
+            enqueued.groupBy("store", "group", "epoch", "queue_id", "index")
+            .agg(
+                F.count("*").alias("n"),
+                *(F.max(name).alias(name) for name in ("segment", "offset", "vhost", "queue")),
+            )
+            .where("n > 1")
+            .join(self._installs(), ["store", "group"], "left_anti")
+        )
+        return _violations(twice, F.lit(DUPLICATED), F.concat(F.col("n"), F.lit(" records of it")))
+
+    def _repeated_sequences(self) -> DataFrame:
+        twice = (
+            self.events.where("event = 'enqueued' AND producer IS NOT NULL")
+            .groupBy("store", "group", "queue_id", "producer", "sequence")
+            .agg(
+                F.countDistinct("index").alias("n"),
+                F.max("index").alias("index"),
+                *(F.max(name).alias(name) for name in (*_SHORTENED, "epoch", "vhost", "queue")),
+            )
+            .where("n > 1")
+        )
+        text = F.concat_ws(" ", F.lit("sequence"), "sequence", F.lit("of producer"), "producer")
+        return _violations(twice, F.lit(DUPLICATED), text)
+
+    def _installs(self) -> DataFrame:
+        """Groups whose copy in a store was made from another: its records came in any order."""
+        return self.events.where("event = 'installing'").select("store", "group").distinct()
+
+    def _order(self) -> DataFrame:
+        logged = self.events.where(F.col("event").isin(*_COMMON) & (F.col("record") > 0)).join(
+            self._installs(), ["store", "group"], "left_anti"
+        )
+        window = Window.partitionBy("store", "group", "segment").orderBy("offset")
+        within = (
+            logged.withColumn("before", F.lag("record").over(window))
+            .withColumn("epoch_before", F.lag("epoch").over(window))
+            .where("record < before AND epoch = epoch_before")
+        )
+        whole = Window.partitionBy("store", "group").orderBy("segment")
+        spans = logged.groupBy("store", "group", "segment").agg(
+            F.min_by("record", "offset").alias("record"),
+            F.min_by("epoch", "offset").alias("epoch"),
+            F.min("offset").alias("offset"),
+            F.max_by("record", "offset").alias("last"),
+            F.max_by("epoch", "offset").alias("last_epoch"),
+        )
+        between = (
+            spans.withColumn("before", F.lag("last").over(whole))
+            .withColumn("epoch_before", F.lag("last_epoch").over(whole))
+            .where("record < before AND epoch = epoch_before")
+            .withColumn("index", F.col("record"))
+        )
+        return _violations(within, F.lit(SWAPPED), _behind()).unionByName(
+            _violations(between, F.lit(SWAPPED), _behind())
+        )
+
+    def _unkept(self) -> DataFrame:
+        """What the checkpoint says is live must have its record where it says."""
+        live = self.events.where("event = 'checkpointed'")
+        there = self.events.where("event IN ('enqueued', 'moved')").select(
+            "store", "segment", "offset", "queue_id", "index"
+        )
+        gone = live.join(there, ["store", "segment", "offset", "queue_id", "index"], "left_anti")
+        text = F.lit("live in the checkpoint, and its record is not there")
+        return _violations(gone, F.lit(LOST), text)
+
+    # --- of copies with each other
+
+    def _comparisons(self, messages: _Messages) -> list[DataFrame]:
+        return [self._diverging(messages.reach), *self._unequal(messages)]
+
+    def _diverging(self, reach: DataFrame) -> DataFrame:
+        """Records under one index that differ between copies.
+
+        What a copy in the making gets of a message names only the queues that still have it, so
+        messages are compared by their digest, other records by their checksum.
+        """
+        logged = (
+            self.events.where(F.col("event").isin(*_COMMON) & (F.col("record") > 0))
+            .join(F.broadcast(reach), ["store", "group"])
+            .where("record <= reach")
+            .dropDuplicates(["store", "segment", "offset"])
+            .withColumn("sum", F.coalesce("digest", "checksum"))
+        )
+        latest = logged.groupBy("store", "group", "record").agg(F.max("epoch").alias("epoch"))
+        valid = logged.join(latest, ["store", "group", "record", "epoch"])
+        sums = valid.groupBy("group", "record").agg(
+            F.countDistinct("sum").alias("sums"),
+            F.countDistinct("epoch").alias("epochs"),
+            F.countDistinct("event").alias("kinds"),
+        )
+        differing = valid.join(sums.where("sums > 1 OR epochs > 1"), ["group", "record"])
+        # What most copies have is taken for right; of two that differ, that of the higher epoch.
+        usual = differing.groupBy("group", "record", "epoch", "sum").agg(
+            F.countDistinct("store").alias("stores")
+        )
+        rank = Window.partitionBy("group", "record").orderBy(
+            F.desc("stores"), F.desc("epoch"), "sum"
+        )
+        usual = (
+            usual.withColumn("rank", F.row_number().over(rank))
+            .where("rank = 1")
+            .select(
+                "group",
+                "record",
+                F.col("sum").alias("usual_sum"),
+                F.col("epoch").alias("usual_epoch"),
+            )
+        )
+        odd = (
+            differing.join(usual, ["group", "record"])
+            .where("sum <> usual_sum OR epoch <> usual_epoch")
+            .withColumn("index", F.coalesce("index", "record"))
+        )
+        changed = (F.col("epochs") == 1) & (F.col("kinds") == 1) & (F.col("event") == "enqueued")
+        text = F.concat_ws(
+            "", F.lit("its record ("), "event", F.lit(") differs from that of the other copies")
+        )
+        return _violations(odd, F.when(changed, CHANGED).otherwise(DIVERGING), text)
+
+    def _unequal(self, messages: _Messages) -> list[DataFrame]:
+        """Messages that one copy would serve and another wouldn't."""
+        live = messages.live()
+        if self.behind:
+            live = live.where(~F.col("group").isin(*self.behind))
+        copies = messages.reach.groupBy("group").agg(F.collect_set("store").alias("stores"))
+        held = live.groupBy(*_MESSAGE).agg(
+            F.collect_set("store").alias("having"),
+            *(F.max(name).alias(name) for name in ("epoch", "vhost", "queue")),
+        )
+        unequal = held.join(copies, "group").where("size(having) < size(stores)")
+        settled = messages.settled().select(*_MESSAGE).distinct()
+        text = F.concat_ws(
+            " ", F.lit("the copies in"), F.concat_ws(", ", "having"), F.lit("have it")
+        )
+        lost = (
+            unequal.join(settled, _MESSAGE, "left_anti")
+            .withColumn("detail", text)
+            .withColumn("store", F.explode(F.array_except("stores", "having")))
+        )
+        risen = unequal.join(settled, _MESSAGE, "left_semi").withColumn(
+            "store", F.explode("having")
+        )
+        return [
+            _violations(lost, F.lit(LOST), F.col("detail")),
+            _violations(risen, F.lit(RESURRECTED), F.lit("another copy has settled it")),
+        ]
+
+    # --- the report
+
+    def _add(self, violation: Violation) -> None:
+        self.report.counts[violation.kind] = self.report.counts.get(violation.kind, 0) + 1
+        self.report.violations.append(violation)
+
+    def _collect(self, found: DataFrame) -> None:
+        for row in found.groupBy("kind").count().collect():
+            counts = self.report.counts
+            counts[row["kind"]] = counts.get(row["kind"], 0) + int(row["count"])
+        window = Window.partitionBy("kind").orderBy("store", "group", "index", "segment", "offset")
+        listed = found.withColumn("place", F.row_number().over(window)).where(
+            F.col("place") <= self.options.listed_max
+        )
+        for row in listed.orderBy("kind", "place").collect():
+            fields = row.asDict()
+            fields.pop("place")
+            fields["detail"] = fields["detail"] or ""
+            self.report.violations.append(
+                Violation(broker=self.brokers.get(row["store"], row["store"]), **fields)
+            )
+
+    def _describe(self) -> None:
+        """Add what the messages are that violations are about."""
+        indexes = {each.index for each in self.report.violations if each.index is not None}
+        if not indexes:
+            return
+        rows = (
+            self.spark.read.format("rhizome.journal")
+            .schema(_described_schema())
+            .option("events", "enqueued,moved")
+            .option("damage", "rows")
+            .load(self.options.paths)
+            .where(F.col("index").isin(*indexes))
+            .collect()
+        )
+        known = {(row["group"], row["index"]): row["message"] for row in rows}
+        self.report.violations = [
+            _with_message(each, known.get((each.group, each.index)))
+            for each in self.report.violations
+        ]
+
+
+class _Messages:
+    """What each copy would serve at the index at which they are compared.
+
+    What lies before a store's newest checkpoint counts only as far as that names it: the records
+    that settled the rest may be gone with their segments.
+    """
+
+    def __init__(self, events: DataFrame, reach: DataFrame) -> None:
+        self.reach = reach
+        place = (F.col("segment") * (1 << 32) + F.col("offset")).alias("place")
+        begins = (
+            events.where("event = 'checkpoint'").groupBy("store").agg(F.max(place).alias("begins"))
+        )
+        self.events = (
+            events.join(F.broadcast(reach), ["store", "group"])
+            .where("record IS NULL OR record <= reach OR event = 'moved'")
+            .join(F.broadcast(begins), "store", "left")
+            .withColumn("begins", F.coalesce("begins", F.lit(0)))
+            .withColumn("place", place)
+        )
+
+    def settled(self) -> DataFrame:
+        return self.events.where("event = 'dequeued'")
+
+    def live(self) -> DataFrame:
+        """Messages that came and did not go: by a settlement, a purge, the end of their queue, or
+        an epoch that began below them."""
+        came = (
+            self.events.where("event IN ('enqueued', 'moved', 'checkpointed') AND index <= reach")
+            .where("event = 'checkpointed' OR place >= begins")
+            .groupBy("store", *_MESSAGE)
+            .agg(*(F.max(name).alias(name) for name in ("place", "epoch", "vhost", "queue")))
+        )
+        purged = (
+            self.events.where("event = 'purged'")
+            .groupBy("store", "queue_id")
+            .agg(F.max("index").alias("purged_to"))
+        )
+        dropped = self.events.where("event = 'queue-dropped'").select("store", "queue_id")
+        stayed = (
+            came.join(self.settled().select("store", *_MESSAGE), ["store", *_MESSAGE], "left_anti")
+            .join(F.broadcast(dropped.distinct()), ["store", "queue_id"], "left_anti")
+            .join(F.broadcast(purged), ["store", "queue_id"], "left")
+            .where("purged_to IS NULL OR index > purged_to")
+            .drop("purged_to")
+            .alias("message")
+        )
+        epochs = self.events.where("event = 'epoch'").alias("begun")
+        is_void = (
+            "message.store = begun.store AND message.group = begun.group "
+            "AND begun.place > message.place AND begun.record <= message.index"
+        )
+        return stayed.join(F.broadcast(epochs), F.expr(is_void), "left_anti")
+
+
+def _read(spark: SparkSession, paths: str) -> DataFrame:
+    wanted = [each for each in schemas.journal(with_sums=True) if each.name in _COLUMNS]
+    return (
+        spark.read.format("rhizome.journal")
+        .schema(StructType(wanted))
+        .option("damage", "rows")
+        .option("checkpoints", True)
+        .load(paths)
+    )
+
+
+def _behind() -> Any:
+    return F.concat_ws(" ", F.lit("index"), "record", F.lit("comes after"), "before")
+
+
+def _violations(found: DataFrame, kind: Any, detail: Any) -> DataFrame:
+    """Rows as violations, whatever columns they have."""
+    types = {
+        "store": "STRING", "group": "INT", "epoch": "BIGINT", "index": "BIGINT",
+        "vhost": "STRING", "queue": "STRING", "segment": "BIGINT", "offset": "BIGINT",
+    }  # fmt: skip
+    columns = [
+        (F.col(name) if name in found.columns else F.lit(None)).cast(type_).alias(name)
+        for name, type_ in types.items()
+    ]
+    return found.select(kind.alias("kind"), *columns, detail.cast("string").alias("detail"))
+
+
+def _described_schema() -> StructType:
+    wanted = ("group", "index", "message")
+    shown = ("key", "exchange", "message_id", "content_type", "app_id")
+    fields = [each for each in schemas.journal() if each.name in wanted]
+    for each in fields:
+        if each.name == "message":
+            each.dataType = StructType([one for one in schemas.message() if one.name in shown])
+    return StructType(fields)
+
+
+def _with_message(violation: Violation, message: Any) -> Violation:
+    if message is None:
+        return violation
+    return Violation(**{**asdict(violation), "message": message.asDict()})
+
+
+def check_paths(paths: str) -> None:
+    """Raise JobError unless there is something to audit."""
+    try:
+        for directory in stores.find(paths):
+            stores.segments_of(directory)
+    except stores.StoreError as error:
+        raise JobError(str(error)) from None
