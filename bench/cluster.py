@@ -8,19 +8,16 @@ Prints a line per scenario, and adds one to history.jsonl.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 
 from brokers import RabbitMQ
 from clusters import RabbitMQCluster, RhizomeCluster
+from history import remember, verdict
 from measure import MeasurementError, Result, build_amqpload, throughput
 
-HERE = Path(__file__).resolve().parent
 DURABLE = ("--body", "128", "--persistent", "--durable", "--confirm", "1000", "--ack", "1000")
 TRANSIENT = ("--body", "128", "--confirm", "1000", "--ack", "1000")
 AUTO = ("--body", "128")
@@ -85,7 +82,7 @@ def main() -> int:
             cpu = each["cpu_per_million"]
             print(f"{name:10} {kind:9} {each['rate']:>12,.0f} /s  {cpu:8.2f} CPU s per million")
     report(numbers)
-    remember(numbers)
+    remember({"cluster": numbers})
     return 0
 
 
@@ -94,34 +91,11 @@ def report(numbers: dict[str, dict[str, Result]]) -> None:
     if "rabbitmq" in copies:
         rate = copies["home"]["rate"] / copies["rabbitmq"]["rate"]
         cpu = copies["home"]["cpu_per_million"] / copies["rabbitmq"]["cpu_per_million"]
-        _verdict("copies: times RabbitMQ's rate", rate, rate >= RATE_TARGET, RATE_TARGET)
-        _verdict("copies: of RabbitMQ's CPU", cpu, cpu <= CPU_TARGET, CPU_TARGET)
+        verdict("copies: times RabbitMQ's rate", rate, rate >= RATE_TARGET, RATE_TARGET)
+        verdict("copies: of RabbitMQ's CPU", cpu, cpu <= CPU_TARGET, CPU_TARGET)
     for name, each in numbers.items():
         share = each["edge"]["rate"] / each["home"]["rate"]
-        _verdict(
-            f"{name}: of the home's rate, at an edge", share, share >= EDGE_TARGET, EDGE_TARGET
-        )
-
-
-def _verdict(what: str, value: float, met: bool, target: float) -> None:
-    print(f"{'pass' if met else 'FAIL'}  {what} {value:.3g} (target {target})")
-
-
-def remember(numbers: dict[str, dict[str, Result]]) -> None:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=HERE,
-    ).stdout.strip()
-    line = {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": commit,
-        "cluster": numbers,
-    }
-    with (HERE / "history.jsonl").open("a") as history:
-        history.write(json.dumps(line) + "\n")
+        verdict(f"{name}: of the home's rate, at an edge", share, share >= EDGE_TARGET, EDGE_TARGET)
 
 
 if __name__ == "__main__":

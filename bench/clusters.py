@@ -8,6 +8,7 @@ import signal
 import subprocess
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from brokers import (
     RABBITMQ_SCRIPT,
@@ -21,6 +22,7 @@ from brokers import (
     with_descendants,
 )
 
+from rhizome.cli.api import Api, endpoint, path
 from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import free_port, wait_until
 
@@ -49,6 +51,25 @@ class RhizomeCluster(BrokerUnderTest):
         groups = self._cluster.status("b1")["groups"]
         least = min(groups, key=lambda each: (each["queues"], each["id"]))
         return str(least["home"])
+
+    def status(self, name: str) -> dict[str, Any]:
+        return self._cluster.status(name)
+
+    def api(self, name: str) -> Api:
+        return Api(endpoint(self._cluster.brokers[name].http_url, "guest", "guest"))
+
+    def settings(self, **settings: int) -> None:
+        """As `rhizome cluster settings`."""
+        api = self.api("b1")
+        target = path("rhizome", "cluster", "settings")
+        preview = api.post(target, {**settings, "preview": True})
+        api.post(target, {**settings, "basis": preview["basis"]})
+
+    def kill_one(self, name: str) -> None:
+        self._cluster.brokers[name].kill()
+
+    def start_one(self, name: str) -> None:
+        self._cluster.brokers[name].start()
 
     def start(self) -> None:
         self._cluster.start()

@@ -10,7 +10,7 @@ from rhizome.cli.api import Api, Row, endpoint, path
 from rhizome.cli.clustertext import print_groups
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
 from rhizome.cli.orders import DryRunOption, YesOption, carry_out
-from rhizome.cli.output import print_fields, print_json, print_table
+from rhizome.cli.output import bytes_text, print_fields, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="See groups and their copies; say where homes are.")
 
@@ -19,6 +19,8 @@ TargetOption = Annotated[
     str, typer.Option("--broker", "-b", metavar="NAME", help="Who becomes the home.")
 ]
 HELD_COLUMNS: Final = ("broker", "role", "epoch", "record", "usable", "in sync", "behind")
+SENT_COLUMNS: Final = ("copy", "stage", "behind", "records", "lists", "messages it lacked")
+SENT_BYTES: Final = ("records_bytes", "listing_bytes", "backfill_bytes")
 
 
 @app.command("list")
@@ -52,6 +54,10 @@ def inspect_group(
     print_fields(group_fields(row))
     print()
     print_table(HELD_COLUMNS, held_rows(row), "nobody who answers has anything of it")
+    standbys = [each for held in row.get("held") or () for each in held.get("standbys") or ()]
+    if standbys:
+        print()
+        print_table(SENT_COLUMNS, sent_rows(standbys), "")
     for name in row.get("silent") or ():
         print(f"{name} did not answer")
 
@@ -109,6 +115,19 @@ def group_fields(row: Row) -> list[tuple[str, object]]:
     if row.get("moving_to"):
         fields.append(("moving to", row["moving_to"]))
     return fields
+
+
+def sent_rows(standbys: list[Row]) -> list[list[object]]:
+    """What the home has sent to each copy since it became home."""
+    return [
+        [
+            each.get("broker"),
+            each.get("stage"),
+            each.get("lag"),
+            *(bytes_text(each.get(what)) for what in SENT_BYTES),
+        ]
+        for each in standbys
+    ]
 
 
 def held_rows(row: Row) -> list[list[object]]:

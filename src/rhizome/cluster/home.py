@@ -43,7 +43,9 @@ class Home:
         port = HomePort(node, group.id)
         port.home = self
         self.settings = settings
-        patience = CopiesSettings(settings.sync_timeout_ms)
+        patience = CopiesSettings(
+            settings.sync_timeout_ms, backfill_bytes_max=settings.catch_up_bytes
+        )
         self.copies = Copies(log, whole, port, patience, node.now_ms)
         self.begun_ms = node.now_ms
         self.transfer = Transfer(self)

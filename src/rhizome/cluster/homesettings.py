@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rhizome.cluster.copies.pace import BACKFILL_BYTES_MAX
+
 
 @dataclass(frozen=True, slots=True)
 class HomeSettings:
     """For a standby that doesn't answer, for edges to attach when the home is new, and for the root
-    to commit a transfer."""
+    to commit a transfer. ``catch_up_bytes``: what copies that catch up get in a second."""
 
     sync_timeout_ms: int = 2_000
     attach_patience_ms: int = 1_700
     transfer_patience_ms: int = 2_000
+    catch_up_bytes: int = BACKFILL_BYTES_MAX

@@ -119,9 +119,24 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StandbyInfo:
+    """What a home knows of one copy: ``stage`` (following, catching up, ...), the records that it
+    hasn't answered, and the bytes sent to it since the home began: records as they were made, lists
+    of what is alive, and messages that it lacked."""
+
+    broker: str
+    stage: str
+    lag: int
+    records_bytes: int
+    listing_bytes: int
+    backfill_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CopyInfo:
     """What one broker has of a group: the epoch and index of its last record. ``role``: home,
-    standby or, for what is left from before, spare. ``usable``: whether it could be home."""
+    standby or, for what is left from before, spare. ``usable``: whether it could be home.
+    ``standbys``: told by the home."""
 
     broker: str
     incarnation: str
@@ -129,6 +144,7 @@ class CopyInfo:
     epoch: int
     index: int
     usable: bool
+    standbys: tuple[StandbyInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

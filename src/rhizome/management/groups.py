@@ -23,6 +23,7 @@ from rhizome.management.clusterview import (
     Change,
     CopyInfo,
     GroupInfo,
+    StandbyInfo,
 )
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest, ObjectNotFound
@@ -116,8 +117,15 @@ async def _copies(call: Call, group: int) -> tuple[list[CopyInfo], list[str]]:
 
 
 def _copy(row: dict[str, Any]) -> CopyInfo:
-    known = {each.name for each in fields(CopyInfo)}
-    return CopyInfo(**{key: value for key, value in row.items() if key in known})
+    known = _known(CopyInfo, row)
+    standbys = tuple(StandbyInfo(**_known(StandbyInfo, each)) for each in known.pop("standbys", ()))
+    return CopyInfo(**known, standbys=standbys)
+
+
+def _known(kind: type[CopyInfo | StandbyInfo], row: dict[str, Any]) -> dict[str, Any]:
+    """A broker of another release may tell more."""
+    names = {each.name for each in fields(kind)}
+    return {key: value for key, value in row.items() if key in names}
 
 
 ENDPOINTS: Final = (

@@ -249,6 +249,12 @@ class ClusterSection:
         "100ms",
         "10m",
     )
+    catch_up_rate: int = size(
+        "24MiB",
+        "What a copy that catches up is sent in a second while its group is in use; a group that"
+        " rests sends as fast as it can.",
+        "64KiB",
+    )
     rebalance: str = choice(
         IDLE,
         REBALANCES,

@@ -46,6 +46,7 @@ def home_settings(section: ClusterSection) -> HomeSettings:
         section.sync_timeout_ms,
         consensus_settings(section).honoured_ms(section.home_lease_ms),
         section.transfer_patience_ms,
+        section.catch_up_rate,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from rhizome.cluster.consensus import ChangeRefused as Refused
 from rhizome.cluster.consensus import NotRoot
+from rhizome.cluster.home import Home
 from rhizome.cluster.node import Node
 from rhizome.management.clusterview import (
     ADD_PRIMARY,
@@ -22,6 +23,7 @@ from rhizome.management.clusterview import (
     CopyInfo,
     FailoverInfo,
     Preview,
+    StandbyInfo,
 )
 from rhizome.management.proposals import Proposal
 from rhizome.server.clusterpicture import Known, broker_infos, cluster_info
@@ -96,7 +98,8 @@ class NodeView:
         me = node.me
         if home is not None:
             last = int(home.log.next_index) - 1
-            return CopyInfo(me.name, me.incarnation, HOME, int(home.log.epoch), last, True)
+            epoch = int(home.log.epoch)
+            return CopyInfo(me.name, me.incarnation, HOME, epoch, last, True, _standbys(home))
         copy = node.roles.copies.get(group)
         if copy is None:
             return None
@@ -110,6 +113,20 @@ class NodeView:
             int(copy.index),
             not copy.installing,
         )
+
+
+def _standbys(home: Home) -> tuple[StandbyInfo, ...]:
+    return tuple(
+        StandbyInfo(
+            each.name,
+            each.stage,
+            each.lag,
+            each.records_bytes,
+            each.live_bytes,
+            each.backfill_bytes,
+        )
+        for each in home.copies.status().standbys
+    )
 
 
 class NodeControl:

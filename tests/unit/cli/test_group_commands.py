@@ -55,6 +55,15 @@ def test_groups_are_listed(rhizome: Rhizome, api: Any) -> None:
     assert json.loads(as_json.stdout) == [GROUP]
 
 
+def test_home_tells_what_it_sent_to_each_copy(rhizome: Rhizome, api: Any) -> None:
+    standby = {"broker": "b3", "stage": "catching up", "lag": 4, "records_bytes": 2048}
+    standby |= {"listing_bytes": 10, "backfill_bytes": 3 << 20}
+    document = {**GROUP, "held": [HELD[0], {**HELD[1], "standbys": [standby]}], "silent": []}
+    api.answer("GET /api/rhizome/groups/2", document)
+    shown = rhizome("group", "inspect", "2", "--http", api.address).stdout.splitlines()
+    assert shown[-1].split() == ["b3", "catching", "up", "4", "2.0", "KiB", "10", "B", "3.0", "MiB"]
+
+
 def test_group_is_shown_with_its_copies_the_best_first(rhizome: Rhizome, api: Any) -> None:
     document = {**GROUP, "unavailable": "its home b2 is down", "moving_to": "b3"}
     document |= {"held": HELD, "silent": ["b4"]}

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from rhizome.management.clusterview import Change, CopyInfo
+from rhizome.management.clusterview import Change, CopyInfo, StandbyInfo
 from rhizome.management.others import Question, Reply, Unreached
 from tests.unit.management.conftest import Api, Core
 from tests.unit.management.test_cluster import FakeControl, FakeView, document
 
-OWN = CopyInfo("b1", "a1", "home", 2, 90, True)
+STANDBY = StandbyInfo("b2", "following", 2, 100, 0, 50)
+OWN = CopyInfo("b1", "a1", "home", 2, 90, True, (STANDBY,))
 OTHER = {
     "broker": "b2",
     "incarnation": "a2",
@@ -21,6 +22,7 @@ OTHER = {
     "epoch": 2,
     "index": 88,
     "usable": True,
+    "of_the_next_release": 1,
 }
 
 
@@ -68,6 +70,8 @@ def test_group_is_shown_with_what_each_broker_has_of_it(api: Api, control: FakeC
     assert (shown["id"], shown["silent"]) == (4, ["b3"])
     held = [(each["broker"], each["role"], each["epoch"], each["index"]) for each in shown["held"]]
     assert held == [("b1", "home", 2, 90), ("b2", "standby", 2, 88)]
+    sent = [(each["broker"], each["backfill_bytes"]) for each in shown["held"][0]["standbys"]]
+    assert sent == [("b2", 50)]
 
 
 def test_broker_tells_what_it_has_itself(api: Api, control: FakeControl) -> None:

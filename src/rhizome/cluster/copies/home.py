@@ -51,6 +51,7 @@ from rhizome.cluster.copies.frames import (
     wanted_in,
 )
 from rhizome.cluster.copies.insync import REST_MS, InSync
+from rhizome.cluster.copies.pace import Pace
 from rhizome.cluster.copies.port import CopiesPort, CopiesSettings
 from rhizome.cluster.copies.status import CopiesStatus, StandbyStatus
 from rhizome.cluster.copies.window import Window
@@ -88,6 +89,7 @@ class Copies:
     _due: bool
     _disk: i64
     _recovering: bool
+    _pace: Pace
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class Copies:
         self._due = True
         self._disk = -1
         self._recovering = log.recovering
+        self._pace = Pace(settings.backfill_bytes_max, now_ms)
 
     # ---- what the cluster says ------------------------------------------------------------------
 
@@ -222,6 +225,7 @@ class Copies:
         self._recovering = self.log.recovering
         if self.log.shipping and batch is not None:
             self.window.add(batch)
+            self._pace.recorded(batch.last - batch.first + 1, batch.size)
         for follower in self.followers.values():
             if follower.followed:
                 self._begin(follower)
@@ -231,7 +235,10 @@ class Copies:
                 self._ship(follower)
                 self._tell(follower)
             if len(follower.wanted) > 0:
-                self._backfill(follower)
+                # The next turn or tick tries again.
+                self._due = True
+                if self._pace.allows(now_ms):
+                    self._backfill(follower)
         self._trim()
         self._commit()
         self.in_sync.judge_joining(now_ms)
@@ -344,6 +351,7 @@ class Copies:
         parts[0] = backfill_head(self.log.group, self.log.epoch, answered)
         follower.backfill_messages += len(parts) - 1
         follower.backfill_bytes += size
+        self._pace.sent(size, self.now_ms)
         if not self.port.send(follower.name, BACKFILL, parts):
             follower.leave()
 

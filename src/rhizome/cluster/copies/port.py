@@ -8,6 +8,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from rhizome.cluster.commands import Member
 from rhizome.cluster.copies.listing import LiveSource
+from rhizome.cluster.copies.pace import BACKFILL_BYTES_MAX
 from rhizome.cluster.copies.window import WINDOW_BYTES_MAX
 
 
@@ -39,18 +40,22 @@ class CopiesPort(LiveSource):
 
 @final
 class CopiesSettings:
-    """How long a home waits for a standby, and how much it keeps for one."""
+    """How long a home waits for a standby, how much it keeps for one, and how many bytes a second
+    it sends to one that catches up while the group is in use."""
 
     sync_timeout_ms: i64
     unlinked_ms: i64
     window_bytes_max: i64
+    backfill_bytes_max: i64
 
     def __init__(
         self,
         sync_timeout_ms: i64 = 2000,
         unlinked_ms: i64 = 500,
         window_bytes_max: i64 = WINDOW_BYTES_MAX,
+        backfill_bytes_max: i64 = BACKFILL_BYTES_MAX,
     ) -> None:
         self.sync_timeout_ms = sync_timeout_ms
         self.unlinked_ms = unlinked_ms
         self.window_bytes_max = window_bytes_max
+        self.backfill_bytes_max = backfill_bytes_max
