@@ -11,7 +11,8 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from rhizome.testing.processes import BrokerProcess, free_port, wait_until
+from rhizome.testing.ports import free_port
+from rhizome.testing.processes import BrokerProcess, wait_until
 
 RABBITMQ_SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 START_SECONDS_MAX = 60.0

@@ -24,7 +24,8 @@ from brokers import (
 
 from rhizome.cli.api import Api, endpoint, path
 from rhizome.testing.clusterprocess import ClusterProcess
-from rhizome.testing.processes import free_port, wait_until
+from rhizome.testing.ports import free_port
+from rhizome.testing.processes import wait_until
 
 BROKERS = 3
 

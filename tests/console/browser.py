@@ -6,12 +6,13 @@ import base64
 import http.client
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from rhizome.testing.ports import free_port
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class Driver:
 
     def __init__(self, directory: Path) -> None:
         self.browsers: list[Browser] = []
-        self.port = _free_port()
+        self.port = free_port()
         self.log = directory / "chromedriver.log"
         self.process = subprocess.Popen(
             [shutil.which("chromedriver") or "", f"--port={self.port}", f"--log-path={self.log}"],
@@ -256,9 +257,3 @@ def wait_until(condition: Callable[[], T], what: str, seconds: float = WAIT_SECO
             return found
         assert time.monotonic() < end, f"waited {seconds:g} s in vain for {what}"
         time.sleep(POLL_SECONDS)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +17,8 @@ import pytest
 
 from rhizome.client import ClientError, Properties, connect
 from rhizome.errors import AmqpError
-from rhizome.testing.processes import BrokerProcess, free_port, wait_until
+from rhizome.testing.ports import free_ports
+from rhizome.testing.processes import BrokerProcess, wait_until
 
 from .kit import broker_with, contents, run
 
@@ -459,7 +458,7 @@ class LocalCluster:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._port, self._http_port = _neighbours(self.BROKERS), _neighbours(self.BROKERS)
+        self._port, self._http_port = free_ports(self.BROKERS), free_ports(self.BROKERS)
         self._output = directory.with_suffix(".txt")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -506,19 +505,6 @@ class LocalCluster:
             if said.returncode == 0:
                 return str(json.loads(said.stdout)["cluster"]["root"] or "")
         return ""
-
-
-def _neighbours(count: int) -> int:
-    """The first of so many free ports in a row."""
-    while True:
-        first = free_port()
-        with contextlib.ExitStack() as sockets:
-            try:
-                for port in range(first, first + count):
-                    sockets.enter_context(socket.create_server(("127.0.0.1", port)))
-            except (OSError, OverflowError):
-                continue
-            return first
 
 
 @pytest.mark.soak

@@ -15,7 +15,8 @@ import pytest
 
 from rhizome.client import ConnectFailed, ConnectionLost, connect
 from rhizome.errors import LoginRefused
-from rhizome.testing.processes import BrokerProcess, free_port
+from rhizome.testing.ports import free_port
+from rhizome.testing.processes import BrokerProcess
 
 from .kit import PROTOCOL_HEADER, run
 

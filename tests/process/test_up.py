@@ -20,28 +20,12 @@ from typing import Any
 import pytest
 
 from rhizome.client import Failover, blocking, open_session
+from rhizome.testing.ports import free_ports
 from rhizome.testing.processes import wait_until
 
 FAKE = Path(__file__).with_name("fake_cluster.py")
 SECONDS_MAX = 30.0
 REAL_SECONDS_MAX = 90.0
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that are free now."""
-    for first in range(20_000 + os.getpid() % 5_000, 32_000, count):
-        probes: list[socket.socket] = []
-        try:
-            for port in range(first, first + count):
-                probes.append(socket.socket())
-                probes[-1].bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        finally:
-            for probe in probes:
-                probe.close()
-        return first
-    raise AssertionError("no free ports")
 
 
 class Up:

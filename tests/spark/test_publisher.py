@@ -13,7 +13,8 @@ from rhizome.errors import LoginRefused
 from rhizome.spark.messageframes import Addressing, FrameBatch, Framer, Producer
 from rhizome.spark.publisher import WINDOW, NotConfirmedError, Publisher, UnroutableError
 from rhizome.spark.wire import addresses_of
-from rhizome.testing.processes import Broker, BrokerProcess, free_port, wait_until
+from rhizome.testing.ports import free_port
+from rhizome.testing.processes import Broker, BrokerProcess, wait_until
 
 Unique = Callable[[str], str]
 

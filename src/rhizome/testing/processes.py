@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, TypeVar
+
+from rhizome.testing.ports import free_port
 
 T = TypeVar("T")
 
@@ -54,14 +55,6 @@ def wait_until(probe: Callable[[], T], what: str, seconds: float = 10.0) -> T:
         if time.monotonic() >= deadline:
             raise TimeoutError(f"timed out waiting for {what} after {seconds:g} s; last: {value!r}")
         time.sleep(POLL_SECONDS)
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Broker(Protocol):

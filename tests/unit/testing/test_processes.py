@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.testing.processes import BrokerProcess, BrokerProcessError, free_port, wait_until
+from rhizome.testing.processes import BrokerProcess, BrokerProcessError, wait_until
 
 
 def test_waiting_returns_the_first_true_value() -> None:
@@ -25,12 +25,6 @@ def test_waiting_gives_up_and_says_what_it_waited_for() -> None:
     with pytest.raises(TimeoutError, match="waiting for a miracle after"):
         wait_until(lambda: False, "a miracle", 0.05)
     assert time.monotonic() - began >= 0.05
-
-
-def test_a_free_port_can_be_listened_on() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port()))
-        listener.listen()
 
 
 def test_a_broker_that_does_not_start_is_reported_with_what_it_said(tmp_path: Path) -> None:
