@@ -17,8 +17,6 @@ BUILD_DEPS := setuptools 'mypy[mypyc]' librt mypy-extensions crc32c
 # Cheap first: a broken codec should not wait for a browser.
 SUITES := unit interaction simulation conformance process interop console spark
 SUITE_DIRS = $(foreach s,$(SUITES),$(if $(shell find tests/$(s) -name 'test_*.py' -print -quit 2>/dev/null),tests/$(s)))
-# Unit tests of what is interpreted anyway, and whole clusters: no second run.
-NEVER_COMPILED := bridge cli management cluster/consensus cluster/state cluster/node
 GENERATORS = $(wildcard tools/generate_*.py)
 LISTEN ?= 127.0.0.1:5672
 HTTP ?= 127.0.0.1:15672
@@ -41,10 +39,7 @@ lone: build ## set up, compile, and start one broker on 127.0.0.1:5672 with its 
 	@exec $(BIN)/rhizome serve --listen $(LISTEN) --http $(HTTP) --data $(DATA)
 
 test: check test-deps ## set up everything and pass all tests, compiled and interpreted
-	RHIZOME_EXPECT=$$(cat build/form) $(BIN)/python -m pytest -m "not soak" $(SUITE_DIRS)
-	RHIZOME_EXPECT=$$(cat build/form) RHIZOME_TEST_CLUSTER=1 $(BIN)/python -m pytest -q -m "not soak" tests/interop
-	RHIZOME_EXPECT=interpreted RHIZOME_PURE=1 $(BIN)/python -m pytest -q -m "not soak" tests/unit \
-		$(NEVER_COMPILED:%=--ignore tests/unit/%)
+	$(BIN)/python tools/run_suites.py
 
 check: $(VENV)/test.stamp ## lint, types, import directions, generated files
 	$(BIN)/ruff check .

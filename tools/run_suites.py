@@ -1,0 +1,140 @@
+"""Run the test suites, two at a time: many of their tests wait for brokers and clients.
+
+    python tools/run_suites.py [--jobs N] [NAME ...]
+
+Each run's output goes to build/test/NAME.txt, and to the terminal when the run is over: its last
+lines if it passed, else all of it. Ends with 1 if one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+OUTPUT: Final = ROOT / "build" / "test"
+FORM: Final = ROOT / "build" / "form"
+# Unit tests of what is interpreted anyway, and whole clusters: no second run.
+NEVER_COMPILED: Final = (
+    "bridge",
+    "cli",
+    "management",
+    "cluster/consensus",
+    "cluster/state",
+    "cluster/node",
+)
+SLOWEST_SHOWN: Final = 15
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pytest. Compiled hot modules unless ``pure``."""
+
+    name: str
+    paths: tuple[str, ...]
+    pure: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+
+    def command(self) -> list[str]:
+        arguments = ["-q", "-m", "not soak", f"--durations={SLOWEST_SHOWN}", *self.options]
+        # Caches of runs at the same time must not meet.
+        arguments += ["-o", f"cache_dir=.cache/pytest-{self.name}"]
+        return [sys.executable, "-m", "pytest", *arguments, *self.paths]
+
+    def variables(self) -> dict[str, str]:
+        form = "interpreted" if self.pure else FORM.read_text().strip()
+        pure = {"RHIZOME_PURE": "1"} if self.pure else {}
+        return {**os.environ, "RHIZOME_EXPECT": form, **pure, **self.environment}
+
+
+# The longest first, so that the last ones are short.
+RUNS: Final = (
+    Run("process", ("tests/process",)),
+    Run("unit", ("tests/unit", "tests/interaction")),
+    Run("spark", ("tests/spark",)),
+    Run("simulation", ("tests/simulation",)),
+    Run(
+        "interpreted",
+        ("tests/unit",),
+        pure=True,
+        options=tuple(f"--ignore=tests/unit/{each}" for each in NEVER_COMPILED),
+    ),
+    Run("conformance", ("tests/conformance",)),
+    Run("cluster-interop", ("tests/interop",), environment={"RHIZOME_TEST_CLUSTER": "1"}),
+    Run("interop", ("tests/interop",)),
+    Run("console", ("tests/console",)),
+)
+
+
+class Runner:
+    def __init__(self) -> None:
+        self._printing = Lock()
+        self.failed: list[str] = []
+
+    def carry_out(self, run: Run) -> None:
+        output = OUTPUT / f"{run.name}.txt"
+        self._say(f"{run.name}: begins")
+        began = time.monotonic()
+        with output.open("wb") as file:
+            done = subprocess.run(
+                run.command(),
+                env=run.variables(),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        lines = output.read_text(errors="replace").splitlines()
+        took = f"{time.monotonic() - began:.0f} s"
+        if done.returncode == 0:
+            self._say(f"{run.name}: {lines[-1] if lines else 'passed'} ({took} in all)")
+            return
+        self.failed.append(run.name)
+        heading = f"{run.name}: FAILED, exit {done.returncode} ({took} in all)"
+        self._say("\n".join([heading, *lines, heading]))
+
+    def _say(self, text: str) -> None:
+        with self._printing:
+            print(text, flush=True)
+
+
+def left_out() -> list[str]:
+    """Directories with tests that no run names."""
+    named = {path for run in RUNS for path in run.paths}
+    tests = (ROOT / "tests").glob("*/**/test_*.py")
+    found = {"/".join(each.relative_to(ROOT).parts[:2]) for each in tests}
+    return sorted(found - named)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("names", nargs="*", choices=[[], *(run.name for run in RUNS)])
+    options = parser.parse_args()
+    if left_out():
+        print(f"no run has the tests in {', '.join(left_out())}", file=sys.stderr)
+        return 1
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    runner = Runner()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        chosen = [run for run in RUNS if not options.names or run.name in options.names]
+        list(pool.map(runner.carry_out, chosen))
+    if runner.failed:
+        print(f"failed: {', '.join(runner.failed)}; the output is in {OUTPUT.relative_to(ROOT)}")
+        return 1
+    print("all suites passed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
