@@ -12,7 +12,7 @@ from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.checkers import Violation, Watch
 from rhizome.testing.sim.messages_scenario import checkers_of
 from rhizome.testing.sim.observations import Healed, Observation
-from rhizome.testing.sim.promises import TODAY, Promises
+from rhizome.testing.sim.promises import Promises
 from rhizome.testing.sim.topology import ALWAYS, SOMETIMES, Topology, drawn_topology
 from rhizome.testing.sim.world import SECOND, World
 
@@ -52,7 +52,7 @@ class Story:
 
     def __init__(self, **promises: object) -> None:
         self.world = World(0)
-        promised: Promises = replace(TODAY, **promises)  # type: ignore[arg-type]
+        promised: Promises = replace(Promises(), **promises)  # type: ignore[arg-type]
         self.watch = Watch(self.world, checkers_of(whole_topology(), promised))
         self.tag = 0
         self.see(told.GroupAt(GROUP, HOME, "1", 1, 1, ""))

@@ -48,6 +48,7 @@ def test_messages_are_kept_under_faults_for_longer(first: int) -> None:
     assert not failed, "\n".join(sorted(failed))
 
 
+@pytest.mark.timeout(300)
 def test_runs_show_all_that_applications_do() -> None:
     """Over some calm seeds, as many as it takes: every kind of observation."""
     calm = RunOptions(brokers=(3, 3), minutes=1.1, faults=("drift",))

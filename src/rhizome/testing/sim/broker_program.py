@@ -37,14 +37,16 @@ from rhizome.server.units import Address
 from rhizome.testing.core import BugReports
 from rhizome.testing.sim import observations as seen
 from rhizome.testing.sim import traffic as told
+from rhizome.testing.sim.agreement import Holding
 from rhizome.testing.sim.application import Application
 from rhizome.testing.sim.apps import id_of
 from rhizome.testing.sim.checkers import Watch
 from rhizome.testing.sim.clusterstore import SimClusterStore
 from rhizome.testing.sim.files import SimStore
+from rhizome.testing.sim.holdings import copies_missing_at, holdings_of
 from rhizome.testing.sim.network import Connection
 from rhizome.testing.sim.process import Host, Program
-from rhizome.testing.sim.timeline import pair
+from rhizome.testing.sim.timeline import lease, pair
 
 KEY: Final = b"the key of a simulated cluster"
 PORT: Final = 5672
@@ -62,6 +64,8 @@ class BrokerOptions:
     """An application inside."""
     tells_traffic: bool = False
     """Tell where homes are, and what is wrong with links and leases."""
+    compares_every: int = 1
+    """After how many entries the state is to be compared with that of others; it takes time."""
     store: StoreOptions = field(default_factory=StoreOptions)
     resident_budget_bytes: int = 0
     """0: the usual."""
@@ -220,7 +224,7 @@ class BrokerProgram(Program, Adopter):
             link.connected()
 
     def received(self, connection: Connection, data: bytes) -> None:
-        self._begin()
+        self.begin()
         wire = self._wire(connection)
         if wire.link is not None:
             wire.link.receive(data)
@@ -236,7 +240,7 @@ class BrokerProgram(Program, Adopter):
             wire.client.touch()
 
     def disconnected(self, connection: Connection, reason: str) -> None:
-        self._begin()
+        self.begin()
         wire = self.wires.pop((connection.number, connection.dialled), None)
         if wire is None:
             return
@@ -246,7 +250,7 @@ class BrokerProgram(Program, Adopter):
             wire.client.lost()
 
     def tick(self, now_ms: int) -> None:
-        self._begin()
+        self.begin()
         if now_ms >= self._tick_ms:
             self._tick_ms = now_ms + TICK_MS
             self.broker.tick(self.broker.turn.now_ms)
@@ -267,7 +271,7 @@ class BrokerProgram(Program, Adopter):
         return min(self._tick_ms, self.node.next_deadline_ms(), own)
 
     def turn(self) -> None:
-        self._begin()
+        self.begin()
         broker = self.broker
         while True:
             broker.end_turn()
@@ -291,7 +295,7 @@ class BrokerProgram(Program, Adopter):
         if self.store.checkpoint_due():
             self.maintenance.checkpoint()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         self.broker.turn.now_ms = WALL_START_MS + self.host.wall_ms()
         self.node.begin(self.host.now_ms())
 
@@ -356,15 +360,15 @@ class BrokerProgram(Program, Adopter):
     # --- stores
 
     def _written(self, token: int) -> None:
-        self._begin()
+        self.begin()
         self.node.written(token)
 
     def durable(self, token: int) -> None:
-        self._begin()
+        self.begin()
         self.broker.synced(token)
 
     def alarm(self, text: str) -> None:
-        self._begin()
+        self.begin()
         if text:
             self.broker.block(text)
         else:
@@ -384,7 +388,8 @@ class BrokerProgram(Program, Adopter):
             if self.node.consensus.is_root:
                 self.watch.see(seen.Serves(self.name, self.node.consensus.term))
         if self.options.tells_traffic and isinstance(event, (LeaseGained, LeaseLost)):
-            self._disturbed(f"isolated {self.name}", self.name, isinstance(event, LeaseLost))
+            places = f"{self.name} {lease(self.name)}"
+            self._disturbed(f"isolated {self.name}", places, isinstance(event, LeaseLost))
 
     def link_changed(self, name: str, up: bool) -> None:
         if self.options.tells_traffic:
@@ -408,8 +413,9 @@ class BrokerProgram(Program, Adopter):
         digest = _entry_digest(entry)
         term = self.node.consensus.term
         self.watch.see(seen.Committed(self.name, entry.index, entry.term, digest, term))
-        state = _digest(self.node.state.snapshot())
-        self.watch.see(seen.Applied(self.name, entry.index, state))
+        if entry.index % self.options.compares_every == 0:
+            state = _digest(self.node.state.snapshot())
+            self.watch.see(seen.Applied(self.name, entry.index, state))
         if self.options.tells_traffic:
             self._tell_groups()
 
@@ -462,6 +468,14 @@ class BrokerProgram(Program, Adopter):
             for queue in self.broker.shared.values()
             if queue.away is None and queue.ready + queue.unacked > 0
         }
+
+    def holdings(self) -> list[Holding]:
+        """What there is of each group here, as home or as a copy."""
+        return holdings_of(self.node)
+
+    def copies_missing(self) -> list[str]:
+        """What is wrong with the groups that are at home here."""
+        return copies_missing_at(self.node)
 
     def explain(self) -> str:
         status = self.node.consensus.status()

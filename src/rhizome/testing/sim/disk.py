@@ -242,9 +242,10 @@ class SimDisk:
         for name in self.names():
             self.files[name].power_cut(self._chance)
 
-    def flip_bit(self) -> str:
-        """Flip one bit somewhere; returns where, or nothing if the disk is empty."""
+    def flip_bit(self, under: str = "") -> str:
+        """Flip one bit somewhere; returns where, or nothing if there are no such files."""
         names = [name for name in self.names() if self.files[name].durable]
+        names = [name for name in names if name.startswith(under)]
         if not names:
             return ""
         name = names[int(self._chance.random() * len(names))]

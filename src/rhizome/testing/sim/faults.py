@@ -18,7 +18,7 @@ from rhizome.testing.sim.ambush import Ambushes
 from rhizome.testing.sim.checkers import Watch
 from rhizome.testing.sim.network import Connection, Network, Way
 from rhizome.testing.sim.process import CLOCK_PARTS, Process
-from rhizome.testing.sim.timeline import pair
+from rhizome.testing.sim.timeline import lease, pair
 from rhizome.testing.sim.traffic import Disturbed, Struck, Undisturbed
 from rhizome.testing.sim.world import MS, SECOND, World
 
@@ -130,7 +130,7 @@ class Faults:
         self._world.at(self._plan.start_us, self._next)
 
     def _next(self) -> None:
-        if self._world.now_us >= self._plan.end_us:
+        if self.is_over():
             self.heal()
             return
         kind, fault = self._kinds[int(self._chance.random() * len(self._kinds))]
@@ -139,6 +139,10 @@ class Faults:
         fault(self._chance)
         gap_us = 1 + int(-math.log(1 - self._chance.random()) * self._gap_us)
         self._world.at(min(self._world.now_us + gap_us, self._plan.end_us), self._next)
+
+    def is_over(self) -> bool:
+        """Whether all faults have been undone: nothing may go wrong any more."""
+        return self._world.now_us >= self._plan.end_us
 
     def heal(self) -> None:
         """Undo everything, and start what is down."""
@@ -278,7 +282,7 @@ class Faults:
 
     def kill_host(self, name: str) -> None:
         self._by_name[name].kill()
-        self._restart_later(self._by_name[name])
+        self.restart_later(self._by_name[name])
 
     def power_cut(self, chance: random.Random) -> None:
         """A machine loses power for a while."""
@@ -286,7 +290,7 @@ class Faults:
 
     def cut_power_of(self, name: str) -> None:
         self._by_name[name].power_cut()
-        self._restart_later(self._by_name[name])
+        self.restart_later(self._by_name[name])
 
     def blackout(self, chance: random.Random) -> None:
         """All machines lose power at once; they come back one by one."""
@@ -295,9 +299,9 @@ class Faults:
     def cut_power_of_all(self, name: str) -> None:
         for process in self._processes:
             process.power_cut()
-            self._restart_later(process)
+            self.restart_later(process)
 
-    def _restart_later(self, process: Process) -> None:
+    def restart_later(self, process: Process) -> None:
         def restart() -> None:
             if not process.is_running():
                 process.start()
@@ -313,15 +317,18 @@ class Faults:
             when_us += _log_uniform(chance, 20 * MS, 4 * SECOND)
 
     def _restart(self, process: Process) -> None:
-        if self._world.now_us < self._plan.end_us:
+        if not self.is_over():
             process.kill()
             process.start()
 
     def pause(self, chance: random.Random) -> None:
         """A program stands still for a while, and does not know it."""
-        process = self._some()
+        self.pause_host(self._some().name)
+
+    def pause_host(self, name: str) -> None:
+        process = self._by_name[name]
         process.pause()
-        self.for_a_while(process.resume, [process.name])
+        self.for_a_while(process.resume, [process.name, lease(process.name)])
 
     def drift(self, chance: random.Random) -> None:
         """A clock runs too fast or too slow."""
@@ -339,6 +346,12 @@ class Faults:
         """A disk ends no sync for a while, or several that share something do."""
         share = chance.random() if chance.random() < 0.3 else 0.0
         stalled = [each for each in self._processes if chance.random() < share] or [self._some()]
+        self._stall(stalled)
+
+    def stall_host(self, name: str) -> None:
+        self._stall([self._by_name[name]])
+
+    def _stall(self, stalled: list[Process]) -> None:
         for process in stalled:
             self._world.note(f"{process.name} disk stalls")
             process.disk.stall()
@@ -371,7 +384,7 @@ class Faults:
             return
         process.kill()
         self._world.note(f"{process.name} flipped {process.disk.flip_bit()}")
-        self._restart_later(process)
+        self.restart_later(process)
 
     def wipe(self, chance: random.Random) -> None:
         """A program comes back with an empty disk."""
@@ -381,7 +394,7 @@ class Faults:
         process.kill()
         process.disk.wipe()
         self._world.note(f"{process.name} wiped")
-        self._restart_later(process)
+        self.restart_later(process)
 
 
 def _log_uniform(chance: random.Random, low: int, high: int) -> int:

@@ -126,6 +126,7 @@ class History(Checker):
         self.channels_gone: set[tuple[int, int]] = set()
         self.automatic_over: dict[str, list[int]] = {}
         """When channels ended that consumed a queue with automatic acks."""
+        self.last_settled: Delivery | None = None
         self._open: dict[tuple[int, int, int], Delivery] = {}
         self._automatic: dict[tuple[int, int], str] = {}
 
@@ -271,6 +272,7 @@ class History(Checker):
 
     def _settled(self, seen: told.SettledBy) -> None:
         delivery = self._open.pop((seen.session, seen.channel, seen.tag), None)
+        self.last_settled = delivery
         if delivery is None:
             return
         delivery.verdict, delivery.settled_us = seen.verdict, self.now_us
@@ -311,6 +313,11 @@ class History(Checker):
             if since_us <= to_us and until_us >= from_us:
                 found[home] = None
         return list(found)
+
+    def has_changed(self, queue: str, since_us: int) -> bool:
+        """Whether a queue has got another home, or the same one in another epoch."""
+        homes = self.homes.get(self.groups.get(queue, -1), [])
+        return len(homes) > 1 and homes[-1][0] >= since_us
 
     def groups_of(self, broker: str, at_us: int) -> list[int]:
         """The groups that a broker was the home of."""

@@ -14,6 +14,7 @@ from typing import Final
 from rhizome.cluster.consensus import Rules
 from rhizome.cluster.identity import PRIMARY, SECONDARY
 from rhizome.journal.store import StoreOptions
+from rhizome.testing.sim.agreement import CopiesAgreeAtCommittedIndex, CopiesComeBack
 from rhizome.testing.sim.apps import AppProgram, Founder, Workload
 from rhizome.testing.sim.broker_program import BrokerOptions, BrokerProgram
 from rhizome.testing.sim.checkers import (
@@ -26,6 +27,7 @@ from rhizome.testing.sim.checkers import (
 from rhizome.testing.sim.cluster_scenario import AllJoined
 from rhizome.testing.sim.consumers import QUEUES_MAX, Worker
 from rhizome.testing.sim.history import History
+from rhizome.testing.sim.message_faults import MessageFaults
 from rhizome.testing.sim.observations import Healed
 from rhizome.testing.sim.process import Host, Process
 from rhizome.testing.sim.promises import (
@@ -78,6 +80,10 @@ def checkers_of(topology: Topology, promises: Promises = TODAY) -> list[Checker]
     return [history, timeline, *[kind(history, timeline, promises) for kind in kinds]]
 
 
+RARE: Final = {"flip-journal": 0.2, "blackout": 0.2}
+"""What makes other things excusable should not be in every other seed."""
+
+
 class MessagesScenario:
     """Hosts b1, ... for primaries, s1, ... for secondaries, p1, t1, w1, ... for applications."""
 
@@ -92,10 +98,13 @@ class MessagesScenario:
         secondaries = [f"s{n + 1}" for n in range(drawn(world, "secondaries", options.secondaries))]
         names = [*primaries, *secondaries]
         topology = drawn_topology(chance)
+        books = checkers_of(topology, self._promises)
         simulation = Simulation(
             world,
             [
-                *checkers_of(topology, self._promises),
+                *books,
+                CopiesAgreeAtCommittedIndex(),
+                CopiesComeBack(),
                 OneRootPerTerm(),
                 StateAgreesOnAllBrokers(),
                 OneRootServes(),
@@ -111,6 +120,10 @@ class MessagesScenario:
         _follow(workload, simulation.watch)
         for name, make in _applications(chance, topology).items():
             simulation.applications.append(_application(simulation, name, make, workload))
+        history = books[0]
+        assert isinstance(history, History)
+        simulation.plan.more = lambda faults: MessageFaults(simulation, history, faults).kinds()
+        simulation.plan.rare = RARE
         return simulation
 
 
@@ -125,6 +138,7 @@ def _setup(chance: random.Random) -> BrokerOptions:
     return BrokerOptions(
         has_application=False,
         tells_traffic=True,
+        compares_every=16,
         store=store,
         resident_budget_bytes=chance.choice(BUDGETS_BYTES),
     )

@@ -13,12 +13,14 @@ from typing import Any, Final
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.checkers import Checker
 from rhizome.testing.sim.history import CONFIRMED, Delivery, History, Message
-from rhizome.testing.sim.timeline import Timeline, pair
+from rhizome.testing.sim.timeline import Timeline, lease, pair
 from rhizome.testing.sim.topology import GRAVES
 from rhizome.testing.sim.world import SECOND
 
 PARK_US: Final = 10 * SECOND
 """So long does a home keep for an edge out of reach what the edge's applications hold."""
+ATTACH_US: Final = SECOND * 3 // 2
+"""So long, at least, does a new home wait for an edge to say what its applications hold."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Promises:
     letters: bool = False
 
 
-TODAY: Final = Promises()
+TODAY: Final = Promises(copies=2, resumes=True, remembers=True)
 
 
 class MessageChecker(Checker):
@@ -80,6 +82,18 @@ class MessageChecker(Checker):
         """Whether something was lost at these places since the delivery left its queue."""
         begun_us = self.timeline.begun_us(delivery.at_us, places)
         return self.timeline.struck(places, begun_us, until_us)
+
+    def was_out_of_reach(self, delivery: Delivery) -> bool:
+        """Whether homes may have gone on without what the delivery's broker has to say about it: it
+        had no lease, was not there for a new home, or not for the old one for a long time."""
+        session, now_us = delivery.session, self.now_us
+        begun_us = self.timeline.begun_us(delivery.at_us, [session.broker])
+        if self.timeline.disturbed_for([lease(session.broker)], begun_us, now_us, 0):
+            return True
+        homes = self.homes(delivery.queue, delivery.at_us, now_us)
+        links = [pair(session.broker, home) for home in homes]
+        least_us = ATTACH_US if self.history.has_changed(delivery.queue, begun_us) else PARK_US
+        return self.timeline.disturbed_for(links, begun_us, now_us, least_us)
 
     def between(self, delivery: Delivery, until_us: int) -> list[str]:
         """The places on the way from an application to the homes of a queue."""
@@ -243,10 +257,10 @@ class NoAckedMessageRedelivered(MessageChecker):
     """What an application has acked, or rejected, does not come again to anybody.
 
     Excused if its verdict may not have got to where it counts: something was lost between the
-    application, its broker and the home (a connection or link broke, one of the programs ended, the
-    home's lease was over) from the delivery on until the verdict must have been on disk. With
-    `resumes` only what was lost between the application and its broker counts, and the end of that
-    broker, both from the verdict on; and a lease that was over.
+    application, its broker and the home (a connection or link broke, one of the programs ended)
+    from the delivery on until the verdict must have been on disk. With `resumes` only what was lost
+    between the application and its broker counts, the end of that broker, and that it was out of
+    reach for the home or without a lease for longer than homes wait.
 
     A message that was stored twice is another matter (`may_be_there_twice`), and dead letters may
     come from several queues.
@@ -282,9 +296,9 @@ class NoAckedMessageRedelivered(MessageChecker):
         over = session.over_us
         if 0 <= over <= done_us and over >= earlier.settled_us:
             return True
-        if self.promises.resumes:
-            return self.timeline.struck(near, earlier.settled_us, done_us)
-        return self.was_struck(earlier, every, done_us)
+        if not self.promises.resumes:
+            return self.was_struck(earlier, every, done_us)
+        return self.was_struck(earlier, near, done_us) or self.was_out_of_reach(earlier)
 
 
 class ExactlyOnceBetweenEdgeAndHome(MessageChecker):
@@ -292,8 +306,8 @@ class ExactlyOnceBetweenEdgeAndHome(MessageChecker):
 
     It holds what it got and has not settled, while its channel is open. Excused if its broker may
     have lost its right to it: it ended, it had no lease, or it was out of the home's reach for
-    longer than homes wait (`PARK_US`). Without `resumes` any break of the link and the end of the
-    home excuse it too, as does a publish that may be there twice.
+    longer than homes wait (`was_out_of_reach`). Without `resumes` any break of the link and the end
+    of the home excuse it too, as does a publish that may be there twice.
     """
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
@@ -321,9 +335,7 @@ class ExactlyOnceBetweenEdgeAndHome(MessageChecker):
             return True
         if not self.promises.resumes:
             return self.was_struck(earlier, [*links, *homes], now_us)
-        if self.timeline.disturbed_for([session.broker], earlier.at_us, now_us, 0):
-            return True
-        return self.timeline.disturbed_for(links, earlier.at_us, now_us, PARK_US)
+        return self.was_out_of_reach(earlier)
 
 
 class DuplicatesAreDropped(MessageChecker):

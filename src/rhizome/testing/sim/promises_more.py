@@ -215,8 +215,8 @@ def _consumer(delivery: Delivery) -> tuple[int, int, str]:
 class PrefetchIsKept(MessageChecker):
     """A consumer never holds more than its prefetch.
 
-    Excused, until `resumes`, if what it has held for longest may have been taken from it: the home
-    ended, or the link to it broke.
+    Excused if what it has held for longest may have been taken from it (`was_out_of_reach`); until
+    `resumes` also if the home ended, or the link to it broke.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -242,7 +242,9 @@ class PrefetchIsKept(MessageChecker):
 
     def _is_excused(self, oldest: Delivery) -> bool:
         places = self.between(oldest, self.now_us)
-        return self.was_struck(oldest, places, self.now_us) and not self.promises.resumes
+        if self.promises.resumes:
+            return self.was_out_of_reach(oldest)
+        return self.was_struck(oldest, places, self.now_us)
 
 
 class NoMessageStuck(MessageChecker):

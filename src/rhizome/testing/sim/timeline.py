@@ -1,9 +1,9 @@
 """What went wrong where and when, as checkers need it for their excuses.
 
-A place is a host ("b1") or a pair of hosts ("b1~b2", in the order of their names): what lies
-between two of them. A disturbance slows a place down for a while, or stops it, and loses nothing by
-itself: a pause, a disk that stalls, a way that is blocked. A strike loses what is under way there
-at that instant: a killed program, a broken connection.
+A place is a host ("b1"), a pair of hosts ("b1~b2", in the order of their names), which is what lies
+between two of them, or a broker's lease ("lease:b1"). A disturbance slows a place down for a while,
+or stops it, and loses nothing by itself: a pause, a disk that stalls, a way that is blocked. A
+strike loses what is under way there at that instant: a killed program, a broken connection.
 
 So what began at some instant is done soon, or soon after the disturbances of its places; and it may
 be lost only if one of its places was struck before that.
@@ -23,6 +23,11 @@ DONE_US: Final = 1 * SECOND
 
 
 BETWEEN: Final = "~"
+
+
+def lease(broker: str) -> str:
+    """The lease of a broker: disturbed while it has none, or cannot use it."""
+    return f"lease:{broker}"
 
 
 def pair(one: str, other: str) -> str:

@@ -1,0 +1,109 @@
+"""Copies of groups, compared with each other and with their homes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from rhizome.testing.sim.checkers import Checker
+
+Live = dict[int, list[int]]
+"""For each queue the indexes of the messages in it, in order."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a broker has of a group at this instant.
+
+    `is_home`: its queues are active there. `is_whole`: the cluster state counts it among those that
+    have everything up to the committed index, in this incarnation. `index`: how far its log goes.
+    `installing`: it is being brought up to date, and means nothing yet.
+    """
+
+    broker: str
+    group: int
+    is_home: bool
+    is_whole: bool
+    installing: bool
+    epoch: int
+    index: int
+    live: Callable[[], Live]
+    origins: Callable[[], dict[int, int]]
+
+
+@runtime_checkable
+class Holder(Protocol):
+    """A broker that can be asked."""
+
+    def holdings(self) -> list[Holding]: ...
+
+
+class CopiesAgreeAtCommittedIndex(Checker):
+    """G2, G6, L2: whoever counts as a whole copy of a group, and stands at the same place of the
+    same epoch's log as its home, has the same messages in the same queues, and the same numbers of
+    publishes taken from edges. A copy that is not whole has nothing that the home has not: no acked
+    message comes back from the dead.
+
+    Copies that stand elsewhere in the log are left alone: at another glance they don't. Nothing
+    excuses a difference.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compared = 0
+
+    def glance(self) -> None:
+        holdings: dict[int, list[Holding]] = {}
+        for broker in self.watch.brokers.values():
+            if isinstance(broker, Holder):
+                for each in broker.holdings():
+                    holdings.setdefault(each.group, []).append(each)
+        for those in holdings.values():
+            self._compare(those)
+
+    def _compare(self, holdings: list[Holding]) -> None:
+        for home in [each for each in holdings if each.is_home]:
+            same = [
+                each
+                for each in holdings
+                if not each.is_home
+                and not each.installing
+                and (each.epoch, each.index) == (home.epoch, home.index)
+            ]
+            if same:
+                there = home.live()
+                for copy in same:
+                    self.compared += 1
+                    self._compare_two(home, there, copy)
+
+    def _compare_two(self, home: Holding, there: Live, copy: Holding) -> None:
+        here = copy.live()
+        for queue in dict.fromkeys([*there, *here]):
+            at_home, at_copy = there.get(queue, []), here.get(queue, [])
+            extra = [index for index in at_copy if index not in at_home]
+            missing = [index for index in at_home if index not in at_copy]
+            if extra:
+                self._fail(home, copy, f"has {extra[:5]} of queue {queue}, which the home has not")
+            if missing and copy.is_whole:
+                self._fail(home, copy, f"lacks {missing[:5]} of queue {queue}, which the home has")
+        if copy.is_whole and copy.origins() != home.origins():
+            self._fail(home, copy, f"knows {copy.origins()} of edges, the home {home.origins()}")
+
+    def _fail(self, home: Holding, copy: Holding, text: str) -> None:
+        self.fail(
+            f"group {home.group} in epoch {home.epoch} at index {home.index}: the copy at "
+            f"{copy.broker} of the home {home.broker} {text}"
+        )
+
+
+class CopiesComeBack(Checker):
+    """After the faults every group has a home that serves, and as many whole copies as it wants and
+    brokers that are there can hold."""
+
+    def final(self) -> None:
+        for broker in self.watch.brokers.values():
+            wanted = getattr(broker, "copies_missing", None)
+            if wanted is not None:
+                for text in wanted():
+                    self.fail(text)

@@ -1,0 +1,281 @@
+"""Faults of the scenario "messages": to applications, to journals, and at the worst moment.
+
+The ambushes here wait for what applications are told: a confirm, an ack, a commit; and for what
+becomes of groups: another home, another in-sync set. They strike the home, the edge or a standby
+that it is about, within milliseconds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from rhizome.cluster.commands import PlanMove, SetDraining
+from rhizome.cluster.consensus.changes import ChangeRefused
+from rhizome.cluster.consensus.consensus import NotRoot
+from rhizome.testing.sim import traffic as told
+from rhizome.testing.sim.broker_program import BrokerProgram
+from rhizome.testing.sim.faults import Fault, Faults
+from rhizome.testing.sim.history import History
+from rhizome.testing.sim.process import Process
+from rhizome.testing.sim.run import Simulation
+from rhizome.testing.sim.timeline import pair
+from rhizome.testing.sim.world import MS
+
+STRIKE_US_MAX: Final = 20 * MS
+AT_ONCE_CHANCE: Final = 0.4
+DRAIN_GRACE_MS: Final = 1_000
+
+
+class MessageFaults:
+    """Makes them for one run."""
+
+    def __init__(self, simulation: Simulation, history: History, faults: Faults) -> None:
+        self._simulation = simulation
+        self._history = history
+        self._faults = faults
+        self._world = simulation.world
+        self._brokers = {process.name: process for process in simulation.processes}
+        self._ambushes = MessageAmbushes(simulation, history, faults)
+        self._flipped = ""
+
+    def kinds(self) -> dict[str, Fault]:
+        return {
+            "cut-app": self.cut_app,
+            "kill-app": self.kill_app,
+            "flip-journal": self.flip_journal,
+            "drain": self.drain,
+            "move": self.move,
+            "hand-over": self.hand_over,
+            **self._ambushes.kinds(),
+        }
+
+    # --- applications
+
+    def cut_app(self, chance: random.Random) -> None:
+        """An application and the brokers cannot hear each other, or only one way."""
+        app = self._some(chance, self._simulation.applications)
+        ways = [(app.name, name) for name in self._brokers]
+        back = [(name, app.name) for name in self._brokers]
+        draw = chance.random()
+        blocked = ways + back if draw < 0.5 else ways if draw < 0.75 else back
+        places = " ".join(pair(app.name, name) for name in self._brokers)
+        self._faults.watch.see(told.Struck("cut", places))
+        for way in blocked:
+            self._simulation.network.block(way)
+
+        def unblock() -> None:
+            for way in blocked:
+                self._simulation.network.unblock(way)
+            self._faults.watch.see(told.Struck("cut", places))
+
+        self._faults.for_a_while(unblock, places.split())
+
+    def kill_app(self, chance: random.Random) -> None:
+        """An application is killed, and starts anew knowing nothing."""
+        app = self._some(chance, self._simulation.applications)
+        app.kill()
+
+        def start() -> None:
+            if not app.is_running():
+                app.start()
+
+        self._faults.for_a_while(start)
+
+    # --- disks
+
+    def flip_journal(self, chance: random.Random) -> None:
+        """A bit of a journal flips while its broker is down: of one broker in a run, and only if
+        everything that it has others have too."""
+        name = self._flipped or self._some(chance, list(self._brokers.values())).name
+        process = self._brokers[name]
+        if not self._is_backed_up(name):
+            return
+        process.kill()
+        place = process.disk.flip_bit("journal/")
+        self._world.note(f"{name} flipped {place}")
+        if place:
+            self._flipped = name
+            self._faults.watch.see(told.Struck("damage", name))
+        self._faults.restart_later(process)
+
+    def _is_backed_up(self, name: str) -> bool:
+        """Whether somebody else, who is up, has all that this broker keeps of each group."""
+        program = self._brokers[name].program
+        if not isinstance(program, BrokerProgram):
+            return False
+        for group in program.node.state.groups.groups.values():
+            holders = [group.home, *[each.broker for each in group.in_sync]]
+            if name in holders:
+                others = [each for each in holders if each != name]
+                if not any(self._brokers[each].is_running() for each in others if each):
+                    return False
+        return True
+
+    # --- orders of people
+
+    def drain(self, chance: random.Random) -> None:
+        """Somebody wants a broker empty, and changes their mind after a while."""
+        name = self._some(chance, list(self._brokers.values())).name
+        self._order(f"drain {name}", lambda program: _drain(program, name, True))
+        self._faults.for_a_while(
+            lambda: self._order(f"undrain {name}", lambda program: _drain(program, name, False))
+        )
+
+    def move(self, chance: random.Random) -> None:
+        """Somebody wants a group elsewhere."""
+        target = self._some(chance, list(self._brokers.values())).name
+        draw = chance.random()
+
+        def order(program: BrokerProgram) -> None:
+            groups = list(program.node.state.groups.groups.values())
+            if groups:
+                group = groups[int(draw * len(groups))]
+                program.node.propose(PlanMove(group.id, target, group.epoch), None)
+
+        self._order(f"move a group to {target}", order)
+
+    def hand_over(self, chance: random.Random) -> None:
+        """The root is to hand its office over."""
+        name = self._some(chance, list(self._brokers.values())).name
+
+        def order(program: BrokerProgram) -> None:
+            try:
+                program.node.consensus.transfer_root(name, program.host.now_ms())
+            except (ChangeRefused, NotRoot) as refusal:
+                self._world.note(f"refused: {refusal}")
+
+        self._order(f"hand over to {name}", order)
+
+    def _order(self, text: str, order: Callable[[BrokerProgram], None]) -> None:
+        """At whoever believes to be root; perhaps at two of them."""
+        for process in self._brokers.values():
+            program = process.program
+            if isinstance(program, BrokerProgram) and program.node.consensus.is_root:
+                self._world.note(f"{process.name} is told to {text}")
+                process.put(_ordered, program, order)
+
+    def _some(self, chance: random.Random, processes: Sequence[Process]) -> Process:
+        return processes[int(chance.random() * len(processes))]
+
+
+def _ordered(program: BrokerProgram, order: Callable[[BrokerProgram], None]) -> None:
+    program.begin()
+    order(program)
+
+
+def _drain(program: BrokerProgram, name: str, draining: bool) -> None:
+    if name in program.node.state.registry.brokers:
+        program.node.propose(SetDraining(name, draining, DRAIN_GRACE_MS), None)
+
+
+class MessageAmbushes:
+    """Those that are set, each for one kind of moment."""
+
+    def __init__(self, simulation: Simulation, history: History, faults: Faults) -> None:
+        self._world = simulation.world
+        self._history = history
+        self._faults = faults
+        self._chance = simulation.world.chance("message ambush")
+        self._set: dict[str, bool] = {}
+        self._groups: dict[int, tuple[int, int]] = {}
+        self._new: dict[int, bool] = {}
+        self._sessions: dict[int, str] = {}
+        listeners: dict[type, Callable[[Any], None]] = {
+            told.Confirmed: self._confirmed,
+            told.Delivered: self._delivered,
+            told.SettledBy: self._settled,
+            told.TransactionEnds: self._transaction,
+            told.GroupAt: self._group,
+        }
+        for kind, listener in listeners.items():
+            simulation.watch.listen(kind, listener)
+
+    def kinds(self) -> dict[str, Fault]:
+        """The faults that set one."""
+        moments = ("confirm", "first-confirm", "delivery", "ack", "transaction", "home", "member")
+        return {f"ambush-{moment}": self._arm(moment) for moment in moments}
+
+    def _arm(self, moment: str) -> Fault:
+        def arm(_: random.Random) -> None:
+            self._set[moment] = True
+
+        return arm
+
+    # --- moments
+
+    def _confirmed(self, seen: told.Confirmed) -> None:
+        """The sender believes it safe, and it is: at its home, and wherever there are copies."""
+        message = self._history.messages[seen.message]
+        homes = self._homes(message.queues)
+        self._spring("confirm", [*homes, message.session.broker])
+        for queue in message.queues:
+            if self._new.pop(self._history.groups.get(queue, -1), False):
+                self._spring("first-confirm", self._homes([queue]))
+
+    def _delivered(self, seen: told.Delivered) -> None:
+        session = self._history.sessions[seen.session]
+        self._spring("delivery", [*self._homes([seen.queue]), session.broker])
+
+    def _settled(self, seen: told.SettledBy) -> None:
+        delivery = self._history.last_settled
+        if delivery is not None and seen.verdict == told.ACK:
+            self._spring("ack", [*self._homes([delivery.queue]), delivery.session.broker])
+
+    def _transaction(self, seen: told.TransactionEnds) -> None:
+        """Between here and its answer it is in doubt."""
+        transaction = self._history.transactions.get(seen.transaction)
+        if transaction is not None and seen.verdict == told.COMMIT:
+            queues = [
+                queue
+                for message in transaction.messages
+                for queue in self._history.messages[message].queues
+            ]
+            self._spring("transaction", [*self._homes(queues), transaction.session.broker])
+
+    def _group(self, seen: told.GroupAt) -> None:
+        """A group has another home, or another in-sync set."""
+        epoch, version = self._groups.get(seen.group, (seen.epoch, seen.version))
+        if (seen.epoch, seen.version) <= (epoch, version):
+            self._groups.setdefault(seen.group, (epoch, version))
+            return
+        self._groups[seen.group] = (seen.epoch, seen.version)
+        members = [each.partition(":")[0] for each in seen.members.split()]
+        if seen.epoch > epoch:
+            self._new[seen.group] = True
+            self._spring("home", [seen.home])
+        else:
+            self._spring("member", [seen.home, *members])
+
+    # --- striking
+
+    def _homes(self, queues: Sequence[str]) -> list[str]:
+        found: dict[str, None] = {}
+        for queue in queues:
+            homes = self._history.homes.get(self._history.groups.get(queue, -1), [])
+            if homes and homes[-1][1]:
+                found[homes[-1][1]] = None
+        return list(found)
+
+    def _spring(self, moment: str, names: list[str]) -> None:
+        if not names or not self._set.pop(moment, False):
+            return
+        striker = self._faults
+        strikes: list[Callable[[str], None]] = [
+            striker.kill_host,
+            striker.cut_power_of,
+            striker.isolate_host,
+            striker.pause_host,
+            striker.stall_host,
+        ]
+        name = names[int(self._chance.random() * len(names))]
+        strike = strikes[int(self._chance.random() * len(strikes))]
+        at_once = self._chance.random() < AT_ONCE_CHANCE
+        delay_us = 0 if at_once else int(self._chance.random() * STRIKE_US_MAX)
+        self._world.note(f"ambush of {name} at {moment}")
+        self._world.after(delay_us, self._strike, strike, name)
+
+    def _strike(self, strike: Callable[[str], None], name: str) -> None:
+        if not self._faults.is_over():
+            strike(name)
