@@ -218,9 +218,22 @@ TOO_OFTEN: dict[str, tuple[str, Tell]] = {
     "stored twice, although edges resume": (
         "NoAckedMessageRedelivered",
         lambda: (
-            Story(resumes=True)
+            _paired(resumes=True, copies=2)
             .sends("p/1")
             .dies(HOME)
+            .confirmed("p/1")
+            .comes("p/1")
+            .settles()
+            .comes("p/1")
+        ),
+    ),
+    "stored twice, although edges resume, by homes that were the last to have it": (
+        NOTHING,
+        lambda: (
+            _paired(resumes=True, copies=2)
+            .sends("p/1")
+            .dies(HOME)
+            .dies("b3")
             .confirmed("p/1")
             .comes("p/1")
             .settles()
@@ -437,9 +450,13 @@ def _automatic(story: Story) -> Story:
     return story.then(told.TakesUnseen(WORKER, 1, "telegrams"))
 
 
+def _paired(**promises: object) -> Story:
+    """The home has a whole standby."""
+    return Story(**promises).then(told.GroupAt(1, HOME, "1", 1, 2, "b2:whole"))
+
+
 def _with_standby(**promises: object) -> Story:
-    story = Story(**promises).then(told.GroupAt(1, HOME, "1", 1, 2, "b2:whole"))
-    return story.sends("p/1", persistent=False).confirmed("p/1")
+    return _paired(**promises).sends("p/1", persistent=False).confirmed("p/1")
 
 
 def _committed(story: Story) -> Story:

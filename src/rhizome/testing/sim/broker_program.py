@@ -203,6 +203,8 @@ class BrokerProgram(Program, Adopter):
         self.node.recover()
 
     def _joined(self) -> None:
+        if self.options.tells_traffic:
+            self._disturbed(f"down {self.name}", self.name, False)
         if self.role != "witness" and self.options.has_application:
             self.application = Application(self)
 
@@ -210,6 +212,7 @@ class BrokerProgram(Program, Adopter):
         self.watch.brokers.pop(self.name, None)
         if self.options.tells_traffic:
             self.watch.see(told.ProgramEnded(self.name))
+            self._disturbed(f"down {self.name}", self.name, True)
         if self.application is not None:
             self.application.gone()
 

@@ -14,7 +14,7 @@ from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.checkers import Checker
 from rhizome.testing.sim.history import CONFIRMED, Delivery, History, Message
 from rhizome.testing.sim.timeline import Timeline, lease, pair
-from rhizome.testing.sim.topology import GRAVES
+from rhizome.testing.sim.topology import GRAVES, QueuePlan
 from rhizome.testing.sim.world import SECOND
 
 PARK_US: Final = 10 * SECOND
@@ -67,12 +67,29 @@ class MessageChecker(Checker):
 
     def may_be_there_twice(self, message: Message, queue: str) -> bool:
         """Whether a home may have stored a publish that its edge then sent again (A1): it ended
-        before it had said that it has it."""
-        if self.promises.resumes:
-            return False
+        before it had said that it has it. With `resumes` only if everybody ended who had it: what
+        is committed in memory is shown before it is on disk."""
         until_us = self.now_us if message.outcome_us < 0 else message.outcome_us
         homes = self.homes(queue, message.at_us, until_us)
+        if self.promises.resumes:
+            return self.have_ended(message.at_us, homes, until_us)
         return self.timeline.ended(homes, message.at_us, until_us) or self.is_damaged(homes)
+
+    def have_ended(self, since_us: int, homes: list[str], until_us: int) -> bool:
+        """Whether all may have ended who had something in memory that was sent then."""
+        if self.promises.copies == 1:
+            return self.timeline.ended(homes, since_us, until_us)
+        ended = [
+            name for name in self.timeline.ends if self.timeline.ended([name], since_us, until_us)
+        ]
+        alone = any(
+            self.history.was_alone(group, us)
+            for name in homes
+            for us in self.timeline.ends.get(name, ())
+            if since_us <= us <= until_us
+            for group in self.history.groups_of(name, us)
+        )
+        return len(ended) >= self.promises.copies or alone
 
     def is_damaged(self, homes: list[str]) -> bool:
         """Whether a disk has forgotten something that only it had."""
@@ -223,31 +240,16 @@ class ToldLevelIsKept(_Fates):
 
     def excuse(self, message: Message, queue: str) -> bool:
         plan = self.history.topology.queues[queue]
-        homes = self.homes(queue, message.at_us, self.now_us)
-        places = [queue, GRAVES] if plan.dead_to else [queue]
-        for place in places:
-            homes = [*homes, *self.homes(place, message.at_us, self.now_us)]
-        if self._have_ended(message, [*dict.fromkeys(homes)]):
+        # What is dropped as a duplicate was there when the first of its kind was sent.
+        same = self.history.same.get(message.message_id, []) if plan.dedup else []
+        since_us = min([message.at_us, *[each.at_us for each in same]])
+        homes: dict[str, None] = {}
+        for place in [queue, GRAVES] if plan.dead_to else [queue]:
+            homes.update(dict.fromkeys(self.homes(place, since_us, self.now_us)))
+        if self.have_ended(since_us, list(homes), self.now_us):
             return True
         over = self.history.automatic_over.get(queue, ())
         return plan.automatic and any(us >= message.at_us for us in over)
-
-    def _have_ended(self, message: Message, homes: list[str]) -> bool:
-        if self.promises.copies == 1:
-            return self.timeline.ended(homes, message.at_us, self.now_us)
-        ended = [
-            name
-            for name, times in self.timeline.ends.items()
-            if any(us >= message.at_us for us in times)
-        ]
-        alone = any(
-            self.history.was_alone(group, us)
-            for name in homes
-            for us in self.timeline.ends.get(name, ())
-            if us >= message.at_us
-            for group in self.history.groups_of(name, us)
-        )
-        return len(ended) >= self.promises.copies or alone
 
 
 # --- too often
@@ -341,7 +343,8 @@ class ExactlyOnceBetweenEdgeAndHome(MessageChecker):
 class DuplicatesAreDropped(MessageChecker):
     """A queue with x-dedup gives out one message per message id (L5).
 
-    Excused, until `remembers`, if its home ended after the first of them was sent.
+    Excused, until `remembers`, if its home ended after the first of them was sent; and always if
+    one of them was kept in memory only, and all who had it there may have ended (ToldLevelIsKept).
     """
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
@@ -357,10 +360,17 @@ class DuplicatesAreDropped(MessageChecker):
                 continue
             first_us = min(other.at_us, message.at_us)
             homes = self.homes(seen.queue, first_us, self.now_us)
-            ended = self.timeline.ended(homes, first_us, self.now_us)
-            if self.is_damaged(homes) or (ended and not self.promises.remembers):
+            if self.is_damaged(homes) or self._is_forgotten(plan, message, other, homes, first_us):
                 continue
             self.fail(
                 f"{seen.queue} has given out both {other.id} and {message.id}, which are the same. "
                 f"{self.history.story(other.id)}. {self.history.story(message.id)}"
             )
+
+    def _is_forgotten(
+        self, plan: QueuePlan, one: Message, other: Message, homes: list[str], since_us: int
+    ) -> bool:
+        if not self.promises.remembers:
+            return self.timeline.ended(homes, since_us, self.now_us)
+        on_disk = plan.durable and one.persistent and other.persistent
+        return not on_disk and self.have_ended(since_us, homes, self.now_us)

@@ -215,8 +215,9 @@ def _consumer(delivery: Delivery) -> tuple[int, int, str]:
 class PrefetchIsKept(MessageChecker):
     """A consumer never holds more than its prefetch.
 
-    Excused if what it has held for longest may have been taken from it (`was_out_of_reach`); until
-    `resumes` also if the home ended, or the link to it broke.
+    Excused if what it has held for longest may have been taken from it (`was_out_of_reach`), or may
+    be gone with all who had it in memory; until `resumes` also if the home ended, or the link to it
+    broke.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -243,8 +244,14 @@ class PrefetchIsKept(MessageChecker):
     def _is_excused(self, oldest: Delivery) -> bool:
         places = self.between(oldest, self.now_us)
         if self.promises.resumes:
-            return self.was_out_of_reach(oldest)
+            return self.was_out_of_reach(oldest) or self._is_gone(oldest)
         return self.was_struck(oldest, places, self.now_us)
+
+    def _is_gone(self, oldest: Delivery) -> bool:
+        """Whether there may be no such message any more: it was in memory only."""
+        message = self.history.messages[oldest.message]
+        homes = self.homes(oldest.queue, message.at_us, self.now_us)
+        return self.have_ended(message.at_us, homes, self.now_us)
 
 
 class NoMessageStuck(MessageChecker):

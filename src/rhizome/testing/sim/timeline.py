@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from rhizome.testing.sim.checkers import Checker
-from rhizome.testing.sim.traffic import Disturbed, ProgramEnded, Struck, Undisturbed
+from rhizome.testing.sim.traffic import Disturbed, GroupAt, ProgramEnded, Struck, Undisturbed
 from rhizome.testing.sim.world import SECOND
 
 DONE_US: Final = 1 * SECOND
 """Undisturbed, anything that needs no decision of the cluster is done after this long."""
 
+
+RECOVER_US: Final = 2 * SECOND
+"""So long may a new home take to hear its copies and edges before it serves (G7, A2)."""
 
 BETWEEN: Final = "~"
 
@@ -57,6 +60,7 @@ class Timeline(Checker):
         self._spans: dict[str, list[_Span]] = {}
         self._open: dict[str, _Span] = {}
         self._strikes: dict[str, list[int]] = {}
+        self._epochs: dict[int, int] = {}
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
         return {
@@ -64,9 +68,12 @@ class Timeline(Checker):
             Undisturbed: self._undisturbed,
             Struck: self._struck,
             ProgramEnded: self._ended,
+            GroupAt: self._group,
         }
 
     def _disturbed(self, seen: Disturbed) -> None:
+        if seen.key in self._open:
+            return
         span = _Span(self.watch.world.now_us)
         for place in seen.places.split():
             self._spans.setdefault(place, []).append(span)
@@ -86,6 +93,14 @@ class Timeline(Checker):
     def _ended(self, seen: ProgramEnded) -> None:
         self.ends.setdefault(seen.broker, []).append(self.watch.world.now_us)
         self._strikes.setdefault(seen.broker, []).append(self.watch.world.now_us)
+
+    def _group(self, seen: GroupAt) -> None:
+        """A new home serves after a while."""
+        if seen.epoch > self._epochs.get(seen.group, 0):
+            self._epochs[seen.group] = seen.epoch
+            span = _Span(self.watch.world.now_us)
+            span.end_us = span.start_us + RECOVER_US
+            self._spans.setdefault(seen.home, []).append(span)
 
     # --- questions
 
