@@ -1,4 +1,4 @@
-"""`rhizome serve`: run one broker in the foreground."""
+"""`rhizome serve`: run one broker, or one for each core, in the foreground."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ def serve(
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep nothing on disk: a restart loses all.")
     ] = False,
+    cores: Annotated[
+        int | None,
+        typer.Option(
+            "--cores",
+            metavar="N",
+            help="Brokers that share the listeners: this one and N-1 secondaries beside it.",
+        ),
+    ] = None,
     cluster_key_file: Annotated[
         Path | None,
         typer.Option("--cluster-key-file", metavar="FILE", help="File with the cluster key."),
@@ -55,7 +63,8 @@ def serve(
     """Run one broker in the foreground.
 
     Prints one line that begins with `ready` when it accepts connections. SIGTERM and SIGINT close
-    it cleanly; a second one ends it at once. Options go before environment variables
+    it cleanly; a second one ends it at once. With --cores there is a process for each broker, and
+    one that ends is started again. Options go before environment variables
     (RHIZOME_SECTION_KEY), those before the file.
     """
     from rhizome.server.config import load_config
@@ -67,6 +76,7 @@ def serve(
         "listen.http": http,
         "broker.data": None if data is None else str(data),
         "broker.memory": True if memory else None,
+        "broker.cores": cores,
         "cluster.key_file": None if cluster_key_file is None else str(cluster_key_file),
         "cluster.primaries": primary or None,
         "cluster.role": role,
@@ -79,6 +89,9 @@ def serve(
         for problem in error.problems:
             print_failure(str(problem))
         raise typer.Exit(1) from None
-    from rhizome.server.app import run
+    from rhizome.server.app import run, run_core, say
+    from rhizome.server.supervisor import run_cores
 
+    if settings.broker.cores > 1:
+        raise typer.Exit(run_cores(settings, run_core, say))
     raise typer.Exit(run(settings))

@@ -97,12 +97,14 @@ class Admission:
     def known_hosts(self) -> str:
         """The addresses of the other brokers, as open-ok carries them."""
         hosts = ""
+        told = dict.fromkeys(self._node.me.addresses)  # brokers of one machine may share theirs
         for record in self._node.state.registry.view()[:HOSTS_MAX]:
             if record.name == self._node.me.name or record.role == WITNESS:
                 continue
             for address in record.addresses[:1]:
                 longer = f"{hosts},{address}" if hosts else address
-                if len(longer.encode()) <= HOSTS_BYTES_MAX:
+                if address not in told and len(longer.encode()) <= HOSTS_BYTES_MAX:
+                    told[address] = None
                     hosts = longer
         return hosts
 

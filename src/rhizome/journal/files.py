@@ -337,6 +337,15 @@ class MemoryFiles(Files):
         pass
 
 
+def lock_owner(directory: Path) -> int:
+    """The process that holds the lock of a directory, or held it last; 0 if nobody did."""
+    try:
+        written = (directory / "lock").read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return int(written) if written.isdigit() else 0
+
+
 class DirectoryLock:
     """An exclusive lock on a store's directory, held until `release` or the end of the process."""
 

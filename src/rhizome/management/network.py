@@ -6,8 +6,12 @@ import ipaddress
 import socket
 
 
-def bind(host: str, port: int, what: str) -> list[socket.socket]:
-    """Listening addresses of a host; of localhost one family may be missing on a machine."""
+def bind(host: str, port: int, what: str, shared: bool = False) -> list[socket.socket]:
+    """Listening addresses of a host; of localhost one family may be missing on a machine.
+
+    ``shared``: other processes of this user listen there too, and each gets its part of the
+    connections (SO_REUSEPORT).
+    """
     hosts: list[str | None] = ["127.0.0.1", "::1"] if host == "localhost" else [host or None]
     sockets: list[socket.socket] = []
     problems: list[OSError] = []
@@ -17,6 +21,8 @@ def bind(host: str, port: int, what: str) -> list[socket.socket]:
         ):
             sock = socket.socket(family, kind, protocol)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:

@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import ssl
 import sys
 import time
@@ -35,7 +36,7 @@ from rhizome.security.login import LoginService
 from rhizome.security.tls import certificate_names, server_context
 from rhizome.server.boot import SEED_BYTES, make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
-from rhizome.server.clustered import ClusterHost, NodeDriver
+from rhizome.server.clustered import ClusterHost, NodeDriver, check_kind
 from rhizome.server.colleagues import Colleagues
 from rhizome.server.composition import Clustered
 from rhizome.server.config import Config
@@ -57,9 +58,19 @@ GC_THRESHOLD: Final = 100_000
 def run(config: Config) -> int:
     """Run a broker until it is told to stop; the exit code of the process."""
     configure_logging(config.log)
+    return _run(Application(config, say))
+
+
+def run_core(config: Config, announce: Callable[[str], None]) -> int:
+    """As `run`, for one of the brokers that share this machine's listeners."""
+    configure_logging(config.log, config.broker.name)
+    return _run(Application(config, announce, shares_listeners=True))
+
+
+def _run(application: Application) -> int:
     prepare_process()
     try:
-        return uvloop.run(Application(config).serve())
+        return uvloop.run(application.serve())
     except (RhizomeError, OSError) as error:
         logger.error("cannot run: %s", error)
         sys.stderr.write(f"rhizome: {error}\n")
@@ -73,10 +84,19 @@ def prepare_process() -> None:
 
 
 class Application:
-    """One broker process. Invariant: ``stopping`` is set once; a second signal ends the process."""
+    """One broker process. Invariant: ``stopping`` is set once; a second signal ends the process.
 
-    def __init__(self, config: Config) -> None:
+    ``announce`` gets the `ready` line. A broker that shares its listeners takes connections there
+    only once it is ready: until then the others have them.
+    """
+
+    def __init__(
+        self, config: Config, announce: Callable[[str], None], shares_listeners: bool = False
+    ) -> None:
         self.config = config
+        self.announce = announce
+        self.shares_listeners = shares_listeners
+        self._sharing: asyncio.Task[None] | None = None
         self.stopping = asyncio.Event()
         self.gone = asyncio.Event()
         self.failure: BaseException | None = None
@@ -91,19 +111,26 @@ class Application:
 
     async def serve(self) -> int:
         loop = asyncio.get_running_loop()
-        self._open(loop)
+        self.store = self._open_store(loop)
+        try:
+            self._open(loop)
+        except BaseException:
+            self.store.close(None)  # its threads would keep the process
+            raise
         assert self.shell is not None
         try:
-            await self._listen(loop)
+            await self._listen_for_links(loop)
+            if not self.shares_listeners:
+                await self._listen(loop)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._signalled, number)
             http = await self._serve_http(loop)
             gc.collect()
             gc.freeze()
             if self.driver is None or self.driver.node.ready:
-                self._say_ready(http)
+                self._is_ready(http)
             else:
-                self.driver.node.when_ready.append(lambda: self._say_ready(http))
+                self.driver.node.when_ready.append(lambda: self._is_ready(http))
                 logger.info("%s, broker %r joins its cluster", describe(), self.config.broker.name)
             await self._run_until_stopped(loop)
         finally:
@@ -114,7 +141,7 @@ class Application:
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         config = self.config
-        self.store = self._open_store(loop)
+        check_kind(config, self.store.recovered)
         log = make_log(self.store)
         epoch = AccessEpoch()
         records = StateRecords()
@@ -204,43 +231,60 @@ class Application:
         return verify
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Where applications come, and links unless they have listeners of their own."""
         for address in self.config.listen.amqp:
-            self.servers.append(await self._listener(loop, address, None))
+            await self._listen_for_applications(loop, address, None)
         if self.config.listen.tls:
             context = server_context(self.config.tls)
             for address in self.config.listen.tls:
-                self.servers.append(await self._listener(loop, address, context))
+                await self._listen_for_applications(loop, address, context)
 
-    async def _listener(
+    async def _listen_for_applications(
         self, loop: asyncio.AbstractEventLoop, address: Address, context: ssl.SSLContext | None
-    ) -> asyncio.Server:
+    ) -> None:
+        sockets = bind(address.host, address.port, "AMQP", self.shares_listeners)
+        for sock in sockets:
+            name, port = sock.getsockname()[:2]
+            host = f"[{name}]" if ":" in name else name
+            self.addresses.append(f"{'amqps' if context else 'amqp'}://{host}:{port}")
+        await self._take_connections(loop, sockets, str(address), context)
+
+    async def _listen_for_links(self, loop: asyncio.AbstractEventLoop) -> None:
+        context = server_context(self.config.tls) if self.config.cluster.tls else None
+        for address in self.config.listen.links:
+            if address.path:
+                protocol = self._protocol(str(address), False)
+                self.servers.append(await loop.create_unix_server(protocol, address.path))
+            else:
+                sockets = bind(address.host, address.port, "links")
+                await self._take_connections(loop, sockets, str(address), context)
+
+    async def _take_connections(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sockets: list[socket.socket],
+        local: str,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        timeout_s = self.config.limits.handshake_timeout_ms / 1000
+        for sock in sockets:
+            server = await loop.create_server(
+                self._protocol(local, context is not None),
+                sock=sock,
+                ssl=context,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=timeout_s if context else None,
+            )
+            self.servers.append(server)
+
+    def _protocol(self, local: str, tls: bool) -> Callable[[], Any]:
         assert self.shell is not None
         shell = self.shell
-        local = str(address)
-        tls = context is not None
 
         def protocol() -> Any:
             return ClientProtocol(shell, local, tls, peer_of)
 
-        sockets = bind(address.host, address.port, "AMQP")
-        for sock in sockets:
-            name, port = sock.getsockname()[:2]
-            host = f"[{name}]" if ":" in name else name
-            self.addresses.append(f"{'amqps' if tls else 'amqp'}://{host}:{port}")
-        timeout_s = self.config.limits.handshake_timeout_ms / 1000
-        server: asyncio.Server | None = None
-        for sock in sockets:
-            server = await loop.create_server(
-                protocol,
-                sock=sock,
-                ssl=context,
-                backlog=BACKLOG,
-                ssl_handshake_timeout=timeout_s if tls else None,
-            )
-            if sock is not sockets[-1]:
-                self.servers.append(server)
-        assert server is not None
-        return server
+        return protocol
 
     async def _serve_http(self, loop: asyncio.AbstractEventLoop) -> list[str]:
         if not self.config.listen.http and self.driver is None:
@@ -263,9 +307,24 @@ class Application:
             self.colleagues.answer = self.http.respond
         return addresses
 
+    def _is_ready(self, http: list[str]) -> None:
+        if self.shares_listeners:
+            loop = asyncio.get_running_loop()
+            self._sharing = loop.create_task(self._share_listeners(loop, http))
+        else:
+            self._say_ready(http)
+
+    async def _share_listeners(self, loop: asyncio.AbstractEventLoop, http: list[str]) -> None:
+        try:
+            await self._listen(loop)
+            self._say_ready(http)
+        except OSError as error:
+            logger.critical("cannot listen, stopping: %s", error)
+            self.failure = error
+            self.stopping.set()
+
     def _say_ready(self, http: list[str]) -> None:
-        sys.stdout.write(self._ready_line(http) + "\n")
-        sys.stdout.flush()
+        self.announce(self._ready_line(http))
         logger.info("%s, broker %r is ready", describe(), self.config.broker.name)
 
     def _ready_line(self, http: list[str]) -> str:
@@ -369,13 +428,20 @@ def flush_policy(config: Config) -> Flush:
 
 
 def peer_of(transport: Any, tls: bool) -> Peer:
-    """Who is at the other end of a transport."""
-    name = transport.get_extra_info("peername") or ("", 0)
-    host, port = (str(name[0]), int(name[1])) if isinstance(name, tuple) else (str(name), 0)
+    """Who is at the other end of a transport; at a Unix socket, somebody on this machine."""
+    name = transport.get_extra_info("peername")
+    if not isinstance(name, tuple):
+        return Peer("unix", 0, True, tls, "", "")
+    host, port = str(name[0]), int(name[1])
     subject, common_name = (
         certificate_names(transport.get_extra_info("peercert")) if tls else ("", "")
     )
     return Peer(host, port, is_loopback(host), tls, subject, common_name)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def wall_clock_ms() -> int:

@@ -77,7 +77,7 @@ def parse_primary(written: str) -> Primary:
         raise SettingError(f'"{written}" is no primary; write NAME=HOST:PORT such as "{_EXAMPLE}"')
     check_broker_name(name)
     where = parse_address(address)
-    if not where.host or not where.port:
+    if not where.path and not (where.host and where.port):
         raise SettingError(
             f'"{written}": the others dial this; it needs a host and a port such as "{_EXAMPLE}"'
         )
@@ -109,7 +109,7 @@ def _primaries(doc: str) -> Any:
 
 def _check_advertised(given: tuple[Address, ...]) -> None:
     for address in given:
-        if not address.host or not address.port:
+        if address.path or not address.host or not address.port:
             raise SettingError(f'"{address}": others are told this; it needs a host and a port')
 
 
@@ -337,7 +337,7 @@ def advertised(
     if section.advertise:
         return section.advertise
     own = section.address_of(broker_name)
-    if own is not None:
+    if own is not None and not own.path:
         return (own,)
     return tuple(
         Address(socket.gethostname(), each.port) if each.host in EVERY_INTERFACE else each

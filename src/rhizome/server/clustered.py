@@ -32,6 +32,8 @@ from rhizome.cluster.consensus.events import (
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.storage import ClusterStore, Image, MemoryClusterStore
+from rhizome.journal.errors import ForeignStore
+from rhizome.journal.recovery import Recovered
 from rhizome.journal.store import Store
 from rhizome.security.tls import link_context
 from rhizome.server.boot import SEED_BYTES
@@ -46,6 +48,26 @@ from rhizome.server.shell import Shell
 logger = logging.getLogger("rhizome.cluster")
 
 STORE_DIRECTORY: Final = "cluster"
+
+
+def check_kind(config: Config, recovered: Recovered) -> None:
+    """Refuse a lone broker's store for a cluster, and the other way round: neither would find its
+    queues there, and what belongs to no queue is dropped."""
+    if config.broker.memory:
+        return
+    data = Path(config.broker.data)
+    has_cluster = (data / STORE_DIRECTORY).exists()
+    if has_cluster and not config.cluster.is_clustered:
+        raise ForeignStore(
+            f"{data} is the store of a broker of a cluster, or of one with several cores: start it"
+            " as that (cluster.primaries, --cores), or choose another data directory"
+        )
+    is_lone = not has_cluster and bool(recovered.commands or recovered.snapshot)
+    if is_lone and config.cluster.is_clustered:
+        raise ForeignStore(
+            f"{data} is the store of a lone broker: choose another data directory for the cluster,"
+            " and bring its messages over with `rhizome bridge`"
+        )
 
 
 class LogNodeObserver(NodeObserver):

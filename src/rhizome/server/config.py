@@ -24,6 +24,7 @@ from rhizome.security.throttle import ThrottleSettings
 from rhizome.server import sections
 from rhizome.server.cluster_section import ClusterSection, cluster_contradictions
 from rhizome.server.config_text import render_toml
+from rhizome.server.corecounts import cores_contradictions
 from rhizome.server.settings import (
     ConfigError,
     Given,
@@ -223,6 +224,8 @@ def _contradictions(config: Config, source: str) -> list[Problem]:
         config.cluster, config.broker.name, config.broker.memory
     ):
         found.append(Problem(source, f"cluster.{key}", fault))
+    for key, fault in cores_contradictions(config.broker, config.listen, config.cluster):
+        found.append(Problem(source, key, fault))
     for name, user in config.users.items():
         found.extend(_user_contradictions(config, source, f"users.{name}", user))
     for name, policy in config.policies.items():

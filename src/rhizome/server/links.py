@@ -24,8 +24,6 @@ WRITE_BUFFER_LOW_BYTES: Final = 128 * 1024
 CLOSE_GRACE_S: Final = 2.0
 """For a closed link to write what it has; a peer that doesn't read must not keep the socket."""
 
-UNIX: Final = "unix:"
-
 
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
@@ -103,10 +101,10 @@ class LinkDriver(TurnPart, Adopter):
         def protocol() -> LinkProtocol:
             return LinkProtocol(self, link)
 
-        if link.address.startswith(UNIX):
-            await self.loop.create_unix_connection(protocol, link.address.removeprefix(UNIX))
-            return
         address = parse_address(link.address)
+        if address.path:
+            await self.loop.create_unix_connection(protocol, address.path)
+            return
         await self.loop.create_connection(
             protocol,
             address.host,

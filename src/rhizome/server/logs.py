@@ -18,10 +18,15 @@ from rhizome.server.sections import LogSection
 logger = logging.getLogger("rhizome.broker")
 
 TEXT_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+CORE_TEXT_FORMAT: Final = "%(asctime)s %(levelname)-7s {broker} %(name)s: %(message)s"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object a line, with the broker's name if several write to one log."""
+
+    def __init__(self, broker: str = "") -> None:
+        super().__init__()
+        self._broker = broker
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -31,6 +36,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if self._broker:
+            fields["broker"] = self._broker
         if isinstance(record.args, Mapping):
             fields.update(record.args)
         if record.exc_info:
@@ -38,15 +45,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, default=str)
 
 
-def configure_logging(section: LogSection) -> None:
-    """Send the log where configuration says."""
+def configure_logging(section: LogSection, broker: str = "") -> None:
+    """Send the log where configuration says; with the name of a broker that shares it."""
     handler: logging.Handler
     if section.file:
         handler = logging.FileHandler(section.file)
     else:
         handler = logging.StreamHandler(sys.stderr)
+    text_format = CORE_TEXT_FORMAT.format(broker=broker) if broker else TEXT_FORMAT
     handler.setFormatter(
-        JsonFormatter() if section.format == "json" else logging.Formatter(TEXT_FORMAT)
+        JsonFormatter(broker) if section.format == "json" else logging.Formatter(text_format)
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]

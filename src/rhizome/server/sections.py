@@ -32,6 +32,7 @@ from rhizome.server.settings import (
 from rhizome.server.units import Address, Portion
 
 _COUNT_MAX: Final = 1_000_000_000
+CORES_MAX: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,13 @@ class BrokerSection:
     memory: bool = flag(
         False, "Keep everything in memory and nothing on disk: a restart loses all."
     )
+    cores: int = number(
+        1,
+        "Brokers on this machine that share its listeners, for machines with more cores: this one"
+        " and secondaries beside it, each a process. See the guide to clusters.",
+        1,
+        CORES_MAX,
+    )
     busy_poll_us: int = interval(
         "300us",
         "Time for which sockets are polled after input that came at such intervals, before the"
@@ -52,6 +60,12 @@ class BrokerSection:
         " processor while messages come, yields it to others, and nothing at rest; 0us: never.",
         maximum="10ms",
     )
+
+
+def _check_ports(given: tuple[Address, ...]) -> None:
+    for address in given:
+        if address.path:
+            raise SettingError(f'"{address}": only listen.links takes Unix sockets')
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +76,17 @@ class ListenSection:
     free port.
     """
 
-    amqp: tuple[Address, ...] = addresses(("localhost:5672",), "Plain AMQP.")
-    tls: tuple[Address, ...] = addresses((), "AMQP over TLS, usually port 5671; needs [tls].")
-    http: tuple[Address, ...] = addresses(
-        ("localhost:15672",), "Management API, metrics and console."
+    amqp: tuple[Address, ...] = checked(addresses(("localhost:5672",), "Plain AMQP."), _check_ports)
+    tls: tuple[Address, ...] = checked(
+        addresses((), "AMQP over TLS, usually port 5671; needs [tls]."), _check_ports
+    )
+    http: tuple[Address, ...] = checked(
+        addresses(("localhost:15672",), "Management API, metrics and console."), _check_ports
+    )
+    links: tuple[Address, ...] = addresses(
+        (),
+        "Where other brokers dial this one, if not at amqp or tls: the brokers of one machine"
+        ' (broker.cores) share those. TLS if cluster.tls is set; "unix:/path" is a Unix socket.',
     )
 
 

@@ -33,6 +33,10 @@ TIME_UNITS: Final[Mapping[str, int]] = {
 SHORT_TIME_UNITS: Final[Mapping[str, int]] = {"us": 1, "ms": 1000, "s": 1_000_000}
 VALUE_MAX: Final = (1 << 63) - 1
 PORT_MAX: Final = 65_535
+UNIX: Final = "unix:"
+UNIX_PATH_BYTES_MAX: Final = 107
+"""sockaddr_un has room for so many and a NUL."""
+
 
 _QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z%]*)")
 
@@ -63,12 +67,22 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen. An empty host is every interface, `localhost` both loopback addresses."""
+    """Where to listen. An empty host is every interface, `localhost` both loopback addresses.
+
+    A Unix socket has the host "unix:/path" and no port.
+    """
 
     host: str
     port: int
 
+    @property
+    def path(self) -> str:
+        """Of a Unix socket; else empty."""
+        return self.host.removeprefix(UNIX) if self.host.startswith(UNIX) else ""
+
     def __str__(self) -> str:
+        if self.path:
+            return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -111,7 +125,9 @@ def format_interval(interval_us: int) -> str:
 
 
 def parse_address(text: str) -> Address:
-    """host:port, [IPv6]:port, or :port for every interface."""
+    """host:port, [IPv6]:port, :port for every interface, or unix:/path."""
+    if text.startswith(UNIX):
+        return _unix_address(text)
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
         raise UnitError(f'"{text}" is no address; write HOST:PORT such as "127.0.0.1:5672"')
@@ -122,6 +138,18 @@ def parse_address(text: str) -> Address:
     if any(c.isspace() or c in "[]/@" for c in host):
         raise UnitError(f'"{text}": the host has characters that no host name has')
     return Address(host, int(port))
+
+
+def _unix_address(text: str) -> Address:
+    size = len(text.removeprefix(UNIX).encode())
+    if not text.startswith(UNIX + "/") or "\0" in text:
+        raise UnitError(f'"{text}": a Unix socket has an absolute path, such as "unix:/run/b1"')
+    if size > UNIX_PATH_BYTES_MAX:
+        raise UnitError(
+            f'"{text}": the path of a Unix socket has at most {UNIX_PATH_BYTES_MAX} bytes, this'
+            f" one {size}"
+        )
+    return Address(text, 0)
 
 
 def _whole(text: str, units: Mapping[str, int], noun: str, example: str) -> int:

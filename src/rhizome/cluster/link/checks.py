@@ -49,6 +49,17 @@ def _same_name(me: Hello, peer: Hello) -> str:
     return name_taken(me, peer) if peer.name == me.name else ""
 
 
+def another_answers(name: str, address: str, listed: bool, peer: Hello) -> str:
+    """Brokers of one machine may share an address that both tell the others; that is no mistake,
+    unless a list has it as the one of a primary."""
+    if not listed and address in peer.addresses:
+        return f"brokers {name!r} and {peer.name!r} share {address}, and {peer.name!r} answered"
+    return (
+        f"broker {name!r} was expected at {address}, and {peer.name!r} answers: correct the list "
+        "of primaries"
+    )
+
+
 def name_taken(known: Hello, other: Hello) -> str:
     """Two brokers that call themselves the same (R7)."""
     return f"two brokers are named {known.name!r}: {known.uuid} and {other.uuid}"

@@ -26,7 +26,7 @@ from rhizome.cluster.identity import (
     decode_hello,
     negotiated_version,
 )
-from rhizome.cluster.link.checks import is_itself, name_taken, refusal
+from rhizome.cluster.link.checks import another_answers, is_itself, name_taken, refusal
 from rhizome.cluster.link.link import (
     DIALLING,
     METHOD_HELLO,
@@ -279,10 +279,8 @@ class Links(LinkOwner):
     def may_ask(self, link: Link, peer: Hello) -> AmqpError | None:
         """Called by ``Opening``: None if the proved peer is to be asked for a link."""
         if peer.name != link.name and not is_itself(self.me, peer):
-            return NotAllowed(
-                f"broker {link.name!r} was expected at {link.address}, and {peer.name!r} answers: "
-                "correct the list of primaries"
-            )
+            listed = link.address in self._peer(link.name).configured
+            return NotAllowed(another_answers(link.name, link.address, listed, peer))
         fault = self._refusal(peer)
         if fault is not None:
             return fault

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rhizome.cluster.identity import PRIMARY, SECONDARY, WITNESS, Hello
-from rhizome.cluster.link.checks import refusal
+from rhizome.cluster.link.checks import another_answers, refusal
 
 from .kit import make_hello
 
@@ -63,3 +63,10 @@ def test_secondaries_link_with_those_that_vote(role: str) -> None:
 
 def test_a_broker_of_the_next_release_may_link() -> None:
     assert refusal(B1, replace(B2, versions=(1, 2))) == ""
+
+
+def test_brokers_that_share_an_address_are_no_mistake_in_the_list() -> None:
+    shared = replace(B2, addresses=("10.0.0.1:5672",))
+    assert "share 10.0.0.1:5672" in another_answers("b3", "10.0.0.1:5672", False, shared)
+    assert "correct the list" in another_answers("b3", "10.0.0.1:5672", True, shared)
+    assert "correct the list" in another_answers("b3", "10.0.0.9:5672", False, shared)
