@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rhizome.testing.sim import traffic as told
+from rhizome.testing.sim.timeline import lease
 from tests.simulation.story import EDGE, HOME, OTHER, PUBLISHER, WORKER, Story, seen_by
 
 Tell = Callable[[], object]
@@ -344,9 +345,24 @@ ODD: dict[str, tuple[str, Tell]] = {
         ).ends(),
     ),
     "not done at all": (NOTHING, lambda: _in_doubt(Story(atomic=True)).ends()),
-    "done in part at another broker, which nobody promises": (
-        NOTHING,
+    "done in part, in one group": (
+        "TransactionsAllOrNothing",
         lambda: _in_doubt(Story()).comes("p/1").settles().ends(),
+    ),
+    "done in part, in two groups, which nobody promises": (
+        NOTHING,
+        lambda: (
+            _in_doubt(Story().then(told.QueueIn("bills", 2)), "bills").comes("p/1").settles().ends()
+        ),
+    ),
+    "done in part, in two groups": (
+        "TransactionsAllOrNothing",
+        lambda: (
+            _in_doubt(Story(atomic=True).then(told.QueueIn("bills", 2)), "bills")
+            .comes("p/1")
+            .settles()
+            .ends()
+        ),
     ),
     "published, but the ack was not done": (
         "TransactionsAllOrNothing",
@@ -413,6 +429,23 @@ ODD: dict[str, tuple[str, Tell]] = {
             .comes("p/2", "letters", to=OTHER, consumer="d")
         ),
     ),
+    "another active consumer, as the home has died": (
+        "OneActiveConsumer",
+        lambda: (
+            _two_active(Story(resumes=True))
+            .dies(HOME)
+            .taken_over("b3", 2)
+            .comes("p/2", "letters", to=OTHER, consumer="d")
+        ),
+    ),
+    "another active consumer, as the edge of the first has no lease": (
+        NOTHING,
+        lambda: (
+            _two_active(Story(resumes=True))
+            .then(told.Disturbed("isolated", f"{EDGE} {lease(EDGE)}"))
+            .comes("p/2", "letters", to=OTHER, consumer="d")
+        ),
+    ),
     "beyond the prefetch": ("PrefetchIsKept", lambda: _one_too_many(Story())),
     "beyond the prefetch, the link was reset": (
         NOTHING,
@@ -465,10 +498,10 @@ def _committed(story: Story) -> Story:
     )
 
 
-def _in_doubt(story: Story) -> Story:
+def _in_doubt(story: Story, second: str = "orders") -> Story:
     return (
         story.sends("p/1", transaction=1)
-        .sends("p/2", transaction=1)
+        .sends("p/2", second, transaction=1)
         .then(told.TransactionEnds(1, told.COMMIT))
         .then(over())
     )

@@ -9,6 +9,7 @@ from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.history import Delivery, Message, Transaction
 from rhizome.testing.sim.observations import Healed
 from rhizome.testing.sim.promises import MessageChecker, _Fates
+from rhizome.testing.sim.timeline import pair
 from rhizome.testing.sim.topology import GRAVES
 from rhizome.testing.sim.world import SECOND, shown_time
 
@@ -59,8 +60,9 @@ class TransactionsAllOrNothing(_Fates):
 
     What was committed by all accounts is in the care of NoConfirmedMessageLost and of
     NoAckedMessageRedelivered; what was rolled back, in that of NothingMadeUp. Until `atomic` only
-    those are looked at whose session's broker is the home of all queues. Those that went to queues
-    that lose messages on purpose tell nothing and are left out, as are homes with damaged disks.
+    those are looked at whose queues are all in one group, so that one record has all of it (L4).
+    Those that went to queues that lose messages on purpose tell nothing and are left out, as are
+    homes with damaged disks.
     """
 
     def final(self) -> None:
@@ -88,10 +90,11 @@ class TransactionsAllOrNothing(_Fates):
             homes = self.homes(queue, transaction.asked_us, self.now_us)
             if self.is_damaged(homes):
                 return False
-            here = self.homes(queue, transaction.asked_us, transaction.asked_us)
-            if not self.promises.atomic and here != [transaction.session.broker]:
-                return False
-        return True
+        return self.promises.atomic or len(self._groups(transaction)) == 1
+
+    def _groups(self, transaction: Transaction) -> list[int]:
+        groups = self.history.groups
+        return list(dict.fromkeys(groups.get(each, -1) for each in self._queues(transaction)))
 
     def _queues(self, transaction: Transaction) -> list[str]:
         found: dict[str, None] = {}
@@ -169,7 +172,10 @@ class OrderPerPublisherAndQueue(MessageChecker):
 class OneActiveConsumer(MessageChecker):
     """A queue with x-single-active-consumer gives its messages to one consumer until that is gone.
 
-    Excused if its broker, the home or the link between them failed since it got its last message.
+    Whose turn it is outlives the home (L3). Excused if the consumer's broker may have lost its
+    right to it (R9, A2): it ended, it had no lease, or it was out of the home's reach for longer
+    than homes wait (`was_out_of_reach`); or if the way to its application broke. Without `resumes`
+    any break of the link and the end of the home excuse it too.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -193,12 +199,19 @@ class OneActiveConsumer(MessageChecker):
         self._active[seen.queue] = now
         if last is None or _consumer(last) == _consumer(now) or self._is_gone(last):
             return
-        if not self.was_struck(last, self.between(last, self.now_us), self.now_us):
+        if not self._is_excused(last):
             self.fail(
                 f"{seen.queue} gives {message.id} to {seen.consumer} of {seen.application}, while "
                 f"{last.consumer} of {last.session.application}, which got {last.message} at "
                 f"{shown_time(last.at_us)}, is still there"
             )
+
+    def _is_excused(self, last: Delivery) -> bool:
+        session = last.session
+        if not self.promises.resumes:
+            return self.was_struck(last, self.between(last, self.now_us), self.now_us)
+        near = [session.broker, pair(session.application, session.broker)]
+        return self.was_struck(last, near, self.now_us) or self.was_out_of_reach(last)
 
     def _is_gone(self, last: Delivery) -> bool:
         return (
