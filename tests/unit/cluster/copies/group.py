@@ -361,6 +361,8 @@ class Broker(StandbyPort):
         self.standby: Standby | None = None
         self.home: Home | None = None
         self.known = Group(GROUP, "", "", "", 0, 0)
+        self.ready = False
+        """It has learned of its own registration, and of all that was committed before."""
 
     @property
     def incarnation(self) -> str:
@@ -369,6 +371,7 @@ class Broker(StandbyPort):
     def start(self) -> None:
         self.starts += 1
         self.up = True
+        self.ready = False
         self.place = self.place.restart()
         copy = self.place.copy()
         if self.starts == 1:
@@ -406,6 +409,7 @@ class Broker(StandbyPort):
         """Hear what the root has committed."""
         group = self.world.register.group()
         self.known = group
+        self.ready = self.world.register.registered.get(self.name) == self.incarnation
         if self.home is not None and self.home.log.epoch < group.epoch:
             copy = self.home.resign()
             self.home = None
@@ -444,6 +448,11 @@ class Broker(StandbyPort):
         elif method == frames.REFUSED and self.home is not None:
             self.home.copies.frame(name, method, padded, 6, end)
         elif self.standby is not None:
+            if method == frames.INVITE and not self.ready:
+                # As the node does: it can't tell yet whether that home still is one.
+                refusal = frames.refused(0, GROUP, 0, "it is not ready yet")
+                self.world.send(self.name, name, frames.REFUSED, refusal)
+                return
             self.standby.frame(name, method, padded, 6, end)
 
     def link_up(self, name: str) -> None:
