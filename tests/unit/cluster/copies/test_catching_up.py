@@ -81,6 +81,7 @@ def test_a_restarted_standby_is_sent_only_what_it_lacks() -> None:
     home.broker.end_turn()
     world.start("b")
     world.registers("b")
+    world.brokers["b"].learn()
     world.brokers["a"].learn()
     come_back(world)
     follower = home.copies.followers["b"]
@@ -99,6 +100,7 @@ def test_a_restarted_standby_gets_back_the_transient_messages_that_it_lost() -> 
     world.crash("b")
     world.start("b")
     world.registers("b")
+    world.brokers["b"].learn()
     world.brokers["a"].learn()
     come_back(world)
     assert home.copies.followers["b"].backfill_messages == 50

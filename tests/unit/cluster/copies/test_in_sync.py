@@ -190,6 +190,7 @@ def test_a_restarted_member_counts_for_its_disk_until_it_is_whole_again() -> Non
     world.crash("b")
     world.start("b")
     world.registers("b")
+    world.brokers["b"].learn()
     world.brokers["a"].learn()
     assert world.register.members == (Member("b", "b2", DISK),)
     transient = publish(home, 1, durable=False)[0]
