@@ -282,8 +282,8 @@ def selected(row: Row, columns: list[str]) -> Row:
     found: Row = {}
     for column in columns:
         path = column.split(".")
-        value = _at(row, path)
-        if value is None and _at(row, path[:-1]) is None:
+        holder = _at(row, path[:-1])
+        if not isinstance(holder, dict) or path[-1] not in holder:
             continue
         place = found
         for name in path[:-1]:
@@ -291,5 +291,5 @@ def selected(row: Row, columns: list[str]) -> Row:
             if not isinstance(inner, dict):
                 raise BadRequest(f"columns: {name} is asked for as a whole and in parts")
             place = inner
-        place[path[-1]] = value
+        place[path[-1]] = holder[path[-1]]
     return found

@@ -22,6 +22,7 @@ from rhizome.management import (
     health,
     live,
     messages,
+    openapi,
     overview,
     pages,
     policies,
@@ -57,6 +58,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *policies.ENDPOINTS,
     *definitions.ENDPOINTS,
     *health.ENDPOINTS,
+    *openapi.ENDPOINTS,
 )
 
 

@@ -17,6 +17,7 @@ from rhizome.broker.routing.destination import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.vhost import VHost
 from rhizome.errors import AccessRefused
+from rhizome.management import bodies, declared, shapes
 from rhizome.management.answers import Row, answer, created, done, listed
 from rhizome.management.auth import MANAGEMENT
 from rhizome.management.call import Call
@@ -235,27 +236,49 @@ _TO_QUEUE: Final = "/api/bindings/{vhost}/e/{source}/q/{destination}"
 _TO_EXCHANGE: Final = "/api/bindings/{vhost}/e/{source}/e/{destination}"
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/bindings", MANAGEMENT, list_bindings),
-    Endpoint("GET", "/api/bindings/{vhost}", MANAGEMENT, list_bindings),
-    Endpoint("GET", _TO_QUEUE, MANAGEMENT, list_to_queue),
-    Endpoint("POST", _TO_QUEUE, MANAGEMENT, bind_queue),
-    Endpoint("GET", _TO_QUEUE + "/{properties}", MANAGEMENT, show_to_queue),
-    Endpoint("DELETE", _TO_QUEUE + "/{properties}", MANAGEMENT, unbind_queue),
-    Endpoint("GET", _TO_EXCHANGE, MANAGEMENT, list_to_exchange),
-    Endpoint("POST", _TO_EXCHANGE, MANAGEMENT, bind_exchange),
-    Endpoint("GET", _TO_EXCHANGE + "/{properties}", MANAGEMENT, show_to_exchange),
-    Endpoint("DELETE", _TO_EXCHANGE + "/{properties}", MANAGEMENT, unbind_exchange),
-    Endpoint("GET", "/api/queues/{vhost}/{name}/bindings", MANAGEMENT, list_bindings_of_queue),
+    Endpoint("GET", "/api/bindings", MANAGEMENT, list_bindings, declared.rows_of(shapes.BINDING)),
+    Endpoint(
+        "GET", "/api/bindings/{vhost}", MANAGEMENT, list_bindings, declared.rows_of(shapes.BINDING)
+    ),
+    Endpoint("GET", _TO_QUEUE, MANAGEMENT, list_to_queue, declared.rows_of(shapes.BINDING)),
+    Endpoint("POST", _TO_QUEUE, MANAGEMENT, bind_queue, declared.MADE, bodies.BINDING),
+    Endpoint(
+        "GET",
+        _TO_QUEUE + "/{properties}",
+        MANAGEMENT,
+        show_to_queue,
+        declared.row_of(shapes.BINDING),
+    ),
+    Endpoint("DELETE", _TO_QUEUE + "/{properties}", MANAGEMENT, unbind_queue, declared.DONE),
+    Endpoint("GET", _TO_EXCHANGE, MANAGEMENT, list_to_exchange, declared.rows_of(shapes.BINDING)),
+    Endpoint("POST", _TO_EXCHANGE, MANAGEMENT, bind_exchange, declared.MADE, bodies.BINDING),
+    Endpoint(
+        "GET",
+        _TO_EXCHANGE + "/{properties}",
+        MANAGEMENT,
+        show_to_exchange,
+        declared.row_of(shapes.BINDING),
+    ),
+    Endpoint("DELETE", _TO_EXCHANGE + "/{properties}", MANAGEMENT, unbind_exchange, declared.DONE),
+    Endpoint(
+        "GET",
+        "/api/queues/{vhost}/{name}/bindings",
+        MANAGEMENT,
+        list_bindings_of_queue,
+        declared.rows_of(shapes.BINDING),
+    ),
     Endpoint(
         "GET",
         "/api/exchanges/{vhost}/{name}/bindings/source",
         MANAGEMENT,
         list_bindings_from_exchange,
+        declared.rows_of(shapes.BINDING),
     ),
     Endpoint(
         "GET",
         "/api/exchanges/{vhost}/{name}/bindings/destination",
         MANAGEMENT,
         list_bindings_to_exchange,
+        declared.rows_of(shapes.BINDING),
     ),
 )

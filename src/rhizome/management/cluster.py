@@ -11,6 +11,7 @@ from typing import Final
 from starlette.responses import Response
 
 from rhizome.broker.log import LOCAL_GROUP, JournalLog
+from rhizome.management import bodies, declared, ownshapes, shapes
 from rhizome.management.answers import answer
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING
 from rhizome.management.call import Call
@@ -126,6 +127,12 @@ async def show_cluster(call: Call) -> Response:
     return answer(document.row())
 
 
+async def show_failover_map(call: Call) -> Response:
+    """Who takes over from each broker, in order."""
+    document = await view_of(call.context).cluster_document()
+    return answer(document.row()["failover_map"])
+
+
 async def force_root(call: Call) -> Response:
     return await ordered(call, await call.document(), Change(FORCE_ROOT))
 
@@ -193,10 +200,37 @@ def quorum_critical(document: ClusterDocument) -> str:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/rhizome/cluster", MANAGEMENT, show_cluster),
-    Endpoint("POST", "/api/rhizome/cluster/force-root", ADMINISTRATOR, force_root),
-    Endpoint("POST", "/api/rhizome/cluster/primaries", ADMINISTRATOR, change_primaries),
     Endpoint(
-        "GET", "/api/health/checks/node-is-quorum-critical", MONITORING, check_quorum_critical
+        "GET",
+        "/api/rhizome/failover-map",
+        MANAGEMENT,
+        show_failover_map,
+        declared.row_of(ownshapes.FAILOVER_MAP),
+    ),
+    Endpoint(
+        "GET", "/api/rhizome/cluster", MANAGEMENT, show_cluster, declared.row_of(ownshapes.CLUSTER)
+    ),
+    Endpoint(
+        "POST",
+        "/api/rhizome/cluster/force-root",
+        ADMINISTRATOR,
+        force_root,
+        ownshapes.ORDERED,
+        bodies.FORCE_ROOT,
+    ),
+    Endpoint(
+        "POST",
+        "/api/rhizome/cluster/primaries",
+        ADMINISTRATOR,
+        change_primaries,
+        ownshapes.ORDERED,
+        bodies.PRIMARIES,
+    ),
+    Endpoint(
+        "GET",
+        "/api/health/checks/node-is-quorum-critical",
+        MONITORING,
+        check_quorum_critical,
+        shapes.CHECKED,
     ),
 )

@@ -33,6 +33,7 @@ from rhizome.broker.queue import Queue
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.vhost import VHost
+from rhizome.management import bodies, declared, shapes
 from rhizome.management.answers import Row, done, long_answer
 from rhizome.management.auth import ADMINISTRATOR
 from rhizome.management.call import DEFINITIONS_BYTES_MAX, Call
@@ -62,6 +63,34 @@ VERSIONS: Final[Row] = {
     "product_name": PRODUCT_NAME,
     "product_version": __version__,
 }
+_VERSIONS: Final = dict.fromkeys(VERSIONS, declared.TEXT)
+_TOPOLOGY: Final = {
+    name: declared.many(declared.TABLE)
+    for name in ("parameters", "policies", "queues", "exchanges", "bindings")
+}
+EXPORT: Final = declared.record(
+    "Definitions",
+    {
+        **_VERSIONS,
+        "users": declared.many(shapes.USER),
+        "vhosts": declared.many(
+            declared.record(
+                "DefinedVhost",
+                {
+                    "name": declared.TEXT,
+                    "description": declared.TEXT,
+                    "tags": declared.many(declared.TEXT),
+                    "metadata": shapes.METADATA,
+                },
+            )
+        ),
+        "permissions": declared.many(shapes.PERMISSION),
+        "topic_permissions": declared.many(shapes.TOPIC_PERMISSION),
+        "global_parameters": declared.many(shapes.GLOBAL_PARAMETER),
+        **_TOPOLOGY,
+    },
+)
+EXPORT_OF_VHOST: Final = declared.record("DefinitionsOfVhost", {**_VERSIONS, **_TOPOLOGY})
 
 
 # ---- out ----------------------------------------------------------------------------------------
@@ -338,11 +367,35 @@ def _limit(scope: str, name: str, limit: str, value: object) -> PutLimit:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/definitions", ADMINISTRATOR, export_all),
-    Endpoint("POST", "/api/definitions", ADMINISTRATOR, import_all),
-    Endpoint("PUT", "/api/definitions", ADMINISTRATOR, import_all),
-    Endpoint("GET", "/api/all-configuration", ADMINISTRATOR, export_all),
-    Endpoint("POST", "/api/all-configuration", ADMINISTRATOR, import_all),
-    Endpoint("GET", "/api/definitions/{vhost}", ADMINISTRATOR, export_vhost),
-    Endpoint("POST", "/api/definitions/{vhost}", ADMINISTRATOR, import_into_vhost),
+    Endpoint("GET", "/api/definitions", ADMINISTRATOR, export_all, declared.row_of(EXPORT)),
+    Endpoint(
+        "POST", "/api/definitions", ADMINISTRATOR, import_all, declared.DONE, bodies.DEFINITIONS
+    ),
+    Endpoint(
+        "PUT", "/api/definitions", ADMINISTRATOR, import_all, declared.DONE, bodies.DEFINITIONS
+    ),
+    Endpoint("GET", "/api/all-configuration", ADMINISTRATOR, export_all, declared.row_of(EXPORT)),
+    Endpoint(
+        "POST",
+        "/api/all-configuration",
+        ADMINISTRATOR,
+        import_all,
+        declared.DONE,
+        bodies.DEFINITIONS,
+    ),
+    Endpoint(
+        "GET",
+        "/api/definitions/{vhost}",
+        ADMINISTRATOR,
+        export_vhost,
+        declared.row_of(EXPORT_OF_VHOST),
+    ),
+    Endpoint(
+        "POST",
+        "/api/definitions/{vhost}",
+        ADMINISTRATOR,
+        import_into_vhost,
+        declared.DONE,
+        bodies.DEFINITIONS,
+    ),
 )

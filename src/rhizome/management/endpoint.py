@@ -19,6 +19,7 @@ from rhizome.management.asked import asked_of
 from rhizome.management.auth import READING, REALM, authenticate
 from rhizome.management.call import Call
 from rhizome.management.context import Context
+from rhizome.management.declared import Answer, Schema
 from rhizome.management.errors import ApiError, Forbidden, MethodNotAllowed
 from rhizome.management.logins import GUARD_HEADER
 from rhizome.security.passwords import PasswordHashError
@@ -37,6 +38,15 @@ class Endpoint:
     path: str
     tag: str
     handle: Handler
+    answers: Answer
+    takes: Schema | None = None
+    about: str = ""
+
+    def summary(self) -> str:
+        """What the endpoint does, in a line: what its handler says of itself."""
+        said = self.about or (self.handle.__doc__ or "").strip().partition("\n\n")[0]
+        words = " ".join(said.split()) or self.handle.__name__.replace("_", " ").capitalize()
+        return words.partition(". ")[0].rstrip(".")
 
 
 class NameConvertor(Convertor[str]):

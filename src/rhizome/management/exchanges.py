@@ -17,6 +17,7 @@ from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.vhost import VHost
 from rhizome.broker.words import exchange_resource
 from rhizome.errors import PreconditionFailed
+from rhizome.management import bodies, declared, shapes
 from rhizome.management.answers import created, done, listed, shown_row
 from rhizome.management.auth import MANAGEMENT
 from rhizome.management.call import Call
@@ -25,6 +26,8 @@ from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import ObjectNotFound
 from rhizome.management.proposals import propose
 from rhizome.management.rows import DEFAULT_EXCHANGE, exchange_row
+
+IF_UNUSED: Final = declared.Parameter("if-unused", declared.FLAG, "Only if nothing is bound to it")
 
 
 def exchange_name(call: Call) -> str:
@@ -95,9 +98,36 @@ async def delete_exchange(call: Call) -> Response:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/exchanges", MANAGEMENT, list_exchanges),
-    Endpoint("GET", "/api/exchanges/{vhost}", MANAGEMENT, list_exchanges),
-    Endpoint("GET", "/api/exchanges/{vhost}/{name}", MANAGEMENT, show_exchange),
-    Endpoint("PUT", "/api/exchanges/{vhost}/{name}", MANAGEMENT, declare_exchange),
-    Endpoint("DELETE", "/api/exchanges/{vhost}/{name}", MANAGEMENT, delete_exchange),
+    Endpoint(
+        "GET", "/api/exchanges", MANAGEMENT, list_exchanges, declared.rows_of(shapes.EXCHANGE)
+    ),
+    Endpoint(
+        "GET",
+        "/api/exchanges/{vhost}",
+        MANAGEMENT,
+        list_exchanges,
+        declared.rows_of(shapes.EXCHANGE),
+    ),
+    Endpoint(
+        "GET",
+        "/api/exchanges/{vhost}/{name}",
+        MANAGEMENT,
+        show_exchange,
+        declared.columns_of(shapes.EXCHANGE_WHOLE),
+    ),
+    Endpoint(
+        "PUT",
+        "/api/exchanges/{vhost}/{name}",
+        MANAGEMENT,
+        declare_exchange,
+        declared.MADE,
+        bodies.EXCHANGE,
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/exchanges/{vhost}/{name}",
+        MANAGEMENT,
+        delete_exchange,
+        declared.done(IF_UNUSED),
+    ),
 )

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from rhizome.management import bodies, declared, ownshapes
 from rhizome.management.answers import answer, listed
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.call import Call
@@ -129,12 +130,50 @@ def _known(kind: type[CopyInfo | StandbyInfo], row: dict[str, Any]) -> dict[str,
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", GROUPS, MANAGEMENT, list_groups),
-    Endpoint("GET", GROUPS + "/{group}", MANAGEMENT, show_group),
-    Endpoint("GET", GROUPS + "/{group}/own", MANAGEMENT, show_own_copy),
-    Endpoint("POST", GROUPS + "/{group}/move", ADMINISTRATOR, move_home),
-    Endpoint("POST", GROUPS + "/{group}/force-home", ADMINISTRATOR, force_home),
-    Endpoint("POST", "/api/rhizome/brokers/{broker}/drain", ADMINISTRATOR, drain),
-    Endpoint("POST", "/api/rhizome/brokers/{broker}/undrain", ADMINISTRATOR, undrain),
-    Endpoint("POST", "/api/rhizome/cluster/settings", ADMINISTRATOR, change_settings),
+    Endpoint("GET", GROUPS, MANAGEMENT, list_groups, declared.rows_of(ownshapes.GROUP)),
+    Endpoint(
+        "GET", GROUPS + "/{group}", MANAGEMENT, show_group, declared.row_of(ownshapes.GROUP_WHOLE)
+    ),
+    Endpoint(
+        "GET",
+        GROUPS + "/{group}/own",
+        MANAGEMENT,
+        show_own_copy,
+        declared.row_of(declared.maybe(ownshapes.COPY)),
+    ),
+    Endpoint(
+        "POST", GROUPS + "/{group}/move", ADMINISTRATOR, move_home, ownshapes.ORDERED, bodies.MOVE
+    ),
+    Endpoint(
+        "POST",
+        GROUPS + "/{group}/force-home",
+        ADMINISTRATOR,
+        force_home,
+        ownshapes.ORDERED,
+        bodies.MOVE,
+    ),
+    Endpoint(
+        "POST",
+        "/api/rhizome/brokers/{broker}/drain",
+        ADMINISTRATOR,
+        drain,
+        ownshapes.ORDERED,
+        bodies.DRAIN,
+    ),
+    Endpoint(
+        "POST",
+        "/api/rhizome/brokers/{broker}/undrain",
+        ADMINISTRATOR,
+        undrain,
+        ownshapes.ORDERED,
+        bodies.UNDRAIN,
+    ),
+    Endpoint(
+        "POST",
+        "/api/rhizome/cluster/settings",
+        ADMINISTRATOR,
+        change_settings,
+        ownshapes.ORDERED,
+        bodies.SETTINGS,
+    ),
 )

@@ -10,6 +10,7 @@ from rhizome.amqp.properties import Properties
 from rhizome.broker.commands import QUEUE, DeclareQueue
 from rhizome.broker.lookup import check_configure, check_read
 from rhizome.broker.queue import Queue
+from rhizome.management import declared, shapes
 from rhizome.management.answers import Row, answer
 from rhizome.management.auth import MANAGEMENT, MONITORING
 from rhizome.management.call import Call
@@ -132,18 +133,30 @@ async def test_aliveness(call: Call) -> Response:
 _CHECKS: Final = "/api/health/checks"
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/aliveness-test/{vhost}", MANAGEMENT, test_aliveness),
-    Endpoint("GET", "/api/healthchecks/node", MANAGEMENT, check_own_alarms),
-    Endpoint("GET", "/api/healthchecks/node/{node}", MANAGEMENT, check_own_alarms),
-    Endpoint("GET", ALARMS_PATH, MANAGEMENT, list_own_alarms),
-    Endpoint("GET", _CHECKS + "/alarms", MONITORING, check_alarms),
-    Endpoint("GET", _CHECKS + "/local-alarms", MONITORING, check_own_alarms),
-    Endpoint("GET", _CHECKS + "/virtual-hosts", MONITORING, check_nothing_more),
-    Endpoint("GET", _CHECKS + "/ready", MANAGEMENT, check_nothing_more),
-    Endpoint("GET", _CHECKS + "/node-is-mirror-sync-critical", MONITORING, check_nothing_more),
-    Endpoint("GET", _CHECKS + "/port-listener/{port}", MONITORING, check_port),
-    Endpoint("GET", _CHECKS + "/protocol-listener/{protocol}", MONITORING, check_protocol),
+    Endpoint("GET", "/api/aliveness-test/{vhost}", MANAGEMENT, test_aliveness, shapes.CHECKED),
+    Endpoint("GET", "/api/healthchecks/node", MANAGEMENT, check_own_alarms, shapes.CHECKED),
+    Endpoint("GET", "/api/healthchecks/node/{node}", MANAGEMENT, check_own_alarms, shapes.CHECKED),
+    Endpoint("GET", ALARMS_PATH, MANAGEMENT, list_own_alarms, declared.list_of(shapes.ALARM)),
+    Endpoint("GET", _CHECKS + "/alarms", MONITORING, check_alarms, shapes.CHECKED),
+    Endpoint("GET", _CHECKS + "/local-alarms", MONITORING, check_own_alarms, shapes.CHECKED),
+    Endpoint("GET", _CHECKS + "/virtual-hosts", MONITORING, check_nothing_more, shapes.CHECKED),
+    Endpoint("GET", _CHECKS + "/ready", MANAGEMENT, check_nothing_more, shapes.CHECKED),
     Endpoint(
-        "GET", _CHECKS + "/certificate-expiration/{within}/{unit}", MONITORING, check_certificates
+        "GET",
+        _CHECKS + "/node-is-mirror-sync-critical",
+        MONITORING,
+        check_nothing_more,
+        shapes.CHECKED,
+    ),
+    Endpoint("GET", _CHECKS + "/port-listener/{port}", MONITORING, check_port, shapes.CHECKED),
+    Endpoint(
+        "GET", _CHECKS + "/protocol-listener/{protocol}", MONITORING, check_protocol, shapes.CHECKED
+    ),
+    Endpoint(
+        "GET",
+        _CHECKS + "/certificate-expiration/{within}/{unit}",
+        MONITORING,
+        check_certificates,
+        shapes.CHECKED,
     ),
 )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from rhizome.management import declared, ownshapes
 from rhizome.management.answers import Row, answer
 from rhizome.management.auth import MANAGEMENT, MONITORING
 from rhizome.management.call import Call
@@ -21,6 +22,9 @@ from rhizome.management.process import resident_set_bytes
 from rhizome.management.stalls import cluster_stalls, own_stalls
 
 LOAD_PATH: Final = "/api/rhizome/load"
+WITH_HISTORY: Final = declared.Parameter(
+    "history", declared.FLAG, "With the last minutes, in columns"
+)
 
 
 async def load_row(call: Call) -> Row:
@@ -77,6 +81,14 @@ async def show_live(call: Call) -> Response:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/rhizome/live", MANAGEMENT, show_live),
-    Endpoint("GET", LOAD_PATH, MANAGEMENT, show_load),
+    Endpoint(
+        "GET",
+        "/api/rhizome/live",
+        MANAGEMENT,
+        show_live,
+        declared.row_of(ownshapes.LIVE, WITH_HISTORY),
+    ),
+    Endpoint(
+        "GET", LOAD_PATH, MANAGEMENT, show_load, declared.row_of(ownshapes.LOAD, WITH_HISTORY)
+    ),
 )

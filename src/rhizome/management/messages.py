@@ -25,6 +25,7 @@ from rhizome.broker.streams.peek import peek
 from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.errors import AccessRefused, NotFound, SyntaxErrorFault
 from rhizome.journal.streamformat import StreamEntry
+from rhizome.management import bodies, declared, shapes
 from rhizome.management.answers import Row, answer
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.call import BODY_BYTES_MAX as REQUEST_BYTES_MAX
@@ -43,6 +44,12 @@ GET_BYTES_MAX: Final = 64 << 20
 BROWSE_COUNT_DEFAULT: Final = 10
 TURNS_WAITED_MAX: Final = 100
 BODY_BYTES_MAX: Final = 16 << 20
+BROWSED: Final = declared.list_of(
+    shapes.BROWSED,
+    declared.Parameter("offset", declared.between(0, browsing.OFFSET_MAX), "Messages to skip"),
+    declared.Parameter("count", declared.between(1, browsing.COUNT_MAX), "Messages to show"),
+    declared.Parameter("truncate", declared.between(0, 1 << 31), "Bytes of each payload"),
+)
 
 ACK_MODES: Final = (
     "ack_requeue_true",
@@ -319,7 +326,23 @@ def read_properties(given: dict[str, object]) -> Properties:
 
 
 ENDPOINTS: Final = (
-    Endpoint("POST", "/api/queues/{vhost}/{name}/get", MANAGEMENT, get_messages),
-    Endpoint("POST", "/api/exchanges/{vhost}/{name}/publish", MANAGEMENT, publish_message),
-    Endpoint("GET", "/api/rhizome/queues/{vhost}/{name}/messages", MANAGEMENT, browse_queue),
+    Endpoint(
+        "POST",
+        "/api/queues/{vhost}/{name}/get",
+        MANAGEMENT,
+        get_messages,
+        declared.list_of(shapes.TAKEN),
+        bodies.GET,
+    ),
+    Endpoint(
+        "POST",
+        "/api/exchanges/{vhost}/{name}/publish",
+        MANAGEMENT,
+        publish_message,
+        declared.row_of(shapes.ROUTED),
+        bodies.PUBLISH,
+    ),
+    Endpoint(
+        "GET", "/api/rhizome/queues/{vhost}/{name}/messages", MANAGEMENT, browse_queue, BROWSED
+    ),
 )

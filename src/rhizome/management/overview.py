@@ -11,6 +11,7 @@ from starlette.responses import Response
 from rhizome import __version__
 from rhizome.broker.routing.kinds import EXCHANGE_KINDS
 from rhizome.broker.stages import RUNNING
+from rhizome.management import declared, shapes
 from rhizome.management.answers import Row, answer, shown_row
 from rhizome.management.auth import MANAGEMENT, MONITORING
 from rhizome.management.call import Call
@@ -271,12 +272,16 @@ async def show_sign_in(call: Call) -> Response:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", OVERVIEW_PATH, MANAGEMENT, show_overview),
-    Endpoint("GET", "/api/nodes", MONITORING, list_nodes),
-    Endpoint("GET", "/api/nodes/{name}", MONITORING, show_node),
-    Endpoint("GET", "/api/nodes/{name}/memory", MONITORING, show_memory),
-    Endpoint("GET", "/api/cluster-name", MANAGEMENT, show_cluster_name),
-    Endpoint("GET", "/api/extensions", MANAGEMENT, list_nothing),
-    Endpoint("GET", "/api/feature-flags", MANAGEMENT, list_nothing),
-    Endpoint("GET", "/api/auth", MANAGEMENT, show_sign_in),
+    Endpoint("GET", OVERVIEW_PATH, MANAGEMENT, show_overview, declared.columns_of(shapes.OVERVIEW)),
+    Endpoint("GET", "/api/nodes", MONITORING, list_nodes, declared.rows_of(shapes.NODE)),
+    Endpoint("GET", "/api/nodes/{name}", MONITORING, show_node, declared.columns_of(shapes.NODE)),
+    Endpoint(
+        "GET", "/api/nodes/{name}/memory", MONITORING, show_memory, declared.row_of(shapes.MEMORY)
+    ),
+    Endpoint(
+        "GET", "/api/cluster-name", MANAGEMENT, show_cluster_name, declared.row_of(shapes.NAME)
+    ),
+    Endpoint("GET", "/api/extensions", MANAGEMENT, list_nothing, declared.list_of(declared.ANY)),
+    Endpoint("GET", "/api/feature-flags", MANAGEMENT, list_nothing, declared.list_of(declared.ANY)),
+    Endpoint("GET", "/api/auth", MANAGEMENT, show_sign_in, declared.row_of(shapes.SIGN_IN)),
 )

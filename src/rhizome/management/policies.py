@@ -9,6 +9,7 @@ from starlette.responses import Response
 from rhizome.broker.commands import DeleteParameter, DeletePolicy, PutParameter, PutPolicy
 from rhizome.broker.definitions import Policy
 from rhizome.broker.vhost import VHost
+from rhizome.management import bodies, declared, shapes
 from rhizome.management.answers import Row, answer, created, done, listed
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, POLICYMAKER
 from rhizome.management.call import Call
@@ -93,11 +94,36 @@ def _delete_policy(operator: bool) -> Handler:
 def _policy_endpoints(path: str, operator: bool, tag: str) -> tuple[Endpoint, ...]:
     one = path + "/{vhost}/{name}"
     return (
-        Endpoint("GET", path, MANAGEMENT, _list_policies(operator)),
-        Endpoint("GET", path + "/{vhost}", MANAGEMENT, _list_policies(operator)),
-        Endpoint("GET", one, MANAGEMENT, _show_policy(operator)),
-        Endpoint("PUT", one, tag, _put_policy(operator)),
-        Endpoint("DELETE", one, tag, _delete_policy(operator)),
+        Endpoint(
+            "GET",
+            path,
+            MANAGEMENT,
+            _list_policies(operator),
+            declared.rows_of(shapes.POLICY),
+            about="List policies",
+        ),
+        Endpoint(
+            "GET",
+            path + "/{vhost}",
+            MANAGEMENT,
+            _list_policies(operator),
+            declared.rows_of(shapes.POLICY),
+            about="List policies of a vhost",
+        ),
+        Endpoint(
+            "GET",
+            one,
+            MANAGEMENT,
+            _show_policy(operator),
+            declared.row_of(shapes.POLICY),
+            about="Show a policy",
+        ),
+        Endpoint(
+            "PUT", one, tag, _put_policy(operator), declared.MADE, bodies.POLICY, "Set a policy"
+        ),
+        Endpoint(
+            "DELETE", one, tag, _delete_policy(operator), declared.DONE, about="Delete a policy"
+        ),
     )
 
 
@@ -198,14 +224,53 @@ _PARAMETER: Final = "/api/parameters/{component}/{vhost}/{name}"
 ENDPOINTS: Final = (
     *_policy_endpoints("/api/policies", False, POLICYMAKER),
     *_policy_endpoints("/api/operator-policies", True, ADMINISTRATOR),
-    Endpoint("GET", "/api/parameters", POLICYMAKER, list_parameters),
-    Endpoint("GET", "/api/parameters/{component}", POLICYMAKER, list_parameters),
-    Endpoint("GET", "/api/parameters/{component}/{vhost}", POLICYMAKER, list_parameters),
-    Endpoint("GET", _PARAMETER, POLICYMAKER, show_parameter),
-    Endpoint("PUT", _PARAMETER, POLICYMAKER, put_parameter),
-    Endpoint("DELETE", _PARAMETER, POLICYMAKER, delete_parameter),
-    Endpoint("GET", "/api/global-parameters", POLICYMAKER, list_global_parameters),
-    Endpoint("GET", "/api/global-parameters/{name}", POLICYMAKER, show_global_parameter),
-    Endpoint("PUT", "/api/global-parameters/{name}", ADMINISTRATOR, put_global_parameter),
-    Endpoint("DELETE", "/api/global-parameters/{name}", ADMINISTRATOR, delete_global_parameter),
+    Endpoint(
+        "GET", "/api/parameters", POLICYMAKER, list_parameters, declared.rows_of(shapes.PARAMETER)
+    ),
+    Endpoint(
+        "GET",
+        "/api/parameters/{component}",
+        POLICYMAKER,
+        list_parameters,
+        declared.rows_of(shapes.PARAMETER),
+    ),
+    Endpoint(
+        "GET",
+        "/api/parameters/{component}/{vhost}",
+        POLICYMAKER,
+        list_parameters,
+        declared.rows_of(shapes.PARAMETER),
+    ),
+    Endpoint("GET", _PARAMETER, POLICYMAKER, show_parameter, declared.row_of(shapes.PARAMETER)),
+    Endpoint("PUT", _PARAMETER, POLICYMAKER, put_parameter, declared.MADE, bodies.PARAMETER),
+    Endpoint("DELETE", _PARAMETER, POLICYMAKER, delete_parameter, declared.DONE),
+    Endpoint(
+        "GET",
+        "/api/global-parameters",
+        POLICYMAKER,
+        list_global_parameters,
+        declared.rows_of(shapes.GLOBAL_PARAMETER),
+    ),
+    Endpoint(
+        "GET",
+        "/api/global-parameters/{name}",
+        POLICYMAKER,
+        show_global_parameter,
+        declared.row_of(shapes.GLOBAL_PARAMETER),
+    ),
+    Endpoint(
+        "PUT",
+        "/api/global-parameters/{name}",
+        ADMINISTRATOR,
+        put_global_parameter,
+        declared.MADE,
+        bodies.PARAMETER,
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/global-parameters/{name}",
+        ADMINISTRATOR,
+        delete_global_parameter,
+        declared.DONE,
+    ),
 )

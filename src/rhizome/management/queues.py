@@ -20,6 +20,7 @@ from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.broker.vhost import VHost
 from rhizome.broker.words import queue_resource
 from rhizome.errors import PreconditionFailed
+from rhizome.management import bodies, declared, shapes
 from rhizome.management.answers import Row, answer, created, done, shown_row
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.call import Call
@@ -39,6 +40,12 @@ from rhizome.management.proposals import propose
 from rhizome.management.rows import absent_queue_row, consumer_row, queue_row
 
 ACTIONS: Final = ("sync", "cancel_sync")
+IF_UNUSED: Final = declared.Parameter("if-unused", declared.FLAG, "Only if it has no consumers")
+IF_EMPTY: Final = declared.Parameter("if-empty", declared.FLAG, "Only if it has no messages")
+WITH_DEPTHS: Final = declared.Parameter(
+    "history", declared.FLAG, "With the depths of the last minutes"
+)
+LISTED: Final = declared.rows_of(shapes.QUEUE, WITH_DEPTHS)
 
 
 def usable_queue(call: Call) -> tuple[Channel, Queue]:
@@ -237,13 +244,48 @@ async def act_on_queue(call: Call) -> Response:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/queues", MANAGEMENT, list_queues),
-    Endpoint("GET", "/api/queues/{vhost}", MANAGEMENT, list_queues),
-    Endpoint("GET", "/api/queues/{vhost}/{name}", MANAGEMENT, show_queue),
-    Endpoint("PUT", "/api/queues/{vhost}/{name}", MANAGEMENT, declare_queue),
-    Endpoint("DELETE", "/api/queues/{vhost}/{name}", MANAGEMENT, delete_queue),
-    Endpoint("DELETE", "/api/queues/{vhost}/{name}/contents", MANAGEMENT, purge_queue),
-    Endpoint("POST", "/api/queues/{vhost}/{name}/actions", ADMINISTRATOR, act_on_queue),
-    Endpoint("GET", "/api/rhizome/queues/{vhost}/{name}/consumers", MANAGEMENT, list_own_consumers),
-    Endpoint("GET", "/api/rhizome/queues/{vhost}/{name}/history", MANAGEMENT, show_history),
+    Endpoint("GET", "/api/queues", MANAGEMENT, list_queues, LISTED),
+    Endpoint("GET", "/api/queues/{vhost}", MANAGEMENT, list_queues, LISTED),
+    Endpoint(
+        "GET",
+        "/api/queues/{vhost}/{name}",
+        MANAGEMENT,
+        show_queue,
+        declared.columns_of(shapes.QUEUE_WHOLE),
+    ),
+    Endpoint(
+        "PUT", "/api/queues/{vhost}/{name}", MANAGEMENT, declare_queue, declared.MADE, bodies.QUEUE
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/queues/{vhost}/{name}",
+        MANAGEMENT,
+        delete_queue,
+        declared.done(IF_UNUSED, IF_EMPTY),
+    ),
+    Endpoint(
+        "DELETE", "/api/queues/{vhost}/{name}/contents", MANAGEMENT, purge_queue, declared.DONE
+    ),
+    Endpoint(
+        "POST",
+        "/api/queues/{vhost}/{name}/actions",
+        ADMINISTRATOR,
+        act_on_queue,
+        declared.DONE,
+        bodies.QUEUE_ACTION,
+    ),
+    Endpoint(
+        "GET",
+        "/api/rhizome/queues/{vhost}/{name}/consumers",
+        MANAGEMENT,
+        list_own_consumers,
+        declared.list_of(shapes.CONSUMER),
+    ),
+    Endpoint(
+        "GET",
+        "/api/rhizome/queues/{vhost}/{name}/history",
+        MANAGEMENT,
+        show_history,
+        declared.row_of(shapes.HISTORY),
+    ),
 )

@@ -10,6 +10,7 @@ from rhizome.broker.channel import Channel
 from rhizome.broker.connection import Connection
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.stages import CLOSING, RUNNING
+from rhizome.management import declared, shapes
 from rhizome.management.answers import Row, done, shown_row
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING
 from rhizome.management.call import Call
@@ -264,16 +265,68 @@ async def list_consumers(call: Call) -> Response:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/connections", MANAGEMENT, list_connections),
-    Endpoint("GET", "/api/connections/username/{user}", MANAGEMENT, list_connections_of_user),
-    Endpoint("DELETE", "/api/connections/username/{user}", MANAGEMENT, close_connections_of_user),
-    Endpoint("GET", "/api/connections/{name}", MANAGEMENT, show_connection),
-    Endpoint("DELETE", "/api/connections/{name}", MANAGEMENT, close_connection),
-    Endpoint("GET", "/api/connections/{name}/channels", MANAGEMENT, list_channels_of_connection),
-    Endpoint("GET", "/api/vhosts/{vhost}/connections", MANAGEMENT, list_connections_of_vhost),
-    Endpoint("GET", "/api/channels", MANAGEMENT, list_channels),
-    Endpoint("GET", "/api/channels/{name}", MANAGEMENT, show_channel),
-    Endpoint("GET", "/api/vhosts/{vhost}/channels", MANAGEMENT, list_channels_of_vhost),
-    Endpoint("GET", "/api/consumers", MANAGEMENT, list_consumers),
-    Endpoint("GET", "/api/consumers/{vhost}", MANAGEMENT, list_consumers),
+    Endpoint(
+        "GET", "/api/connections", MANAGEMENT, list_connections, declared.rows_of(shapes.CONNECTION)
+    ),
+    Endpoint(
+        "GET",
+        "/api/connections/username/{user}",
+        MANAGEMENT,
+        list_connections_of_user,
+        declared.rows_of(shapes.CONNECTION),
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/connections/username/{user}",
+        MANAGEMENT,
+        close_connections_of_user,
+        declared.DONE,
+    ),
+    Endpoint(
+        "GET",
+        "/api/connections/{name}",
+        MANAGEMENT,
+        show_connection,
+        declared.columns_of(shapes.CONNECTION),
+    ),
+    Endpoint("DELETE", "/api/connections/{name}", MANAGEMENT, close_connection, declared.DONE),
+    Endpoint(
+        "GET",
+        "/api/connections/{name}/channels",
+        MANAGEMENT,
+        list_channels_of_connection,
+        declared.rows_of(shapes.CHANNEL),
+    ),
+    Endpoint(
+        "GET",
+        "/api/vhosts/{vhost}/connections",
+        MANAGEMENT,
+        list_connections_of_vhost,
+        declared.rows_of(shapes.CONNECTION),
+    ),
+    Endpoint("GET", "/api/channels", MANAGEMENT, list_channels, declared.rows_of(shapes.CHANNEL)),
+    Endpoint(
+        "GET",
+        "/api/channels/{name}",
+        MANAGEMENT,
+        show_channel,
+        declared.columns_of(shapes.CHANNEL_WHOLE),
+    ),
+    Endpoint(
+        "GET",
+        "/api/vhosts/{vhost}/channels",
+        MANAGEMENT,
+        list_channels_of_vhost,
+        declared.rows_of(shapes.CHANNEL),
+    ),
+    Endpoint(
+        "GET", "/api/consumers", MANAGEMENT, list_consumers, declared.rows_of(shapes.CONSUMER)
+    ),
+    Endpoint(
+        "GET",
+        "/api/consumers/{vhost}",
+        MANAGEMENT,
+        list_consumers,
+        declared.rows_of(shapes.CONSUMER),
+    ),
 )

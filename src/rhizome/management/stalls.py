@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from rhizome.management import declared, ownshapes
 from rhizome.management.answers import Row, answer, listed
 from rhizome.management.auth import MONITORING
 from rhizome.management.call import Call
@@ -107,6 +108,8 @@ async def list_own_stalls(call: Call) -> Response:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/rhizome/stalls", MONITORING, list_stalls),
-    Endpoint("GET", OWN_PATH, MONITORING, list_own_stalls),
+    Endpoint(
+        "GET", "/api/rhizome/stalls", MONITORING, list_stalls, declared.rows_of(ownshapes.STALL)
+    ),
+    Endpoint("GET", OWN_PATH, MONITORING, list_own_stalls, declared.list_of(ownshapes.STALL)),
 )

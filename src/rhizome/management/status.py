@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from rhizome import __version__
 from rhizome.journal.store import MemoryStore
+from rhizome.management import declared, ownshapes
 from rhizome.management.answers import Row, answer
 from rhizome.management.auth import MANAGEMENT
 from rhizome.management.call import Call
@@ -68,4 +69,8 @@ def store_status(context: Context) -> Row:
     }
 
 
-ENDPOINTS: Final = (Endpoint("GET", "/api/rhizome/status", MANAGEMENT, show_status),)
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET", "/api/rhizome/status", MANAGEMENT, show_status, declared.row_of(ownshapes.STATUS)
+    ),
+)

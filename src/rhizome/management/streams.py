@@ -31,6 +31,7 @@ from rhizome.broker.streams.rules import NAME_CHARS_MAX, is_stream
 from rhizome.broker.streams.stream import Stream
 from rhizome.broker.vhost import VHost
 from rhizome.journal.streamlog import NO_OFFSET
+from rhizome.management import bodies, declared, ownshapes
 from rhizome.management.answers import Row, answer, created, done, listed
 from rhizome.management.auth import MANAGEMENT
 from rhizome.management.call import BODY_BYTES_MAX, Call
@@ -44,6 +45,11 @@ from rhizome.management.proposals import propose
 PARTITIONS_MAX: Final = 1000
 OFFSET_MAX: Final = (1 << 62) - 1
 TIMESTAMP_MAX: Final = (1 << 53) - 1
+AT_TIME: Final = declared.Parameter(
+    "timestamp",
+    declared.between(0, TIMESTAMP_MAX),
+    "Milliseconds since 1970; `offset_at` is the offset at that time",
+)
 
 
 # ---- rows ---------------------------------------------------------------------------------------
@@ -389,22 +395,61 @@ def _active(queue: Queue) -> Stream:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/rhizome/streams", MANAGEMENT, list_streams),
-    Endpoint("GET", "/api/rhizome/streams/{vhost}", MANAGEMENT, list_streams),
-    Endpoint("GET", "/api/rhizome/streams/{vhost}/{name}", MANAGEMENT, show_stream),
-    Endpoint("PUT", "/api/rhizome/streams/{vhost}/{name}", MANAGEMENT, declare_stream),
-    Endpoint("DELETE", "/api/rhizome/streams/{vhost}/{name}", MANAGEMENT, delete_stream),
-    Endpoint("GET", "/api/rhizome/streams/{vhost}/{name}/offsets", MANAGEMENT, list_offsets),
     Endpoint(
-        "GET", "/api/rhizome/streams/{vhost}/{name}/offsets/{consumer}", MANAGEMENT, show_offset
+        "GET", "/api/rhizome/streams", MANAGEMENT, list_streams, declared.rows_of(ownshapes.STREAM)
     ),
     Endpoint(
-        "PUT", "/api/rhizome/streams/{vhost}/{name}/offsets/{consumer}", MANAGEMENT, set_offset
+        "GET",
+        "/api/rhizome/streams/{vhost}",
+        MANAGEMENT,
+        list_streams,
+        declared.rows_of(ownshapes.STREAM),
+    ),
+    Endpoint(
+        "GET",
+        "/api/rhizome/streams/{vhost}/{name}",
+        MANAGEMENT,
+        show_stream,
+        declared.row_of(ownshapes.STREAM, AT_TIME),
+    ),
+    Endpoint(
+        "PUT",
+        "/api/rhizome/streams/{vhost}/{name}",
+        MANAGEMENT,
+        declare_stream,
+        declared.MADE,
+        bodies.STREAM,
+    ),
+    Endpoint(
+        "DELETE", "/api/rhizome/streams/{vhost}/{name}", MANAGEMENT, delete_stream, declared.DONE
+    ),
+    Endpoint(
+        "GET",
+        "/api/rhizome/streams/{vhost}/{name}/offsets",
+        MANAGEMENT,
+        list_offsets,
+        declared.row_of(ownshapes.OFFSETS),
+    ),
+    Endpoint(
+        "GET",
+        "/api/rhizome/streams/{vhost}/{name}/offsets/{consumer}",
+        MANAGEMENT,
+        show_offset,
+        declared.row_of(ownshapes.OFFSET),
+    ),
+    Endpoint(
+        "PUT",
+        "/api/rhizome/streams/{vhost}/{name}/offsets/{consumer}",
+        MANAGEMENT,
+        set_offset,
+        declared.DONE,
+        bodies.OFFSET,
     ),
     Endpoint(
         "DELETE",
         "/api/rhizome/streams/{vhost}/{name}/offsets/{consumer}",
         MANAGEMENT,
         forget_offset,
+        declared.DONE,
     ),
 )

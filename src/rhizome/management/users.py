@@ -17,6 +17,7 @@ from rhizome.broker.commands import (
     PutUser,
 )
 from rhizome.broker.definitions import User
+from rhizome.management import bodies, declared, shapes
 from rhizome.management.answers import answer, created, done, listed
 from rhizome.management.auth import ADMINISTRATOR
 from rhizome.management.call import Call
@@ -231,25 +232,78 @@ async def delete_topic_permissions(call: Call) -> Response:
 _TOPIC: Final = "/api/topic-permissions/{vhost}/{user}"
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/users", ADMINISTRATOR, list_users),
-    Endpoint("POST", "/api/users/bulk-delete", ADMINISTRATOR, delete_users),
+    Endpoint("GET", "/api/users", ADMINISTRATOR, list_users, declared.rows_of(shapes.USER)),
     Endpoint(
-        "GET", "/api/users/without-permissions", ADMINISTRATOR, list_users_without_permissions
+        "POST", "/api/users/bulk-delete", ADMINISTRATOR, delete_users, declared.DONE, bodies.USERS
     ),
-    Endpoint("GET", "/api/users/{name}", ADMINISTRATOR, show_user),
-    Endpoint("PUT", "/api/users/{name}", ADMINISTRATOR, put_user),
-    Endpoint("DELETE", "/api/users/{name}", ADMINISTRATOR, delete_user),
-    Endpoint("GET", "/api/users/{name}/permissions", ADMINISTRATOR, list_permissions_of_user),
     Endpoint(
-        "GET", "/api/users/{name}/topic-permissions", ADMINISTRATOR, list_topic_permissions_of_user
+        "GET",
+        "/api/users/without-permissions",
+        ADMINISTRATOR,
+        list_users_without_permissions,
+        declared.rows_of(shapes.USER),
     ),
-    Endpoint("GET", "/api/permissions", ADMINISTRATOR, list_permissions),
-    Endpoint("GET", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, show_permission),
-    Endpoint("PUT", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, put_permission),
-    Endpoint("DELETE", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, delete_permission),
-    Endpoint("GET", "/api/topic-permissions", ADMINISTRATOR, list_topic_permissions),
-    Endpoint("GET", _TOPIC, ADMINISTRATOR, show_topic_permissions),
-    Endpoint("PUT", _TOPIC, ADMINISTRATOR, put_topic_permission),
-    Endpoint("DELETE", _TOPIC, ADMINISTRATOR, delete_topic_permissions),
-    Endpoint("DELETE", _TOPIC + "/{exchange}", ADMINISTRATOR, delete_topic_permissions),
+    Endpoint("GET", "/api/users/{name}", ADMINISTRATOR, show_user, declared.row_of(shapes.USER)),
+    Endpoint("PUT", "/api/users/{name}", ADMINISTRATOR, put_user, declared.MADE, bodies.USER),
+    Endpoint("DELETE", "/api/users/{name}", ADMINISTRATOR, delete_user, declared.DONE),
+    Endpoint(
+        "GET",
+        "/api/users/{name}/permissions",
+        ADMINISTRATOR,
+        list_permissions_of_user,
+        declared.rows_of(shapes.PERMISSION),
+    ),
+    Endpoint(
+        "GET",
+        "/api/users/{name}/topic-permissions",
+        ADMINISTRATOR,
+        list_topic_permissions_of_user,
+        declared.rows_of(shapes.TOPIC_PERMISSION),
+    ),
+    Endpoint(
+        "GET",
+        "/api/permissions",
+        ADMINISTRATOR,
+        list_permissions,
+        declared.rows_of(shapes.PERMISSION),
+    ),
+    Endpoint(
+        "GET",
+        "/api/permissions/{vhost}/{user}",
+        ADMINISTRATOR,
+        show_permission,
+        declared.row_of(shapes.PERMISSION),
+    ),
+    Endpoint(
+        "PUT",
+        "/api/permissions/{vhost}/{user}",
+        ADMINISTRATOR,
+        put_permission,
+        declared.MADE,
+        bodies.PERMISSION,
+    ),
+    Endpoint(
+        "DELETE", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, delete_permission, declared.DONE
+    ),
+    Endpoint(
+        "GET",
+        "/api/topic-permissions",
+        ADMINISTRATOR,
+        list_topic_permissions,
+        declared.rows_of(shapes.TOPIC_PERMISSION),
+    ),
+    Endpoint(
+        "GET",
+        _TOPIC,
+        ADMINISTRATOR,
+        show_topic_permissions,
+        declared.rows_of(shapes.TOPIC_PERMISSION),
+    ),
+    Endpoint(
+        "PUT", _TOPIC, ADMINISTRATOR, put_topic_permission, declared.MADE, bodies.TOPIC_PERMISSION
+    ),
+    Endpoint("DELETE", _TOPIC, ADMINISTRATOR, delete_topic_permissions, declared.DONE),
+    Endpoint(
+        "DELETE", _TOPIC + "/{exchange}", ADMINISTRATOR, delete_topic_permissions, declared.DONE
+    ),
 )

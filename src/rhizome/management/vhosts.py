@@ -15,6 +15,7 @@ from rhizome.broker.commands import (
     PutPermission,
     PutVhost,
 )
+from rhizome.management import bodies, declared, shapes
 from rhizome.management.answers import Row, answer, created, done, listed, shown_row
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING
 from rhizome.management.call import Call
@@ -161,25 +162,80 @@ async def show_whoami(call: Call) -> Response:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/whoami", MANAGEMENT, show_whoami),
-    Endpoint("GET", "/api/vhosts", MANAGEMENT, list_vhosts),
-    Endpoint("GET", "/api/vhosts/{vhost}", ADMINISTRATOR, show_vhost),
-    Endpoint("PUT", "/api/vhosts/{vhost}", ADMINISTRATOR, put_vhost),
-    Endpoint("DELETE", "/api/vhosts/{vhost}", ADMINISTRATOR, delete_vhost),
-    Endpoint("POST", "/api/vhosts/{vhost}/start/{node}", ADMINISTRATOR, start_vhost),
-    Endpoint("GET", "/api/vhosts/{vhost}/permissions", ADMINISTRATOR, list_permissions_of_vhost),
+    Endpoint("GET", "/api/whoami", MANAGEMENT, show_whoami, declared.row_of(shapes.WHOAMI)),
+    Endpoint("GET", "/api/vhosts", MANAGEMENT, list_vhosts, declared.rows_of(shapes.VHOST)),
+    Endpoint(
+        "GET", "/api/vhosts/{vhost}", ADMINISTRATOR, show_vhost, declared.columns_of(shapes.VHOST)
+    ),
+    Endpoint("PUT", "/api/vhosts/{vhost}", ADMINISTRATOR, put_vhost, declared.MADE, bodies.VHOST),
+    Endpoint("DELETE", "/api/vhosts/{vhost}", ADMINISTRATOR, delete_vhost, declared.DONE),
+    Endpoint("POST", "/api/vhosts/{vhost}/start/{node}", ADMINISTRATOR, start_vhost, declared.DONE),
+    Endpoint(
+        "GET",
+        "/api/vhosts/{vhost}/permissions",
+        ADMINISTRATOR,
+        list_permissions_of_vhost,
+        declared.rows_of(shapes.PERMISSION),
+    ),
     Endpoint(
         "GET",
         "/api/vhosts/{vhost}/topic-permissions",
         ADMINISTRATOR,
         list_topic_permissions_of_vhost,
+        declared.rows_of(shapes.TOPIC_PERMISSION),
     ),
-    Endpoint("GET", "/api/vhost-limits", MANAGEMENT, list_vhost_limits),
-    Endpoint("GET", "/api/vhost-limits/{vhost}", MANAGEMENT, list_vhost_limits),
-    Endpoint("PUT", "/api/vhost-limits/{vhost}/{limit}", ADMINISTRATOR, put_vhost_limit),
-    Endpoint("DELETE", "/api/vhost-limits/{vhost}/{limit}", ADMINISTRATOR, delete_vhost_limit),
-    Endpoint("GET", "/api/user-limits", ADMINISTRATOR, list_user_limits),
-    Endpoint("GET", "/api/user-limits/{user}", ADMINISTRATOR, list_user_limits),
-    Endpoint("PUT", "/api/user-limits/{user}/{limit}", ADMINISTRATOR, put_user_limit),
-    Endpoint("DELETE", "/api/user-limits/{user}/{limit}", ADMINISTRATOR, delete_user_limit),
+    Endpoint(
+        "GET",
+        "/api/vhost-limits",
+        MANAGEMENT,
+        list_vhost_limits,
+        declared.rows_of(shapes.VHOST_LIMITS),
+    ),
+    Endpoint(
+        "GET",
+        "/api/vhost-limits/{vhost}",
+        MANAGEMENT,
+        list_vhost_limits,
+        declared.rows_of(shapes.VHOST_LIMITS),
+    ),
+    Endpoint(
+        "PUT",
+        "/api/vhost-limits/{vhost}/{limit}",
+        ADMINISTRATOR,
+        put_vhost_limit,
+        declared.DONE,
+        bodies.LIMIT,
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/vhost-limits/{vhost}/{limit}",
+        ADMINISTRATOR,
+        delete_vhost_limit,
+        declared.DONE,
+    ),
+    Endpoint(
+        "GET",
+        "/api/user-limits",
+        ADMINISTRATOR,
+        list_user_limits,
+        declared.rows_of(shapes.USER_LIMITS),
+    ),
+    Endpoint(
+        "GET",
+        "/api/user-limits/{user}",
+        ADMINISTRATOR,
+        list_user_limits,
+        declared.rows_of(shapes.USER_LIMITS),
+    ),
+    Endpoint(
+        "PUT",
+        "/api/user-limits/{user}/{limit}",
+        ADMINISTRATOR,
+        put_user_limit,
+        declared.DONE,
+        bodies.LIMIT,
+    ),
+    Endpoint(
+        "DELETE", "/api/user-limits/{user}/{limit}", ADMINISTRATOR, delete_user_limit, declared.DONE
+    ),
 )
