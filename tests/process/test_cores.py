@@ -140,6 +140,15 @@ def test_a_broker_that_is_killed_is_started_again(machine: BrokerProcess, name: 
     survivor.close()
 
 
+def test_brokers_of_a_machine_read_their_configuration_again(machine: BrokerProcess) -> None:
+    wait_until(lambda: is_whole(machine), "all brokers to be ready", AGREE_SECONDS_MAX)
+    os.kill(machine.pid, signal.SIGHUP)
+    said = "rhizome.server: configuration read again; changed: nothing"
+    wait_until(lambda: machine.printed().count(said) == len(NAMES), "each to have read it", 30)
+    assert "takes effect with a restart" not in machine.printed()
+    assert is_whole(machine)
+
+
 def test_brokers_of_a_machine_stop_with_it_and_start_again(machine: BrokerProcess) -> None:
     wait_until(lambda: is_whole(machine), "all brokers to be linked", AGREE_SECONDS_MAX)
     with Connection(machine.url) as connection, connection.channel(confirms=True) as channel:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
+import os
+import secrets
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from rhizome.client import ConnectFailed, ConnectionLost, connect
-from rhizome.errors import LoginRefused
+from rhizome.errors import LoginRefused, NotAllowed
 from rhizome.testing.ports import free_port
-from rhizome.testing.processes import BrokerProcess
+from rhizome.testing.processes import BrokerProcess, wait_until
 
 from .kit import PROTOCOL_HEADER, run
 
@@ -52,6 +59,13 @@ class Certificates:
             f" -CAcreateserial -days 2 -extfile {name}.ext -out {name}.pem"
         )
 
+    def copy(self, name: str, to: str) -> None:
+        """Put one certificate in the place of another, as a renewal does: key first, each whole."""
+        for kind in (".key", ""):
+            fresh = self.directory / "fresh.pem"
+            shutil.copy(self.path(name + kind), fresh)
+            fresh.replace(self.path(to + kind))
+
     def _openssl(self, arguments: str) -> None:
         command = ["openssl", *arguments.split()]
         subprocess.run(
@@ -78,6 +92,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 CONFIGURATION: Final = """
 [listen]
 tls = ["127.0.0.1:{port}"]
+https = ["127.0.0.1:{https_port}"]
 
 [tls]
 certificate = "{server}"
@@ -98,20 +113,24 @@ permissions."/" = {{ configure = ".*", write = ".*", read = ".*" }}
 class TlsBroker(BrokerProcess):
     """A broker with a TLS listener beside the plain one. The user `app` has no password."""
 
-    def __init__(self, directory: Path, certificates: Certificates, verify: str) -> None:
+    def __init__(
+        self, directory: Path, certificates: Certificates, verify: str, server: str = "server"
+    ) -> None:
         self.tls_port = free_port()
+        self.https_port = free_port()
         directory.mkdir(parents=True, exist_ok=True)
-        configuration = directory / "rhizome.toml"
-        configuration.write_text(
+        self.configuration = directory / "rhizome.toml"
+        self.configuration.write_text(
             CONFIGURATION.format(
                 port=self.tls_port,
-                server=certificates.path("server"),
-                key=certificates.path("server.key"),
+                https_port=self.https_port,
+                server=certificates.path(server),
+                key=certificates.path(f"{server}.key"),
                 ca=certificates.path("ours"),
                 verify=verify,
             )
         )
-        super().__init__(directory, arguments=["--config", str(configuration)])
+        super().__init__(directory, arguments=["--config", str(self.configuration)])
 
 
 @pytest.fixture(scope="module")
@@ -256,3 +275,193 @@ def test_old_versions_of_tls_are_refused(optional: TlsBroker, certificates: Cert
         pytest.raises(ssl.SSLError),
     ):
         context.wrap_socket(stream, server_hostname="localhost")
+
+
+# --- HTTPS
+
+
+def trusting(certificates: Certificates, ca: str = "ours") -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=certificates.path(ca))
+
+
+def call_https(
+    port: int, context: ssl.SSLContext, target: str, body: Any = None, host: str = "localhost"
+) -> http.client.HTTPResponse:
+    connection = http.client.HTTPSConnection(host, port, timeout=20, context=context)
+    login = b64encode(b"guest:guest").decode()
+    headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
+    connection.request(
+        "GET" if body is None else "POST", target, body and json.dumps(body), headers
+    )
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer
+
+
+def test_api_and_console_are_served_over_https(
+    optional: TlsBroker, certificates: Certificates
+) -> None:
+    context = trusting(certificates)
+    assert call_https(optional.https_port, context, "/api/overview").status == 200
+    assert call_https(optional.https_port, context, "/").status == 200
+    login = {"user": "guest", "password": "guest"}
+    answer = call_https(optional.https_port, context, "/api/rhizome/session", login)
+    assert answer.status == 201
+    assert "secure" in answer.headers["set-cookie"].lower(), "never sent without TLS again"
+
+
+def test_plain_http_on_the_https_port_gets_nothing(optional: TlsBroker) -> None:
+    with socket.create_connection((optional.host, optional.https_port), timeout=20) as stream:
+        stream.sendall(b"GET /api/overview HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := stream.recv(4096):
+                answer += data
+    assert b"HTTP" not in answer
+
+
+# --- certificates and configuration that change
+
+
+def shown_by(port: int) -> bytes:
+    """The certificate that a listener shows."""
+    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", port), timeout=20))
+
+
+@pytest.fixture
+def changing(certificates: Certificates, tmp_path: Path) -> Iterator[TlsBroker]:
+    """A broker whose certificate is replaced, with the name `changing`."""
+    made = Certificates(certificates.directory)
+    made.make("changing", "ours", "/CN=localhost", "subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    made.make("renewed", "ours", "/CN=localhost", "subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    with TlsBroker(tmp_path / "changing", made, "none", "changing") as broker:
+        yield broker
+
+
+def test_renewed_certificates_are_shown_without_a_restart(
+    changing: TlsBroker, certificates: Certificates
+) -> None:
+    ports = (changing.tls_port, changing.https_port)
+    old = {shown_by(port) for port in ports}
+    assert len(old) == 1
+    stays = socket.create_connection((changing.host, changing.tls_port), timeout=20)
+    kept = trusting(certificates).wrap_socket(stays, server_hostname="localhost")
+    certificates.copy("renewed", "changing")
+    for port in ports:
+        wait_until(lambda port=port: shown_by(port) not in old, "the renewed certificate")  # type: ignore[misc]
+    run(exchange_a_message(uri(changing, certificates)))
+    with kept:
+        kept.sendall(PROTOCOL_HEADER)
+        assert kept.recv(4096), "a connection that exists keeps what it was made with"
+
+
+def test_a_broken_renewal_leaves_the_certificate_in_use(
+    changing: TlsBroker, certificates: Certificates
+) -> None:
+    old = shown_by(changing.tls_port)
+    shutil.copy(certificates.path("app.key"), certificates.path("changing.key"))
+    wait_until(lambda: "certificates are left as they were" in changing.printed(), "the complaint")
+    assert shown_by(changing.tls_port) == old
+    os.kill(changing.pid, signal.SIGHUP)
+    run(exchange_a_message(uri(changing, certificates)))
+
+
+def test_sighup_reads_the_configuration_again(
+    changing: TlsBroker, certificates: Certificates
+) -> None:
+    text = changing.configuration.read_text()
+    changed = text.replace("[users.app]", '[users.app]\ntags = ["management"]', 1)
+    changed += (
+        '\n[limits]\nconnections_max = 1\n[log]\nlevel = "debug"\n[journal]\nflush = "never"\n'
+    )
+    changing.configuration.write_text(changed)
+
+    async def scenario() -> None:
+        async with connect(uri(changing, certificates)):
+            os.kill(changing.pid, signal.SIGHUP)
+            wait_until(lambda: "configuration read again" in changing.printed(), "the new one")
+            with pytest.raises(NotAllowed, match=r"connection limit \(1\) is reached"):
+                await exchange_a_message(uri(changing, certificates))
+
+    run(scenario())
+    printed = changing.printed()
+    assert "changed: limits.connections_max, log.level" in printed
+    assert "takes effect with a restart: journal.flush" in printed
+    assert "[users] are for a new store only" in printed
+    changing.configuration.write_text(text + '\n[limits]\nconnections_max = "few"\n')
+    os.kill(changing.pid, signal.SIGHUP)
+    wait_until(lambda: "configuration is left as it was" in changing.printed(), "the complaint")
+
+
+# --- links
+
+
+LINKED: Final = """
+[broker]
+name = "{name}"
+[listen]
+tls = ["127.0.0.1:{port}"]
+[tls]
+certificate = "{directory}/{name}.pem"
+key = "{directory}/{name}.key.pem"
+ca = "{directory}/trusted.pem"
+verify_client = "optional"
+[cluster]
+key_file = "{directory}/cluster.key"
+tls = true
+primaries = ["b1=127.0.0.1:{one}", "b2=127.0.0.1:{two}"]
+machine = "machine-{name}"
+"""
+
+
+def test_links_of_a_cluster_move_to_another_authority_without_a_restart(tmp_path: Path) -> None:
+    """Both brokers get certificates of a new authority; each new link is made with them."""
+    made = Certificates(tmp_path)
+    for authority in ("old", "new"):
+        made.make_authority(authority)
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1\n"
+    for broker in ("b1", "b2"):
+        for authority in ("old", "new"):
+            made.make(f"{broker}-{authority}", authority, f"/CN={broker}", names)
+        made.copy(f"{broker}-old", broker)
+    (tmp_path / "cluster.key").write_text(secrets.token_urlsafe(32))
+    (tmp_path / "cluster.key").chmod(0o600)
+    trusted = tmp_path / "trusted.pem"
+    shutil.copy(made.path("old"), trusted)
+    ports = {name: free_port() for name in ("b1", "b2")}
+    brokers = {}
+    for name, port in ports.items():
+        configuration = tmp_path / f"{name}.toml"
+        configuration.write_text(
+            LINKED.format(
+                name=name, port=port, directory=tmp_path, one=ports["b1"], two=ports["b2"]
+            )
+        )
+        brokers[name] = BrokerProcess(tmp_path / name, arguments=["--config", str(configuration)])
+    try:
+        for process in brokers.values():
+            process.launch()
+        for process in brokers.values():
+            process.wait_until_ready(60)
+        # First both trust both, then both show the new ones, then both trust the new one only.
+        trusted.write_bytes(
+            Path(made.path("old")).read_bytes() + Path(made.path("new")).read_bytes()
+        )
+        for name in brokers:
+            made.copy(f"{name}-new", name)
+        shutil.copy(made.path("new"), trusted)
+        for process in brokers.values():
+            os.kill(process.pid, signal.SIGHUP)
+        for name, port in ports.items():
+            wanted = ssl.PEM_cert_to_DER_cert(Path(made.path(f"{name}-new")).read_text())
+            wait_until(lambda port=port, wanted=wanted: shown_by(port) == wanted, "the new one")  # type: ignore[misc]
+        brokers["b2"].restart()
+        shutil.copy(made.path("b2-old"), made.path("b2"))
+        shutil.copy(made.path("b2-old.key"), made.path("b2.key"))
+        brokers["b2"].stop_cleanly()
+        brokers["b2"].launch()
+        wait_until(lambda: "no link with b1" in brokers["b2"].printed(), "b2 to be refused", 30)
+    finally:
+        for process in brokers.values():
+            process.close()

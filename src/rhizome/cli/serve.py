@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -63,9 +64,9 @@ def serve(
     """Run one broker in the foreground.
 
     Prints one line that begins with `ready` when it accepts connections. SIGTERM and SIGINT close
-    it cleanly; a second one ends it at once. With --cores there is a process for each broker, and
-    one that ends is started again. Options go before environment variables
-    (RHIZOME_SECTION_KEY), those before the file.
+    it cleanly; a second one ends it at once; SIGHUP reads configuration and certificates again.
+    With --cores there is a process for each broker, and one that ends is started again. Options go
+    before environment variables (RHIZOME_SECTION_KEY), those before the file.
     """
     from rhizome.server.config import load_config
     from rhizome.server.settings import ConfigError
@@ -92,6 +93,7 @@ def serve(
     from rhizome.server.app import run, run_core, say
     from rhizome.server.supervisor import run_cores
 
+    read_again = partial(load_config, config, overrides)
     if settings.broker.cores > 1:
-        raise typer.Exit(run_cores(settings, run_core, say))
-    raise typer.Exit(run(settings))
+        raise typer.Exit(run_cores(settings, run_core, say, read_again))
+    raise typer.Exit(run(settings, read_again))

@@ -29,6 +29,7 @@ from rhizome.management.logins import (
     guards_match,
 )
 from rhizome.management.network import is_loopback
+from rhizome.security.audit import place_of
 from rhizome.security.mechanisms import USER_BYTES_MAX, Credentials
 from rhizome.security.permissions import UserIdentity
 
@@ -39,6 +40,9 @@ MANAGEMENT: Final = "management"
 POLICYMAKER: Final = "policymaker"
 MONITORING: Final = "monitoring"
 ADMINISTRATOR: Final = "administrator"
+
+HTTP: Final = "http"
+CONSOLE: Final = "console"
 
 REALM: Final = 'Basic realm="Rhizome"'
 KINDS: Final = frozenset({KIND_APPLICATION, KIND_CONSOLE})
@@ -70,6 +74,11 @@ class Caller:
     @property
     def user(self) -> str:
         return self.identity.user
+
+    @property
+    def place(self) -> str:
+        """The address that the request comes from; empty if another broker asks."""
+        return place_of(self.peer)
 
     def may(self, tag: str) -> bool:
         """Whether the user's tags open what asks for ``tag``."""
@@ -112,7 +121,9 @@ async def authenticate(context: Context, request: Request) -> Caller:
     return console_caller(context, request)
 
 
-async def verified(context: Context, credentials: Credentials, request: Request) -> Caller:
+async def verified(
+    context: Context, credentials: Credentials, request: Request, via: str = HTTP
+) -> Caller:
     """The caller with these credentials, if they are right."""
     peer = peer_of(request)
     done = _LoginAnswer()
@@ -120,7 +131,12 @@ async def verified(context: Context, credentials: Credentials, request: Request)
     identity, reason = await done.answer
     if identity is None:
         logger.warning("HTTP login refused: %s", reason)
+        context.audit.login_refused(via, credentials.user, peer, reason)
         raise LoginFailed
+    if via == HTTP:
+        context.audit.request(via, identity.user, peer)
+    else:
+        context.audit.login(via, identity.user, peer)
     return Caller(identity, peer)
 
 

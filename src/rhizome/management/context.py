@@ -19,6 +19,7 @@ from rhizome.management.logins import Logins
 from rhizome.management.others import Nobody, Others
 from rhizome.management.process import machine_memory_bytes
 from rhizome.management.rates import Rates
+from rhizome.security.audit import Audit
 from rhizome.security.login import LoginStatistics
 from rhizome.security.mechanisms import Credentials
 
@@ -39,6 +40,8 @@ class ListenSettings(Protocol):
     def tls(self) -> Sequence[ListenAddress]: ...
     @property
     def http(self) -> Sequence[ListenAddress]: ...
+    @property
+    def https(self) -> Sequence[ListenAddress]: ...
 
 
 class Portion(Protocol):
@@ -60,6 +63,11 @@ class TlsSettings(Protocol):
     def certificate(self) -> str: ...
 
 
+class LimitSettings(Protocol):
+    @property
+    def handshake_timeout_ms(self) -> int: ...
+
+
 class HttpConfig(Protocol):
     """What the API reads of the configuration."""
 
@@ -71,6 +79,8 @@ class HttpConfig(Protocol):
     def disk(self) -> DiskSettings: ...
     @property
     def tls(self) -> TlsSettings: ...
+    @property
+    def limits(self) -> LimitSettings: ...
 
 
 class Turns(Protocol):
@@ -136,6 +146,7 @@ class Context:
     control: ClusterControl | None = None
     others: Others = field(default_factory=Nobody)
     logins: Logins = field(default_factory=Logins)
+    audit: Audit = field(default_factory=Audit)
     stall_sources: list[StallSource] = field(default_factory=list)
 
     @property

@@ -6,9 +6,12 @@ RabbitMQ's own tools send numbers and flags as strings now and then; they are ta
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from rhizome.management.errors import BadRequest
+
+SECRET: Final = frozenset({"password", "password_hash", "users"})
+"""Fields whose values are not quoted in errors."""
 
 
 class Document:
@@ -105,5 +108,7 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _refuse(name: str, value: object, wanted: str) -> NoReturn:
+    if name in SECRET:
+        raise BadRequest(f"{name} must be {wanted}")
     shown = json.dumps(value, default=str)
     raise BadRequest(f"{name} is {shown[:80]}; it must be {wanted}")

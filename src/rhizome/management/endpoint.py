@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import unquote
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -16,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from rhizome.errors import AccessRefused, AmqpError, NotFound
 from rhizome.management.answers import refusal
 from rhizome.management.asked import asked_of
-from rhizome.management.auth import READING, REALM, authenticate
+from rhizome.management.auth import READING, REALM, Caller, authenticate
 from rhizome.management.call import Call
 from rhizome.management.context import Context
 from rhizome.management.declared import Answer, Schema
@@ -28,6 +29,12 @@ from rhizome.security.permissions import PatternError
 logger = logging.getLogger("rhizome.management")
 
 Handler = Callable[[Call], Awaitable[Response]]
+
+CALLER_KEY: Final = "rhizome.caller"
+"""Where the ASGI scope of a request has its caller, once it is known."""
+
+TRAFFIC: Final = ("/get", "/publish")
+"""Ends of paths that move messages and change nothing else: they are not in the audit log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class Resource:
 
     async def _respond(self, request: Request) -> Response:
         try:
-            return await self._handle(request)
+            response = await self._handle(request)
         except Exception as error:
             response = error_response(error)
             if response.status_code == 500:
@@ -88,7 +95,8 @@ class Resource:
                 del response.headers["www-authenticate"]
             if isinstance(error, MethodNotAllowed):
                 response.headers["allow"] = ", ".join(self.methods)
-            return response
+        self._audit(request, response.status_code)
+        return response
 
     async def _handle(self, request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
@@ -97,9 +105,23 @@ class Resource:
             raise MethodNotAllowed(f"{request.method} is not for this path")
         check_same_site(request)
         caller = await authenticate(self.context, request)
+        request.scope[CALLER_KEY] = caller
         caller.check(endpoint.tag)
         asked = asked_of(request) is not None
         return await endpoint.handle(Call(self.context, request, caller, asked))
+
+    def _audit(self, request: Request, status: int) -> None:
+        """Changes, done or refused, and what somebody was not let do."""
+        caller = request.scope.get(CALLER_KEY)
+        if not isinstance(caller, Caller):
+            return
+        what = f"{request.method} {request.scope['path']}"
+        via = "broker" if asked_of(request) is not None else "http"
+        endpoint = self.methods[request.method if request.method != "HEAD" else "GET"]
+        if request.method not in READING and not endpoint.path.endswith(TRAFFIC):
+            self.context.audit.change(caller.user, caller.place, via, what, status)
+        elif status == 401:
+            self.context.audit.access_refused(via, caller.user, caller.peer, "", what)
 
 
 def check_same_site(request: Request) -> None:

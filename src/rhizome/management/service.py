@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Generator
+import ssl
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rhizome.broker.broker import Broker
 from rhizome.journal.store import Store
 from rhizome.management.clusterview import ClusterControl, ClusterView
-from rhizome.management.context import Context, HttpConfig, Listener, Login, Turns
+from rhizome.management.context import Context, HttpConfig, ListenAddress, Listener, Login, Turns
 from rhizome.management.network import bind
 from rhizome.management.others import Question, Reply
 from rhizome.management.rates import Rates
@@ -49,8 +50,10 @@ class HttpService:
         store: Store,
         view: ClusterView | None = None,
         control: ClusterControl | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """``view`` and ``control`` are those of a cluster; a lone broker has none."""
+        """``view`` and ``control`` are those of a cluster; a lone broker has none. ``tls`` is for
+        the addresses of listen.https."""
         self.context = Context(
             config,
             broker,
@@ -62,9 +65,10 @@ class HttpService:
             view=view,
             control=control,
         )
+        self._tls = tls
         self._application: ASGIApp | None = None
-        self._server: uvicorn.Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._servers: list[uvicorn.Server] = []
+        self._serving: list[asyncio.Task[None]] = []
         self._sampling: asyncio.Task[None] | None = None
 
     async def start(self) -> list[str]:
@@ -73,14 +77,20 @@ class HttpService:
 
         self._application = make_application(self.context)
         self._sampling = asyncio.create_task(self.context.rates.run(), name="rates")
-        sockets = self._bind()
+        listen = self.context.config.listen
+        plain = _bind(listen.http, "HTTP")
+        try:
+            encrypted = _bind(listen.https, "HTTPS")
+        except OSError:
+            _close(plain)
+            raise
         self.context.http_listeners = [
-            Listener("http", *sock.getsockname()[:2]) for sock in sockets
+            *(Listener("http", *sock.getsockname()[:2]) for sock in plain),
+            *(Listener("https", *sock.getsockname()[:2]) for sock in encrypted),
         ]
-        if sockets:
-            self._server = make_server(self._application)
-            self._serving = asyncio.create_task(self._server.serve(sockets), name="http")
-            await self._until_started(self._server, self._serving)
+        for sockets, tls in ((plain, None), (encrypted, self._tls)):
+            if sockets:
+                await self._serve(make_server(self._application, self.context, tls), sockets)
         return [listener.url for listener in self.context.http_listeners]
 
     async def respond(self, question: Question) -> Reply:
@@ -93,26 +103,23 @@ class HttpService:
 
     async def stop(self) -> None:
         """Stop listening, let requests under way finish for a moment, then end them."""
-        if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
-            done, _ = await asyncio.wait([self._serving], timeout=STOP_SECONDS_MAX + 1)
-            if not done:
-                self._serving.cancel()
-        tasks = [task for task in (self._serving, self._sampling) if task is not None]
+        for server in self._servers:
+            server.should_exit = True
+        if self._serving:
+            _, late = await asyncio.wait(self._serving, timeout=STOP_SECONDS_MAX + 1)
+            for task in late:
+                task.cancel()
+        tasks = list(self._serving)
         if self._sampling is not None:
             self._sampling.cancel()
+            tasks.append(self._sampling)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _bind(self) -> list[socket.socket]:
-        sockets: list[socket.socket] = []
-        try:
-            for address in self.context.config.listen.http:
-                sockets += bind(address.host, address.port, "HTTP")
-        except OSError:
-            for sock in sockets:
-                sock.close()
-            raise
-        return sockets
+    async def _serve(self, server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        serving = asyncio.create_task(server.serve(sockets), name="http")
+        self._servers.append(server)
+        self._serving.append(serving)
+        await self._until_started(server, serving)
 
     async def _until_started(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         while not server.started:
@@ -122,8 +129,28 @@ class HttpService:
             await asyncio.sleep(0)
 
 
-def make_server(application: ASGIApp) -> uvicorn.Server:
+def _bind(addresses: Sequence[ListenAddress], what: str) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    try:
+        for address in addresses:
+            sockets += bind(address.host, address.port, what)
+    except OSError:
+        _close(sockets)
+        raise
+    return sockets
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for sock in sockets:
+        sock.close()
+
+
+def make_server(
+    application: ASGIApp, context: Context, tls: ssl.SSLContext | None
+) -> uvicorn.Server:
     import uvicorn
+
+    from rhizome.management.impatience import protocol_class
 
     class Server(uvicorn.Server):
         """Leaves signals to the application that it is a part of."""
@@ -136,7 +163,7 @@ def make_server(application: ASGIApp) -> uvicorn.Server:
         uvicorn.Config(
             application,
             loop="none",
-            http="h11",
+            http=protocol_class(context, CONNECTIONS_MAX),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -152,5 +179,6 @@ def make_server(application: ASGIApp) -> uvicorn.Server:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS_MAX,
             h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+            ssl_context_factory=None if tls is None else lambda *_: tls,
         )
     )

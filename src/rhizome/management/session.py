@@ -17,6 +17,7 @@ from rhizome.management.answers import answer, done
 from rhizome.management.asked import asked_of
 from rhizome.management.auth import (
     ADMINISTRATOR,
+    CONSOLE,
     MANAGEMENT,
     MONITORING,
     POLICYMAKER,
@@ -83,7 +84,7 @@ class Session:
         if len(user.encode("utf-8", "surrogateescape")) > USER_BYTES_MAX:
             raise LoginFailed
         password = document.text("password").encode("utf-8", "surrogateescape")
-        caller = await verified(self.context, Credentials(user, password), request)
+        caller = await verified(self.context, Credentials(user, password), request, CONSOLE)
         caller.check(MANAGEMENT)
         record = self.context.broker.state.users.get(user)
         if record is None:

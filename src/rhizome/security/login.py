@@ -109,6 +109,11 @@ class LoginService(Authenticator):
         self._nobody_hash = unmatchable_hash()
         self.statistics = LoginStatistics()
 
+    def configure(self, settings: LoginSettings) -> None:
+        """Go on with other settings; what was counted stays."""
+        self._settings = settings
+        self._throttle.settings = settings.throttle
+
     def mechanisms(self, tls: bool) -> str:
         offered = f"{AMQPLAIN} {PLAIN}"
         return f"{offered} {EXTERNAL}" if tls and self._settings.external else offered

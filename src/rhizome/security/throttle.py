@@ -47,7 +47,7 @@ class _Count:
 
 class LoginThrottle:
     def __init__(self, settings: ThrottleSettings, entries_max: int = ENTRIES_MAX) -> None:
-        self._settings = settings
+        self.settings = settings
         self._entries_max = entries_max
         self._counts: OrderedDict[_Key, _Count] = OrderedDict()
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -108,11 +108,11 @@ class LoginThrottle:
         return "address", "", peer.address
 
     def _forgotten(self, count: _Count, now_ms: int) -> bool:
-        return now_ms - count.last_ms > self._settings.forget_ms
+        return now_ms - count.last_ms > self.settings.forget_ms
 
     def _delay_ms(self, failures: int) -> int:
-        beyond = failures - self._settings.free_failures
+        beyond = failures - self.settings.free_failures
         if beyond <= 0:
             return 0
-        delay = self._settings.delay_ms << min(beyond - 1, _DOUBLINGS_MAX)
-        return min(delay, self._settings.delay_ms_max)
+        delay = self.settings.delay_ms << min(beyond - 1, _DOUBLINGS_MAX)
+        return min(delay, self.settings.delay_ms_max)

@@ -1,4 +1,4 @@
-"""TLS contexts of listeners, and the names in a client's certificate."""
+"""TLS contexts of listeners and links, and the names in a client's certificate."""
 
 from __future__ import annotations
 
@@ -53,14 +53,41 @@ class TlsSettings(Protocol):
     def minimum_version(self) -> str: ...
 
 
-def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """The context of a TLS listener. Raises TlsError that names the file at fault."""
+class ListenerTls:
+    """TLS of listeners, whose certificate, key and authorities can change while they listen.
+
+    A handshake begins with `context` and goes on with the newest one: OpenSSL asks for it when it
+    has read the client's hello. Connections that exist keep what they were made with. Whether
+    clients must show a certificate and the oldest version stay as they were at the start.
+    """
+
+    def __init__(self, settings: TlsSettings, verify_client: str) -> None:
+        self._verify_client = verify_client
+        self.context = server_context(settings, verify_client)
+        self._newest = self.context
+        self.context.sni_callback = self._choose
+
+    def load(self, settings: TlsSettings) -> None:
+        """Read the files again; raises TlsError, and then everything stays as it was."""
+        self._newest = server_context(settings, self._verify_client)
+
+    def _choose(self, handshake: ssl.SSLObject, name: str, context: ssl.SSLContext) -> None:
+        handshake.context = self._newest
+
+
+def server_context(settings: TlsSettings, verify_client: str = "") -> ssl.SSLContext:
+    """The context of a TLS listener. Raises TlsError that names the file at fault.
+
+    `verify_client`: instead of the one of the settings.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.minimum_version]
-    # A client must not make the broker pay for new handshakes inside a connection.
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    # A client must not make the broker pay for new handshakes inside a connection. Sessions are
+    # not resumed: a ticket would vouch for a client whose authority is no longer trusted.
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_NO_TICKET
+    context.num_tickets = 0
     _load_certificate(context, settings)
-    context.verify_mode = _VERIFY_MODES[settings.verify_client]
+    context.verify_mode = _VERIFY_MODES[verify_client or settings.verify_client]
     if context.verify_mode != ssl.CERT_NONE:
         _load_authorities(context, settings)
     return context
@@ -97,8 +124,8 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
 def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
     if not settings.ca:
         raise TlsError(
-            f'tls.verify_client = "{settings.verify_client}" needs tls.ca, the certificates of the'
-            " authorities that sign clients"
+            "certificates of clients can't be verified without tls.ca, the certificates of the"
+            " authorities that sign them"
         )
     _check_file("tls.ca", settings.ca)
     try:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
@@ -33,18 +33,22 @@ from rhizome.journal.store import JournalStore, MemoryStore, Store, StoreOptions
 from rhizome.journal.writer import ALWAYS, NEVER, Flush
 from rhizome.management.network import bind, is_loopback
 from rhizome.security.login import LoginService
-from rhizome.security.tls import certificate_names, server_context
-from rhizome.server.boot import SEED_BYTES, make_broker, make_log
+from rhizome.security.tls import ListenerTls, certificate_names, link_context
+from rhizome.server.boot import SEED_BYTES, apply_limits, make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
 from rhizome.server.clustered import ClusterHost, NodeDriver, check_kind
 from rhizome.server.colleagues import Colleagues
 from rhizome.server.composition import Clustered
 from rhizome.server.config import Config
-from rhizome.server.logs import LogObserver, configure_logging
+from rhizome.server.logs import LogObserver, audit_of, configure_audit, configure_logging
 from rhizome.server.maintenance import Maintenance
 from rhizome.server.memory import tune_malloc
+from rhizome.server.reloading import Reloader
 from rhizome.server.shell import ClientProtocol, Shell
 from rhizome.server.units import Address
+
+if TYPE_CHECKING:
+    from rhizome.management.service import HttpService
 
 logger = logging.getLogger("rhizome.server")
 
@@ -55,16 +59,21 @@ CLOSE_GRACE_S: Final = 3.0
 GC_THRESHOLD: Final = 100_000
 
 
-def run(config: Config) -> int:
-    """Run a broker until it is told to stop; the exit code of the process."""
+def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
+    """Run a broker until it is told to stop; the exit code of the process.
+
+    ``read_again`` reads the configuration, as on SIGHUP.
+    """
     configure_logging(config.log)
-    return _run(Application(config, say))
+    return _run(Application(config, say, read_again))
 
 
-def run_core(config: Config, announce: Callable[[str], None]) -> int:
+def run_core(
+    config: Config, announce: Callable[[str], None], read_again: Callable[[], Config]
+) -> int:
     """As `run`, for one of the brokers that share this machine's listeners."""
     configure_logging(config.log, config.broker.name)
-    return _run(Application(config, announce, shares_listeners=True))
+    return _run(Application(config, announce, read_again, shares_listeners=True))
 
 
 def _run(application: Application) -> int:
@@ -86,16 +95,25 @@ def prepare_process() -> None:
 class Application:
     """One broker process. Invariant: ``stopping`` is set once; a second signal ends the process.
 
-    ``announce`` gets the `ready` line. A broker that shares its listeners takes connections there
-    only once it is ready: until then the others have them.
+    ``announce`` gets the `ready` line, ``read_again`` reads the configuration, on SIGHUP. A broker
+    that shares its listeners takes connections there only once it is ready: until then the others
+    have them.
     """
 
     def __init__(
-        self, config: Config, announce: Callable[[str], None], shares_listeners: bool = False
+        self,
+        config: Config,
+        announce: Callable[[str], None],
+        read_again: Callable[[], Config] | None,
+        shares_listeners: bool = False,
     ) -> None:
         self.config = config
         self.announce = announce
         self.shares_listeners = shares_listeners
+        self.audit = audit_of(config)
+        self.reloader = Reloader(
+            config, read_again, self._configure, self._load_certificates, self.audit.reload
+        )
         self._sharing: asyncio.Task[None] | None = None
         self.stopping = asyncio.Event()
         self.gone = asyncio.Event()
@@ -108,6 +126,8 @@ class Application:
         self.host: ClusterHost | None = None
         self.driver: NodeDriver | None = None
         self.colleagues: Colleagues | None = None
+        self.http: HttpService | None = None
+        self.tls: list[ListenerTls] = []
 
     async def serve(self) -> int:
         loop = asyncio.get_running_loop()
@@ -124,6 +144,7 @@ class Application:
                 await self._listen(loop)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._signalled, number)
+            loop.add_signal_handler(signal.SIGHUP, self.reloader.reload)
             http = await self._serve_http(loop)
             gc.collect()
             gc.freeze()
@@ -142,13 +163,14 @@ class Application:
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         config = self.config
         check_kind(config, self.store.recovered)
+        configure_audit(config)
         log = make_log(self.store)
         epoch = AccessEpoch()
         records = StateRecords()
         authenticator = LoginService(
             records, epoch, config.login_settings(), verify_async=self._verify_aside(loop)
         )
-        observer = LogObserver(self.gone.set)
+        observer = LogObserver(self.gone.set, self.audit)
         clustered: Clustered | None = None
         if config.cluster.is_clustered:
             self.host = ClusterHost(config, loop, self.failed)
@@ -235,9 +257,15 @@ class Application:
         for address in self.config.listen.amqp:
             await self._listen_for_applications(loop, address, None)
         if self.config.listen.tls:
-            context = server_context(self.config.tls)
+            context = self._tls(self.config.tls.verify_client)
             for address in self.config.listen.tls:
                 await self._listen_for_applications(loop, address, context)
+
+    def _tls(self, verify_client: str) -> ssl.SSLContext:
+        """The context of a listener, whose certificates are kept up to date."""
+        made = ListenerTls(self.config.tls, verify_client)
+        self.tls.append(made)
+        return made.context
 
     async def _listen_for_applications(
         self, loop: asyncio.AbstractEventLoop, address: Address, context: ssl.SSLContext | None
@@ -250,7 +278,8 @@ class Application:
         await self._take_connections(loop, sockets, str(address), context)
 
     async def _listen_for_links(self, loop: asyncio.AbstractEventLoop) -> None:
-        context = server_context(self.config.tls) if self.config.cluster.tls else None
+        secured = self.config.cluster.tls and self.config.listen.links
+        context = self._tls(self.config.tls.verify_client) if secured else None
         for address in self.config.listen.links:
             if address.path:
                 protocol = self._protocol(str(address), False)
@@ -287,7 +316,8 @@ class Application:
         return protocol
 
     async def _serve_http(self, loop: asyncio.AbstractEventLoop) -> list[str]:
-        if not self.config.listen.http and self.driver is None:
+        listen = self.config.listen
+        if not (listen.http or listen.https) and self.driver is None:
             return []
         from rhizome.management.service import HttpService
         from rhizome.server.copystalls import copy_stalls
@@ -296,9 +326,11 @@ class Application:
         assert self.shell is not None
         view = NodeView(self.driver.node, self.config) if self.driver is not None else None
         control = NodeControl(self.driver.node) if self.driver is not None else None
+        tls = self._tls(self.config.tls.verify_browser) if listen.https else None
         self.http = HttpService(
-            self.config, self.broker, self.shell, self.login, self.store, view, control
+            self.config, self.broker, self.shell, self.login, self.store, view, control, tls
         )
+        self.http.context.audit = self.audit
         if self.driver is not None:
             self.http.context.stall_sources.append(partial(copy_stalls, self.driver.node))
         addresses = await self.http.start()
@@ -343,6 +375,27 @@ class Application:
             if loop.time() >= next_maintenance:
                 next_maintenance = loop.time() + MAINTENANCE_S
                 self.maintenance.run()
+                self.reloader.check_files()
+
+    def _configure(self, config: Config) -> None:
+        """Go on with another configuration, which differs in what can change."""
+        self.config = config
+        configure_logging(config.log, config.broker.name if self.shares_listeners else "")
+        configure_audit(config)
+        apply_limits(self.broker.limits, config)
+        self.broker.pager.budget_bytes = config.memory.resident_budget_bytes
+        self.maintenance.configure(config)
+        self.login.configure(config.login_settings())
+        if self.http is not None:
+            self.http.context.config = config
+
+    def _load_certificates(self, config: Config) -> None:
+        """For connections to come: those of clients, and the links that this broker dials."""
+        links = link_context(config.tls) if config.cluster.tls else None
+        for listener in self.tls:
+            listener.load(config.tls)
+        if self.driver is not None:
+            self.driver.tls = links
 
     def _signalled(self, number: int) -> None:
         if self.stopping.is_set():
@@ -354,9 +407,8 @@ class Application:
     async def _close(self, loop: asyncio.AbstractEventLoop) -> None:
         for server in self.servers:
             server.close()
-        http = getattr(self, "http", None)
-        if http is not None:
-            await http.stop()
+        if self.http is not None:
+            await self.http.stop()
         shell = self.shell
         if shell is None:
             return

@@ -152,18 +152,22 @@ def make_empty_broker(
 
 
 def make_limits(config: Config) -> Limits:
-    limits = config.limits
-    return Limits(
-        channel_max=limits.channel_max,
-        frame_max=limits.frame_max_bytes,
-        heartbeat_s=limits.heartbeat_ms // 1000,
-        message_bytes_max=limits.message_bytes_max,
-        connections_max=limits.connections_max,
-        channels_max=limits.channels_max,
-        queues_max=limits.queues_max,
-        handshake_timeout_ms=limits.handshake_timeout_ms,
-        consumer_timeout_ms=config.consumers.timeout_ms,
-    )
+    limits = Limits(message_bytes_max=config.limits.message_bytes_max)
+    apply_limits(limits, config)
+    return limits
+
+
+def apply_limits(limits: Limits, config: Config) -> None:
+    """Set what can change while a broker runs; connections that exist keep what they agreed on."""
+    section = config.limits
+    limits.channel_max = section.channel_max
+    limits.frame_max = section.frame_max_bytes
+    limits.heartbeat_s = section.heartbeat_ms // 1000
+    limits.connections_max = section.connections_max
+    limits.channels_max = section.channels_max
+    limits.queues_max = section.queues_max
+    limits.handshake_timeout_ms = section.handshake_timeout_ms
+    limits.consumer_timeout_ms = config.consumers.timeout_ms
 
 
 def _restore_state(broker: Broker, recovered: Recovered) -> None:

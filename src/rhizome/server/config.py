@@ -57,6 +57,7 @@ class Config:
     consumers: sections.ConsumersSection = field(default_factory=sections.ConsumersSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     log: sections.LogSection = field(default_factory=sections.LogSection)
+    audit: sections.AuditSection = field(default_factory=sections.AuditSection)
     vhosts: Mapping[str, sections.VhostDefinition] = named(
         sections.VhostDefinition, 'Vhosts of a new store. Default: "/".', sections.default_vhosts
     )
@@ -69,6 +70,13 @@ class Config:
     policies: Mapping[str, sections.PolicyDefinition] = named(
         sections.PolicyDefinition, "Policies of a new store. Default: none."
     )
+
+    def audit_file(self) -> Path | None:
+        """Where the audit log is written; None: nowhere."""
+        path = Path(self.audit.file)
+        if not self.audit.file or (self.broker.memory and not path.is_absolute()):
+            return None
+        return Path(self.broker.data) / path
 
     def describe(self) -> str:
         """This configuration as a commented TOML file, secrets hidden."""
@@ -106,6 +114,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "consumers": sections.ConsumersSection,
     "cluster": ClusterSection,
     "log": sections.LogSection,
+    "audit": sections.AuditSection,
 }
 
 
@@ -208,10 +217,12 @@ def _read_definitions(definitions: Mapping[str, Given], problems: list[Problem])
 def _contradictions(config: Config, source: str) -> list[Problem]:
     """Values that are right by themselves and wrong together."""
     found: list[Problem] = []
-    if config.listen.tls and not config.tls.certificate:
-        found.append(Problem(source, "tls.certificate", "is missing; listen.tls needs it"))
-    if config.tls.verify_client != tls.VERIFY_NONE and not config.tls.ca:
-        found.append(Problem(source, "tls.ca", "is missing; tls.verify_client needs it"))
+    for key in ("tls", "https"):
+        if getattr(config.listen, key) and not config.tls.certificate:
+            found.append(Problem(source, "tls.certificate", f"is missing; listen.{key} needs it"))
+    for key in ("verify_client", "verify_browser"):
+        if getattr(config.tls, key) != tls.VERIFY_NONE and not config.tls.ca:
+            found.append(Problem(source, "tls.ca", f"is missing; tls.{key} needs it"))
     if config.security.login_delay_ms > config.security.login_delay_max_ms:
         found.append(
             Problem(source, "security.login_delay", "is longer than security.login_delay_max")

@@ -68,6 +68,15 @@ class CorePlan:
         count = self._given.broker.cores
         return [self._first(), *(self._other(number) for number in range(2, count + 1))]
 
+    def reread(self, name: str, fresh: Config) -> Config:
+        """The configuration of one broker, if it is made from another one now. How many there are
+        stays as it is."""
+        count = self._given.broker.cores
+        same = replace(fresh, broker=replace(fresh.broker, cores=count))
+        plan = CorePlan(same, [*self._listen.amqp, *self._listen.tls])
+        (found,) = [each for each in plan.configs() if each.broker.name == name] or [same]
+        return replace(found, broker=replace(found.broker, cores=fresh.broker.cores))
+
     def _first(self) -> Config:
         given = self._given
         links = given.listen.links
@@ -88,7 +97,7 @@ class CorePlan:
         return replace(
             given,
             broker=broker,
-            listen=replace(self._listen, http=(), links=()),
+            listen=replace(self._listen, http=(), https=(), links=()),
             cluster=replace(self._cluster, role=SECONDARY, primaries=primaries),
             memory=self._memory,
         )

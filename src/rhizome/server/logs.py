@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from logging.handlers import RotatingFileHandler
+from typing import Any, Final
 
 from rhizome.broker.channel import Channel
 from rhizome.broker.connection import Connection
 from rhizome.broker.observer import Observer
-from rhizome.errors import AmqpError
+from rhizome.errors import AccessRefused, AmqpError, NotAllowed
+from rhizome.security.audit import Audit
+from rhizome.server.config import Config
 from rhizome.server.sections import LogSection
 
 logger = logging.getLogger("rhizome.broker")
+audit_logger = logging.getLogger("rhizome.audit")
+
+AMQP: Final = "amqp"
 
 TEXT_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 CORE_TEXT_FORMAT: Final = "%(asctime)s %(levelname)-7s {broker} %(name)s: %(message)s"
@@ -57,16 +64,61 @@ def configure_logging(section: LogSection, broker: str = "") -> None:
         JsonFormatter(broker) if section.format == "json" else logging.Formatter(text_format)
     )
     root = logging.getLogger()
+    for old in root.handlers:
+        if isinstance(old, logging.FileHandler):
+            old.close()
     root.handlers[:] = [handler]
     root.setLevel(section.level.upper())
+
+
+class PrivateFile(RotatingFileHandler):
+    """Files that nobody but their owner reads."""
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=_open_private)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def configure_audit(config: Config) -> None:
+    """Send the audit log where configuration says; an open file is closed first, and opened anew.
+
+    A disk that is full costs lines, not the broker.
+    """
+    for handler in list(audit_logger.handlers):
+        audit_logger.removeHandler(handler)
+        handler.close()
+    audit_logger.propagate = False
+    audit_logger.setLevel(logging.INFO)
+    path = config.audit_file()
+    if path is None:
+        audit_logger.addHandler(logging.NullHandler())
+        return
+    section = config.audit
+    kept = PrivateFile(
+        path, maxBytes=section.file_size_bytes, backupCount=section.files_max - 1, encoding="ascii"
+    )
+    kept.setFormatter(logging.Formatter("%(message)s"))
+    audit_logger.addHandler(kept)
+
+
+def audit_of(config: Config) -> Audit:
+    return Audit(config.broker.name, _write_audit)
+
+
+def _write_audit(line: str) -> None:
+    audit_logger.info("%s", line)
 
 
 class LogObserver(Observer):
     """Writes what the core tells to the log; ``on_closed`` is called when a connection is gone."""
 
-    def __init__(self, on_closed: Callable[[], None]) -> None:
+    def __init__(self, on_closed: Callable[[], None], audit: Audit) -> None:
         super().__init__()
         self.on_closed = on_closed
+        self.audit = audit
 
     def connection_opened(self, connection: Connection) -> None:
         logger.info(
@@ -75,6 +127,7 @@ class LogObserver(Observer):
             connection.identity.user,
             connection.router.vhost,
         )
+        self.audit.login(AMQP, connection.identity.user, connection.peer, connection.router.vhost)
 
     def connection_closed(self, connection: Connection) -> None:
         logger.info("connection %s closed", connection.name)
@@ -82,6 +135,7 @@ class LogObserver(Observer):
 
     def connection_failed(self, connection: Connection, error: AmqpError) -> None:
         logger.warning("connection %s: %s %s", connection.name, error.code, error.reply_text())
+        self._refused(connection, error)
 
     def channel_failed(self, channel: Channel, error: AmqpError) -> None:
         logger.warning(
@@ -91,9 +145,21 @@ class LogObserver(Observer):
             error.code,
             error.reply_text(),
         )
+        self._refused(channel.connection, error)
+
+    def _refused(self, connection: Connection, error: AmqpError) -> None:
+        if isinstance(error, AccessRefused | NotAllowed):
+            self.audit.access_refused(
+                AMQP,
+                connection.identity.user,
+                connection.peer,
+                connection.router.vhost,
+                error.text,
+            )
 
     def login_refused(self, connection: Connection, reason: str) -> None:
         logger.warning("connection %s: login refused: %s", connection.name, reason)
+        self.audit.login_refused(AMQP, "", connection.peer, reason)
 
     def publishers_blocked(self, reason: str) -> None:
         if reason:

@@ -40,11 +40,15 @@ class Maintenance:
         self.broker = broker
         self.store = store
         self.shell = shell
-        self.memory_max_bytes = config.memory.high_watermark.of(machine_memory_bytes())
-        self.disk_free_min_bytes = 0 if config.broker.memory else config.disk.free_min_bytes
+        self.configure(config)
         self.disk_alarm = ""
         self.damaged: set[int] = set()
         self.appended_last = 0
+
+    def configure(self, config: Config) -> None:
+        """Take the limits of memory and disk from a configuration."""
+        self.memory_max_bytes = config.memory.high_watermark.of(machine_memory_bytes())
+        self.disk_free_min_bytes = 0 if config.broker.memory else config.disk.free_min_bytes
 
     def run(self) -> None:
         self.shell.busy_poll.processors_waited_for(processors_waited_for_us())

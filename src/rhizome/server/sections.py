@@ -88,11 +88,17 @@ class ListenSection:
         "Where other brokers dial this one, if not at amqp or tls: the brokers of one machine"
         ' (broker.cores) share those. TLS if cluster.tls is set; "unix:/path" is a Unix socket.',
     )
+    https: tuple[Address, ...] = checked(
+        addresses((), "The same over TLS, usually port 15671; needs [tls]."), _check_ports
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSection:
-    """Certificates of the TLS listeners, in PEM files."""
+    """Certificates of the TLS listeners, in PEM files.
+
+    The files are read again when they change, and on SIGHUP: new connections get what is new.
+    """
 
     certificate: str = text("", "Certificate of this broker, followed by its chain.")
     key: str = text("", "Its private key, unencrypted; empty: in the certificate's file.")
@@ -101,6 +107,11 @@ class TlsSection:
         tls.VERIFY_NONE,
         (tls.VERIFY_NONE, tls.VERIFY_OPTIONAL, tls.VERIFY_REQUIRED),
         "Whether clients show a certificate. Unless none, the mechanism EXTERNAL is offered.",
+    )
+    verify_browser: str = choice(
+        tls.VERIFY_NONE,
+        (tls.VERIFY_NONE, tls.VERIFY_OPTIONAL, tls.VERIFY_REQUIRED),
+        "The same for listen.https. A certificate there opens the door and logs nobody in.",
     )
     minimum_version: str = choice("1.2", ("1.2", "1.3"), "Oldest TLS version that is accepted.")
 
@@ -207,6 +218,21 @@ class LogSection:
     level: str = choice("info", ("debug", "info", "warning", "error"), "Least severity logged.")
     format: str = choice("text", ("text", "json"), "One line of text or one JSON object per event.")
     file: str = text("", "File to append to; empty: standard error.")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSection:
+    """The audit log: logins, refusals and administrative changes, one JSON object a line."""
+
+    file: str = text(
+        "audit.log",
+        "File to append to, relative to broker.data; empty: none. A broker that keeps nothing on"
+        " disk writes it only to an absolute path.",
+    )
+    file_size_bytes: int = size("16MiB", "Size at which a new file is begun.", "64KiB", "1GiB")
+    files_max: int = number(
+        10, "Files that are kept; the one that is written to has no number.", 1, 1000
+    )
 
 
 @dataclass(frozen=True, slots=True)

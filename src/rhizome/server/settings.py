@@ -296,6 +296,9 @@ def _read(described: Field[Any], entry: Given, path: str, problems: list[Problem
     value = entry.value
     if entry.is_text and isinstance(value, str):
         value = setting.from_text(value)
+    if setting.is_secret and not isinstance(value, str):
+        # Not quoted, as other values are.
+        raise SettingError('is no string; write it in quotes, "like this"')
     return setting.parse(value)
 
 

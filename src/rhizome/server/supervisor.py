@@ -6,6 +6,7 @@ all are, starts again what ends without having been asked to, and passes signals
 - starting: all are started together. One that ends before it was ready ends the whole start.
 - running: one that ends is started again, at once the first time, then after a delay that doubles
   until it is ready again. Clients come to the others meanwhile.
+- SIGHUP: the brokers that are ready read their configuration again.
 - stopping (SIGTERM, SIGINT): the secondaries first, then the first broker, which so has nobody to
   tell. A second signal ends all at once.
 
@@ -49,8 +50,10 @@ READ_BYTES: Final = 4096
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG: Final = 1
 
-Serve = Callable[[Config, Callable[[str], None]], int]
-"""Runs a broker in this process, tells its `ready` line, returns its exit code."""
+Read = Callable[[], Config]
+Serve = Callable[[Config, Callable[[str], None], Read], int]
+"""Runs a broker in this process, tells its `ready` line, reads its configuration again on SIGHUP,
+returns its exit code."""
 
 
 class Core:
@@ -91,8 +94,11 @@ class Core:
 class Supervisor:
     """Invariant: ``stopping`` is the number of the first signal, 0 before."""
 
-    def __init__(self, config: Config, serve: Serve, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: Config, serve: Serve, say: Callable[[str], None], read_again: Read
+    ) -> None:
         self._serve = serve
+        self._read_again = read_again
         self._say = say
         self._reserved, listening = reserve_ports(config)
         self.plan = CorePlan(config, listening)
@@ -110,6 +116,7 @@ class Supervisor:
         signal.set_wakeup_fd(self._signalled.fileno())
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, self._on_hangup)
         self._selector.register(self._signals, selectors.EVENT_READ, None)
         try:
             for core in self.cores:
@@ -128,6 +135,11 @@ class Supervisor:
             self._kill_all()
             os._exit(128 + number)
         self.stopping = number
+
+    def _on_hangup(self, number: int, frame: FrameType | None) -> None:
+        for core in self.cores:
+            if core.pid and core.ready:
+                os.kill(core.pid, signal.SIGHUP)
 
     # ---- processes ------------------------------------------------------------------------------
 
@@ -154,7 +166,11 @@ class Supervisor:
                     os.close(other.pipe)
             for sock in (*self._reserved, self._signals, self._signalled):
                 sock.close()
-            code = self._serve(core.config, lambda line: _tell(told, line))
+            code = self._serve(
+                core.config,
+                lambda line: _tell(told, line),
+                lambda: self.plan.reread(core.name, self._read_again()),
+            )
         except BaseException:
             logger.exception("a fault of the broker itself")
         finally:
@@ -240,12 +256,12 @@ class Supervisor:
                 os.kill(core.pid, signal.SIGKILL)
 
 
-def run_cores(config: Config, serve: Serve, say: Callable[[str], None]) -> int:
+def run_cores(config: Config, serve: Serve, say: Callable[[str], None], read_again: Read) -> int:
     """Run the brokers of this machine until they are told to stop; the exit code."""
     configure_logging(config.log, "supervisor")
     try:
         await_orphans(store_directories(config))
-        return Supervisor(config, serve, say).run()
+        return Supervisor(config, serve, say, read_again).run()
     except (RhizomeError, OSError) as error:
         logger.error("cannot run: %s", error)
         sys.stderr.write(f"rhizome: {error}\n")
@@ -309,6 +325,7 @@ def _leave_supervisor(parent: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the broker is there to handle it
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.security.tls import TlsError, certificate_names, server_context
+from rhizome.security.tls import ListenerTls, TlsError, certificate_names, server_context
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 
@@ -128,3 +128,53 @@ def test_encrypted_key_is_refused_instead_of_asked_about(pem: Path, tmp_path: Pa
     subprocess.run(command.split(), cwd=pem, check=True, capture_output=True, timeout=30)
     with pytest.raises(TlsError, match="unencrypted"):
         server_context(settings(pem, key=str(locked)))
+
+
+# --- certificates that change
+
+
+def make_certificate(place: Path, name: str) -> Path:
+    made = place / name
+    made.mkdir()
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
+        f" -keyout key.pem -out certificate.pem -subj /O={name}/CN=localhost"
+    )
+    subprocess.run(command.split(), cwd=made, check=True, capture_output=True, timeout=30)
+    return made
+
+
+def test_new_handshakes_get_the_newest_certificate(pem: Path, tmp_path: Path) -> None:
+    newer = make_certificate(tmp_path, "newer")
+    listener = ListenerTls(settings(pem), "none")
+    old_client, new_client = (client_context(each, certified=False) for each in (pem, newer))
+    handshake(listener.context, old_client)
+    listener.load(settings(newer))
+    handshake(listener.context, new_client)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(listener.context, old_client)
+
+
+def test_an_authority_that_is_gone_vouches_for_nobody(pem: Path, tmp_path: Path) -> None:
+    newer = make_certificate(tmp_path, "newer")
+    before = settings(pem, ca=str(pem / "certificate.pem"))
+    listener = ListenerTls(before, "required")
+    client = client_context(pem, certified=True)
+    handshake(listener.context, client)
+    listener.load(settings(pem, ca=str(newer / "certificate.pem")))
+    with pytest.raises(ssl.SSLError):
+        handshake(listener.context, client)
+
+
+def test_files_that_cannot_be_used_leave_a_listener_as_it_was(pem: Path, tmp_path: Path) -> None:
+    listener = ListenerTls(settings(pem), "none")
+    newer = make_certificate(tmp_path, "newer")
+    with pytest.raises(TlsError):
+        listener.load(settings(pem, key=str(newer / "key.pem")))
+    handshake(listener.context, client_context(pem, certified=False))
+
+
+def test_sessions_are_not_resumed(pem: Path) -> None:
+    context = server_context(settings(pem))
+    assert context.num_tickets == 0
+    assert context.options & ssl.OP_NO_TICKET

@@ -1,0 +1,144 @@
+"""The audit log: who has logged in or tried to, who was refused what, and who has changed what.
+
+One JSON object a line, in a file of its own that only its owner may read:
+
+    {"time": "2026-11-16T07:23:06.120Z", "broker": "b1", "event": "login", "result": "ok",
+     "user": "app", "address": "10.0.0.7:41822", "via": "amqp", "vhost": "/"}
+
+`event` is one of
+
+    login     somebody logged in, or was refused (`reason`)
+    access    somebody who was logged in asked for what isn't permitted (`reason`)
+    change    an administrative request over HTTP (`what`), with its status as `result`
+    reload    configuration or certificates were read again
+
+What is written is names, addresses, paths and reasons: never bodies, headers or credentials, so no
+secret can be in it. What strangers can cause is held back if there is too much of it; the next line
+then says how many lines it stands for (`held_back`), so that nobody can push a trace out of the
+files by making noise.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from rhizome.broker.access import Peer
+from rhizome.security.seldom import Seldom
+
+LOGIN: Final = "login"
+ACCESS: Final = "access"
+CHANGE: Final = "change"
+RELOAD: Final = "reload"
+
+OK: Final = "ok"
+REFUSED: Final = "refused"
+
+REFUSALS: Final = 20
+REFUSAL_INTERVAL_MS: Final = 1000
+"""Of each address so many refusals are written at once, and then one per interval."""
+
+KNOWN_MAX: Final = 10_000
+KNOWN_MS: Final = 600_000
+"""HTTP has no connections to log in to: a user at an address is written down once in this time."""
+
+TEXT_MAX: Final = 1024
+
+Write = Callable[[str], None]
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def nowhere(line: str) -> None:
+    """Where the lines of a broker without an audit log go."""
+
+
+class Audit:
+    def __init__(
+        self,
+        broker: str = "",
+        write: Write = nowhere,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.write = write
+        self._broker = broker
+        self._clock_ms = clock_ms
+        self._refusals = Seldom(REFUSALS, REFUSAL_INTERVAL_MS)
+        self._known: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def login(self, via: str, user: str, peer: Peer, vhost: str = "") -> None:
+        """Somebody has logged in."""
+        self._line(LOGIN, OK, user, place_of(peer), via=via, vhost=vhost)
+
+    def request(self, via: str, user: str, peer: Peer) -> None:
+        """Somebody has logged in for one request; not written if they did so lately."""
+        now_ms = self._clock_ms()
+        key = (user, peer.address)
+        written_ms = self._known.pop(key, -KNOWN_MS)
+        is_new = now_ms - written_ms >= KNOWN_MS
+        self._known[key] = now_ms if is_new else written_ms
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+        if is_new:
+            self.login(via, user, peer)
+
+    def login_refused(self, via: str, user: str, peer: Peer, reason: str) -> None:
+        self._refusal(LOGIN, via, user, peer, "", reason)
+
+    def access_refused(self, via: str, user: str, peer: Peer, vhost: str, reason: str) -> None:
+        self._refusal(ACCESS, via, user, peer, vhost, reason)
+
+    def change(self, user: str, address: str, via: str, what: str, status: int) -> None:
+        """An administrative request; `status` is what it was answered with."""
+        self._line(CHANGE, status, user, address, via=via, what=what)
+
+    def reload(self, what: str) -> None:
+        self._line(RELOAD, OK, "", "", what=what)
+
+    def _refusal(
+        self, event: str, via: str, user: str, peer: Peer, vhost: str, reason: str
+    ) -> None:
+        held_back = self._refusals.held_back(peer.address, self._clock_ms())
+        if held_back >= 0:
+            self._line(
+                event,
+                REFUSED,
+                user,
+                place_of(peer),
+                via=via,
+                vhost=vhost,
+                reason=reason,
+                held_back=held_back,
+            )
+
+    def _line(
+        self, event: str, result: str | int, user: str, address: str, **more: str | int
+    ) -> None:
+        now_ms = self._clock_ms()
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now_ms // 1000))
+        fields: dict[str, str | int] = {
+            "time": f"{seconds}.{now_ms % 1000:03d}Z",
+            "broker": self._broker,
+            "event": event,
+            "result": result,
+            "user": user,
+            "address": address,
+            **more,
+        }
+        shown = {
+            name: value[:TEXT_MAX] if isinstance(value, str) else value
+            for name, value in fields.items()
+            if value not in ("", 0)
+        }
+        self.write(json.dumps(shown))
+
+
+def place_of(peer: Peer) -> str:
+    """Address and port; empty without an address."""
+    host = f"[{peer.address}]" if ":" in peer.address else peer.address
+    return f"{host}:{peer.port}" if host else ""
