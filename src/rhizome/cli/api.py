@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
+from rhizome.cli.contexts import APPLIED_VARIABLE
 from rhizome.cli.errors import CliError, one_line
 
 TIMEOUT_S: Final = 30.0
@@ -70,6 +71,8 @@ def _credentials(netloc: str) -> tuple[str, str] | None:
 
 def _credentials_of_uri() -> tuple[str, str]:
     """The user of the AMQP connection, so that one RHIZOME_URI serves all commands."""
+    if APPLIED_VARIABLE in os.environ:
+        return "guest", "guest"  # a context says who asks together with the address
     _, _, rest = os.environ.get("RHIZOME_URI", "").partition("://")
     return _credentials(rest.partition("/")[0]) or ("guest", "guest")
 

@@ -21,6 +21,9 @@ COMMANDS: Final = {
     "serve": "rhizome.cli.serve",
     "up": "rhizome.cli.up",
     "status": "rhizome.cli.status",
+    "top": "rhizome.cli.top",
+    "doctor": "rhizome.cli.doctor",
+    "context": "rhizome.cli.context",
     "broker": "rhizome.cli.broker",
     "cluster": "rhizome.cli.cluster",
     "group": "rhizome.cli.group",
@@ -42,6 +45,9 @@ COMMANDS: Final = {
     "sim": "rhizome.cli.sim",
     "config": "rhizome.cli.config",
 }
+
+WITHOUT_CONTEXT: Final = ("serve", "up", "context", "journal", "store", "sim", "config")
+"""Commands that talk to no broker, or start their own."""
 
 _COMPLETION_OPTIONS: Final = ("install_completion", "show_completion")
 
@@ -141,6 +147,17 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    ctx: typer.Context,
+    context: Annotated[
+        str,
+        typer.Option(
+            "--context",
+            envvar="RHIZOME_CONTEXT",
+            metavar="NAME",
+            help="Cluster to talk to; see `rhizome context`.",
+            show_default="the current one",
+        ),
+    ] = "",
     version: Annotated[
         bool,
         typer.Option(
@@ -149,3 +166,7 @@ def _root(
     ] = False,
 ) -> None:
     """Rhizome, a clustered AMQP 0-9-1 message broker."""
+    if ctx.invoked_subcommand not in WITHOUT_CONTEXT:
+        from rhizome.cli import contexts
+
+        contexts.apply(context)

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rhizome.management import (
     bindings,
+    checkup,
     cluster,
     definitions,
     exchanges,
@@ -45,6 +46,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *status.ENDPOINTS,
     *live.ENDPOINTS,
     *stalls.ENDPOINTS,
+    *checkup.ENDPOINTS,
     *cluster.ENDPOINTS,
     *groups.ENDPOINTS,
     *sessions.ENDPOINTS,

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,10 +79,12 @@ def api() -> Iterator[ScriptedApi]:
 
 
 @pytest.fixture
-def rhizome(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def rhizome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
     """Run `rhizome ...` in this process; `input` is the standard input."""
-    for variable in ("RHIZOME_HTTP", "RHIZOME_URI"):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("RHIZOME_CONTEXTS", str(tmp_path / "config" / "contexts.json"))
+    for variable in ("RHIZOME_HTTP", "RHIZOME_URI", "RHIZOME_CONTEXT_IN_FORCE"):
+        monkeypatch.setenv(variable, "")  # so that what a context sets is taken back, too
+        monkeypatch.delenv(variable)
     runner = CliRunner()
 
     def run(*arguments: str, **options: Any) -> Result:

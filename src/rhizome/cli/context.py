@@ -1,0 +1,133 @@
+"""`rhizome context`: remember clusters under names, and choose the one that commands talk to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import unquote
+
+import typer
+
+from rhizome.cli.contexts import Context, contexts_file, load, save
+from rhizome.cli.errors import CliError
+from rhizome.cli.options import JsonOption
+from rhizome.cli.output import print_json, print_table
+
+app = typer.Typer(no_args_is_help=True, help="Remember clusters, and choose one.")
+
+
+def _known_names(incomplete: str) -> list[str]:
+    try:
+        found = load(contexts_file()).found
+    except (CliError, OSError):
+        return []
+    return [name for name in found if name.startswith(incomplete)]
+
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
+KnownArgument = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the context.", autocompletion=_known_names),
+]
+
+
+@app.command("add")
+def add(
+    name: NameArgument,
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="HTTP API; https://... for TLS.")
+    ],
+    uri: Annotated[
+        str, typer.Option("--uri", metavar="URI", help="AMQP address, for publish and the like.")
+    ] = "",
+    user: Annotated[str, typer.Option("--user", "-u", help="User for both.")] = "",
+    password_file: Annotated[
+        Path | None,
+        typer.Option("--password-file", help="File with the password; without it you are asked."),
+    ] = None,
+) -> None:
+    """Remember a cluster, or change what is remembered. The first one becomes the current one.
+
+    A password is asked for, or read from a file: command lines can be seen by others.
+    """
+    http, http_login = _without_login(http)
+    uri, uri_login = _without_login(uri)
+    given = http_login or uri_login
+    context = Context(http, uri, user or given[0] if given else user)
+    if given and given[1] and not user:
+        context = replace(context, password=given[1])
+    elif context.user:
+        context = replace(context, password=_password(context.user, password_file))
+    file = contexts_file()
+    contexts = load(file)
+    contexts.found[name] = context
+    contexts.current = contexts.current or name
+    save(file, contexts)
+    print(f"context '{name}' is remembered in {file}")
+
+
+@app.command("use")
+def use(name: KnownArgument) -> None:
+    """Make a context the one that commands talk to."""
+    file = contexts_file()
+    contexts = load(file)
+    contexts.one(name)
+    contexts.current = name
+    save(file, contexts)
+    print(f"commands now talk to '{name}' ({contexts.one(name).http})")
+
+
+@app.command("list")
+def list_contexts(as_json: JsonOption = False) -> None:
+    """List what is remembered, without passwords."""
+    contexts = load(contexts_file())
+    rows = [
+        {
+            "name": name,
+            "current": name == contexts.current,
+            "http": each.http,
+            "uri": each.uri or None,
+            "user": each.user or None,
+        }
+        for name, each in sorted(contexts.found.items())
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("name", "current", "http", "uri", "user")
+    empty = "no contexts; add one with `rhizome context add NAME --http HOST:PORT`"
+    print_table(columns, [[row[column] for column in columns] for row in rows], empty)
+
+
+@app.command("remove")
+def remove(name: KnownArgument) -> None:
+    """Forget a context."""
+    file = contexts_file()
+    contexts = load(file)
+    contexts.one(name)
+    del contexts.found[name]
+    if contexts.current == name:
+        contexts.current = ""
+    save(file, contexts)
+    print(f"context '{name}' is forgotten")
+
+
+def _without_login(address: str) -> tuple[str, tuple[str, str] | None]:
+    """An address without user and password, and these."""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        scheme, rest = "", address
+    netloc, slash, tail = rest.partition("/")
+    login, at, hosts = netloc.rpartition("@")
+    if not at:
+        return address, None
+    user, _, password = login.partition(":")
+    return f"{scheme}{separator}{hosts}{slash}{tail}", (unquote(user), unquote(password))
+
+
+def _password(user: str, file: Path | None) -> str:
+    if file is not None:
+        return file.read_text().strip()
+    answer: str = typer.prompt(f"password of '{user}'", hide_input=True)
+    return answer

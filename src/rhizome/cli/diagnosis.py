@@ -1,0 +1,256 @@
+"""Diagnosis: from the facts that brokers tell to what is wrong and what to do. No input or output.
+
+Each check says at least one thing, so that nobody has to guess whether it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from rhizome.cli.output import bytes_text
+
+OK: Final = "ok"
+WARNING: Final = "warning"
+PROBLEM: Final = "problem"
+
+CLOCK_WARNING_MS: Final = 500
+"""Time to live and timestamps are the home's; leases don't use the wall clock. A takeover by a
+broker whose clock is off lets messages expire that much early or late."""
+
+CLOCK_PROBLEM_MS: Final = 30_000
+DISK_WARNING_TIMES: Final = 4
+FILES_WARNING_SHARE: Final = 0.8
+FILES_MIN: Final = 4096
+CERTIFICATE_WARNING_DAYS: Final = 30
+CERTIFICATE_PROBLEM_DAYS: Final = 7
+DAY_MS: Final = 86_400_000
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found. ``remedy`` is empty where all is well."""
+
+    level: str
+    check: str
+    broker: str
+    what: str
+    remedy: str = ""
+
+    def row(self) -> dict[str, str]:
+        return asdict(self)
+
+
+Check = Callable[[Row], Iterator[Finding]]
+
+
+def diagnose(document: Row) -> list[Finding]:
+    """Everything that is to be said about a cluster, in the order of the checks."""
+    found: list[Finding] = []
+    for name, check in CHECKS.items():
+        findings = list(check(document))
+        found += findings or [Finding(OK, name, "", FINE[name])]
+    return found
+
+
+def _facts(document: Row) -> Iterator[tuple[str, Row]]:
+    yield from sorted(document["facts"].items())
+
+
+# ---- the cluster --------------------------------------------------------------------------------
+
+
+def check_quorum(document: Row) -> Iterator[Finding]:
+    cluster = document["cluster"]
+    quorum = cluster["quorum"]
+    counts = f"{quorum['active']} of {quorum['defined']} primaries are there"
+    if cluster["root"] is None:
+        yield Finding(
+            PROBLEM,
+            "quorum",
+            "",
+            f"no root is elected; {counts}, {quorum['needed']} are needed",
+            "start the missing primaries; if they are lost for good, `rhizome cluster force-root"
+            " --dry-run` shows a way",
+        )
+    elif quorum["active"] < quorum["defined"]:
+        yield Finding(
+            WARNING,
+            "quorum",
+            "",
+            f"{counts}, {quorum['needed']} are needed",
+            "start the missing ones, or remove them with `rhizome cluster remove-primary`",
+        )
+    elif quorum["defined"] == 2:
+        yield Finding(
+            WARNING,
+            "quorum",
+            "",
+            "there are two primaries: if the root dies nobody can be elected",
+            "add a witness (cluster.role = witness) on a third machine",
+        )
+
+
+def check_brokers(document: Row) -> Iterator[Finding]:
+    for broker in document["brokers"]:
+        name, status = broker["name"], broker["status"]
+        if status in ("stopped", "isolated"):
+            remedy = "start it, or look at its log and its network"
+            yield Finding(PROBLEM, "brokers", name, f"it is {status}", remedy)
+        elif status not in ("active", "ready"):
+            remedy = "wait; `rhizome status` shows how far it is"
+            yield Finding(WARNING, "brokers", name, f"it is {status}", remedy)
+    for name in document["silent"]:
+        remedy = "look at its log and load; what it has is not in this report"
+        yield Finding(PROBLEM, "brokers", name, "it is linked and doesn't answer", remedy)
+
+
+def check_groups(document: Row) -> Iterator[Finding]:
+    for group in document["groups"]:
+        what = f"group {group['id']}"
+        if group["home"] is None and group["queues"]:
+            reason = group["unavailable"] or "its home can't be reached"
+            yield Finding(
+                PROBLEM,
+                "groups",
+                "",
+                f"{what} with {group['queues']} queues is unavailable: {reason}",
+                f"start the brokers that have copies; `rhizome group inspect {group['id']}` names"
+                " them",
+            )
+        elif not group["local"] and len(group["in_sync"]) + 1 < group["copies"]:
+            wanted = f"{len(group['in_sync']) + 1} of {group['copies']} copies are in sync"
+            level = PROBLEM if len(group["in_sync"]) + 1 < group["min_copies"] else WARNING
+            remedy = "start the missing brokers, or add one; catch-up is automatic"
+            yield Finding(level, "groups", group["home"] or "", f"{what}: {wanted}", remedy)
+
+
+def check_stalls(document: Row) -> Iterator[Finding]:
+    """What waits, but for what other checks tell."""
+    for _, facts in _facts(document):
+        for stall in facts["stalls"]:
+            if stall["kind"] in ("alarm", "isolated"):
+                continue
+            what = f"{stall['what']}: {stall['why']}"
+            remedy = REMEDIES.get(stall["kind"], "GET /api/rhizome/stalls shows more")
+            yield Finding(WARNING, "stalls", stall["broker"] or "", what, remedy)
+
+
+REMEDIES: Final = {
+    "copy": "look at the disk and the network of the standby; after sync_timeout the home goes on"
+    " without it",
+    "publishers": "look at the consumers of the queue, or give it a length limit",
+    "disk": "a faster disk, or fewer persistent messages",
+    "link": "look at the network between the two brokers",
+    "broker": "`rhizome status` shows more",
+    "group": "`rhizome group list` shows more",
+}
+
+
+# ---- each broker --------------------------------------------------------------------------------
+
+
+def check_alarms(document: Row) -> Iterator[Finding]:
+    for name, facts in _facts(document):
+        if facts["alarm"]:
+            remedy = "consume or purge, or give the broker more; publishers wait until then"
+            yield Finding(PROBLEM, "alarms", name, facts["alarm"], remedy)
+
+
+def check_disks(document: Row) -> Iterator[Finding]:
+    for name, facts in _facts(document):
+        free, least = facts["disk_free_bytes"], facts["disk_free_min_bytes"]
+        if least <= free < least * DISK_WARNING_TIMES:
+            yield Finding(
+                WARNING,
+                "disk",
+                name,
+                f"{bytes_text(free)} are free, publishers wait below {bytes_text(least)}",
+                "make room, or find the queue that grows with `rhizome top`",
+            )
+
+
+def check_clocks(document: Row) -> Iterator[Finding]:
+    """A clock was read between the question and the answer; what is beyond that is its error."""
+    for name, facts in _facts(document):
+        early = document["asked_ms"] - facts["clock_ms"]
+        late = facts["clock_ms"] - document["answered_ms"]
+        off_ms = max(early, late)
+        if off_ms >= CLOCK_WARNING_MS and name != document["seen_by"]:
+            side = "behind" if early > late else "ahead of"
+            yield Finding(
+                PROBLEM if off_ms >= CLOCK_PROBLEM_MS else WARNING,
+                "clocks",
+                name,
+                f"its clock is {off_ms / 1000:.1f} s {side} that of {document['seen_by']}",
+                "synchronise clocks (chrony, systemd-timesyncd): messages expire by the clock of"
+                " their home",
+            )
+
+
+def check_files(document: Row) -> Iterator[Finding]:
+    for name, facts in _facts(document):
+        used, most = facts["files_open"], facts["files_max"]
+        remedy = "raise LimitNOFILE in its unit, or `ulimit -n` before it starts"
+        if used >= most * FILES_WARNING_SHARE:
+            yield Finding(PROBLEM, "file limits", name, f"{used} of {most} files are open", remedy)
+        elif most < FILES_MIN:
+            what = f"it may open {most} files, so hold at most that many connections"
+            yield Finding(WARNING, "file limits", name, what, remedy)
+        if facts["connections"] >= facts["connections_max"] * FILES_WARNING_SHARE:
+            what = f"{facts['connections']} of {facts['connections_max']} connections are open"
+            remedy = "raise limits.connections_max, or add a secondary"
+            yield Finding(WARNING, "file limits", name, what, remedy)
+
+
+def check_certificates(document: Row) -> Iterator[Finding]:
+    for name, facts in _facts(document):
+        for each in facts["certificates"]:
+            if each["ends_ms"] is None:
+                what = f"{each['file']}: {each['error']}"
+                yield Finding(PROBLEM, "certificates", name, what, "put a PEM file there")
+                continue
+            days = (each["ends_ms"] - facts["clock_ms"]) / DAY_MS
+            if days > CERTIFICATE_WARNING_DAYS:
+                continue
+            when = f"ends in {days:.0f} days" if days > 0 else "has ended"
+            level = PROBLEM if days <= CERTIFICATE_PROBLEM_DAYS else WARNING
+            remedy = "replace the file; the broker reads it again on SIGHUP or at its next start"
+            yield Finding(level, "certificates", name, f"{each['file']} {when}", remedy)
+
+
+def check_versions(document: Row) -> Iterator[Finding]:
+    versions = {name: facts["version"] for name, facts in _facts(document)}
+    if len(set(versions.values())) > 1:
+        told = ", ".join(f"{name} {version}" for name, version in versions.items())
+        remedy = "finish the upgrade: one broker after the other, see docs/operating/upgrade.md"
+        yield Finding(WARNING, "versions", "", f"brokers differ: {told}", remedy)
+
+
+CHECKS: Final[dict[str, Check]] = {
+    "quorum": check_quorum,
+    "brokers": check_brokers,
+    "groups": check_groups,
+    "stalls": check_stalls,
+    "alarms": check_alarms,
+    "disk": check_disks,
+    "clocks": check_clocks,
+    "file limits": check_files,
+    "certificates": check_certificates,
+    "versions": check_versions,
+}
+FINE: Final = {
+    "quorum": "there is a root, and all primaries are there",
+    "brokers": "all brokers are up",
+    "groups": "all groups have a home and their copies",
+    "stalls": "nothing waits",
+    "alarms": "none",
+    "disk": "there is room",
+    "clocks": "they agree",
+    "file limits": "there are enough files and connections left",
+    "certificates": "none ends soon",
+    "versions": "all brokers have the same",
+}

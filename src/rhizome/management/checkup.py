@@ -1,0 +1,138 @@
+"""/api/rhizome/checkup: what `rhizome doctor` looks at, of every broker that answers.
+
+Facts only; what is wrong with them is judged where they are shown.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import time
+from typing import Final
+
+from starlette.responses import Response
+
+from rhizome import __version__
+from rhizome.management.answers import Row, answer
+from rhizome.management.auth import MONITORING
+from rhizome.management.call import Call
+from rhizome.management.certificates import ends_of
+from rhizome.management.cluster import view_of
+from rhizome.management.context import Context
+from rhizome.management.declared import (
+    NUMBER,
+    TEXT,
+    by_name,
+    many,
+    maybe,
+    record,
+    row_of,
+    with_fields,
+)
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.everywhere import documents
+from rhizome.management.others import Question
+from rhizome.management.ownshapes import CLUSTER, STALL
+from rhizome.management.process import open_files, open_files_max, resident_set_bytes
+from rhizome.management.stalls import cluster_stalls, own_stalls
+
+PATH: Final = "/api/rhizome/checkup"
+OWN_PATH: Final = PATH + "/own"
+
+CERTIFICATE: Final = record("Certificate", {"file": TEXT, "ends_ms": maybe(NUMBER), "error": TEXT})
+FACTS: Final = record(
+    "CheckupFacts",
+    {
+        "version": TEXT,
+        "clock_ms": NUMBER,
+        "uptime_ms": NUMBER,
+        "alarm": TEXT,
+        "disk_free_bytes": NUMBER,
+        "disk_free_min_bytes": NUMBER,
+        "memory_bytes": NUMBER,
+        "memory_max_bytes": NUMBER,
+        "files_open": NUMBER,
+        "files_max": NUMBER,
+        "connections": NUMBER,
+        "connections_max": NUMBER,
+        "certificates": many(CERTIFICATE),
+        "stalls": many(STALL),
+    },
+)
+CHECKUP: Final = with_fields(
+    CLUSTER,
+    "Checkup",
+    {
+        "asked_ms": NUMBER,
+        "answered_ms": NUMBER,
+        "facts": by_name(FACTS),
+        "silent": many(TEXT),
+        "stalls": many(STALL),
+    },
+)
+
+
+def facts(context: Context) -> Row:
+    """What is known of this broker."""
+    broker = context.broker
+    return {
+        "version": __version__,
+        "clock_ms": clock_ms(),
+        "uptime_ms": context.uptime_ms(),
+        "alarm": context.shell.alarm,
+        "disk_free_bytes": context.store.free_bytes(),
+        "disk_free_min_bytes": context.config.disk.free_min_bytes,
+        "memory_bytes": resident_set_bytes(),
+        "memory_max_bytes": context.memory_max_bytes(),
+        "files_open": open_files(),
+        "files_max": open_files_max(),
+        "connections": len(broker.running_connections()),
+        "connections_max": int(broker.limits.connections_max),
+        "certificates": certificates(context.config.tls.certificate),
+        "stalls": own_stalls(context),
+    }
+
+
+def clock_ms() -> int:
+    """The wall clock now, not at the beginning of the turn: it is compared with others."""
+    return int(time() * 1000)
+
+
+def certificates(path: str) -> list[Row]:
+    """When the certificates in a file end; one that can't be read says why."""
+    if not path:
+        return []
+    try:
+        ends = ends_of(Path(path).read_text())
+    except (OSError, ValueError, IndexError) as error:
+        return [{"file": path, "ends_ms": None, "error": str(error)}]
+    return [{"file": path, "ends_ms": int(end.timestamp() * 1000), "error": ""} for end in ends]
+
+
+async def show_own(call: Call) -> Response:
+    """The facts of the broker that is asked."""
+    return answer(facts(call.context))
+
+
+async def show_checkup(call: Call) -> Response:
+    """The facts of every broker, its clock read between ``asked_ms`` and ``answered_ms``."""
+    context = call.context
+    asked_ms = clock_ms()
+    found, gathered = await documents(call, Question("GET", OWN_PATH, call.caller.user))
+    answered_ms = clock_ms()
+    document = await view_of(context).cluster_document()
+    return answer(
+        {
+            **document.row(),
+            "asked_ms": asked_ms,
+            "answered_ms": answered_ms,
+            "facts": {context.name: facts(context), **found},
+            "silent": gathered.silent,
+            "stalls": cluster_stalls(document),
+        }
+    )
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", PATH, MONITORING, show_checkup, row_of(CHECKUP)),
+    Endpoint("GET", OWN_PATH, MONITORING, show_own, row_of(FACTS)),
+)

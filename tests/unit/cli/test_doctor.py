@@ -1,0 +1,194 @@
+"""`rhizome doctor`: each thing that can be wrong is told, with what to do about it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from rhizome.cli.diagnosis import CHECKS, FINE, OK, PROBLEM, WARNING, diagnose
+
+Rhizome = Callable[..., Result]
+NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+
+
+def facts() -> dict[str, Any]:
+    return {
+        "version": "1.0",
+        "clock_ms": NOW_MS,
+        "uptime_ms": 1000,
+        "alarm": "",
+        "disk_free_bytes": 100 << 30,
+        "disk_free_min_bytes": 256 << 20,
+        "memory_bytes": 1 << 27,
+        "memory_max_bytes": 1 << 30,
+        "files_open": 20,
+        "files_max": 65536,
+        "connections": 3,
+        "connections_max": 100_000,
+        "certificates": [],
+        "stalls": [],
+    }
+
+
+def broker(name: str) -> dict[str, Any]:
+    return {"name": name, "status": "active"}
+
+
+def healthy() -> dict[str, Any]:
+    member = {"broker": "b2", "copy": "whole", "lag": 0}
+    group = {"id": 1, "home": "b1", "queues": 2, "in_sync": [member], "copies": 2}
+    return {
+        "seen_by": "b1",
+        "cluster": {"root": "b1", "quorum": {"defined": 3, "active": 3, "needed": 2}},
+        "brokers": [broker("b1"), broker("b2"), broker("b3")],
+        "groups": [{**group, "min_copies": 1, "local": False, "unavailable": ""}],
+        "asked_ms": NOW_MS - 10,
+        "answered_ms": NOW_MS + 10,
+        "facts": {"b1": facts(), "b2": facts(), "b3": facts()},
+        "silent": [],
+        "stalls": [],
+    }
+
+
+def no_root(d: Any) -> None:
+    d["cluster"]["root"] = None
+
+
+def broker_missing(d: Any) -> None:
+    d["cluster"]["quorum"]["active"] = 2
+
+
+def two_primaries(d: Any) -> None:
+    d["cluster"]["quorum"] = {"defined": 2, "active": 2, "needed": 1}
+
+
+def stopped(d: Any) -> None:
+    d["brokers"][1]["status"] = "stopped"
+
+
+def silent(d: Any) -> None:
+    d["silent"] = ["b2"]
+
+
+def catching_up(d: Any) -> None:
+    d["brokers"][1]["status"] = "catching-up"
+
+
+def no_home(d: Any) -> None:
+    d["groups"][0]["home"] = None
+
+
+def copy_missing(d: Any) -> None:
+    d["groups"][0]["in_sync"] = []
+
+
+def below_min_copies(d: Any) -> None:
+    d["groups"][0] |= {"in_sync": [], "min_copies": 2}
+
+
+def stalled_copy(d: Any) -> None:
+    stall = {"broker": "b2", "kind": "copy", "what": "confirms of group 1", "why": "b3 is silent"}
+    d["facts"]["b2"]["stalls"] = [stall]
+
+
+def alarm(d: Any) -> None:
+    d["facts"]["b2"]["alarm"] = "low on disk"
+
+
+def disk_low(d: Any) -> None:
+    d["facts"]["b2"]["disk_free_bytes"] = 300 << 20
+
+
+def clock_ahead(d: Any) -> None:
+    d["facts"]["b2"]["clock_ms"] += 5_000
+
+
+def clock_far_behind(d: Any) -> None:
+    d["facts"]["b2"]["clock_ms"] -= 60_000
+
+
+def files_full(d: Any) -> None:
+    d["facts"]["b2"]["files_open"] = 60_000
+
+
+def few_files(d: Any) -> None:
+    d["facts"]["b2"]["files_max"] = 1024
+
+
+def many_connections(d: Any) -> None:
+    d["facts"]["b2"]["connections"] = 90_000
+
+
+def certificate(ends_ms: int | None) -> Callable[[Any], None]:
+    def wrong(d: Any) -> None:
+        row = {"file": "b2.pem", "ends_ms": ends_ms, "error": "no such file"}
+        d["facts"]["b2"]["certificates"] = [row]
+
+    return wrong
+
+
+def versions(d: Any) -> None:
+    d["facts"]["b2"]["version"] = "1.1"
+
+
+def test_a_healthy_cluster_passes_every_check() -> None:
+    found = diagnose(healthy())
+    assert {each.level for each in found} == {OK}
+    assert [each.check for each in found] == list(CHECKS) == list(FINE)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "level", "check", "told"),
+    [
+        (no_root, PROBLEM, "quorum", "no root"),
+        (broker_missing, WARNING, "quorum", "2 of 3"),
+        (two_primaries, WARNING, "quorum", "two primaries"),
+        (stopped, PROBLEM, "brokers", "stopped"),
+        (silent, PROBLEM, "brokers", "doesn't answer"),
+        (catching_up, WARNING, "brokers", "catching-up"),
+        (no_home, PROBLEM, "groups", "unavailable"),
+        (copy_missing, WARNING, "groups", "1 of 2 copies"),
+        (below_min_copies, PROBLEM, "groups", "1 of 2 copies"),
+        (stalled_copy, WARNING, "stalls", "b3 is silent"),
+        (alarm, PROBLEM, "alarms", "low on disk"),
+        (disk_low, WARNING, "disk", "300.0 MiB"),
+        (clock_ahead, WARNING, "clocks", "5.0 s ahead of"),
+        (clock_far_behind, PROBLEM, "clocks", "60.0 s behind"),
+        (files_full, PROBLEM, "file limits", "60000 of 65536"),
+        (few_files, WARNING, "file limits", "1024 files"),
+        (many_connections, WARNING, "file limits", "90000 of 100000"),
+        (certificate(NOW_MS + 20 * DAY_MS), WARNING, "certificates", "in 20 days"),
+        (certificate(NOW_MS + 2 * DAY_MS), PROBLEM, "certificates", "in 2 days"),
+        (certificate(NOW_MS - DAY_MS), PROBLEM, "certificates", "has ended"),
+        (certificate(None), PROBLEM, "certificates", "no such file"),
+        (versions, WARNING, "versions", "b2 1.1"),
+    ],
+)
+def test_what_is_wrong_is_told(wrong: Any, level: str, check: str, told: str) -> None:
+    document = healthy()
+    wrong(document)
+    bad = [each for each in diagnose(document) if each.level != OK]
+    assert [(each.level, each.check) for each in bad] == [(level, check)]
+    assert told in bad[0].what
+    assert bad[0].remedy
+
+
+def test_a_problem_makes_the_exit_code_1_and_a_warning_does_not(rhizome: Rhizome, api: Any) -> None:
+    document = healthy()
+    versions(document)
+    api.answer("GET /api/rhizome/checkup", copy.deepcopy(document))
+    assert rhizome("doctor", "--http", api.address).exit_code == 0
+    stopped(document)
+    api.answer("GET /api/rhizome/checkup", document)
+    result = rhizome("doctor", "--http", api.address)
+    assert result.exit_code == 1
+    assert "PROBLEM brokers" in result.stdout
+    assert "1 problems, 1 warnings" in result.stdout
+    rows = json.loads(rhizome("doctor", "--http", api.address, "--json").stdout)
+    assert {"level", "check", "broker", "what", "remedy"} == set(rows[0])
