@@ -12,7 +12,7 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -58,10 +58,11 @@ NOBODY: Final = hardware(0)
 
 
 class Network:
-    """Invariant: ``cut_ways`` are the (from, to) that are cut."""
+    """Invariant: ``cut_ways`` are the (from, to) that are cut. ``environment`` is for brokers."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self.names = list(names)
+        self._environment = {"RHIZOME_SECURITY_LOOPBACK_USERS": "", **(environment or {})}
         self.cut_ways: set[tuple[str, str]] = set()
         self._prefix = f"rz{os.getpid()}"
         self._home = f"/proc/{os.getpid()}/task/{os.getpid()}/ns/net"
@@ -112,9 +113,8 @@ class Network:
     def broker(self, name: str, directory: Path) -> BrokerProcess:
         """A broker in its namespace, not started yet."""
         launcher = ("ip", "netns", "exec", self.space(name))
-        environment = {"RHIZOME_SECURITY_LOOPBACK_USERS": ""}
         return BrokerProcess(
-            directory, environment=environment, host=self.address(name), launcher=launcher
+            directory, environment=self._environment, host=self.address(name), launcher=launcher
         )
 
     # --- faults

@@ -255,8 +255,7 @@ async def consume_through(
     return taken, again
 
 
-# At the home itself acks may die with it, and what they were for is left in the queue.
-@pytest.mark.parametrize("at", ["s1", pytest.param("b1", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("at", ["s1", "b1"])
 def test_consumers_go_on_with_what_they_hold(cluster: ClusterProcess, at: str) -> None:
     """The broker of the application is killed; in one case it is the home of the queue, too."""
     killed: list[str] = []

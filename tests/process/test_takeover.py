@@ -16,7 +16,9 @@ import pytest
 
 from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import wait_until
+from tests.nodejs import WHY_NOT, node_modules
 
+from .disks import SmallDisks
 from .kit import call_api
 from .netns import Network, why_not
 from .workers import History, Workers
@@ -119,12 +121,19 @@ def set_draining(cluster: ClusterProcess, name: str, what: str) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=SETTLED_SECONDS_MAX)
 
 
-def roll_in_network(cluster: ClusterProcess, network: Network, chance: Random) -> str:
+def roll_in_network(
+    cluster: ClusterProcess,
+    network: Network,
+    disks: SmallDisks,
+    chance: Random,
+    history: History,
+) -> str:
     """One of all misfortunes, and then everything is as before; what it was."""
     names = list(cluster.brokers)
     name = chance.choice(names)
     others = [each for each in names if each != name]
-    kind = chance.choice(["kill", "pause", "part", "deaf", "mute", "drain", "stop"])
+    kind = chance.choice(["kill", "pause", "part", "deaf", "mute", "drain", "stop", "full"])
+    begun = time.monotonic()
     if kind == "kill":
         cluster.brokers[name].kill()
     elif kind == "stop":
@@ -137,47 +146,64 @@ def roll_in_network(cluster: ClusterProcess, network: Network, chance: Random) -
         network.cut(others, [name])
     elif kind == "mute":
         network.cut([name], others)
+    elif kind == "full":
+        disks.fill(cluster.brokers[name].data)
     else:
         set_draining(cluster, name, "drain")
     time.sleep(chance.uniform(0.5, 5))
+    disks.free(cluster.brokers[name].data)
     if kind == "drain":
         set_draining(cluster, name, "undrain")
     network.heal()
     cluster.make_whole()
+    if kind in ("part", "deaf", "mute", "pause", "full"):
+        broker = cluster.brokers[name]
+        history.cut_off.append((f"{broker.host}:{broker.port}", begun, time.monotonic()))
     wait_for_copies(cluster)
     return f"{kind} {name}"
 
 
-@pytest.mark.soak
+@pytest.mark.parametrize(
+    "seconds", [40.0, pytest.param(MISFORTUNE_SECONDS, marks=pytest.mark.soak)]
+)
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL)
-def test_all_misfortunes_in_namespaces(tmp_path: Path) -> None:
-    """Kills, stops, pauses, partitions whole and of one direction, drains: for ten minutes."""
-    network = Network(["b1", "b2", "b3"])
+def test_all_misfortunes_in_namespaces(tmp_path: Path, seconds: float) -> None:
+    """Kills, stops, pauses, partitions whole and of one direction, drains, full disks, under
+    clients in Python and in node, and under sessions of our own client."""
+    network = Network(["b1", "b2", "b3"], {"RHIZOME_DISK_FREE_MIN": "16MiB"})
     cluster = ClusterProcess(tmp_path, primaries=3, seed=5, make=network.broker)
+    disks = SmallDisks(each.data for each in cluster.brokers.values())
+    workers = Workers(cluster, QUEUES, seed=6)
     try:
+        disks.mount()
         network.build()
         cluster.start()
-        workers = Workers(cluster, QUEUES, seed=6)
         workers.declare()
         wait_for_copies(cluster)
         workers.start(publishers=3, consumers=4)
+        workers.start_sessions(publishers=2, consumers=2)
+        if not WHY_NOT:
+            workers.start_node(node_modules(), publishers=2, consumers=2)
         chance = Random(7)
-        end = time.monotonic() + MISFORTUNE_SECONDS
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
-            what = roll_in_network(cluster, network, chance)
+            what = roll_in_network(cluster, network, disks, chance, workers.history)
             print(f"{what}: {len(workers.history.confirmed)} confirmed", flush=True)
             workers.wait_for_progress(5, SETTLED_SECONDS_MAX)
         workers.finish(SETTLED_SECONDS_MAX)
     finally:
         network.heal()
+        workers.kill()
         cluster.kill()
         network.tear_down()
+        disks.unmount()
     assert_nothing_went_wrong(workers.history, in_order=False)
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.soak)])
 @pytest.mark.timeout(1800)
+@pytest.mark.skipif(not REFUSAL, reason="the test in namespaces does more")
 def test_misfortunes_in_random_order(cluster: ClusterProcess, rounds: int) -> None:
     workers = Workers(cluster, QUEUES, seed=2)
     workers.declare()

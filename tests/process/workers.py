@@ -6,27 +6,40 @@ confirmed. Everything is noted in a `History`, which knows afterwards what went 
 
 - a confirmed message that never came to a consumer is lost;
 - a message that came twice is a duplicate, unless its publisher sent it twice because it had lost
-  its own broker, or the consumer that had it first lost its own before it acked;
+  its own broker, or the consumer that had it first lost its own before it acked, or was at a broker
+  that was cut off just then, which could tell nobody of the ack;
 - messages of a publisher that a consumer got out of order, duplicates aside, are disordered.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, NackError, UnroutableError
 
+from rhizome.client import Failover, open_session
 from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import wait_until
 
+NODE_WORKER = Path(__file__).with_name("node_worker.js")
 PAUSE_SECONDS = 0.05
 PREFETCH = 20
+UNHEARD_SECONDS = 1.0
+UNTIRING = Failover(tries_max=0)
+SESSION_BATCH = 10
 GONE = (AMQPError, OSError)
 
 
@@ -40,6 +53,9 @@ class Delivery:
     acked: bool = False
     broken: bool = False
     """The connection ended before the ack was sent, or with it."""
+    address: str = ""
+    """Of the broker that it came from."""
+    when: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -56,6 +72,9 @@ class History:
     progress: dict[str, int] = field(default_factory=dict)
     """How many messages of each publisher are confirmed."""
 
+    cut_off: list[tuple[str, float, float]] = field(default_factory=list)
+    """The address of a broker, and from when until when nobody heard of it."""
+
     def lost(self) -> list[str]:
         # Others go on adding meanwhile.
         came = {each.body for each in list(self.deliveries)}
@@ -67,10 +86,17 @@ class History:
             seen.setdefault(each.body, []).append(each)
         found = []
         for body, times in seen.items():
-            unexcused = [each for each in times if not each.broken]
+            unexcused = [each for each in times if not each.broken and not self._unheard(each)]
             if len(unexcused) > 1 + self.resent.get(body, 0):
                 found.append(f"{body}: {[each.consumer for each in times]}")
         return found
+
+    def _unheard(self, delivery: Delivery) -> bool:
+        """Whether it came from a broker that was cut off before the ack can have reached others."""
+        for address, begin, end in self.cut_off:
+            if address == delivery.address and begin - UNHEARD_SECONDS < delivery.when < end:
+                return True
+        return False
 
     def disordered(self) -> list[str]:
         last: dict[tuple[str, str], int] = {}
@@ -86,6 +112,11 @@ class History:
         return found
 
 
+def address_of(connection: pika.BlockingConnection) -> str:
+    parameters = connection._impl.params
+    return f"{parameters.host}:{parameters.port}"
+
+
 class Workers:
     """Publishers and consumers of some queues, each in a thread of its own."""
 
@@ -98,6 +129,12 @@ class Workers:
         self._chance = Random(seed)
         self._threads: list[threading.Thread] = []
         self._lives = 0
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def kill(self) -> None:
+        """For when a test has failed: what runs in processes of its own must end."""
+        for process in self._nodes.values():
+            process.kill()
 
     def declare(self) -> None:
         channel, connection = self._channel("")
@@ -112,30 +149,138 @@ class Workers:
         for number in range(consumers):
             self._begin(self._consume, f"c{number}", self.queues[number % len(self.queues)], stay)
 
+    def start_node(self, modules: Path, publishers: int, consumers: int) -> None:
+        """The same with amqplib; ``modules`` has it."""
+        brokers = [f"{each.host}:{each.port}" for each in self.cluster.brokers.values()]
+        environment = {**os.environ, "NODE_PATH": str(modules)}
+        for role, count in (("publish", publishers), ("consume", consumers)):
+            for number in range(count):
+                name = f"node-{role[0]}{number}"
+                queue = self.queues[number % len(self.queues)]
+                order = self._chance.sample(brokers, len(brokers))
+                process = subprocess.Popen(
+                    ["node", str(NODE_WORKER), role, name, queue, *order],
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+                self._nodes[name] = process
+                self._start_thread(self._follow, name, process)
+
+    def start_sessions(self, publishers: int, consumers: int) -> None:
+        """The same with sessions of the Rhizome client. They find other brokers and send again by
+        themselves, so nothing excuses them: each message comes once."""
+        brokers = [each.url for each in self.cluster.brokers.values()]
+        for number in range(publishers):
+            order = self._chance.sample(brokers, len(brokers))
+            queue = self.queues[number % len(self.queues)]
+            self._start_thread(self._publish_in_session, f"session-p{number}", queue, order)
+        for number in range(consumers):
+            order = self._chance.sample(brokers, len(brokers))
+            queue = self.queues[number % len(self.queues)]
+            self._start_thread(self._consume_in_session, f"session-c{number}", queue, order)
+
+    def _publish_in_session(self, name: str, queue: str, brokers: list[str]) -> None:
+        async def work() -> None:
+            number = 0
+            async with (
+                open_session(brokers, failover=UNTIRING) as session,
+                session.producer(routing_key=queue) as producer,
+            ):
+                while self.publishing:
+                    bodies = [f"{name} {number + more}" for more in range(SESSION_BATCH)]
+                    for body in bodies:
+                        await producer.send(body.encode())
+                    await producer.flush()
+                    self.history.confirmed |= dict.fromkeys(bodies, time.monotonic())
+                    number += SESSION_BATCH
+                    self.history.progress[name] = number
+
+        asyncio.run(work())
+
+    def _consume_in_session(self, name: str, queue: str, brokers: list[str]) -> None:
+        async def take() -> None:
+            async with (
+                open_session(brokers, failover=UNTIRING) as session,
+                session.queue(queue, declare=False, prefetch=PREFETCH) as messages,
+            ):
+                async for message in messages:
+                    delivery = Delivery(message.body.decode(), name, message.redelivered)
+                    self.history.deliveries.append(delivery)
+                    await message.ack()
+
+        async def work() -> None:
+            taking = asyncio.create_task(take())
+            while self.consuming and not taking.done():
+                await asyncio.sleep(PAUSE_SECONDS)
+            taking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await taking
+
+        asyncio.run(work())
+
+    def _follow(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        """Note what a node process tells until it ends."""
+        lives: dict[str, list[Delivery]] = {}
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self._note(name, json.loads(line), lives)
+        code = process.wait()
+        if code != 0:
+            self.history.errors.append(f"{name} ended with {code}")
+
+    def _note(self, name: str, told: dict[str, Any], lives: dict[str, list[Delivery]]) -> None:
+        history = self.history
+        if "confirmed" in told:
+            history.confirmed[told["confirmed"]] = time.monotonic()
+            history.progress[name] = history.progress.get(name, 0) + 1
+        elif "resent" in told:
+            body = told["resent"]
+            history.resent[body] = history.resent.get(body, 0) + 1
+        elif "got" in told:
+            life = told["life"]
+            delivery = Delivery(told["got"], life, told["redelivered"], address=told["at"])
+            lives.setdefault(life, []).append(delivery)
+            history.deliveries.append(delivery)
+        elif "broken" in told:
+            for delivery in lives.pop(told["broken"], [])[-2 * PREFETCH :]:
+                delivery.broken = True
+        else:
+            history.errors.append(told["error"])
+
+    def _end_nodes(self, role: str) -> None:
+        for name, process in self._nodes.items():
+            if name.startswith(f"node-{role}") and process.stdin is not None:
+                process.stdin.close()
+
     def _begin(
         self, work: Callable[[str, str, str], None], name: str, queue: str, stay: str
     ) -> None:
-        thread = threading.Thread(target=self._guarded, args=(work, name, queue, stay), daemon=True)
+        self._start_thread(work, name, queue, stay)
+
+    def _start_thread(self, work: Callable[..., None], name: str, *rest: object) -> None:
+        def guarded() -> None:
+            try:
+                work(name, *rest)
+            except Exception as error:
+                self.history.errors.append(f"{name}: {error!r}")
+
+        thread = threading.Thread(target=guarded, daemon=True)
         thread.start()
         self._threads.append(thread)
-
-    def _guarded(
-        self, work: Callable[[str, str, str], None], name: str, queue: str, stay: str
-    ) -> None:
-        try:
-            work(name, queue, stay)
-        except Exception as error:
-            self.history.errors.append(f"{name}: {error!r}")
 
     def finish(self, seconds_max: float) -> None:
         """Stop publishing, let consumers empty the queues, and stop."""
         self.publishing = False
+        self._end_nodes("p")
         deadline = time.monotonic() + seconds_max
         while self.history.lost() and time.monotonic() < deadline:
             time.sleep(PAUSE_SECONDS)
         # What might still come twice gets its chance.
         time.sleep(1)
         self.consuming = False
+        self._end_nodes("c")
         for thread in self._threads:
             thread.join(seconds_max)
             assert not thread.is_alive(), "a client does not come to an end"
@@ -162,12 +307,15 @@ class Workers:
     def wait_for_progress(self, count: int, seconds_max: float) -> None:
         """Wait until every publisher has had so many more messages confirmed."""
         before = self.history.progress.copy()
+        now = self.history.progress
 
-        def went_on() -> bool:
-            now = self.history.progress
-            return all(now[name] >= done + count for name, done in before.items())
+        def stuck() -> list[str]:
+            return [name for name, done in before.items() if now[name] < done + count]
 
-        wait_until(went_on, "all publishers to go on", seconds_max)
+        try:
+            wait_until(lambda: not stuck(), "all publishers to go on", seconds_max)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}; stuck: {stuck()}; {self.history.errors}") from None
 
     # --- publishers
 
@@ -205,6 +353,7 @@ class Workers:
     def _consume(self, name: str, queue: str, stay: str) -> None:
         while self.consuming:
             channel, connection = self._channel(stay)
+            at = address_of(connection)
             self._lives += 1
             life = f"{name}/{self._lives}"
             held: list[Delivery] = []
@@ -212,7 +361,7 @@ class Workers:
                 channel.basic_qos(prefetch_count=PREFETCH)
                 for method, _, body in channel.consume(queue, inactivity_timeout=0.1):
                     if method is not None:
-                        delivery = Delivery(body.decode(), life, method.redelivered)
+                        delivery = Delivery(body.decode(), life, method.redelivered, address=at)
                         held.append(delivery)
                         self.history.deliveries.append(delivery)
                         channel.basic_ack(method.delivery_tag)
