@@ -13,6 +13,7 @@ from rhizome.broker.commands import Command, DeclareQueue, PutVhost
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.state import State
 from rhizome.cluster.commands import Member, RegisterBroker, SetInSync
+from rhizome.cluster.consensus.registry import Registry, encode_snapshot
 from rhizome.cluster.state import ClusterState
 from rhizome.journal.records import (
     FLAG_DURABLE,
@@ -77,7 +78,7 @@ def write_state(directory: Path, broker: str) -> None:
     facts = {
         "uuid": f"uuid-{broker}".encode(),
         "commit": (5).to_bytes(8, "big"),
-        "snapshot": struct.pack(">QQ", 5, 1) + state.snapshot(),
+        "snapshot": struct.pack(">QQ", 5, 1) + encode_snapshot(Registry(), state.snapshot()),
     }
     connection.executemany("INSERT INTO facts VALUES (?, ?, 0)", facts.items())
     connection.commit()
@@ -155,12 +156,15 @@ class Segment:
         self.path.write_bytes(self.header + b"".join(self.records))
 
     def find(self, kind: int, skip: int = 0) -> int:
-        places = [
+        return self.places(kind, GROUP)[skip]
+
+    def places(self, kind: int, group: int) -> list[int]:
+        """Where the records of a kind and group are in `records`."""
+        return [
             place
             for place, record in enumerate(self.records)
-            if record[8] == kind and record[10:12] == GROUP.to_bytes(2, "big")
+            if record[8] == kind and record[10:12] == group.to_bytes(2, "big")
         ]
-        return places[skip]
 
 
 def index_of(record: bytes) -> int:

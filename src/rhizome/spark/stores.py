@@ -25,6 +25,7 @@ from rhizome.cluster.consensus.entries import (
     Registration,
     Retirement,
 )
+from rhizome.cluster.consensus.registry import decode_snapshot
 from rhizome.cluster.placement import Group
 from rhizome.cluster.state import Applied, ClusterState
 from rhizome.errors import RhizomeError
@@ -39,6 +40,7 @@ JOURNAL: Final = "journal"
 HISTORY: Final = "history"
 CLUSTER_DATABASE: Final = Path("cluster") / "state.db"
 _KIND_AT: Final = 8
+_POSITION: Final = struct.Struct(">QQ")
 
 
 class StoreError(RhizomeError):
@@ -59,11 +61,13 @@ class Segments:
 
 @dataclass(frozen=True)
 class StoreState:
-    """What a store knows of queues and, in a cluster, of brokers and groups."""
+    """What a store knows of queues and, in a cluster, of brokers and groups. `trouble` says why it
+    knows nothing, if it should."""
 
     names: Names = field(default_factory=Names)
     broker: str = ""
     groups: dict[int, Group] = field(default_factory=dict)
+    trouble: str = ""
 
 
 def find(paths: str) -> list[Path]:
@@ -132,14 +136,16 @@ class _Collector:
 
 
 def state_of(directory: Path) -> StoreState:
-    """What the store in `directory` knows. Best effort: without it, queues go by their numbers."""
+    """What the store in `directory` knows. Without it queues go by their numbers, and nobody can
+    tell which copies there should be.
+    """
     try:
         if (directory / CLUSTER_DATABASE).exists():
             return _cluster_state(directory)
         if (directory / JOURNAL).is_dir():
             return _lone_state(directory / JOURNAL)
-    except (RhizomeError, sqlite3.Error, OSError):
-        pass
+    except (RhizomeError, sqlite3.Error, OSError, struct.error, ValueError) as error:
+        return StoreState(trouble=f"{type(error).__name__}: {error}")
     return StoreState()
 
 
@@ -196,7 +202,9 @@ def _cluster_state(directory: Path) -> StoreState:
     facts, entries = _read_database(directory / CLUSTER_DATABASE)
     snapshot = facts.get("snapshot", b"")
     if snapshot:
-        state.restore(struct.unpack(">Q", snapshot[:8])[0], snapshot[16:])
+        # Index and term, then what consensus itself keeps, and in that the cluster's state.
+        body = decode_snapshot(snapshot[_POSITION.size :])
+        state.restore(_POSITION.unpack_from(snapshot)[0], body.application)
         names.take_in(host.state)
     commit = int.from_bytes(facts.get("commit", b""), "big")
     for index, kind, payload in entries:

@@ -139,6 +139,12 @@ class _Audit:
         self.options = options
         self.tell = tell
         self.report = AuditReport(brokers)
+        for directory, state in states.items():
+            if state.trouble:
+                self.report.notes.append(
+                    f"{brokers[directory]} can't be asked which copies there should be: "
+                    f"{state.trouble}"
+                )
         self.behind: list[int] = []
         self.events = _read(spark, options.paths).persist()
 

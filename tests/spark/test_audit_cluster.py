@@ -1,0 +1,131 @@
+"""The audit of stores that real brokers wrote, while they run and afterwards."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rhizome.amqp.properties import Properties
+from rhizome.client.blocking import Connection
+from rhizome.journal.records import KIND_ENQUEUE
+from rhizome.spark import stores
+from rhizome.spark.jobs.audit import CHANGED, DIVERGING, MISSING, AuditOptions, run
+from rhizome.testing.clusterprocess import ClusterProcess
+from rhizome.testing.processes import wait_until
+from tests.spark.damage import Segment, index_of, lose_group, resealed
+
+QUEUES = ("orders", "payments", "mails")
+THREE_COPIES = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 3}
+PERSISTENT = Properties(delivery_mode=2)
+SECONDS_MAX = 120.0
+# The log is replaced by a snapshot after 8 MiB of commands.
+BULKY_BINDINGS = 100
+BULKY_BYTES = 90_000
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
+    cluster = ClusterProcess(tmp_path / "cluster", primaries=3, seed=5)
+    cluster.start()
+    yield cluster
+    cluster.kill()
+
+
+def paths(cluster: ClusterProcess) -> str:
+    return ",".join(str(broker.data) for broker in cluster.brokers.values())
+
+
+def traffic(cluster: ClusterProcess) -> None:
+    """Messages, half of which are settled, and so many bindings that the log is cut."""
+    with Connection(cluster.url) as connection:
+        channel = connection.channel(confirms=True)
+        for queue in QUEUES:
+            channel.declare_queue(queue, durable=True, arguments=THREE_COPIES)
+        for queue in QUEUES:
+            bodies = [b"%d" % number for number in range(200)]
+            channel.publish_many(bodies, routing_key=queue, properties=PERSISTENT)
+            for _ in range(100):
+                message = channel.get(queue, no_ack=True)
+                assert message is not None
+        channel.declare_exchange("bulky", "headers")
+        for number in range(BULKY_BINDINGS):
+            arguments = {"text": f"{number} " + "x" * BULKY_BYTES}
+            channel.bind_queue(QUEUES[0], "bulky", str(number), arguments=arguments)
+
+
+def wait_for_copies(cluster: ClusterProcess) -> None:
+    """Until each group with a queue has two standbys in sync."""
+
+    def is_whole() -> bool:
+        known = [each for each in cluster.status("b1").get("groups", []) if each["queues"]]
+        return bool(known) and all(len(each["in_sync"]) == 2 for each in known)
+
+    wait_until(is_whole, "copies", SECONDS_MAX)
+
+
+def has_snapshot(data: Path) -> bool:
+    connection = sqlite3.connect(f"{(data / stores.CLUSTER_DATABASE).as_uri()}?mode=ro", uri=True)
+    try:
+        query = "SELECT length(value) FROM facts WHERE name = 'snapshot'"
+        return connection.execute(query).fetchone() is not None
+    finally:
+        connection.close()
+
+
+def test_audit_of_a_real_cluster_live_and_damaged(
+    spark: Any, cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    traffic(cluster)
+    wait_for_copies(cluster)
+    for broker in cluster.brokers.values():
+        wait_until(lambda data=broker.data: has_snapshot(data), "a snapshot", SECONDS_MAX)
+        known = stores.state_of(broker.data)
+        assert known.trouble == ""
+        assert known.broker == broker.directory.name
+        assert set(QUEUES) <= set(known.names.queues.values())
+
+    report = run(spark, AuditOptions(paths(cluster)))
+    assert report.is_sound, report.document()
+    assert report.notes == []
+    assert set(report.stores.values()) == {"b1", "b2", "b3"}
+    assert report.messages >= 3 * 600
+    groups = [group for group, names in report.copies.items() if len(names) == 3]
+    assert groups, report.document()
+    assert sum(report.compared_at[group] for group in groups) >= 600
+
+    assert cluster.stop() == [0, 0, 0]
+    copies = tmp_path / "copies"
+    for name, broker in cluster.brokers.items():
+        shutil.copytree(broker.data, copies / name)
+    damaged = damage(copies, groups[0], groups[1])
+    report = run(spark, AuditOptions(f"{copies}/b*"))
+    found = {(each.kind, each.broker, each.group, each.index) for each in report.violations}
+    assert damaged <= found, report.document()
+    assert {(each[1], each[2]) for each in found} == {("b2", groups[1]), ("b3", groups[0])}
+
+
+def damage(copies: Path, group: int, other: int) -> set[tuple[str, str, int, int | None]]:
+    """Of a group another body, and another epoch for a record, at b3; the copy of another is gone
+    at b2."""
+    lose_group(copies / "b2", other)
+    for path in (copies / "b2" / "journal").glob("checkpoint-*"):
+        path.unlink()
+    numbers = sorted(int(path.stem) for path in (copies / "b3" / "journal").glob("*.seg"))
+    segments = [Segment(copies / "b3", number) for number in numbers]
+    segment, places = next(
+        (each, places) for each in segments if len(places := each.places(KIND_ENQUEUE, group)) > 1
+    )
+    changed, diverged = (segment.records[place] for place in (places[0], places[-1]))
+    segment.records[places[0]] = resealed(changed[:-1] + b"?")
+    segment.records[places[-1]] = resealed(diverged[:12] + b"\0\0\0\x63" + diverged[16:])
+    segment.write()
+    return {
+        (MISSING, "b2", other, None),
+        (CHANGED, "b3", group, index_of(changed)),
+        (DIVERGING, "b3", group, index_of(diverged)),
+    }
