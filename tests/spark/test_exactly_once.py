@@ -1,0 +1,256 @@
+"""Exactly once, with real processes: drivers and homes are killed -9 while queries run.
+
+Numbers go through a stream into an archive, and from Parquet files into a queue. At the end each is
+there once, in both.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from rhizome.client.blocking import Connection, Message
+from rhizome.spark.jobs import archive
+from rhizome.testing.clusterprocess import ClusterProcess
+from rhizome.testing.processes import wait_until
+from tests.process.kit import call_api
+from tests.spark.driver import Driver, DriverSettings
+
+QUEUE = "results"
+STREAMS = ("events-0", "events-1", "events-2")
+SECONDS_MAX = 180.0
+SEED = int(os.environ.get("RHIZOME_TEST_SEED", "11"))
+
+
+class Work:
+    """A cluster with a stream and a queue that have the same home, and a driver for both."""
+
+    def __init__(self, cluster: ClusterProcess, directory: Path, **settings: Any) -> None:
+        self.cluster = cluster
+        brokers = cluster.brokers.values()
+        ports = ",".join(f"{each.host}:{each.port}" for each in brokers)
+        self.uri = f"amqp://guest:guest@{ports}/"
+        self.stream = self._declare()
+        directory.mkdir()
+        self.settings = DriverSettings(self.uri, self.stream, QUEUE, str(directory), **settings)
+        self.driver = Driver(self.settings)
+        self.published = 0
+        self.filed = 0
+        self._files = 0
+
+    def _declare(self) -> str:
+        with Connection(self.uri) as connection:
+            channel = connection.channel()
+            channel.declare_queue(QUEUE, durable=True)
+            for name in STREAMS:
+                channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
+        # Streams are spread over the brokers, so one of them is where the queue is.
+        home = self.home_of(QUEUE)
+        return next(name for name in STREAMS if self.home_of(name) == home)
+
+    def home_of(self, queue: str) -> str:
+        document = call_api(self.cluster.running()[0], "GET", "queues", "/", queue)
+        return str(document["node"])
+
+    # --- input
+
+    def publish(self, count: int) -> None:
+        """More numbers into the stream, each once: what is sent again has the same sequence."""
+        import pyarrow as pa
+
+        from rhizome.spark.messageframes import Addressing, Framer, Producer
+        from rhizome.spark.publisher import Publisher
+        from rhizome.spark.wire import addresses_of
+
+        publisher = Publisher(addresses_of(self.uri), "numbers", SECONDS_MAX)
+        framer = Framer(Addressing("", self.stream, True, True), publisher.frame_bytes_max)
+        bodies = [b"%d" % number for number in range(self.published, self.published + count)]
+        batch = pa.record_batch({"value": pa.array(bodies, pa.binary())})
+        publisher.publish(framer.frames(batch, Producer("numbers", self.published)))
+        self.published += publisher.finish()
+
+    def file(self, files: int, rows: int) -> None:
+        """More numbers into files, each of which appears at once."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        directory = Path(self.settings.files)
+        directory.mkdir(exist_ok=True)
+        for _ in range(files):
+            numbers = [str(number) for number in range(self.filed, self.filed + rows)]
+            path = directory / f"_{self._files:04d}.parquet"
+            pq.write_table(pa.table({"value": numbers}), path)
+            path.rename(directory / f"{self._files:04d}.parquet")
+            self._files += 1
+            self.filed += rows
+
+    def feed(self, times: int, messages: int, rows: int) -> None:
+        """Input in small helpings, for as long as drivers and homes come and go."""
+        for _ in range(times):
+            self.publish(messages)
+            self.file(1, rows)
+
+    # --- how far it is
+
+    def batches(self) -> int:
+        """How many batches are in the archive for good."""
+        metadata = Path(self.settings.archive) / archive.METADATA
+        names = [path.name.split(".")[0] for path in metadata.glob("[0-9]*")]
+        return max((int(name) + 1 for name in names), default=0)
+
+    def sent(self) -> int:
+        """How many messages are in the queue."""
+        with Connection(self.uri) as connection:
+            found = connection.channel().declare_queue(QUEUE, passive=True)
+            return int(found.message_count)
+
+    def wait_for_progress(self, batches: int, messages: int) -> None:
+        """Wait until both queries have done so much more."""
+        batches += self.batches()
+        messages += self.sent()
+
+        def is_further() -> bool:
+            assert not self.driver.has_ended(), self.driver.said()
+            return self.batches() >= batches and self.sent() >= messages
+
+        wait_until(is_further, f"progress\n{self.driver.said()}", SECONDS_MAX)
+
+    def kill_home(self) -> str:
+        name = self.home_of(QUEUE)
+        self.cluster.brokers[name].kill()
+        return name
+
+    def finish(self) -> None:
+        assert self.driver.finish(SECONDS_MAX) == 0, self.driver.said()
+
+    # --- what came of it
+
+    def check_archive(self, spark: Any) -> None:
+        rows = archive.read(spark, self.settings.archive).select("offset", "value").collect()
+        assert_once((int(row.value) for row in rows), self.published)
+        assert_once((row.offset for row in rows), self.published)
+
+    def check_queue(self) -> None:
+        messages = drain(self.uri)
+        assert_once((int(each.body) for each in messages), self.filed)
+        order: dict[object, int] = {}
+        for each in messages:
+            headers = each.properties.headers or {}
+            producer, sequence = headers["x-producer"], headers["x-sequence"]
+            assert isinstance(sequence, int)
+            assert sequence > order.get(producer, -1)
+            order[producer] = sequence
+
+
+def drain(uri: str) -> list[Message]:
+    with Connection(uri) as connection:
+        channel = connection.channel()
+        size = channel.declare_queue(QUEUE, passive=True).message_count
+        consumer = channel.consume(QUEUE, no_ack=True, timeout_s=SECONDS_MAX)
+        return [next(consumer) for _ in range(size)]
+
+
+def assert_once(numbers: Iterator[int], count: int) -> None:
+    """All numbers from 0 to count - 1, each once."""
+    found = Counter(numbers)
+    lost = [number for number in range(count) if number not in found]
+    twice = [number for number, times in found.items() if times > 1]
+    strange = [number for number in found if not 0 <= number < count]
+    wrong = f"{len(lost)} lost {lost[:5]}, {len(twice)} twice {twice[:5]}, strange {strange[:5]}"
+    assert not [*lost, *twice, *strange], wrong
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
+    cluster = ClusterProcess(tmp_path / "cluster", primaries=3, seed=SEED)
+    cluster.start()
+    yield cluster
+    cluster.kill()
+
+
+@pytest.mark.timeout(900)
+def test_each_message_counts_once_though_driver_and_home_are_killed(
+    spark: Any, cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    work = Work(cluster, tmp_path / "work", rows_per_batch=1000, rows_per_second=2000)
+    work.publish(4000)
+    work.file(4, 1000)
+    try:
+        work.driver.start()
+        work.wait_for_progress(1, 2200)  # one batch, and a tenth of the next
+        work.driver.kill()
+        work.driver.start()
+        work.file(4, 1000)
+        work.wait_for_progress(1, 200)
+        home = work.kill_home()
+        cluster.brokers[home].start()
+        work.publish(2000)
+        work.finish()
+    finally:
+        work.driver.kill()
+    work.check_archive(spark)
+    work.check_queue()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_each_message_counts_once_through_five_kills_of_the_driver_and_two_of_homes(
+    spark: Any, cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    chance = Random(SEED)
+    pause = threading.Event()  # never set: it waits for as long as chance says
+    work = Work(cluster, tmp_path / "work", rows_per_batch=5000, rows_per_second=2000)
+    work.publish(20_000)
+    work.file(8, 2000)
+    feeder = threading.Thread(target=work.feed, args=(20, 5000, 2000), daemon=True)
+    feeder.start()
+    try:
+        for life in range(5):
+            work.driver.start()
+            work.wait_for_progress(1, 1000)
+            pause.wait(chance.uniform(0, 3))
+            if life in (1, 3):
+                home = work.kill_home()
+                pause.wait(chance.uniform(0, 3))
+                cluster.brokers[home].start()
+                pause.wait(chance.uniform(0, 3))
+            work.driver.kill()
+        feeder.join(SECONDS_MAX)
+        assert not feeder.is_alive()
+        work.driver.start()
+        work.finish()
+    finally:
+        work.driver.kill()
+    assert work.published == 120_000
+    work.check_archive(spark)
+    work.check_queue()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_without_sequences_a_killed_driver_leaves_duplicates(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    """What the tests above would find if the queue did not know the rows again."""
+    work = Work(
+        cluster, tmp_path / "work", rows_per_batch=1000, rows_per_second=500, deduplicate="none"
+    )
+    work.publish(1000)
+    work.file(2, 2000)
+    try:
+        work.driver.start()
+        work.wait_for_progress(0, 500)
+        work.driver.kill()
+        work.driver.start()
+        work.finish()
+    finally:
+        work.driver.kill()
+    with pytest.raises(AssertionError, match=r"0 lost .* [1-9][0-9]* twice"):
+        work.check_queue()
