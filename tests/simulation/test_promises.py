@@ -102,6 +102,29 @@ LOST: dict[str, tuple[str, Tell]] = {
         "NoConfirmedMessageLost",
         lambda: _automatic(confirmed("telegrams")).ends(),
     ),
+    "on its way to a consumer with automatic acks, whose broker notices its end late": (
+        NOTHING,
+        lambda: (
+            _automatic(Story())
+            .then(told.SessionOver("w", WORKER))
+            .sends("p/1", "telegrams")
+            .confirmed("p/1")
+            .then(told.ConnectionLetGo(EDGE, "w"))
+            .ends()
+        ),
+    ),
+    "sent when a consumer with automatic acks was gone": (
+        "NoConfirmedMessageLost",
+        lambda: (
+            _automatic(Story())
+            .then(told.SessionOver("w", WORKER))
+            .then(told.ConnectionLetGo(EDGE, "w"))
+            .sends("p/1", "telegrams")
+            .confirmed("p/1")
+            .then(told.ConnectionLetGo(EDGE, "v"))
+            .ends()
+        ),
+    ),
     "a duplicate of one that was consumed": (
         NOTHING,
         lambda: (

@@ -251,6 +251,7 @@ class BrokerProgram(Program, Adopter):
             wire.link.lost(reason)
         elif wire.client is not None:
             wire.client.lost()
+            self._lets_go(connection)
 
     def tick(self, now_ms: int) -> None:
         self.begin()
@@ -347,6 +348,12 @@ class BrokerProgram(Program, Adopter):
         connection = wire.connection
         if self.wires.pop((connection.number, connection.dialled), None) is not None:
             connection.close()
+            if wire.client is not None:
+                self._lets_go(connection)
+
+    def _lets_go(self, connection: Connection) -> None:
+        if self.options.tells_traffic:
+            self.watch.see(told.ConnectionLetGo(self.name, connection.remote))
 
     def _wire(self, connection: Connection) -> Wire:
         key = (connection.number, connection.dialled)

@@ -125,7 +125,8 @@ class History(Checker):
         """For each group: since when, which whole standbys it has."""
         self.channels_gone: set[tuple[int, int]] = set()
         self.automatic_over: dict[str, list[int]] = {}
-        """When channels ended that consumed a queue with automatic acks."""
+        """When channels ended that consumed a queue with automatic acks, for the application or, if
+        that was later, for its broker."""
         self.last_settled: Delivery | None = None
         self._open: dict[tuple[int, int, int], Delivery] = {}
         self._automatic: dict[tuple[int, int], str] = {}
@@ -134,6 +135,8 @@ class History(Checker):
         return {
             told.SessionOpened: self._opened,
             told.SessionOver: self._over,
+            told.ConnectionLetGo: self._let_go,
+            told.ProgramEnded: self._program_ended,
             told.ChannelGone: self._channel_gone,
             told.Sent: self._sent,
             told.Confirmed: self._confirmed,
@@ -171,6 +174,24 @@ class History(Checker):
     def _channel_gone(self, seen: told.ChannelGone) -> None:
         self.channels_gone.add((seen.session, seen.channel))
         self._release(lambda key: key[:2] == (seen.session, seen.channel))
+
+    def _let_go(self, seen: told.ConnectionLetGo) -> None:
+        self._unseen_over(seen.broker, seen.application)
+
+    def _program_ended(self, seen: told.ProgramEnded) -> None:
+        self._unseen_over(seen.broker, "")
+        for key in [key for key in self._automatic if self._is_with(key[0], seen.broker)]:
+            del self._automatic[key]
+
+    def _unseen_over(self, broker: str, application: str) -> None:
+        """A broker sends nothing more to an application, or to any, that it had acked by itself."""
+        for (number, _), queue in self._automatic.items():
+            mine = application in ("", self.sessions[number].application)
+            if mine and self._is_with(number, broker):
+                self.automatic_over.setdefault(queue, []).append(self.now_us)
+
+    def _is_with(self, session: int, broker: str) -> bool:
+        return self.sessions[session].broker == broker
 
     def _release(self, over: Callable[[tuple[int, int, int]], bool]) -> None:
         for key in [key for key in self._open if over(key)]:

@@ -205,7 +205,8 @@ class NoConfirmedMessageLost(_Fates):
     Excused by nothing that becomes of brokers, machines, links and clocks. Only:
     - its queue dropped it as told to: purged, crowded out beyond a length; expired and rejected
       ones must have got to where dead letters go;
-    - it was on its way to a consumer with automatic acks whose channel ended;
+    - it was on its way to a consumer with automatic acks whose channel ended, for its application
+      or, later, for its broker, which may go on sending into a broken connection;
     - a dead letter: the home of the queue that it died in ended (until `letters`);
     - the disk of a home was damaged (with `copies` 1).
     """

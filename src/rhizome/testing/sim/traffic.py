@@ -32,6 +32,14 @@ class SessionOver(NamedTuple):
     session: int
 
 
+class ConnectionLetGo(NamedTuple):
+    """A broker has noticed that a connection with an application is over. Until then it may have
+    sent messages that nobody got."""
+
+    broker: str
+    application: str
+
+
 class ChannelGone(NamedTuple):
     """A channel of a session is about to be closed, and again when it is; what it held goes
     back."""
