@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rhizome.testing.sim import traffic as told
-from rhizome.testing.sim.history import Delivery, Message, Transaction
+from rhizome.testing.sim.history import CONFIRMED, Delivery, Message, Transaction
 from rhizome.testing.sim.observations import Healed
 from rhizome.testing.sim.promises import MessageChecker, _Fates
 from rhizome.testing.sim.timeline import pair
@@ -261,8 +261,12 @@ class PrefetchIsKept(MessageChecker):
         return self.was_struck(oldest, places, self.now_us)
 
     def _is_gone(self, oldest: Delivery) -> bool:
-        """Whether there may be no such message any more: it was in memory only."""
+        """Whether there may be no such message any more (A2: what a home lacks is void): it was in
+        memory only. What was confirmed as persistent is on disks."""
         message = self.history.messages[oldest.message]
+        plan = self.history.topology.queues[oldest.queue]
+        if message.persistent and plan.durable and message.outcome == CONFIRMED:
+            return False
         homes = self.homes(oldest.queue, message.at_us, self.now_us)
         return self.have_ended(message.at_us, homes, self.now_us)
 

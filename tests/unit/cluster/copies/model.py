@@ -212,15 +212,16 @@ def check(found: Copy, place: Place, expected: Content) -> None:
                 bodies[index] = Body(priority, message.content, message.flags & 1 == 1)
         if bodies:
             live[queue_id] = bodies
-    assert live == expected.live()
+    assert live == expected.live(), "other messages"
     counts = {q: dict(queue.delivery_counts) for q, queue in found.queues.items()}
-    assert {q: c for q, c in counts.items() if c} == expected.known_counts()
-    assert found.origins == expected.origins
+    assert {q: c for q, c in counts.items() if c} == expected.known_counts(), "other counts"
+    assert found.origins == expected.origins, "other numbers of origins"
     seen = {
         (queue_id, name): int(mark.last)
         for queue_id, queue in found.queues.items()
         if queue.seen is not None
         for name, mark in queue.seen.producers.items()
     }
-    assert seen == expected.seen
-    assert {q: queue.shown for q, queue in found.queues.items() if queue.shown} == expected.shown
+    assert seen == expected.seen, "other watermarks"
+    shown = {q: queue.shown for q, queue in found.queues.items() if queue.shown}
+    assert shown == expected.shown, "other marks of what was shown"

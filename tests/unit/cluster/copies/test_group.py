@@ -12,9 +12,9 @@ from tests.unit.cluster.copies.model import check
 SEEDS = 60
 
 
-def walk(seed: int, steps: int) -> World:
+def walk(seed: int, steps: int, kind: type[World] = World) -> World:
     chance = random.Random(seed)
-    world = World(wanted=chance.choice([1, 2, 2]), members=chance.choice(["", "b", "bc", "bc"]))
+    world = kind(wanted=chance.choice([1, 2, 2]), members=chance.choice(["", "b", "bc", "bc"]))
     names = list(world.brokers)
     for _ in range(steps):
         what = chance.random()
