@@ -70,6 +70,8 @@ class Actor:
         self.wipes = 0
         self.core: Consensus | None = None
         self.hanging = False
+        self.stalled: list[Callable[[], None]] | None = None
+        """What has come since it stands still; None if it doesn't."""
         self.starting = False
         self.clock_permille = 1000
         self.is_lazy = False
@@ -237,6 +239,22 @@ class Stage:
         self.actors[name].hanging = False
         self._sync(self.actors[name], self.core(name))
 
+    def stall(self, name: str) -> None:
+        """A broker gets no processor: what comes waits, and it doesn't know."""
+        self.say(f"{name} stands still")
+        self.actors[name].stalled = []
+
+    def wake(self, name: str) -> None:
+        """It goes on as an event loop does: timers first, then what has come."""
+        self.say(f"{name} goes on")
+        actor = self.actors[name]
+        waiting, actor.stalled = actor.stalled, None
+        self.core(name).stalled(self.clock(name))
+        self.core(name).tick(self.clock(name))
+        self._turn(actor)
+        for action in waiting or []:
+            action()
+
     def catch_up(self, name: str) -> None:
         """Have a lazy broker apply what it put off."""
         self.actors[name].is_lazy = False
@@ -275,7 +293,7 @@ class Stage:
         event_ms = self._events[0][0] if self._events else NEVER_MS
         wake_ms, name = NEVER_MS, ""
         for actor in self.actors.values():
-            if actor.core is not None:
+            if actor.core is not None and actor.stalled is None:
                 deadline_ms = min(actor.core.next_deadline_ms(), NEVER_MS // 2000)
                 due_ms = max(-(-deadline_ms * 1000 // actor.clock_permille), self.now_ms)
                 if due_ms < wake_ms:
@@ -333,7 +351,9 @@ class Stage:
         actor.due.clear()
 
     def _sync(self, actor: Actor, core: Consensus) -> None:
-        if actor.core is core and not actor.hanging:
+        if actor.stalled is not None:
+            actor.stalled.append(lambda: self._sync(actor, core))
+        elif actor.core is core and not actor.hanging:
             token = actor.store.sync()
             if token:
                 core.written(token, self.clock(actor.name))
@@ -353,7 +373,10 @@ class Stage:
         self.at(arrives_ms - self.now_ms, lambda: self._deliver(sender, receiver, number, data))
 
     def _deliver(self, sender: str, receiver: str, number: int, data: bytes) -> None:
-        if self.links.get((sender, receiver)) == number:
+        waiting = self.actors[receiver].stalled
+        if waiting is not None:
+            waiting.append(lambda: self._deliver(sender, receiver, number, data))
+        elif self.links.get((sender, receiver)) == number:
             self.core(receiver).step(sender, decode(data), self.clock(receiver))
             self._turn(self.actors[receiver])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from rhizome.testing.processes import BrokerProcess, wait_until
 from .kit import PERSISTENT, TRANSIENT, run, take
 
 ELECTION_SECONDS_MAX = 10.0
+STANDSTILLS = 4
+STANDSTILL_SECONDS = 1.2
 PRIMARIES = ("b1", "b2", "b3")
 ANSWER_SECONDS_MAX = 30.0
 RESTART_SECONDS_MAX = 150.0
@@ -262,6 +265,25 @@ def test_terminated_root_hands_over(cluster: ClusterProcess, unique: Unique) -> 
             await channel.delete_queue(queue)
 
     run(scenario(unique("queue")))
+
+
+def test_brokers_that_stand_still_together_keep_their_root(cluster: ClusterProcess) -> None:
+    """As on a host without a free processor: nobody's silence is anybody's fault.
+
+    Roots that resigned for having stood still longer than their lease cost a term each time.
+    """
+    root = cluster.wait_for_root()
+    term = cluster.status(root)["cluster"]["term"]
+    for _ in range(STANDSTILLS):
+        for name in cluster.brokers:
+            cluster.pause(name)
+        threading.Event().wait(STANDSTILL_SECONDS)
+        for name in cluster.brokers:
+            cluster.resume(name)
+        cluster.wait_until_whole()
+    after = cluster.status(root)["cluster"]["term"]
+    print(f"\n{after - term} elections after {STANDSTILLS} times of standing still")
+    assert after - term < STANDSTILLS - 1
 
 
 def test_paused_root_is_replaced_and_follows_when_it_goes_on(

@@ -4,7 +4,8 @@ Composes consensus, the cluster state, the links and what goes over them. Whoeve
 server, the simulator) keeps to this order in every wake-up:
 
 1. ``begin(now_ms)``, with a monotonic clock, before any input of links, store or clients;
-2. inputs: links as in ``link/__init__.py``, ``written`` when the store has synced, ``tick``;
+2. inputs: links as in ``link/__init__.py``, ``written`` when the store has synced, ``tick``, at
+   least every 100 ms;
 3. the broker's ``end_turn``; then ``end_turn`` here;
 4. submit what the journal has; flush clients and links.
 
@@ -51,6 +52,7 @@ from rhizome.cluster.consensus.events import (
     RootLost,
     RootReady,
 )
+from rhizome.cluster.consensus.settings import STALL_MS
 from rhizome.cluster.edge import Edge
 from rhizome.cluster.gossip import GOSSIP, Gossip
 from rhizome.cluster.handling import NodeObserver
@@ -338,6 +340,8 @@ class Node(Cluster):
     # ---- turns ----------------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> None:
+        if now_ms - self.now_ms > STALL_MS:
+            self.consensus.stalled(now_ms)
         self.now_ms = now_ms
         self.links.now_ms = now_ms
         self.succession.begin(now_ms)

@@ -134,6 +134,13 @@ class Consensus:
             self.machine.handle(sender, message)
         self.machine.end()
 
+    def stalled(self, now_ms: int) -> None:
+        """The driver was away for so long that it may have missed a deadline. Before anything else
+        of this wake-up: nobody is taken for silent before what has come is read. Leases end all
+        the same (R9)."""
+        self.desk.now_ms = max(self.desk.now_ms, now_ms)
+        self.machine.excuse()
+
     def tick(self, now_ms: int) -> None:
         self.machine.begin(now_ms)
         if self.machine.office is not None:

@@ -74,6 +74,10 @@ class Desk:
     def electorate(self) -> Electorate:
         return self.ledger.electorate()
 
+    def heard_by_ms(self) -> int:
+        """When whatever has come is read, if this broker has just stood still."""
+        return self.now_ms + 2 * self.settings.heartbeat_ms
+
     def is_up(self, name: str) -> bool:
         peer = self.peers.get(name)
         return peer is not None and peer.up

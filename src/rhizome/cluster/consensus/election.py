@@ -34,6 +34,9 @@ VOTED_ALREADY: Final = "voted already in this term"
 ROUNDS_PER_PATIENCE: Final = 4
 """How often a candidate repeats its question within its patience."""
 
+DEFEATS_COUNTED_MAX: Final = 3
+"""After so many campaigns without enough votes the wait for votes is doubled no more."""
+
 
 def rank(
     last_term: int, last_index: int, preference: int, seniority: int, name: str
@@ -56,6 +59,11 @@ class Candidacy:
         self.answers: dict[str, PreVoteAnswer] = {}
         self.votes: dict[str, bool] = {}
         self.own_vote_token = 0
+        self.defeats = 0
+        self._excused = False
+        self.next_ms = desk.now_ms
+        self.patience_over_ms = desk.now_ms
+        self.outranked_over_ms = desk.now_ms
         self._begin_patience()
         if consent or not desk.rules.pre_vote:
             self._campaign()
@@ -74,6 +82,15 @@ class Candidacy:
             self._give_up()
         elif self._may_be_elected():
             self._ask()
+
+    def excuse(self) -> None:
+        """This broker stood still: answers may be there and not read yet. Once per question."""
+        if not self._excused:
+            self._excused = True
+            heard_by_ms = self.desk.heard_by_ms()
+            self.next_ms = max(self.next_ms, heard_by_ms)
+            self.patience_over_ms = max(self.patience_over_ms, heard_by_ms)
+            self.outranked_over_ms = max(self.outranked_over_ms, heard_by_ms)
 
     def peer_changed(self, name: str) -> None:
         """A link came up or went down: what the peer said before counts no more."""
@@ -94,9 +111,12 @@ class Candidacy:
             self._count()
 
     def written(self, token: int) -> None:
-        """The own vote counts when it is durable (R3)."""
-        if self.voting and token >= self.own_vote_token:
-            self.votes[self.desk.me.name] = True
+        """The own vote counts when it is durable (R3). The others are asked only then, and have
+        their time from there."""
+        me = self.desk.me.name
+        if self.voting and token >= self.own_vote_token and me not in self.votes:
+            self.votes[me] = True
+            self._await_votes()
             self._count()
 
     def waits_for(self) -> str:
@@ -136,6 +156,7 @@ class Candidacy:
     def _ask(self) -> None:
         desk = self.desk
         self.round += 1
+        self._excused = False
         if self._blocked_by_starters():
             self._begin_patience()
         self._send_question(desk.linked_voters())
@@ -188,6 +209,7 @@ class Candidacy:
     def _campaign(self) -> None:
         desk = self.desk
         self.voting = True
+        self._excused = False
         self.votes = {}
         desk.ledger.enter_term(desk.term + 1, desk.me.uuid)
         question = Vote(
@@ -199,18 +221,24 @@ class Candidacy:
         self.consent = 0
         for name in desk.linked_voters():
             desk.send(name, question)
-        patience_ms = desk.settings.election_patience_ms
-        self.next_ms = desk.now_ms + patience_ms + desk.chance.randrange(patience_ms)
+        self._await_votes()
         self.own_vote_token = desk.ledger.token_to_wait_for()
         if not desk.rules.vote_durable:
             self.written(self.own_vote_token)
+
+    def _await_votes(self) -> None:
+        desk = self.desk
+        patience_ms = desk.settings.election_patience_ms << min(self.defeats, DEFEATS_COUNTED_MAX)
+        self.next_ms = desk.now_ms + patience_ms + desk.chance.randrange(patience_ms)
 
     def _count(self) -> None:
         self.won = self.won or self._elects(self.votes)
 
     def _give_up(self) -> None:
-        """Nobody won this term, as far as this broker knows. Ask again."""
+        """Nobody won this term, as far as this broker knows. Ask again, and wait for longer the
+        next time: votes must be on disk, and a disk may be slower than the patience."""
         self.voting = False
+        self.defeats += 1
         self.answers = {}
         self._begin_patience()
         self._ask()
@@ -237,6 +265,7 @@ class Judge:
         self.desk = desk
         self.honours_ms = 0
         self.in_office = False
+        self._excused = False
         if desk.term > 0:
             # What this broker promised before it restarted, it has forgotten.
             self.honour(desk.settings.root_lease_ms)
@@ -244,6 +273,14 @@ class Judge:
     def honour(self, root_lease_ms: int) -> None:
         until_ms = self.desk.now_ms + self.desk.settings.honoured_ms(root_lease_ms)
         self.honours_ms = max(self.honours_ms, until_ms)
+        self._excused = False
+
+    def excuse(self) -> None:
+        """This broker stood still: the root may have spoken meanwhile, and isn't heard yet. Once,
+        until it is; to keep to its lease for longer breaks no rule."""
+        if not self._excused:
+            self._excused = True
+            self.honours_ms = max(self.honours_ms, self.desk.heard_by_ms())
 
     def release(self) -> None:
         """The root itself has given its lease up."""

@@ -32,12 +32,21 @@ class RootLease:
         self.resigns_ms = desk.now_ms + desk.settings.root_lease_ms
         """When the office ends without further answers; the first lease must be won by then."""
         self._answered: dict[str, int] = {}
+        self._excused = False
 
     def is_held(self) -> bool:
         return self.desk.now_ms < self.until_ms
 
     def is_lost(self) -> bool:
         return self.desk.now_ms >= self.resigns_ms
+
+    def excuse(self) -> None:
+        """This broker stood still: the lease may be over, the office isn't before the others had
+        time to answer. Once, until the lease is there again."""
+        if not self._excused:
+            self._excused = True
+            lease_ms = self.desk.settings.root_lease_ms
+            self.resigns_ms = max(self.resigns_ms, self.desk.now_ms + lease_ms)
 
     def answered(self, name: str, stamp_ms: int) -> None:
         """A peer has answered the heartbeat of that time."""
@@ -59,6 +68,7 @@ class RootLease:
         if since_ms >= 0:
             self.until_ms = max(self.until_ms, since_ms + desk.settings.root_lease_ms)
             self.resigns_ms = max(self.resigns_ms, self.until_ms)
+            self._excused = self._excused and not self.is_held()
 
 
 @dataclass(slots=True)
@@ -70,6 +80,7 @@ class Given:
     applied: int
     renews: bool
     lagging_since_ms: int = NEVER_MS
+    excused: bool = False
 
 
 class GivenLeases:
@@ -118,7 +129,15 @@ class GivenLeases:
         if desk.now_ms - lease.lagging_since_ms > desk.settings.home_lease_ms:
             return False
         lease.until_ms = self._honoured_until_ms()
+        lease.excused = False
         return True
+
+    def excuse(self) -> None:
+        """This broker stood still: others may have asked in time, and aren't heard yet."""
+        for lease in self.leases.values():
+            if not lease.excused:
+                lease.excused = True
+                lease.until_ms = max(lease.until_ms, self.desk.heard_by_ms())
 
     def _grant_first(self, name: str, incarnation: str, applied: int) -> bool:
         """To one without a lease of this root: it must know all that has been settled (R10)."""

@@ -121,6 +121,16 @@ class Machine:
         elif self.root and not self.judge.is_bound():
             self._lose_root()
 
+    def excuse(self) -> None:
+        """What came while this broker stood still isn't read yet: silence until now is nobody's."""
+        if self.office is not None:
+            self.office.lease.excuse()
+            self.office.given.excuse()
+        elif self.root:
+            self.judge.excuse()
+        elif self.candidacy is not None:
+            self.candidacy.excuse()
+
     def _lose_root(self) -> None:
         self.desk.emit(RootLost(self.root))
         self._lost_root = self.root
@@ -186,12 +196,16 @@ class Machine:
 
     def stands(self) -> bool:
         """Whether this broker may be elected at all. One whose disk hangs can't even vote."""
-        desk = self.desk
-        if desk.starting or self.retired or not desk.i_stand():
-            return False
-        if desk.ledger.is_stuck(desk.now_ms, desk.settings.election_patience_ms):
+        return self._is_electable() and not self._is_stuck()
+
+    def _is_electable(self) -> bool:
+        if self.desk.starting or self.retired or not self.desk.i_stand():
             return False
         return not self.is_joining()
+
+    def _is_stuck(self) -> bool:
+        desk = self.desk
+        return desk.ledger.is_stuck(desk.now_ms, desk.settings.election_patience_ms)
 
     def is_joining(self) -> bool:
         """Whether this broker has no cluster and sees one: then it joins that, and founds none."""
@@ -205,7 +219,9 @@ class Machine:
         """Stand for election, if there is no root and nothing against it; or stop doing so."""
         if self.office is not None or self.root:
             return
-        if not self.stands():
+        voting = self.candidacy is not None and self.candidacy.voting
+        if not self._is_electable() or (self._is_stuck() and not voting):
+            # A campaign under way has cost a term: its end is waited for.
             self.candidacy = None
         elif self.candidacy is None and not self.judge.honours():
             if self.desk.now_ms >= self.quiet_until_ms:

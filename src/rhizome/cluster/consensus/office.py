@@ -205,7 +205,9 @@ class Office:
     # Time.
 
     def tick(self) -> None:
-        self.given.expire()
+        if self.lease.is_held():
+            # Without a lease of its own it may have a successor, who has granted others.
+            self.given.expire()
         self._retire_absentees()
         desk = self.desk
         if desk.now_ms >= self.heir_until_ms:
@@ -248,11 +250,9 @@ class Office:
         self._hand_over_if_due()
 
     def deadline_ms(self) -> int:
-        deadline = min(
-            self._heartbeat_ms, self.lease.resigns_ms, self.given.deadline_ms(), self.heir_until_ms
-        )
+        deadline = min(self._heartbeat_ms, self.lease.resigns_ms, self.heir_until_ms)
         if self.lease.is_held():
-            deadline = min(deadline, self.lease.until_ms)
+            deadline = min(deadline, self.lease.until_ms, self.given.deadline_ms())
         return deadline
 
     # Handing over.

@@ -11,6 +11,10 @@ from rhizome.errors import RhizomeError
 NEVER_MS: Final = 1 << 62
 """A deadline that doesn't come."""
 
+STALL_MS: Final = 250
+"""A driver that ticks as often as it should is never away for this long; one that is has stood
+still, or had no processor."""
+
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
 

@@ -34,6 +34,7 @@ from rhizome.testing.sim.links import Links
 from rhizome.testing.sim.network import Connection
 from rhizome.testing.sim.process import Host, Program
 
+LATE_MS: Final = 20
 SLOW_APPLY_CHANCE: Final = 0.1
 SLOW_APPLY_MS_MAX: Final = 300
 DIGEST_CHARS: Final = 12
@@ -81,6 +82,7 @@ class ConsensusProgram(Program):
         self._due: list[Entry] = []
         self._apply_ms = NEVER_MS
         self._propose_ms = NEVER_MS
+        self._deadline_ms = NEVER_MS
         self._waiting: dict[int, str] = {}
         self._settled = 0
         self._committed = 0
@@ -144,6 +146,7 @@ class ConsensusProgram(Program):
         self.links.disconnected(connection)
 
     def tick(self, now_ms: int) -> None:
+        self._now_ms()
         self.links.tick(now_ms)
         if now_ms >= self._apply_ms:
             self._apply(now_ms)
@@ -153,12 +156,21 @@ class ConsensusProgram(Program):
             self.core.tick(now_ms)
 
     def next_deadline_ms(self) -> int:
-        return min(
+        self._deadline_ms = min(
             self._apply_ms,
             self._propose_ms,
             self.core.next_deadline_ms(),
             self.links.next_deadline_ms(),
         )
+        return self._deadline_ms
+
+    def _now_ms(self) -> int:
+        """The time; the core is told first if this program was due long ago."""
+        now_ms = self.host.now_ms()
+        if now_ms > self._deadline_ms + LATE_MS:
+            self._deadline_ms = NEVER_MS
+            self.core.stalled(now_ms)
+        return now_ms
 
     def turn(self) -> None:
         ready = self.core.ready()
@@ -172,18 +184,18 @@ class ConsensusProgram(Program):
     # --- links
 
     def link_up(self, hello: Hello) -> None:
-        self.core.peer_up(hello, self.host.now_ms())
+        self.core.peer_up(hello, self._now_ms())
 
     def link_down(self, name: str) -> None:
-        self.core.peer_down(name, self.host.now_ms())
+        self.core.peer_down(name, self._now_ms())
 
     def frame(self, name: str, data: bytes) -> None:
-        self.core.step(name, decode(data), self.host.now_ms())
+        self.core.step(name, decode(data), self._now_ms())
 
     # --- what the core wants done, in its order
 
     def _written(self, token: int) -> None:
-        self.core.written(token, self.host.now_ms())
+        self.core.written(token, self._now_ms())
 
     def _do(self, ready: Ready) -> None:
         if ready.batch is not None:

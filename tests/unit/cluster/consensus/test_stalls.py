@@ -1,0 +1,130 @@
+"""Brokers that get no processor for a while take nobody's silence for granted, but their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from rhizome.cluster.consensus.events import BrokerLeaseOver, Event, RootLost
+from tests.interaction.stage import Actor, Stage
+from tests.unit.cluster.consensus.audience import Audience
+
+FIVE = ("b1", "b2", "b3", "b4", "b5")
+LEASE_MS = 900
+
+
+def at_work(*names: str) -> Stage:
+    stage = Stage(names or FIVE, ("s1",))
+    Audience(stage)
+    stage.start(*stage.actors)
+    stage.run_until(lambda: len(stage.holders()) == len(stage.actors))
+    assert stage.roots() == ["b1"]
+    return stage
+
+
+def stall(stage: Stage, name: str, ms: int) -> None:
+    stage.stall(name)
+    stage.run(ms)
+    stage.wake(name)
+
+
+def test_a_root_that_stood_still_stays_root_if_the_others_have_waited() -> None:
+    stage = at_work()
+    # They keep to its lease for a little longer than it holds it.
+    stall(stage, "b1", LEASE_MS + 20)
+    assert stage.roots() == ["b1"]
+    assert "b1" not in stage.holders(), "its lease is over all the same (R9)"
+    stage.run(50)
+    assert stage.roots() == ["b1"]
+    assert "b1" in stage.holders()
+    assert stage.core("b2").term == 1
+
+
+def test_a_root_that_stood_still_for_longer_has_a_successor() -> None:
+    stage = at_work()
+    stage.stall("b1")
+    stage.run_until(lambda: len(stage.roots()) == 2)
+    stage.wake("b1")
+    stage.run(500)
+    assert stage.roots() == ["b2"]
+    assert stage.core("b1").term == stage.core("b2").term == 2
+
+
+def test_a_root_that_nobody_answers_resigns_after_one_more_lease() -> None:
+    stage = at_work()
+    stage.isolate("b1")
+    stall(stage, "b1", LEASE_MS + 20)
+    assert stage.core("b1").is_root
+    assert stage.run_until(lambda: not stage.core("b1").is_root) <= LEASE_MS
+
+
+def test_standing_still_again_and_again_is_no_excuse_without_an_answer() -> None:
+    stage = at_work()
+    stage.isolate("b1")
+    for _ in range(3):
+        stall(stage, "b1", LEASE_MS)
+    assert not stage.core("b1").is_root
+
+
+def test_who_stood_still_hears_its_root_before_it_judges() -> None:
+    stage = at_work()
+    lost: list[str] = []
+
+    def heard(actor: Actor, event: Event) -> None:
+        if isinstance(event, RootLost):
+            lost.append(actor.name)
+
+    stage.on_event = heard
+    stall(stage, "b3", 3 * LEASE_MS)
+    stage.run(200)
+    assert lost == []
+    assert stage.core("b3").root == "b1"
+
+
+def test_a_dead_root_is_missed_also_by_those_who_stand_still_all_the_time() -> None:
+    stage = at_work("b1", "b2", "b3")
+    stage.kill("b1")
+    for _ in range(12):
+        for name in ("b2", "b3"):
+            stage.stall(name)
+        stage.run(300)
+        for name in ("b2", "b3"):
+            stage.wake(name)
+        stage.run(20)
+    assert stage.roots() != []
+
+
+def test_a_root_that_stood_still_takes_no_lease_for_over_that_was_asked_for() -> None:
+    stage = at_work()
+    over: list[str] = []
+
+    def heard(actor: Actor, event: Event) -> None:
+        if isinstance(event, BrokerLeaseOver) and event.name == "s1":
+            over.append(actor.name)
+
+    stage.on_event = heard
+    for name in FIVE[1:]:
+        stage.stall(name)
+    stall(stage, "b1", 2 * LEASE_MS)
+    for name in FIVE[1:]:
+        stage.wake(name)
+    stage.run(1000)
+    assert over == []
+    assert stage.roots() == ["b1"]
+    assert stage.core("b1").term == 1
+
+
+@pytest.mark.parametrize("sync_ms", [100, 250, 420])
+def test_slow_disks_cost_no_more_than_a_few_terms(sync_ms: int) -> None:
+    """A vote is answered when it is on disk (R3), which may take longer than a patience."""
+    stage = Stage(FIVE)
+    Audience(stage)
+    stage.sync_delay = lambda: sync_ms
+    stage.start(*stage.actors)
+    stage.run(15_000)
+    assert len(stage.roots()) == 1
+    (root,) = stage.roots()
+    assert stage.core(root).term <= 3, stage.play()
+    stage.kill(root)
+    stage.run(15_000)
+    assert len(stage.roots()) == 1
+    assert stage.core(stage.roots()[0]).term <= 6, stage.play()
