@@ -4,8 +4,7 @@ Composes consensus, the cluster state, the links and what goes over them. Whoeve
 server, the simulator) keeps to this order in every wake-up:
 
 1. ``begin(now_ms)``, with a monotonic clock, before any input of links, store or clients;
-2. inputs: links as in ``link/__init__.py``, ``written`` when the store has synced, ``tick``, at
-   least every 100 ms;
+2. inputs: links as in ``link/__init__.py``, ``written`` after a sync, ``tick`` every 100 ms;
 3. the broker's ``end_turn``; then ``end_turn`` here;
 4. submit what the journal has; flush clients and links.
 
