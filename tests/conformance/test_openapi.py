@@ -182,6 +182,7 @@ def test_every_operation_has_a_name_of_its_own() -> None:
     assert len(names) == len(set(names)) == len(ENDPOINTS)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_answers_are_as_declared(stage: Stage, label: str) -> None:
     operation = OPERATIONS[label]

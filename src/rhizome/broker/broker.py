@@ -63,6 +63,7 @@ from rhizome.broker.state import State
 from rhizome.broker.steering import Steering
 from rhizome.broker.streams.registry import Streams
 from rhizome.broker.timers import Timers
+from rhizome.broker.times import ConfirmTimes, Times
 from rhizome.broker.turn import Turn
 from rhizome.broker.vhost import VHost
 from rhizome.errors import AmqpError
@@ -113,6 +114,8 @@ class Broker:
     dead_letters: list[DeadLetter]
     pulls: list[tuple[Channel, BasicGet]]
     published: i64
+    confirm_times: ConfirmTimes
+    takeover_times: Times
     may_deliver: bool
     blocking: bool
     block_reason: str
@@ -149,6 +152,8 @@ class Broker:
         self.log = log
         self.logs = {int(log.group): log}
         self.published = 0
+        self.confirm_times = ConfirmTimes()
+        self.takeover_times = Times()
         self.pager = pager
         self.showing = Showing(pager.journal)
         self.ghosts = Ghosts(self)

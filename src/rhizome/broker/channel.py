@@ -242,7 +242,7 @@ class Channel:
         if self.transaction is not None:
             raise PreconditionFailed("cannot switch from tx to confirm mode", 85, 10)
         if self.confirms is None:
-            self.confirms = Confirms()
+            self.confirms = Confirms(self.connection.broker.confirm_times)
         if not method.no_wait:
             self.send(ConfirmSelectOk())
 
@@ -458,8 +458,9 @@ class Channel:
         confirms = self.confirms
         if confirms is None or self.closing:
             return
-        confirms.close_turn()
         broker = self.connection.broker
+        confirms.now_ms = broker.turn.now_ms
+        confirms.close_turn()
         tag = confirms.ready() if broker.may_deliver else 0
         if tag > 0:
             self._confirm(confirms, tag)

@@ -14,6 +14,7 @@ from typing import final
 from mypy_extensions import i64
 
 from rhizome.broker.port import Forward, GroupLog
+from rhizome.broker.times import ConfirmTimes
 
 
 @final
@@ -38,8 +39,13 @@ class Confirms:
     way: Forward | None
     way_number: i64
     waiting: bool
+    now_ms: i64
+    closed_ms: list[int]
+    times: ConfirmTimes | None
 
-    def __init__(self) -> None:
+    def __init__(self, times: ConfirmTimes | None = None) -> None:
+        """``times``: where it is noted how long each publish waited; whoever gives them keeps
+        ``now_ms`` right."""
         self.published = 0
         self.sent = 0
         self.log = None
@@ -54,6 +60,9 @@ class Confirms:
         self.way = None
         self.way_number = 0
         self.waiting = False
+        self.now_ms = 0
+        self.closed_ms = []
+        self.times = times
 
     def need(self, log: GroupLog, index: i64, on_disk: bool) -> None:
         """What was published last (it is counted already) has this index in a log."""
@@ -108,6 +117,7 @@ class Confirms:
         self.disks.append(self.need_disk)
         self.memories.append(self.need_memory)
         self.elsewhere.append(self.sent_on)
+        self.closed_ms.append(self.now_ms)
         self.log = None
         self.need_disk = 0
         self.need_memory = 0
@@ -148,12 +158,33 @@ class Confirms:
         if count == 0:
             return 0
         tag: i64 = self.tags[count - 1]
+        times = self.times
+        if times is not None:
+            self._note_times(times, count)
         del self.tags[:count]
         del self.logs[:count]
         del self.disks[:count]
         del self.memories[:count]
         del self.elsewhere[:count]
+        del self.closed_ms[:count]
         return tag if tag > self.sent else 0
+
+    def _note_times(self, times: ConfirmTimes, count: i64) -> None:
+        """The first entries are safe: note how long what is in them has waited."""
+        before = self.sent
+        at: i64 = 0
+        while at < count:
+            tag: i64 = self.tags[at]
+            closed_ms: i64 = self.closed_ms[at]
+            if self.elsewhere[at] is not None:
+                noted = times.forwarded
+            elif self.disks[at] > 0:
+                noted = times.disk
+            else:
+                noted = times.memory
+            noted.add(self.now_ms - closed_ms, tag - before)
+            before = tag
+            at += 1
 
 
 def are_safe(others: dict[Forward, int]) -> bool:

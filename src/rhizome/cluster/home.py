@@ -74,6 +74,7 @@ class Home:
         if not self.copies.settled() or not self._all_attached():
             return
         self.log.recovering = False
+        self.node.broker.takeover_times.add(self.node.now_ms - self.begun_ms, 1)
         self.log.judge_visible()
         self.tenure.resolve_all()
 

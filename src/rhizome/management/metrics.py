@@ -7,7 +7,7 @@ made text of in a thread, with Prometheus's own library; series of each queue co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from rhizome import __version__
+from rhizome.broker.times import BOUNDS_MS, Times
 from rhizome.journal.writer import SYNC_BUCKETS_MS
 from rhizome.management.cluster import view_of
 from rhizome.management.clusterview import ClusterDocument, GroupInfo
@@ -47,11 +48,21 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """One histogram: counts per upper bound and the sum of all values."""
+
+    labels: Labels
+    buckets: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Histogram:
     name: str
     text: str
-    buckets: tuple[int, ...]
-    seconds: float
+    bounds_ms: Sequence[float]
+    series: tuple[Series, ...]
+    labels: Labels = ()
 
 
 @dataclass(slots=True)
@@ -84,6 +95,7 @@ async def read(context: Context) -> Reading:
     _read_broker(context, reading, totals)
     _read_messages(context, reading, totals)
     _read_store(context, reading)
+    _read_times(context, reading)
     _read_logins(context, reading)
     _read_cluster(context, reading, document)
     _read_groups(context, reading, document)
@@ -162,16 +174,40 @@ def _read_store(context: Context, reading: Reading) -> None:
         Histogram(
             "rhizome_journal_sync_seconds",
             "Time that syncs of the journal took.",
-            tuple(statistics.sync_buckets),
-            statistics.sync_seconds,
+            SYNC_BUCKETS_MS,
+            (Series((), tuple(statistics.sync_buckets), statistics.sync_seconds),),
         ),
         Histogram(
             "rhizome_journal_commit_seconds",
             "Time from the end of a turn until what it recorded was durable here.",
-            tuple(statistics.commit_buckets),
-            statistics.commit_seconds,
+            SYNC_BUCKETS_MS,
+            (Series((), tuple(statistics.commit_buckets), statistics.commit_seconds),),
         ),
     ]
+
+
+def _read_times(context: Context, reading: Reading) -> None:
+    confirms = context.broker.confirm_times
+    kinds = {"memory": confirms.memory, "disk": confirms.disk, "forwarded": confirms.forwarded}
+    reading.histograms += [
+        Histogram(
+            "rhizome_confirm_seconds",
+            "Time from a publish to its confirm, copies included.",
+            BOUNDS_MS,
+            tuple(_series((kind,), times) for kind, times in kinds.items()),
+            ("kept",),
+        ),
+        Histogram(
+            "rhizome_takeover_seconds",
+            "Time from becoming home of a group until this broker went on with it.",
+            BOUNDS_MS,
+            (_series((), context.broker.takeover_times),),
+        ),
+    ]
+
+
+def _series(labels: Labels, times: Times) -> Series:
+    return Series(labels, tuple(times.counts), int(times.total_ms) / 1000)
 
 
 def _read_logins(context: Context, reading: Reading) -> None:
@@ -311,13 +347,16 @@ class Scrape(Collector):
 
 
 def _histogram(histogram: Histogram) -> Metric:
-    buckets: list[tuple[str, float]] = []
-    total = 0
-    bounds = [f"{bound / 1000:g}" for bound in SYNC_BUCKETS_MS]
-    for bound, count in zip([*bounds, "+Inf"], histogram.buckets, strict=True):
-        total += count
-        buckets.append((bound, total))
-    return HistogramMetricFamily(histogram.name, histogram.text, buckets, histogram.seconds)
+    metric = HistogramMetricFamily(histogram.name, histogram.text, labels=histogram.labels)
+    bounds = [f"{bound / 1000:g}" for bound in histogram.bounds_ms]
+    for series in histogram.series:
+        buckets: list[tuple[str, float]] = []
+        total = 0
+        for bound, count in zip([*bounds, "+Inf"], series.buckets, strict=True):
+            total += count
+            buckets.append((bound, total))
+        metric.add_metric(series.labels, buckets, series.seconds)
+    return metric
 
 
 def render(reading: Reading, accept: str) -> tuple[bytes, str]:
