@@ -68,7 +68,7 @@ class Source(LiveSource):
         return [7]
 
     def live(self, queue_id: int) -> LiveQueue | None:
-        return LiveQueue(self.parts, {}, None, {})
+        return LiveQueue(self.parts, {}, None, {}, b"")
 
 
 def tell(messages: int, step: int) -> None:

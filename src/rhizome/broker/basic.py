@@ -20,6 +20,7 @@ from rhizome.amqp.methods import (
 from rhizome.broker.arguments import check_consume_arguments
 from rhizome.broker.commands import QUEUE
 from rhizome.broker.consumer import Consumer, put_content, put_identity
+from rhizome.broker.leases.request import LEASE_ARGUMENT, check_lease
 from rhizome.broker.lookup import check_read, find_queue, queue_name
 from rhizome.broker.message import Message
 from rhizome.broker.port import EVERYTHING
@@ -68,6 +69,8 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
     options = check_consume_arguments(queue.vhost, name, method.arguments, queue.options.queue_type)
+    if LEASE_ARGUMENT in method.arguments:
+        check_lease(queue, method.no_ack, method.exclusive, method.arguments)
     if is_stream(queue.options):
         check_consumer(queue.vhost, name, method.no_ack, channel.prefetch, method.arguments)
     if queue.away is None:

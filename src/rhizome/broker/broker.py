@@ -35,6 +35,7 @@ from rhizome.broker.consumer import Consumer
 from rhizome.broker.definitions import QueueDefinition
 from rhizome.broker.delayed import Delayed
 from rhizome.broker.handshake import Handshake
+from rhizome.broker.leases.leases import Leases
 from rhizome.broker.letters import DeadLetter, send_letter
 from rhizome.broker.limits import Limits
 from rhizome.broker.message import Message, Route
@@ -104,6 +105,7 @@ class Broker:
     observer: Observer
     replies: Replies
     delayed: Delayed
+    leases: Leases
     timers: Timers
     streams: Streams
     connections: dict[int, Connection]
@@ -166,6 +168,7 @@ class Broker:
         self.replies = Replies()
         self.timers = Timers(self)
         self.delayed = Delayed(self)
+        self.leases = Leases(self)
         self.streams = Streams(self)
         self.connections = {}
         self.carriers = {}
@@ -257,6 +260,7 @@ class Broker:
         if queue.recorded and queue.is_kept_here():
             queue.log.drop(queue.id)
         self.streams.deleted(queue)
+        self.leases.deleted(queue)
 
     def announce(self, outcome: Outcome) -> None:
         """Tell clients what a command took from them, after whoever proposed it has its answer.
@@ -503,6 +507,7 @@ class Broker:
                 self._dispatch(queue)
             if len(self.dead_letters) > 0:
                 self.send_dead_letters()
+        self.leases.pump()
         self.write_settled()
         if len(self.showing.queues) > 0:
             self.showing.write(turn.now_ms)
@@ -555,6 +560,7 @@ class Broker:
             self._answer_commits()
         if len(self.ghosts.syncs) > 0:
             self.ghosts.answer_syncs()
+        self.leases.committed()
         for log in self.logs.values():
             if len(log.waiting) > 0:
                 self._wake(log)

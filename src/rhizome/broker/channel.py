@@ -175,7 +175,9 @@ class Channel:
             if consumer.proxy is not None:
                 consumer.proxy.drained(consumer)
             queue = consumer.queue
-            if queue.ready > 0 and not queue.marked:
+            if consumer.reader is not None:
+                consumer.reader.wake()
+            elif queue.ready > 0 and not queue.marked:
                 queue.touch()
 
     # ---- methods --------------------------------------------------------------------------------
@@ -495,7 +497,8 @@ class Channel:
             consumer = self.unacked.consumer(tag)
             message = self.unacked.message(tag)
             if consumer is not None and message is not None and consumer.queue is queue:
-                if consumer.proxy is None:
+                # What a reader delivers is no message of the queue.
+                if consumer.proxy is None and consumer.reader is None:
                     found.append(message)
 
     # ---- pulls ----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from rhizome.broker.unacked import ACK, REJECT, REQUEUE
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
     from rhizome.broker.queue import Queue
-    from rhizome.broker.streams.reader import StreamReader
+    from rhizome.broker.reading import Reader
 
 IDENTITY_BYTES: Final = 4 + 8 + 4 + 8
 """The payload of session.message: class and method, queue, epoch, index."""
@@ -38,10 +38,10 @@ class Consumer:
     ``head`` and ``foot`` are the parts of basic.deliver before and after (delivery tag,
     redelivered) for the route of the last delivery; they are encoded again only when the route
     changes. ``proxy`` is set if the queue is active on another broker, ``carrier`` (with
-    ``number``) if the application is connected to another one, ``reader`` if the queue is a stream
-    and active here. ``named`` is the route that was named last on the link between an application's
-    broker and its home, at either end; ``reached`` the index of what came over it last.
-    ``identified``: the client can resume, and is told what each message is.
+    ``number``) if the application is connected to another one, ``reader`` if it is one of a stream
+    that is active here, or of a lease. ``named`` is the route that was named last on the link
+    between an application's broker and its home, at either end; ``reached`` the index of what came
+    over it last. ``identified``: the client can resume, and is told what each message is.
     """
 
     tag: str
@@ -65,7 +65,7 @@ class Consumer:
     reached: i64
     credit: i64
     drained_ms: i64
-    reader: StreamReader | None
+    reader: Reader | None
     identified: bool
 
     def __init__(

@@ -26,6 +26,9 @@ class Limits:
     queues_max: int = 0
     handshake_timeout_ms: int = 10_000
     consumer_timeout_ms: int = 30 * 60 * 1000
+    leases_max: int = 16
+    leased_messages_max: int = 1_000_000
+    leased_bytes_max: int = 256 * 1024 * 1024
     broker: Broker | None = None
 
     def check_connection(self, connection: Connection, vhost: str) -> None:

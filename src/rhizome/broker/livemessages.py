@@ -60,6 +60,7 @@ def unacked_messages(queue: Queue) -> list[Message]:
         for channel in connection.channels.values():
             channel.collect_unacked(queue, found)
     queue.broker.delayed.collect(queue, found)
+    queue.broker.leases.collect(queue, found)
     return found
 
 
@@ -85,7 +86,7 @@ def unacked_indexes(broker: Broker) -> dict[Queue, dict[int, PagedIndex]]:
                 message = unacked.message(tag)
                 if consumer is not None and message is not None and consumer.queue.recorded:
                     _add_unacked(found, consumer.queue, message)
-    for queue, message in broker.delayed.holdings():
+    for queue, message in [*broker.delayed.holdings(), *broker.leases.holdings()]:
         if queue.recorded:
             _add_unacked(found, queue, message)
     return found

@@ -11,7 +11,7 @@ from mypy_extensions import i64
 from rhizome.broker.message import Message
 from rhizome.broker.port import GroupLog
 from rhizome.journal.journal import Journal
-from rhizome.journal.records import enqueue_record, shown_record
+from rhizome.journal.records import enqueue_record, leases_record, shown_record
 
 LOCAL_GROUP: Final = 0
 """Of queues without copies: private ones, and all of a lone broker."""
@@ -124,6 +124,11 @@ class JournalLog(GroupLog):
     def shown(self, queue_id: i64, priority: i64, message_index: i64) -> None:
         record = shown_record(LOCAL_GROUP, self.epoch, 0, queue_id, priority, message_index)
         self.journal.append_raw(record, 0)
+
+    def leased(self, queue_id: i64, packed: bytes) -> None:
+        record = leases_record(LOCAL_GROUP, self.epoch, 0, queue_id, packed)
+        self.journal.append_raw(record, 0)
+        self.unmarked = True
 
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
         self.journal.purge(LOCAL_GROUP, self.epoch, queue_id, up_to_index)

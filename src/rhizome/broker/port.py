@@ -123,6 +123,10 @@ class GroupLog:
         """The messages of a priority were delivered up to an index; nobody waits for this."""
         raise NotImplementedError
 
+    def leased(self, queue_id: i64, packed: bytes) -> None:
+        """The leases of a queue are these from now on; none if that is empty."""
+        raise NotImplementedError
+
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
         raise NotImplementedError
 

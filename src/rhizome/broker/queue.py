@@ -17,6 +17,7 @@ from rhizome.broker.claiming import claim
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.lane import Lane
 from rhizome.broker.lastvalue import LastValues
+from rhizome.broker.leases.request import LEASE_ARGUMENT
 from rhizome.broker.level import Level
 from rhizome.broker.livemessages import (
     is_journaled,
@@ -538,6 +539,9 @@ class Queue(Destination):
     # ---- consumers ------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
+        if LEASE_ARGUMENT in consumer.arguments:
+            self.broker.leases.attach(consumer)
+            return
         self.had_consumer = True
         self.consumer_count += 1
         if consumer.exclusive:
@@ -556,6 +560,7 @@ class Queue(Destination):
         return active is None or (active.delivered == 0 and consumer.delivered > 0)
 
     def remove_consumer(self, consumer: Consumer) -> None:
+        self.broker.leases.forget(consumer)
         for level in self.levels:
             if consumer in level.consumers:
                 level.consumers.remove(consumer)

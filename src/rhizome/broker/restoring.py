@@ -35,6 +35,8 @@ def restore_queue(queue: Queue, found: RecoveredQueue) -> None:
     queue.broker.timers.watch(queue)
     if queue.last_values is not None:
         _recall_values(queue, queue.last_values)
+    if len(found.leases) > 0:
+        queue.broker.leases.restore(queue, found.leases)
 
 
 def _restore_lanes(queue: Queue, levels: dict[int, PagedIndex]) -> None:

@@ -48,6 +48,7 @@ class Timers:
         for queue in list(self.queues):
             self._check_queue(queue, now_ms)
         self.broker.delayed.release_due(now_ms)
+        self.broker.leases.tick(now_ms)
         if now_ms - self.connections_checked_ms >= CONNECTIONS_EVERY_MS:
             self.connections_checked_ms = now_ms
             for connection in list(self.broker.connections.values()):

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
     from rhizome.broker.connection import Connection
+    from rhizome.broker.leases.reader import LeaseReader
     from rhizome.broker.queue import Queue
 
 
@@ -26,6 +27,7 @@ class Turn:
     settled: list[Queue]
     channels: list[Channel]
     connections: list[Connection]
+    readers: list[LeaseReader]
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -33,6 +35,7 @@ class Turn:
         self.settled = []
         self.channels = []
         self.connections = []
+        self.readers = []
 
     def pending(self) -> bool:
         """Whether something is left to finish."""
@@ -41,4 +44,5 @@ class Turn:
             or len(self.settled) > 0
             or len(self.channels) > 0
             or len(self.connections) > 0
+            or len(self.readers) > 0
         )

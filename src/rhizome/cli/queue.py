@@ -24,6 +24,16 @@ app = typer.Typer(no_args_is_help=True, help="Look at queues, declare, purge and
 NameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 
 COLUMNS: Final = ("name", "vhost", "state", "ready", "unacked", "total", "consumers", "features")
+LEASE_COLUMNS: Final = (
+    "name",
+    "state",
+    "messages",
+    "bytes",
+    "first",
+    "next",
+    "read_up_to",
+    "expires_in_ms",
+)
 FIELDS_FIRST: Final = (
     "name",
     "vhost",
@@ -135,6 +145,42 @@ def delete_queue(
     query = {key: "true" for key, wanted in conditions.items() if wanted}
     Api(endpoint(http, user, password)).delete(path("queues", vhost, name), query)
     print(f"deleted queue '{name}' in vhost '{vhost}'")
+
+
+@app.command("leases")
+def list_leases(
+    name: NameArgument,
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List the leases of a queue: what is set aside for readers such as Spark's."""
+    leases = Api(endpoint(http, user, password)).rows(_leases(vhost, name))
+    if as_json:
+        print_json(leases)
+        return
+    rows = [[lease.get(column) for column in LEASE_COLUMNS] for lease in leases]
+    print_table(LEASE_COLUMNS, rows, f"queue '{name}' has no leases")
+
+
+@app.command("end-lease")
+def end_lease(
+    name: NameArgument,
+    lease: Annotated[str, typer.Argument(metavar="LEASE", help="Name of the lease.")],
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+) -> None:
+    """Give the messages of a lease back to the queue; its reader will fail."""
+    Api(endpoint(http, user, password)).delete(_leases(vhost, name, lease))
+    print(f"ended lease '{lease}' of queue '{name}' in vhost '{vhost}'")
+
+
+def _leases(vhost: str, name: str, *lease: str) -> str:
+    return path("rhizome", "queues", vhost, name, "leases", *lease)
 
 
 def _columns(queue: Row) -> list[object]:

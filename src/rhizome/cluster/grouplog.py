@@ -21,6 +21,7 @@ from rhizome.journal.records import (
     dequeue_record,
     drop_queue_record,
     enqueue_record,
+    leases_record,
     number_record,
     purge_record,
     requeue_record,
@@ -200,6 +201,12 @@ class ReplicatedLog(GroupLog):
         )
         self.journal.append_raw(record, 0)
         self._ship(record, False)
+
+    def leased(self, queue_id: i64, packed: bytes) -> None:
+        self._put(
+            leases_record(self.group, self.epoch, self.next_index, queue_id, packed, FLAG_DURABLE),
+            True,
+        )
 
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
         self._put(

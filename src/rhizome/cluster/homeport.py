@@ -98,7 +98,8 @@ class HomePort(CopiesPort):
         unacked = unacked_messages(queue)
         unacked.sort(key=_index)
         parts.append(_indexes(unacked))
-        return LiveQueue(parts, queue.counts, queue.seen, shown_of(queue))
+        leases = self.node.broker.leases.packed(queue)
+        return LiveQueue(parts, queue.counts, queue.seen, shown_of(queue), leases)
 
     def read(self, queue_id: i64, first: i64, end: i64, bytes_max: i64, found: list[bytes]) -> i64:
         queue = self.node.broker.shared.get(int(queue_id))

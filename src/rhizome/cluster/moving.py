@@ -81,6 +81,7 @@ class Moving:
             for consumer in queue.consumers():
                 if consumer.proxy is None and consumer.carrier is None:
                     remote.adopt(consumer)
+            _leave_leases(remote, queue)
         for connection in broker.connections.values():
             for channel in connection.channels.values():
                 _step_aside_with(remote, channel)
@@ -111,9 +112,17 @@ class Moving:
                     consumer.reader = None
                 if consumer.proxy is None:
                     remote.adopt(consumer)
+            _leave_leases(remote, queue)
         for connection in broker.connections.values():
             for channel in connection.channels.values():
                 _leave_with(remote, channel)
+
+
+def _leave_leases(remote: RemoteGroup, queue: Queue) -> None:
+    """What consumers of this broker ask of leases, the next home is asked."""
+    for consumer in queue.broker.leases.consumers(queue):
+        if consumer.proxy is None and consumer.carrier is None:
+            remote.adopt(consumer)
 
 
 def _step_aside_with(remote: RemoteGroup, channel: Channel) -> None:
@@ -375,3 +384,4 @@ def _make_local(consumer: Consumer | None, session: Session) -> None:
         stream = consumer.queue.stream
         if stream is not None and consumer in consumer.queue.consumers():
             stream.attach(consumer)
+        consumer.queue.broker.leases.came_home(consumer)

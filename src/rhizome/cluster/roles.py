@@ -205,6 +205,7 @@ class Roles:
         self.moving.leave_home(group_id, log)
         for queue in queues:
             broker.delayed.let_go(queue)
+            broker.leases.let_go(queue)
             queue.drop_ready()
             queue.use_log(broker.log)
         del broker.logs[group_id]
@@ -228,8 +229,9 @@ class Roles:
             parts[priority].append(self._resident(queue, messages))
         levels = {priority: merged(indexes) for priority, indexes in parts.items()}
         group, counts = int(queue.log.group), dict(queue.counts)
+        leases = self.broker.leases.packed(queue)
         return RecoveredQueue(
-            int(queue.id), group, levels, counts, size, queue.seen, shown_of(queue)
+            int(queue.id), group, levels, counts, size, queue.seen, shown_of(queue), leases
         )
 
     def _resident(self, queue: Queue, messages: list[Message]) -> PagedIndex:

@@ -418,7 +418,9 @@ class Serving(Carrier):
         consumer.credit += read_i64_be(data, at + 4)
         consumer.drained_ms = self.broker.turn.now_ms
         queue = consumer.queue
-        if queue.ready > 0 and not queue.marked:
+        if consumer.reader is not None:
+            consumer.reader.wake()
+        elif queue.ready > 0 and not queue.marked:
             queue.touch()
 
     # ---- calls ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
                  u32 m, m * (u64 index, u32 delivery count),
                  u32 length, what it has accepted (seen.py; empty: nothing that it would know again)
                  u32 m, m * (u8 priority, u64 index up to which messages were delivered),
+                 u32 length, its leases (broker/leases/lease.py; empty: none),
                  u32 k, k * (u8 priority, u64 length, packed index))
     u32 crc of all of this
 
@@ -34,7 +35,7 @@ from rhizome.journal.records import crc32c
 from rhizome.journal.scan import QueueReplay, Replay, merged
 from rhizome.journal.seen import Seen, unpack_seen
 
-CHECKPOINT_VERSION: Final = 3
+CHECKPOINT_VERSION: Final = 4
 CHECKPOINT_MAGIC: Final = b"RHIZCKP\0"
 CHECKPOINT_PREFIX: Final = "checkpoint-"
 CHECKPOINTS_KEPT: Final = 2
@@ -59,6 +60,7 @@ class _QueuePart:
     delivery_counts: dict[int, int]
     seen: bytes
     shown: dict[int, int]
+    leases: bytes
     parts: list[tuple[int, bytes]] = field(default_factory=list)
 
 
@@ -115,15 +117,22 @@ class CheckpointBuilder:
         delivery_counts: dict[int, int] | None = None,
         seen: Seen | None = None,
         shown: dict[int, int] | None = None,
+        leases: bytes = b"",
     ) -> None:
         """Begin a queue. `content_bytes` sums its persistent messages; -1 makes recovery
         read them. `seen`: what it has accepted (L5); `shown`: by priority, up to which index
-        messages were delivered.
+        messages were delivered; `leases`: those of the queue, packed.
         """
         packed = b"" if seen is None or seen.is_empty() else seen.packed()
         self._queues.append(
             _QueuePart(
-                queue_id, group, content_bytes, delivery_counts or {}, packed, dict(shown or {})
+                queue_id,
+                group,
+                content_bytes,
+                delivery_counts or {},
+                packed,
+                dict(shown or {}),
+                leases,
             )
         )
 
@@ -185,6 +194,8 @@ def _queue_pieces(queue: _QueuePart) -> list[bytes]:
     found.append(queue.seen)
     found.append(_U32.pack(len(queue.shown)))
     found.extend(_PART.pack(*item) for item in queue.shown.items())
+    found.append(_U32.pack(len(queue.leases)))
+    found.append(queue.leases)
     found.append(_U32.pack(len(queue.parts)))
     for priority, data in queue.parts:
         found.append(_PART.pack(priority, len(data)))
@@ -279,6 +290,7 @@ def _read_queue(reader: _Reader, replay: Replay) -> None:
     for _ in range(reader.number(_U32)):
         priority, index = reader.numbers(_PART)
         queue.shown[priority] = index
+    queue.leases = reader.take(reader.number(_U32))
     levels: dict[int, list[PagedIndex]] = {}
     for _ in range(reader.number(_U32)):
         priority, length = reader.numbers(_PART)

@@ -19,6 +19,7 @@
     NUMBER   u64 origin | u64 number: the last number taken from an origin; 0 forgets the origin
     INSTALL  u8 1: the copy of `group` is being made from here on, not eligible; 0: it is whole
     SHOWN    u32 queue id | u8 priority | u64 message index: all up to it were delivered once
+    LEASES   u32 queue id | the queue's leases (broker/leases/lease.py): replaces what was known
 
 An origin is an incarnation of an edge (A1); 0 is none. FLAG_DURABLE says that a record of a group
 belongs into the journal of each of its copies; without it a copy keeps a message in its spill and
@@ -73,7 +74,8 @@ KIND_END: Final = 12
 KIND_NUMBER: Final = 13
 KIND_INSTALL: Final = 14
 KIND_SHOWN: Final = 15
-KIND_LAST: Final = 15
+KIND_LEASES: Final = 16
+KIND_LAST: Final = 16
 
 FLAG_DURABLE: Final = 1
 FLAG_ORIGIN: Final = 2
@@ -96,6 +98,7 @@ KIND_NAMES: Final = [
     "number",
     "install",
     "shown",
+    "leases",
 ]
 
 SEGMENT_HEADER_BYTES: Final = 64
@@ -414,6 +417,17 @@ def shown_record(
     put_u32(writer, queue_id)
     writer.append(int(priority))
     write_i64_be(writer, message_index)
+    return record(writer.getvalue())
+
+
+def leases_record(
+    group: i64, epoch: i64, index: i64, queue_id: i64, packed: bytes, flags: i64 = 0
+) -> bytes:
+    """The leases of a queue; none if `packed` is empty."""
+    writer = BytesWriter()
+    put_checked_header(writer, KIND_LEASES, flags, group, epoch, index)
+    put_u32(writer, queue_id)
+    writer.write(packed)
     return record(writer.getvalue())
 
 

@@ -83,7 +83,7 @@ class RecoveredQueue:
     """The live messages of a queue: an index per priority, delivery counts of requeued ones.
 
     `seen`: what it has accepted (L5); `shown`: by priority, up to which index messages were
-    delivered.
+    delivered; `leases`: those of the queue, packed.
     """
 
     queue_id: int
@@ -93,6 +93,7 @@ class RecoveredQueue:
     content_bytes: int
     seen: Seen | None = None
     shown: dict[int, int] = field(default_factory=dict)
+    leases: bytes = b""
 
     @property
     def count(self) -> int:
@@ -338,6 +339,7 @@ class _Recovery:
             content_bytes,
             queue.seen,
             queue.shown,
+            queue.leases,
         )
 
     def _content_bytes(self, queue: QueueReplay) -> int:

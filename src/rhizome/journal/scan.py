@@ -35,6 +35,7 @@ from rhizome.journal.records import (
     KIND_EPOCH,
     KIND_INSTALL,
     KIND_LAST,
+    KIND_LEASES,
     KIND_MOVED,
     KIND_NUMBER,
     KIND_PURGE,
@@ -70,7 +71,7 @@ class QueueReplay:
     `content_bytes` is the sum for the messages that came from a checkpoint (-1: unknown); the sized
     indexes hold the sums of the others. `unsized`: of how many messages that is the sum, if the
     sizes of those that are left are to be estimated. `seen`: what it has accepted (L5). `shown`: by
-    priority, up to which index messages were delivered.
+    priority, up to which index messages were delivered. `leases`: those of the queue, packed.
     """
 
     queue_id: i64
@@ -81,6 +82,7 @@ class QueueReplay:
     delivery_counts: dict[int, int]
     seen: Seen | None
     shown: dict[int, int]
+    leases: bytes
     _level: i64
     _index: PagedIndex
 
@@ -93,6 +95,7 @@ class QueueReplay:
         self.delivery_counts = {}
         self.seen = None
         self.shown = {}
+        self.leases = b""
         self._level = -1
         self._index = PagedIndex(True)
 
@@ -155,7 +158,7 @@ class QueueReplay:
         """What the log has from an index on is void.
 
         What was accepted there stays known: whoever is told to truncate gets the watermarks of the
-        home with what follows.
+        home with what follows, and its leases.
         """
         self.remove_range(index, INDEX_SPAN_MAX - index, released)
         if self.seen is not None:
@@ -450,6 +453,9 @@ class Replay:
         queue = self.queues.get(queue_id)
         if kind == KIND_WATERMARK:
             self.queue(queue_id, self._group).seen = unpack_seen(buffer, at + 4)
+        elif kind == KIND_LEASES:
+            end: i64 = at + u32_at(buffer, at - RECORD_HEADER_BYTES)
+            self.queue(queue_id, self._group).leases = buffer[at + 4 : end]
         elif kind == KIND_DROP_QUEUE:
             self.drop_queue(queue_id)
         elif queue is None:

@@ -172,5 +172,19 @@ STREAM: Final = record(
     _NAMED,
     {**_STREAM, **_STREAM_DETAILS, "partitions": NUMBER, "streams": many(PARTITION)},
 )
+LEASE: Final = record(
+    "QueueLease",
+    {
+        "name": TEXT,
+        "state": one_of("active", "expired"),
+        "first": NUMBER,
+        "next": NUMBER,
+        "messages": NUMBER,
+        "bytes": NUMBER,
+        "read_up_to": NUMBER,
+        "keep_ms": NUMBER,
+        "expires_in_ms": NUMBER,
+    },
+)
 OFFSETS: Final = by_name(NUMBER)
 OFFSET: Final = record("Offset", {"offset": NUMBER})

@@ -168,6 +168,9 @@ def apply_limits(limits: Limits, config: Config) -> None:
     limits.queues_max = section.queues_max
     limits.handshake_timeout_ms = section.handshake_timeout_ms
     limits.consumer_timeout_ms = config.consumers.timeout_ms
+    limits.leases_max = section.leases_max
+    limits.leased_messages_max = section.leased_messages_max
+    limits.leased_bytes_max = section.leased_bytes_max
 
 
 def _restore_state(broker: Broker, recovered: Recovered) -> None:

@@ -119,7 +119,8 @@ class Maintenance:
             group = int(queue.log.group)
             size = int(queue.durable_bytes)
             counts = dict(queue.counts)
-            builder.queue(queue.id, group, size, counts, queue.seen, shown_of(queue))
+            leases = self.broker.leases.packed(queue)
+            builder.queue(queue.id, group, size, counts, queue.seen, shown_of(queue), leases)
             for priority, index in journaled_indexes(queue, unacked):
                 builder.entries(priority, index)
         self.broker.cluster.write_checkpoint(builder)

@@ -31,6 +31,9 @@ RELOADABLE: Final[Mapping[str, frozenset[str]]] = {
             "connections_max",
             "channels_max",
             "queues_max",
+            "leases_max",
+            "leased_messages_max",
+            "leased_bytes_max",
         }
     ),
     "memory": EVERY_KEY,

@@ -30,6 +30,7 @@ from rhizome.journal.records import (
     KIND_ENQUEUE,
     KIND_EPOCH,
     KIND_INSTALL,
+    KIND_LEASES,
     KIND_MOVED,
     KIND_NUMBER,
     KIND_PURGE,
@@ -62,6 +63,7 @@ EVENTS: Final = {
     KIND_NUMBER: "number",
     KIND_INSTALL: "installing",
     KIND_SHOWN: "delivered",
+    KIND_LEASES: "leased",
 }
 DAMAGED: Final = "damaged"
 CHECKPOINTED: Final = "checkpointed"
@@ -94,6 +96,7 @@ _OF_ONE_QUEUE: Final = {
     KIND_SHOWN: 5,
     KIND_DROP_QUEUE: 0,
     KIND_WATERMARK: 0,
+    KIND_LEASES: 0,
 }
 
 

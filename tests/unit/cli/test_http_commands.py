@@ -14,6 +14,16 @@ from rhizome.cli.api import endpoint, path
 
 Rhizome = Callable[..., Result]
 
+LEASE = {
+    "name": "spark",
+    "state": "active",
+    "messages": 12,
+    "bytes": 345,
+    "first": 5,
+    "next": 17,
+    "read_up_to": 9,
+    "expires_in_ms": 60_000,
+}
 QUEUE = {
     "name": "orders",
     "vhost": "/",
@@ -88,6 +98,21 @@ def test_queue_list_is_a_table_sorted_by_name(rhizome: Rhizome, api: Any) -> Non
     assert lines[2].endswith("durable x-max-length=10 policy=cap")
 
 
+def test_leases_of_a_queue_are_listed_and_ended(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/rhizome/queues/%2F/orders/leases", [LEASE])
+    lines = rhizome("queue", "leases", "orders", "--http", api.address).stdout.splitlines()
+    assert lines[1].split() == ["spark", "active", "12", "345", "5", "17", "9", "60000"]
+    api.answer("GET /api/rhizome/queues/%2F/orders/leases", [])
+    result = rhizome("queue", "leases", "orders", "--http", api.address)
+    assert result.stdout == "queue 'orders' has no leases\n"
+    api.answer("DELETE /api/rhizome/queues/%2F/orders/leases/spark%2F1", None)
+    result = rhizome("queue", "end-lease", "orders", "spark/1", "--http", api.address)
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "ended lease 'spark/1' of queue 'orders' in vhost '/'\n",
+    )
+
+
 def test_queue_list_of_a_vhost_asks_for_that_vhost(rhizome: Rhizome, api: Any) -> None:
     api.answer("GET /api/queues/%2Fdev", [])
     result = rhizome("queue", "list", "--vhost", "/dev", "--http", api.address)
@@ -106,6 +131,7 @@ def test_rabbitmqs_paged_answers_are_understood(rhizome: Rhizome, api: Any) -> N
         (["status"], "/api/rhizome/status", {"name": "b1", "status": "ready"}),
         (["queue", "list"], "/api/queues", [QUEUE]),
         (["queue", "show", "orders"], "/api/queues/%2F/orders", QUEUE),
+        (["queue", "leases", "orders"], "/api/rhizome/queues/%2F/orders/leases", [LEASE]),
         (["exchange", "list"], "/api/exchanges", [{"name": "", "type": "direct"}]),
         (["connection", "list"], "/api/connections", [{"name": "1:2 -> 3:4", "user": "g"}]),
         (["user", "list"], "/api/users", [{"name": "guest", "tags": ["administrator"]}]),

@@ -15,6 +15,7 @@ from mypy_extensions import i64
 from rhizome.amqp.values import Timestamp
 from rhizome.broker.arguments import parse_age_ms
 from rhizome.broker.message import Message, Route
+from rhizome.broker.reading import Reader
 from rhizome.broker.streams.chunks import (
     CHUNKS_ARGUMENT,
     FRAME_BYTES_MAX,
@@ -137,7 +138,7 @@ class Progress:
 
 
 @final
-class StreamReader:
+class StreamReader(Reader):
     """Invariant: ``next`` is the offset that is delivered next. Its chunk, or one before it, begins
     at ``position`` of ``segment``, unless it is the current one: then its entry begins at ``_at``
     of ``_data``, and the chunk lies from ``_chunk_at`` to ``_chunk_end``. ``_data`` begins at
@@ -149,7 +150,6 @@ class StreamReader:
     consumer: Consumer
     name: bytes
     progress: Progress | None
-    next: i64
     segment: i64
     position: i64
     chunked: bool
@@ -163,6 +163,7 @@ class StreamReader:
     _route: Route
 
     def __init__(self, stream: Stream, consumer: Consumer, name: bytes, start: i64) -> None:
+        super().__init__()
         self.stream = stream
         self.consumer = consumer
         self.name = name
@@ -205,6 +206,11 @@ class StreamReader:
             queue.delivered += self.next - start
             if self.stream.broker.streams.held_bytes > HELD_BYTES_MAX:
                 self._let_go()
+
+    def wake(self) -> None:
+        queue = self.stream.queue
+        if queue.ready > 0 and not queue.marked:
+            queue.touch()
 
     def _deliver(self, consumer: Consumer) -> None:
         data = self._data

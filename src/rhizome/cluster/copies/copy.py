@@ -392,6 +392,7 @@ class Copy:
                 found.delivery_counts[index] = count
         found.seen = queue.seen
         found.shown = queue.shown
+        found.leases = queue.leases
         found.estimate_sizes(max(queue.content_bytes, 0))
         self.replay.take_queue(queue.queue_id)
         self.replay.queues[queue.queue_id] = found
@@ -416,6 +417,7 @@ class Copy:
             int(size),
             found.seen,
             found.shown,
+            found.leases,
         )
 
     def let_go(self) -> None:
@@ -457,6 +459,7 @@ class Copy:
                 dict(queue.delivery_counts),
                 queue.seen,
                 queue.shown,
+                queue.leases,
             )
             for priority, level in queue.levels.items():
                 builder.entries(priority, level)

@@ -25,6 +25,7 @@ Items of LIVE, each with a tag u8; what is absent in the part that an item cover
               m u32, m * (first u64, count u32)                 of a queue, indexes in [first, end)
     SEEN      queue u32, length u32, what the queue has accepted (journal/seen.py; empty: nothing)
     SHOWN     queue u32, n u8, n * (priority u8, index u64)
+    LEASES    queue u32, length u32, the leases of the queue (broker/leases/lease.py; empty: none)
     QUEUES    n u32, n * queue u32                              of the group, all
 
 `starts` is n * (epoch u32, first index u64).
@@ -57,6 +58,7 @@ ITEM_WINDOW: Final = 2
 ITEM_SEEN: Final = 3
 ITEM_SHOWN: Final = 4
 ITEM_QUEUES: Final = 5
+ITEM_LEASES: Final = 6
 
 INSTALLING: Final = 0
 """State of a copy: messages that must survive a restart may be missing."""
@@ -272,6 +274,13 @@ class LiveWriter:
         for priority, index in up_to.items():
             writer.append(priority)
             write_i64_be(writer, index)
+
+    def leases(self, queue_id: i64, packed: bytes) -> None:
+        writer = self._writer
+        writer.append(ITEM_LEASES)
+        put_u32(writer, queue_id)
+        put_u32(writer, len(packed))
+        writer.write(packed)
 
     def queues(self, queue_ids: list[int]) -> None:
         writer = self._writer

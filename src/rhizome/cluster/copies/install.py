@@ -24,6 +24,7 @@ from mypy_extensions import i64
 
 from rhizome.cluster.copies.copy import Copy
 from rhizome.cluster.copies.frames import (
+    ITEM_LEASES,
     ITEM_ORIGINS,
     ITEM_QUEUES,
     ITEM_SEEN,
@@ -36,6 +37,7 @@ from rhizome.journal.records import (
     FLAG_DURABLE,
     dequeue_ranges_record,
     drop_queue_record,
+    leases_record,
     number_record,
     requeue_record,
     shown_record,
@@ -167,6 +169,8 @@ class Install:
                 at = self._seen(data, at)
             elif item == ITEM_SHOWN:
                 at = self._shown(data, at)
+            elif item == ITEM_LEASES:
+                at = self._leases(data, at)
             elif item == ITEM_ORIGINS:
                 at = self._origins(data, at)
             elif item == ITEM_QUEUES:
@@ -262,6 +266,16 @@ class Install:
             at += 9
             count -= 1
         return at
+
+    def _leases(self, data: bytes, at: i64) -> i64:
+        queue_id: i64 = u32_at(data, at)
+        end: i64 = at + 8 + u32_at(data, at + 4)
+        packed = data[at + 8 : end]
+        queue = self.copy.queues.get(int(queue_id))
+        if packed != (b"" if queue is None else queue.leases):
+            copy = self.copy
+            copy.record(leases_record(copy.group, copy.epoch, 0, queue_id, packed, FLAG_DURABLE))
+        return end
 
     def _origins(self, data: bytes, at: i64) -> i64:
         count: i64 = u32_at(data, at)

@@ -30,6 +30,7 @@ class LiveQueue:
     counts: dict[int, int]
     seen: Seen | None
     shown: dict[int, int]
+    leases: bytes
 
     def __init__(
         self,
@@ -37,11 +38,13 @@ class LiveQueue:
         counts: dict[int, int],
         seen: Seen | None,
         shown: dict[int, int],
+        leases: bytes,
     ) -> None:
         self.parts = parts
         self.counts = counts
         self.seen = seen
         self.shown = shown
+        self.leases = leases
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -94,6 +97,7 @@ class Listing:
             if self._first == 0:
                 writer.seen(queue_id, _packed(live.seen))
                 writer.shown(queue_id, live.shown)
+                writer.leases(queue_id, live.leases)
             self._window(writer, queue_id, live, index)
         if self._at == len(self._queue_ids):
             writer.queues(source.queue_ids())

@@ -270,7 +270,7 @@ class Home(CopiesPort):
             parts[index % 2].append(index, position_of(1, 64))
         counts = self.truth.counts.get(int(queue_id), {})
         shown = self.truth.shown.get(int(queue_id), {})
-        return LiveQueue(parts, dict(counts), self.seen.get(int(queue_id)), dict(shown))
+        return LiveQueue(parts, dict(counts), self.seen.get(int(queue_id)), dict(shown), b"")
 
     def read(self, queue_id: i64, first: i64, end: i64, bytes_max: i64, found: list[bytes]) -> i64:
         bodies = self.truth.queues.get(int(queue_id), {})

@@ -1,0 +1,124 @@
+"""What the reader of a lease is sent. Compiled.
+
+Headers: x-lease-offset, the first position; x-lease-count, how many messages the body has;
+x-lease-first and x-lease-next, the positions that the lease has now; x-lease-bytes, their contents;
+x-lease-ready, the messages that are still ready in the queue. If what was asked for failed,
+x-lease-code and x-lease-error say why.
+
+The body, if there are messages in it, all numbers big-endian:
+
+    count * u32 size of an entry | count * entry
+    entry    u64 index | u64 arrived ms | u8 flags (1: was delivered before) | u8 0
+             | u16 length, route tail | content, as its publisher sent it
+
+The first delivery has no body.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from librt.strings import BytesWriter, write_i64_be
+from mypy_extensions import i64
+
+from rhizome.amqp.frames import content_frames
+from rhizome.amqp.properties import FLAG_HEADERS
+from rhizome.amqp.spec import BASIC
+from rhizome.amqp.wire import put_shortstr, put_u16, put_u32, put_u64
+from rhizome.broker.message import Message
+
+CHANNEL: Final = 1
+FRAME_BYTES_MAX: Final = 131_072
+ENTRY_HEAD_BYTES: Final = 20
+FLAG_REDELIVERED: Final = 1
+_TYPE_I64: Final = 0x6C  # l
+_TYPE_TEXT: Final = 0x53  # S
+
+
+@final
+class Outcome:
+    """What the headers of a delivery tell."""
+
+    offset: i64
+    count: i64
+    first: i64
+    next: i64
+    size: i64
+    ready: i64
+    code: i64
+    error: str
+
+    def __init__(self, offset: i64, ready: i64) -> None:
+        self.offset = offset
+        self.count = 0
+        self.first = offset
+        self.next = offset
+        self.size = 0
+        self.ready = ready
+        self.code = 0
+        self.error = ""
+
+    def content(self, body: bytes) -> bytes:
+        """The content of the delivery."""
+        table = BytesWriter()
+        _put_number(table, "x-lease-offset", self.offset)
+        _put_number(table, "x-lease-count", self.count)
+        _put_number(table, "x-lease-first", self.first)
+        _put_number(table, "x-lease-next", self.next)
+        _put_number(table, "x-lease-bytes", self.size)
+        _put_number(table, "x-lease-ready", self.ready)
+        if self.code != 0:
+            _put_number(table, "x-lease-code", self.code)
+            put_shortstr(table, "x-lease-error")
+            table.append(_TYPE_TEXT)
+            text = self.error.encode("utf-8", "surrogateescape")
+            put_u32(table, len(text))
+            table.write(text)
+        header = BytesWriter()
+        put_u16(header, BASIC)
+        put_u16(header, 0)
+        put_u64(header, len(body))
+        put_u16(header, FLAG_HEADERS)
+        put_u32(header, len(table))
+        header.write(table.getvalue())
+        return content_frames(CHANNEL, header.getvalue(), body, FRAME_BYTES_MAX)
+
+
+def _put_number(writer: BytesWriter, name: str, number: i64) -> None:
+    put_shortstr(writer, name)
+    writer.append(_TYPE_I64)
+    write_i64_be(writer, number)
+
+
+@final
+class Entries:
+    """The body of a delivery in the making."""
+
+    count: i64
+    _sizes: BytesWriter
+    _entries: BytesWriter
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sizes = BytesWriter()
+        self._entries = BytesWriter()
+
+    def size(self) -> i64:
+        return len(self._entries)
+
+    def add(self, message: Message, redelivered: bool) -> None:
+        tail = message.route.tail
+        content = message.content
+        self.count += 1
+        put_u32(self._sizes, ENTRY_HEAD_BYTES + len(tail) + len(content))
+        writer = self._entries
+        write_i64_be(writer, message.index)
+        write_i64_be(writer, message.arrived_ms)
+        writer.append(FLAG_REDELIVERED if redelivered else 0)
+        writer.append(0)
+        put_u16(writer, len(tail))
+        writer.write(tail)
+        writer.write(content)
+
+    def body(self) -> bytes:
+        return self._sizes.getvalue() + self._entries.getvalue()
