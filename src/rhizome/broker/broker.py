@@ -124,6 +124,7 @@ class Broker:
     alarmed: bool
     alarm_reason: str
     isolation: str
+    suspended: bool
     stall: str
     stalled: dict[int, Connection]
     congested: dict[Queue, None]
@@ -183,6 +184,7 @@ class Broker:
         self.alarmed = False
         self.alarm_reason = ""
         self.isolation = ""
+        self.suspended = False
         self.stall = ""
         self.stalled = {}
         self.congested = {}
@@ -360,9 +362,7 @@ class Broker:
         return [*self.connections.values(), *self.carriers.values()]
 
     def running_connections(self) -> list[Connection]:
-        return [
-            connection for connection in self.connections.values() if connection.stage == RUNNING
-        ]
+        return [each for each in self.connections.values() if each.stage == RUNNING]
 
     def report_bug(self, error: BaseException, where: str) -> None:
         self.observer.bug(error, where)
@@ -424,6 +424,13 @@ class Broker:
                 if queue.ready > 0 and not queue.marked:
                     queue.touch()
             self.committed()
+
+    def suspend_publishing(self, suspended: bool) -> None:
+        """Have publishes wait unread, or go on: where they lead to isn't known now."""
+        self.suspended = suspended
+        if not suspended:
+            for connection in self.running_connections():
+                connection.set_stalled(connection.id in self.stalled)
 
     def hold_back(self, reason: str) -> None:
         """Have publishers wait for copies of what they publish, until the reason is empty (G10)."""

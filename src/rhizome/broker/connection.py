@@ -276,15 +276,14 @@ class Connection:
         self.at = 0
         if len(self.tail) > 0:
             data = self._complete_tail(data)
-            if len(data) == 0:
-                return
-        self._run_guarded(data)
+        if len(data) > 0:
+            self._run_guarded(data)
 
     def _complete_tail(self, data: bytes) -> bytes:
         """Move bytes to the tail until its first unit is whole, and run that.
 
-        So a message that lies across two reads costs a copy of itself, not of the reads. Answers
-        what is to be run next, from ``self.at`` on; nothing if everything has to wait.
+        So a message across two reads costs a copy of itself, not of the reads. Answers what is to
+        be run next, from ``self.at`` on; nothing if everything has to wait.
         """
         used: i64 = 0
         tail = self.tail
@@ -377,8 +376,7 @@ class Connection:
     def _run(self, data: bytes) -> None:
         """Run all whole units from ``self.at`` on; keep the rest in ``tail``.
 
-        ``self.at`` stands behind the current frame before anything that may raise is called, so
-        that after a channel error the next frame is taken.
+        ``self.at`` is behind the current frame before anything may raise: the next is taken then.
         """
         end: i64 = len(data)
         at: i64 = self.at
@@ -407,6 +405,9 @@ class Connection:
             if kind == FRAME_METHOD and size >= 4 and self.stage == RUNNING:
                 code: i64 = i64(read_i32_be(data, at + 7))
                 if code == CODE_BASIC_PUBLISH:
+                    if self.broker.suspended:
+                        self.set_stalled(True)
+                        continue
                     channel = self._channel(number, code)
                     done = self._publish_unit(channel, data, at, after, end)
                     if done == 0:
@@ -582,12 +583,8 @@ class Connection:
 
     def set_blocked(self, reason: str) -> None:
         """Publishers are held up, or (with an empty reason) let go on."""
-        if reason and not self.blocked_reason:
-            if self.blocked_notify:
-                self.send(0, ConnectionBlocked(reason))
-        elif not reason and self.blocked_reason:
-            if self.blocked_notify:
-                self.send(0, ConnectionUnblocked())
+        if self.blocked_notify and (reason == "") != (self.blocked_reason == ""):
+            self.send(0, ConnectionBlocked(reason) if reason else ConnectionUnblocked())
         self.blocked_reason = reason
 
     def set_stalled(self, stalled: bool) -> None:

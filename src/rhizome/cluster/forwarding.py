@@ -182,8 +182,14 @@ class PrivateWay(Way):
         self.track = track
 
     def disconnect(self) -> None:
-        """The link is gone, and what was under way with it."""
+        """The link is gone, and what was under way with it. What had to be relayed was meant for
+        brokers that are still there: its publisher is told that it may not have arrived."""
         self.track = None
+        at: i64 = 0
+        while at < len(self.messages):
+            if self.targets[at].relay:
+                self.refuse(self.first + at)
+            at += 1
         self.confirm(self.sent)
 
 

@@ -12,6 +12,9 @@ Secondaries have no links with each other. The root tells each secondary what th
 interested in, as its own interest with ``relay``, and passes on what comes for it. A secondary
 heeds that from the broker that it knows as root alone, so nothing is relayed twice.
 
+A secondary without a root that has told it so knows nothing of what other secondaries want: what
+is published there waits, unread, until there is one.
+
 A binding is answered once every peer that is linked has it. The root acknowledges what came from a
 secondary after the other secondaries have acknowledged it to the root.
 """
@@ -89,6 +92,8 @@ class Told:
     sent: int = 0
     known: int = 0
     heard: bool = False
+    as_root: bool = False
+    """Whether the peer told the whole as root: what other secondaries want is in it."""
     relayed: dict[Interest, None] = field(default_factory=dict)
     wanted: dict[Interest, dict[str, object]] = field(default_factory=dict)
     awaiting: deque[tuple[int, Awaited]] = field(default_factory=deque)
@@ -196,7 +201,9 @@ class Interests:
             }
             for added, interest, arguments in changes
         ]
-        peer.send(INTEREST, {"number": told.sent, "whole": whole, "changes": entries})
+        table: dict[str, object] = {"number": told.sent, "whole": whole, "changes": entries}
+        table["root"] = self.is_root
+        peer.send(INTEREST, table)
 
     # ---- links ----------------------------------------------------------------------------------
 
@@ -236,6 +243,7 @@ class Interests:
             self._relay(changed)
         for _, awaited in told.awaiting:
             _acknowledged(awaited)
+        self._judge_publishing()
 
     def set_root(self, name: str) -> None:
         """Another broker is root, or none ("")."""
@@ -244,6 +252,7 @@ class Interests:
         if self.am_secondary and name != before:
             self._heed(before, False)
             self._heed(name, True)
+            self._judge_publishing()
         is_root = name == self.me
         if is_root == self.is_root:
             return
@@ -251,6 +260,12 @@ class Interests:
         for peer in self.peers.values():
             if peer.is_secondary():
                 self._tell_whole(peer)
+
+    def _judge_publishing(self) -> None:
+        """What is published here may concern secondaries that only the root knows of (A3)."""
+        if self.am_secondary:
+            told = self.told.get(self.root)
+            self.broker.suspend_publishing(told is None or not told.as_root)
 
     def _heed(self, name: str, heeded: bool) -> None:
         """Send what others want through this broker, or no longer."""
@@ -303,6 +318,7 @@ class Interests:
         assert isinstance(changes, list)
         changed: dict[Interest, dict[str, object]] = {}
         if table["whole"] is True:
+            told.as_root = table.get("root") is not False  # the release before doesn't say
             for interest, arguments in list(told.wanted.items()):
                 self._unwant(peer, told, interest, arguments, changed)
         for change in changes:
@@ -325,6 +341,7 @@ class Interests:
                 if name != peer.name and self.is_secondary(name) and other.sent > other.known:
                     _await(other, withheld)
         self.acknowledge(peer.name)
+        self._judge_publishing()
 
     def _is_heeded(self, peer: Neighbour, interest: Interest) -> bool:
         return not interest.relay or peer.name == self.root

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import decode_properties
 from rhizome.broker.message import Message
-from rhizome.broker.publishing import send_on
 from rhizome.broker.steering import routing_headers
 from rhizome.broker.targets import MetaExchange, Reach
 
@@ -50,5 +49,8 @@ def relay(interests: Interests, origin: Neighbour, message: Message, slot: Slot)
                     and interests.is_secondary(destination.forward.broker_name)
                 ):
                     reach.add(destination)
-    send_on(message, reach.targets, None)
+    confirms = leg.attached.confirms
+    for target in reach.targets:
+        # The origin's application is told that it is safe when those whom it was meant for have it.
+        confirms.wait_for(target.forward, target.forward.send(message, target, None, 0))
     return len(reach.targets) > 0

@@ -6,8 +6,10 @@ import pytest
 from scene import (
     EVERYWHERE,
     bind,
+    confirmed,
     drain,
     exchange,
+    nacked,
     private_queue,
     queue_at,
     refused,
@@ -19,6 +21,8 @@ from rhizome.amqp.methods import (
     BasicConsume,
     BasicConsumeOk,
     BasicGet,
+    ConfirmSelect,
+    ConfirmSelectOk,
     ConnectionClose,
     ExchangeDelete,
     QueueBind,
@@ -164,6 +168,51 @@ def test_secondaries_hear_each_other_again_under_a_new_root(cluster: CoreCluster
     cluster.advance_until_ready()
     publisher.publish("amq.fanout", "", b"at last")
     assert listener.bodies() == [b"before", b"after", b"at last"]
+
+
+def test_what_a_secondary_publishes_without_a_root_waits_for_one(cluster: CoreCluster) -> None:
+    """Only the root knows what other secondaries want: without it nothing is confirmed that might
+    be for them (A3)."""
+    listener = subscriber(cluster, "s1", "amq.fanout")
+    publisher = cluster["s2"].connect()
+    newcomer = cluster["s2"].connect()
+    for client in (publisher, newcomer):
+        client.call(ConfirmSelect(), ConfirmSelectOk)
+    publisher.publish("amq.fanout", "", b"before")
+    assert confirmed(publisher) == 1
+    old = cluster.root()
+    cluster[old].kill()
+    cluster.settle()
+    publisher.publish("amq.fanout", "", b"meanwhile")
+    newcomer.publish("amq.fanout", "", b"its first")
+    assert (confirmed(publisher), confirmed(newcomer)) == (0, 0)
+    cluster.advance_until(lambda: cluster.root() not in ("", old))
+    cluster.advance(1_000)
+    assert (confirmed(publisher), confirmed(newcomer)) == (2, 1)
+    assert sorted(listener.bodies()) == [b"before", b"its first", b"meanwhile"]
+
+
+def test_a_relay_is_confirmed_when_it_has_arrived_and_refused_if_the_root_dies_before(
+    cluster: CoreCluster,
+) -> None:
+    """At most once (A3), and not silently: the publisher hears that it may be lost."""
+    subscriber(cluster, "s1", "amq.fanout")
+    publisher = cluster["s2"].connect()
+    publisher.call(ConfirmSelect(), ConfirmSelectOk)
+    cluster["s1"].broker.block("confirms nothing")
+    publisher.publish("amq.fanout", "", b"arrives")
+    assert confirmed(publisher) == 0
+    cluster["s1"].broker.unblock()
+    cluster["s1"].settle()
+    assert confirmed(publisher) == 1
+    cluster["s1"].broker.block("confirms nothing")
+    publisher.publish("amq.fanout", "", b"who knows")
+    old = cluster.root()
+    cluster[old].kill()
+    cluster.advance_until(lambda: cluster.root() not in ("", old))
+    cluster.advance(1_000)
+    assert nacked(publisher) == [2]
+    assert confirmed(publisher) == 0
 
 
 def test_many_bindings_cost_in_proportion(cluster: CoreCluster) -> None:
