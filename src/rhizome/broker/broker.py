@@ -58,6 +58,7 @@ from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE, Replies
 from rhizome.broker.resuming import Ghosts
 from rhizome.broker.routing.destination import Destination
+from rhizome.broker.settings import Settings
 from rhizome.broker.showing import Showing
 from rhizome.broker.stages import CLOSED, RUNNING
 from rhizome.broker.state import State
@@ -71,20 +72,6 @@ from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
     from rhizome.broker.transactions import PendingCommit
-
-
-@final
-class Settings:
-    """What the broker says about itself."""
-
-    name: str
-    version: str
-    cluster_name: str
-
-    def __init__(self, name: str, version: str, cluster_name: str) -> None:
-        self.name = name
-        self.version = version
-        self.cluster_name = cluster_name
 
 
 @final

@@ -7,7 +7,7 @@ from typing import Final
 
 from rhizome import __version__
 from rhizome.broker.access import AccessEpoch, Authenticator
-from rhizome.broker.broker import Broker, Settings
+from rhizome.broker.broker import Broker
 from rhizome.broker.commands import (
     SCOPE_USER,
     SCOPE_VHOST,
@@ -27,6 +27,7 @@ from rhizome.broker.observer import Observer
 from rhizome.broker.pager import Pager, SegmentReader
 from rhizome.broker.queue import Queue
 from rhizome.broker.restoring import restore_queue
+from rhizome.broker.settings import Settings
 from rhizome.broker.state import State
 from rhizome.broker.streams.registry import StreamsPort
 from rhizome.journal.recovery import Recovered
