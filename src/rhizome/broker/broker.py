@@ -28,6 +28,7 @@ from rhizome.amqp.methods import BasicCancel, BasicGet
 from rhizome.broker import basic
 from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.arguments import QueueArguments
+from rhizome.broker.blocking import judge_blocking
 from rhizome.broker.channel import Channel
 from rhizome.broker.commands import Command, DeleteQueue
 from rhizome.broker.connection import Connection
@@ -395,59 +396,27 @@ class Broker:
         """Hold publishers up, for a reason that they are told if the cause is an alarm."""
         self.alarmed = True
         self.alarm_reason = reason
-        self._judge_blocking()
+        judge_blocking(self)
 
     def unblock(self) -> None:
         self.alarmed = False
-        self._judge_blocking()
+        judge_blocking(self)
 
     def isolate(self, reason: str) -> None:
         """Deliver, confirm and admit nothing, for this reason, until it is empty (R9)."""
         self.may_deliver = reason == ""
         self.isolation = reason
-        self._judge_blocking()
+        judge_blocking(self)
         if self.may_deliver:
             for queue in self.shared.values():
                 if queue.ready > 0 and not queue.marked:
                     queue.touch()
             self.committed()
 
-    def suspend_publishing(self, suspended: bool) -> None:
-        """Have publishes wait unread, or go on: where they lead to isn't known now."""
-        self.suspended = suspended
-        if not suspended:
-            for connection in self.running_connections():
-                connection.set_stalled(connection.id in self.stalled)
-
     def hold_back(self, reason: str) -> None:
         """Have publishers wait for copies of what they publish, until the reason is empty (G10)."""
         self.stall = reason
-        self._judge_blocking()
-
-    def _judge_blocking(self) -> None:
-        blocking = self.alarmed or self.isolation != "" or self.stall != ""
-        reason = self.isolation or (self.alarm_reason if self.alarmed else "") or self.stall
-        if blocking == self.blocking and reason == self.block_reason:
-            return
-        self.blocking = blocking
-        self.block_reason = reason
-        self.observer.publishers_blocked(reason)
-        if blocking:
-            return
-        stalled = list(self.stalled.values())
-        self.stalled = {}
-        for connection in stalled:
-            connection.set_blocked("")
-            connection.set_stalled(False)
-
-    def published_by(self, connection: Connection) -> None:
-        """A connection has shown itself to be a publisher, or published while blocked."""
-        connection.publishing = True
-        if self.blocking and not connection.stalled:
-            self.stalled[connection.id] = connection
-            if self.block_reason:
-                connection.set_blocked(self.block_reason)
-            connection.set_stalled(True)
+        judge_blocking(self)
 
     # ---- dead letters and transactions ----------------------------------------------------------
 

@@ -15,6 +15,7 @@ from mypy_extensions import i64
 
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import BasicReturn
+from rhizome.broker.blocking import published_by
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import put_content
 from rhizome.broker.dedup import accept, is_duplicate, set_window, wait_for_original
@@ -97,7 +98,7 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
     else:
         _publish_steered(channel, route, message, flags)
     if broker.blocking or not connection.publishing:
-        broker.published_by(connection)
+        published_by(broker, connection)
 
 
 # ---- routes -------------------------------------------------------------------------------------

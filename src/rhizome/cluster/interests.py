@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from rhizome.amqp.values import encode_table, read_table
+from rhizome.broker.blocking import suspend_publishing
 from rhizome.broker.routing.exchange import arguments_key
 from rhizome.broker.targets import MetaExchange, MetaQueue
 
@@ -265,7 +266,7 @@ class Interests:
         """What is published here may concern secondaries that only the root knows of (A3)."""
         if self.am_secondary:
             told = self.told.get(self.root)
-            self.broker.suspend_publishing(told is None or not told.as_root)
+            suspend_publishing(self.broker, told is None or not told.as_root)
 
     def _heed(self, name: str, heeded: bool) -> None:
         """Send what others want through this broker, or no longer."""

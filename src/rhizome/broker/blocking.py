@@ -1,0 +1,50 @@
+"""Blocking: publishers that wait, and are told why.
+
+A broker blocks while it is alarmed, isolated or short of copies: each connection that publishes
+then is taken no more input from. While it is suspended nobody can say where a publish leads to, so
+not even the first one is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.connection import Connection
+
+
+def judge_blocking(broker: Broker) -> None:
+    """A reason to block has come or gone."""
+    blocking = broker.alarmed or broker.isolation != "" or broker.stall != ""
+    reason = broker.isolation or (broker.alarm_reason if broker.alarmed else "") or broker.stall
+    if blocking == broker.blocking and reason == broker.block_reason:
+        return
+    broker.blocking = blocking
+    broker.block_reason = reason
+    broker.observer.publishers_blocked(reason)
+    if blocking:
+        return
+    stalled = list(broker.stalled.values())
+    broker.stalled = {}
+    for connection in stalled:
+        connection.set_blocked("")
+        connection.set_stalled(False)
+
+
+def published_by(broker: Broker, connection: Connection) -> None:
+    """A connection has shown itself to be a publisher, or published while blocked."""
+    connection.publishing = True
+    if broker.blocking and not connection.stalled:
+        broker.stalled[connection.id] = connection
+        if broker.block_reason:
+            connection.set_blocked(broker.block_reason)
+        connection.set_stalled(True)
+
+
+def suspend_publishing(broker: Broker, suspended: bool) -> None:
+    """Have publishes wait unread, or go on."""
+    broker.suspended = suspended
+    if not suspended:
+        for connection in broker.running_connections():
+            connection.set_stalled(connection.id in broker.stalled)
