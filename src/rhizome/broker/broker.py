@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from mypy_extensions import i64
 
@@ -37,7 +37,7 @@ from rhizome.broker.definitions import QueueDefinition
 from rhizome.broker.delayed import Delayed
 from rhizome.broker.handshake import Handshake
 from rhizome.broker.leases.leases import Leases
-from rhizome.broker.letters import DeadLetter, send_letter
+from rhizome.broker.letters import DeadLetter, bury_apart
 from rhizome.broker.limits import Limits
 from rhizome.broker.message import Message, Route
 from rhizome.broker.observer import Observer
@@ -67,12 +67,11 @@ from rhizome.broker.steering import Steering
 from rhizome.broker.streams.registry import Streams
 from rhizome.broker.timers import Timers
 from rhizome.broker.times import ConfirmTimes, Times
+from rhizome.broker.transactions import PendingCommit
 from rhizome.broker.turn import Turn
 from rhizome.broker.vhost import VHost
+from rhizome.broker.worker import touch_workers
 from rhizome.errors import AmqpError
-
-if TYPE_CHECKING:
-    from rhizome.broker.transactions import PendingCommit
 
 
 @final
@@ -99,6 +98,7 @@ class Broker:
     connections: dict[int, Connection]
     carriers: dict[int, Connection]
     shared: dict[int, Queue]
+    internal: dict[int, Queue]
     unconfirmed: list[Channel]
     commits: list[PendingCommit]
     dead_letters: list[DeadLetter]
@@ -162,6 +162,7 @@ class Broker:
         self.connections = {}
         self.carriers = {}
         self.shared = {}
+        self.internal = {}
         self.unconfirmed = []
         self.commits = []
         self.dead_letters = []
@@ -207,7 +208,7 @@ class Broker:
     def _react(self, fact: Fact) -> None:
         if isinstance(fact, QueueDeleted):
             if isinstance(fact.destination, Queue):
-                self._queue_deleted(fact.destination)
+                self.queue_deleted(fact.destination)
         elif isinstance(fact, QueueChanged):
             if isinstance(fact.destination, Queue):
                 fact.destination.apply_options(fact.definition.options)
@@ -228,7 +229,7 @@ class Broker:
         elif isinstance(fact, VhostDeleted):
             self._close_where_vhost(fact.name)
 
-    def _queue_deleted(self, queue: Queue) -> None:
+    def queue_deleted(self, queue: Queue) -> None:
         queue.deleted = True
         self.shared.pop(queue.definition.id, None)
         if queue.definition.is_private():
@@ -424,16 +425,6 @@ class Broker:
         """Note a dead letter; it is sent before the turn ends."""
         self.dead_letters.append(DeadLetter(queue, message, reason))
 
-    def send_dead_letters(self) -> None:
-        """Send what was noted; more may be noted meanwhile."""
-        letters = self.dead_letters
-        self.dead_letters = []
-        for letter in letters:
-            try:
-                send_letter(self, letter)
-            except Exception as error:
-                self.observer.bug(error, f"a dead letter of queue '{letter.queue.name}'")
-
     def route_to(self, exchange: str, key: str) -> Route:
         """A route for a message that the broker itself publishes."""
         exchange_bytes = exchange.encode("utf-8", "surrogateescape")
@@ -469,7 +460,7 @@ class Broker:
             for queue in queues:
                 self._dispatch(queue)
             if len(self.dead_letters) > 0:
-                self.send_dead_letters()
+                bury_apart(self)
         self.leases.pump()
         self.write_settled()
         if len(self.showing.queues) > 0:
@@ -524,6 +515,8 @@ class Broker:
         if len(self.ghosts.syncs) > 0:
             self.ghosts.answer_syncs()
         self.leases.committed()
+        if len(self.internal) > 0:
+            touch_workers(self)
         for log in self.logs.values():
             if len(log.waiting) > 0:
                 self._wake(log)

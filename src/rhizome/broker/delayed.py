@@ -17,9 +17,11 @@ from rhizome.broker.commands import DeclareQueue
 from rhizome.broker.deadletters import cc_keys, strip_bcc
 from rhizome.broker.dedup import accept, is_duplicate, wait_for_original
 from rhizome.broker.message import Message, largest_frame
+from rhizome.broker.post import post_of, take_by_post
 from rhizome.broker.publishing import enqueue, need_for, reach_of, send_on
 from rhizome.broker.queue import Queue
 from rhizome.broker.steering import identity_of, routing_headers
+from rhizome.broker.together import begin_all, commit_all
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -101,11 +103,20 @@ class Delayed:
         """Route what is due, unless this broker may not deliver (R9)."""
         if not self.broker.may_deliver:
             return
+        if not self.held or self.held[0][0] > now_ms:
+            return
+        # A message and what it is routed to are one record, as with dead letters.
+        whole = len(self.broker.internal) > 0
+        if whole:
+            begin_all(self.broker, 0)
         while self.held and self.held[0][0] <= now_ms:
             _, _, queue, message = heapq.heappop(self.held)
             if not queue.deleted:
                 self._release(queue, message)
             queue.ack(message)
+        if whole:
+            self.broker.write_settled()
+            commit_all(self.broker)
 
     def _release(self, queue: Queue, held: Message) -> None:
         router = self.broker.state.vhosts[queue.vhost].router
@@ -123,6 +134,11 @@ class Delayed:
         message.priority = held.priority
         message.persistent = properties.delivery_mode == 2
         message.identity = identity_of(content, False)
+        post = post_of(self.broker, queue)
+        if post is not None:
+            ids = take_by_post(queue, reach)
+            if len(ids) > 0:
+                post.put(message, queue.vhost, ids)
         send_on(message, reach.targets, None)
         enqueue(self.broker, message, reach.queues, None)
 

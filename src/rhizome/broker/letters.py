@@ -1,17 +1,25 @@
-"""Dead letters on their way: from the queue that a message died in to where that queue sends it."""
+"""Dead letters on their way: from the queue that a message died in to where that queue sends it.
+
+Queues of the same group get a letter at once; those of other groups by post (`post.py`).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from mypy_extensions import i64
+
 from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import decode_properties
 from rhizome.broker.deadletters import cc_keys, dead_letter, is_cycle
+from rhizome.broker.log import TX_RECORD_BYTES
 from rhizome.broker.message import Message, largest_frame
+from rhizome.broker.post import post_of, take_by_post
 from rhizome.broker.publishing import enqueue, reach_of, send_on
-from rhizome.broker.queue import Queue
+from rhizome.broker.queue import REASON_REJECTED, Queue
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.steering import routing_headers
+from rhizome.broker.together import begin_all, commit_all
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -31,7 +39,18 @@ class DeadLetter:
         self.reason = reason
 
 
-def send_letter(broker: Broker, letter: DeadLetter) -> None:
+def send_letters(broker: Broker) -> None:
+    """Send what has died; more may die meanwhile."""
+    letters = broker.dead_letters
+    broker.dead_letters = []
+    for letter in letters:
+        try:
+            _send(broker, letter)
+        except Exception as error:
+            broker.observer.bug(error, f"a dead letter of queue '{letter.queue.name}'")
+
+
+def _send(broker: Broker, letter: DeadLetter) -> None:
     """Route a dead letter on; without an exchange to go to it is dropped."""
     queue = letter.queue
     old = letter.message
@@ -69,6 +88,44 @@ def send_letter(broker: Broker, letter: DeadLetter) -> None:
     message.arrived_ms = broker.turn.now_ms
     message.persistent = properties.delivery_mode == 2
     message.priority = properties.priority or 0
+    post = post_of(broker, queue)
+    if post is not None:
+        ids = take_by_post(queue, reach)
+        if len(ids) > 0:
+            post.put(message, queue.vhost, ids)
     send_on(message, reach.targets, None)
     # A letter that comes back to a queue it was in is no duplicate, whatever it says of itself.
     enqueue(broker, message, reach.queues, None)
+
+
+def bury_apart(broker: Broker) -> None:
+    """Bury as a transaction of its own; a lone broker needs none."""
+    if len(broker.internal) == 0:
+        send_letters(broker)
+        return
+    size: i64 = 0
+    for letter in broker.dead_letters:
+        size += len(letter.message.content) + TX_RECORD_BYTES
+    begin_all(broker, size)
+    bury(broker)
+    commit_all(broker)
+
+
+def bury(broker: Broker) -> None:
+    """Send what has died and settle what it was, within a transaction: a log has both or neither.
+
+    If this broker is replaced before that is committed, whoever is home next does it again itself;
+    it only has to be told what was rejected.
+    """
+    buried: list[DeadLetter] = []
+    while len(broker.dead_letters) > 0:
+        buried.extend(broker.dead_letters)
+        for log in broker.logs.values():
+            log.derived = True
+        send_letters(broker)
+        for log in broker.logs.values():
+            log.derived = False
+    broker.write_settled()
+    for letter in buried:
+        rejected = letter.reason == REASON_REJECTED
+        letter.queue.log.buried(letter.queue.id, letter.message.index, rejected)

@@ -56,6 +56,9 @@ def ready_body_bytes(queue: Queue) -> i64:
 def unacked_messages(queue: Queue) -> list[Message]:
     """What consumers and pulls of a queue hold."""
     found: list[Message] = []
+    if queue.worker is not None:
+        found.extend(queue.worker.held())
+        return found
     for connection in queue.broker.holders():
         for channel in connection.channels.values():
             channel.collect_unacked(queue, found)
@@ -89,6 +92,10 @@ def unacked_indexes(broker: Broker) -> dict[Queue, dict[int, PagedIndex]]:
     for queue, message in [*broker.delayed.holdings(), *broker.leases.holdings()]:
         if queue.recorded:
             _add_unacked(found, queue, message)
+    for queue in broker.internal.values():
+        if queue.worker is not None:
+            for message in queue.worker.held():
+                _add_unacked(found, queue, message)
     return found
 
 

@@ -58,7 +58,8 @@ class GroupLog:
     may hold what is ready here (A2).
     ``starts`` has the first index of each epoch of a replicated log, this one included (L2), and
     ``origins`` the last number that was taken from each edge (A1), which is part of the records
-    if the log is ``numbered``.
+    if the log is ``numbered``. What is recorded while it is ``derived`` follows from what the log
+    has: whoever is home next would do the same.
     """
 
     group: i64
@@ -70,6 +71,7 @@ class GroupLog:
     still: bool
     replicated: bool
     numbered: bool
+    derived: bool
     starts: list[tuple[int, int]]
     origins: dict[int, int]
     waiting: list[Queue]
@@ -84,6 +86,7 @@ class GroupLog:
         self.still = False
         self.replicated = False
         self.numbered = False
+        self.derived = False
         self.starts = []
         self.origins = {}
         self.waiting = []
@@ -142,6 +145,13 @@ class GroupLog:
         """Close the transaction; the index that must be on disk before it may be answered, 0 if
         nothing was recorded."""
         raise NotImplementedError
+
+    def buried(self, queue_id: i64, index: i64, rejected: bool) -> None:
+        """That a message left a queue is due to what followed from it, or to its rejection."""
+
+    def epoch_of(self, index: i64) -> i64:
+        """The epoch that a record belongs to."""
+        return self.epoch
 
     def mark(self) -> i64:
         """An index that is on disk once everything is that was recorded so far."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.state import QueueDefinition
     from rhizome.broker.streams.stream import Stream
+    from rhizome.broker.worker import Worker
 
 NEVER_MS: Final = 1 << 62
 
@@ -48,7 +49,7 @@ REASON_DELIVERY_LIMIT: Final = "delivery_limit"
 @final
 class Queue(Destination):
     """One queue. Where it is shared and active on another broker, ``away`` leads there, and nothing
-    is ever ready here.
+    is ever ready here. ``worker`` works it off if it belongs to a group itself (`worker.py`).
 
     Invariant: ``ready`` is the sum of the lanes' ready messages; ``unacked``
     counts deliveries not yet settled; ``expected`` counts the brokers whose consumers may come back
@@ -101,6 +102,7 @@ class Queue(Destination):
     orphans: list[Consumer]
     away: Away | None
     stream: Stream | None
+    worker: Worker | None
 
     def __init__(self, broker: Broker, definition: QueueDefinition) -> None:
         super().__init__(definition.vhost, definition.name)
@@ -146,6 +148,7 @@ class Queue(Destination):
         self.orphans = []
         self.away = None
         self.stream = None
+        self.worker = None
         self._prepare_lanes(definition.options.priority_max)
         self.apply_options(definition.options)
 
@@ -362,6 +365,9 @@ class Queue(Destination):
         self.marked = False
         if self.stream is not None:
             self.stream.dispatch()
+            return
+        if self.worker is not None:
+            self.worker.run()
             return
         if self.ready > 0 and self.consumer_count > 0 and self.broker.may_deliver:
             delivered: i64 = 0

@@ -283,7 +283,7 @@ def _resume(channel: Channel, entries: bytes) -> None:
         epoch = u32_at(entries, at + 8)
         index = read_i64_be(entries, at + 12)
         kind: i64 = entries[at + 20]
-        if queue is not None and _hold(channel, tag, queue, epoch, index):
+        if queue is not None and queue.worker is None and _hold(channel, tag, queue, epoch, index):
             if queue.away is not None:
                 presented[queue.away] = None
             if kind > 0:

@@ -166,7 +166,8 @@ def _message_id(content: bytes, spans: PropertySpans) -> bytes:
 
 def _producer(value: object) -> bytes:
     name = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else b""
-    if not 0 < len(name) <= PRODUCER_BYTES_MAX:
+    # Names that begin with NUL are those of groups (`post.py`).
+    if not 0 < len(name) <= PRODUCER_BYTES_MAX or name[0] == 0:
         raise PreconditionFailed(
             f"invalid header x-producer: expected a string of 1 to {PRODUCER_BYTES_MAX} bytes",
             BASIC,

@@ -13,9 +13,11 @@ from mypy_extensions import i64
 
 from rhizome.amqp.methods import Method, TxCommitOk, TxRollbackOk, TxSelectOk
 from rhizome.broker.confirms import are_safe
+from rhizome.broker.letters import bury
 from rhizome.broker.port import Forward, GroupLog, Proxy
 from rhizome.broker.publishing import Publication, place
 from rhizome.broker.targets import rehomed
+from rhizome.broker.together import begin_all, commit_all
 from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -117,33 +119,10 @@ def _carry_out(broker: Broker, channel: Channel, transaction: Transaction) -> Pe
         if consumer is not None and consumer.proxy is not None:
             proxies[consumer.proxy] = None
         channel.settle_one(tag, kind)
-    while len(broker.dead_letters) > 0:
-        broker.send_dead_letters()
-    broker.write_settled()
+    bury(broker)
     for proxy in proxies:
         proxy.commit(elsewhere)
     return PendingCommit(commit_all(broker), elsewhere, channel, TxCommitOk())
-
-
-def begin_all(broker: Broker, bytes_expected: i64) -> None:
-    """Have whatever is recorded until `commit_all` kept whole or not at all, log by log.
-
-    The local log comes first and ends last: the journal has all of it as one record.
-    """
-    for log in broker.logs.values():
-        log.begin(bytes_expected)
-    broker.streams.begin()
-
-
-def commit_all(broker: Broker) -> dict[GroupLog, int]:
-    """The index in each log that must be on disk before the transaction may be answered."""
-    needed: dict[GroupLog, int] = {}
-    broker.streams.commit(needed)
-    for log in reversed(list(broker.logs.values())):
-        index = log.commit()
-        if index > 0:
-            needed[log] = index
-    return needed
 
 
 def rollback(channel: Channel) -> None:

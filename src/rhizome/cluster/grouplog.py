@@ -135,7 +135,7 @@ class ReplicatedLog(GroupLog):
         durable = durable and message.persistent
         if origin != 0:
             self.origins[origin] = number
-        elif not self.alone:
+        elif not self.alone and not self.derived:
             self.unsure.published(message, ids)
         if not durable and not self.shipping:
             self._advance()
@@ -183,6 +183,10 @@ class ReplicatedLog(GroupLog):
             dequeue_record(self.group, self.epoch, self.next_index, queue_id, indexes, flags),
             durable,
         )
+
+    def buried(self, queue_id: i64, index: i64, rejected: bool) -> None:
+        if not self.alone:
+            self.unsure.buried(self.next_index - 1, queue_id, index, rejected)
 
     def requeue(self, queue_id: i64, index: i64, count: i64, durable: bool) -> None:
         if not durable and not self.shipping:

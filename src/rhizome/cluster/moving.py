@@ -25,7 +25,7 @@ from rhizome.broker.message import Message, copy_of
 from rhizome.broker.publishing import enqueue
 from rhizome.broker.queue import Queue
 from rhizome.broker.targets import Target
-from rhizome.broker.unacked import ACK
+from rhizome.broker.unacked import ACK, REJECT
 from rhizome.cluster.asking import ReattachCall
 from rhizome.cluster.attachment import Attachment, Taken, start_after
 from rhizome.cluster.grouplog import ReplicatedLog
@@ -161,7 +161,10 @@ def carry_over(remote: RemoteGroup, log: ReplicatedLog) -> None:
             numbers.append(way.adopt(copy_of(message), target, message.index, log.epoch))
             indexes.append(message.index)
     for queue_id, settled in zip(unsure.queues, unsure.settled, strict=True):
-        remote.keep(ACK, {queue_id: settled})
+        if settled:
+            remote.keep(ACK, {queue_id: settled})
+    for _, queue_id, index in unsure.rejects:
+        remote.keep(REJECT, {queue_id: [index]})
     _wait_elsewhere(broker, log, way, indexes, numbers)
 
 
@@ -173,6 +176,9 @@ def _wait_elsewhere(
         for channel in connection.channels.values():
             if channel.confirms is not None:
                 channel.confirms.wait_elsewhere(log, way, indexes, numbers)
+    for queue in broker.internal.values():
+        if queue.worker is not None:
+            queue.worker.wait_elsewhere(log, way, indexes, numbers)
     for commit in broker.commits:
         index = commit.here.pop(log, 0)
         if index > 0:

@@ -20,8 +20,10 @@ from rhizome.amqp.values import encode_table
 from rhizome.broker.livemessages import unacked_messages
 from rhizome.broker.log import LOCAL_GROUP
 from rhizome.broker.message import Message
+from rhizome.broker.post import PostRules, open_post
 from rhizome.broker.restoring import restore_queue
 from rhizome.broker.showing import shown_of
+from rhizome.broker.worker import drop_internal
 from rhizome.cluster.calls import REATTACH
 from rhizome.cluster.commands import WHOLE
 from rhizome.cluster.copies.copy import Copy
@@ -70,6 +72,7 @@ class Roles:
         self.broker = node.broker
         self.moving = Moving(node.edge, node.tenures)
         self.settings = settings
+        self.post_rules = PostRules()
         self.homes: dict[int, Home] = {}
         self.streams = StreamHomes(self.broker, self.moving)
         self.copies: dict[int, Copy] = {}
@@ -93,7 +96,11 @@ class Roles:
         for number in [each for each in self.homes if each not in groups]:
             self.lose_home(number)
         self.streams.update(groups, me)
+        for queue in list(self.broker.internal.values()):
+            if queue.definition.group not in groups:
+                drop_internal(queue)
         for group in [each for each in groups.values() if not each.stream]:
+            open_post(self.broker, group.id, self.post_rules)
             standby = self.standbys.get(group.id)
             if standby is not None:
                 standby.learn(group.epoch)
@@ -206,6 +213,8 @@ class Roles:
         for queue in queues:
             broker.delayed.let_go(queue)
             broker.leases.let_go(queue)
+            if queue.worker is not None:
+                queue.worker.let_go()
             queue.drop_ready()
             queue.use_log(broker.log)
         del broker.logs[group_id]

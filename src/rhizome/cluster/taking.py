@@ -16,19 +16,21 @@ from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import decode_properties
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.delayed import DELAYED_QUEUE, delay_of
+from rhizome.broker.letters import bury
 from rhizome.broker.message import Message, Part, Route, content_channel, copy_of
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.publishing import enqueue, need_for, parts_of
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_PREFIX
 from rhizome.broker.steering import identity_of, routing_headers
-from rhizome.broker.transactions import begin_all, commit_all
+from rhizome.broker.together import begin_all, commit_all
 from rhizome.cluster.attachment import Attachment
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.track import Track
 from rhizome.cluster.wire import (
     CONFIRM,
     FLAG_IDENTITY,
+    FLAG_LETTER,
     FLAG_MANDATORY,
     FLAG_PERSISTENT,
     FLAG_SEQUENCE,
@@ -41,6 +43,7 @@ from rhizome.cluster.wire import (
     UNROUTED,
     put_number,
 )
+from rhizome.journal.seen import Identity, identity_at
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -217,10 +220,15 @@ class Taking:
         steered_at = content_at
         if flags & FLAG_STEERED != 0:
             content_at += STEERED_FIXED
+        identity: Identity | None = None
+        if flags & FLAG_LETTER != 0:
+            identity = identity_at(data, content_at)
+            content_at += len(identity.packed())
         content = data[content_at:end]
         message = Message(slot.route, content, content_channel(content), u32_at(data, at + 3))
         message.arrived_ms = self.broker.turn.now_ms
         message.persistent = flags & FLAG_PERSISTENT != 0
+        message.identity = identity
         if flags & FLAG_STEERED != 0:
             message.expiration_ms = read_i64_be(data, steered_at)
             message.priority = data[steered_at + 8]
@@ -258,7 +266,7 @@ class Taking:
         """Take a message, or a leg, that isn't plain."""
         if leg.is_reply:
             return self.broker.replies.deliver(message)
-        if flags & FLAG_IDENTITY != 0:
+        if flags & FLAG_IDENTITY != 0 and flags & FLAG_LETTER == 0:
             message.identity = identity_of(message.content, flags & FLAG_SEQUENCE != 0)
         router = self.broker.state.vhosts[slot.vhost].router
         return self._enqueue(slot, leg, message, router, number)
@@ -334,9 +342,7 @@ class Taking:
         begin_all(self.broker, 0)
         if attached.numbered is not None:
             attached.numbered.note_number(attached.origin, number)
-        while len(self.broker.dead_letters) > 0:
-            self.broker.send_dead_letters()
-        self.broker.write_settled()
+        bury(self.broker)
         for log, index in commit_all(self.broker).items():
             attached.confirms.need(log, index, True)
 

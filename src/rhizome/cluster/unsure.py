@@ -18,6 +18,7 @@ from rhizome.broker.message import Message
 class Unsure:
     """Invariant: indexes of ``messages`` rise, and so do ``records``, the indexes of the records by
     which ``settled[i]`` left the queue ``queues[i]``. ``ids[i]`` are the queues of ``messages[i]``.
+    ``rejects`` has (record, queue, index) of what was rejected.
     """
 
     messages: list[Message]
@@ -25,6 +26,7 @@ class Unsure:
     records: list[int]
     queues: list[int]
     settled: list[list[int]]
+    rejects: list[tuple[int, int, int]]
 
     def __init__(self) -> None:
         self.messages = []
@@ -32,6 +34,7 @@ class Unsure:
         self.records = []
         self.queues = []
         self.settled = []
+        self.rejects = []
 
     def published(self, message: Message, ids: list[int]) -> None:
         self.messages.append(message)
@@ -41,6 +44,18 @@ class Unsure:
         self.records.append(record)
         self.queues.append(queue_id)
         self.settled.append(indexes)
+
+    def buried(self, record: i64, queue_id: i64, index: i64, rejected: bool) -> None:
+        """A message that left a queue by then died there: that is for the next home to find out,
+        unless it was rejected."""
+        at: i64 = len(self.queues) - 1
+        while at >= 0:
+            if self.queues[at] == queue_id and index in self.settled[at]:
+                self.settled[at].remove(index)
+                break
+            at -= 1
+        if rejected:
+            self.rejects.append((record, queue_id, index))
 
     def committed(self, memory: i64, disk: i64) -> None:
         """Everything up to these indexes is committed."""
@@ -60,6 +75,8 @@ class Unsure:
             del self.records[:done]
             del self.queues[:done]
             del self.settled[:done]
+        if len(self.rejects) > 0:
+            self.rejects = [each for each in self.rejects if each[0] > disk]
 
     def is_gone(self, queue_id: i64, index: i64) -> bool:
         """Whether a message has left a queue again."""

@@ -66,6 +66,8 @@ FLAG_MANDATORY: Final = 4
 FLAG_IDENTITY: Final = 8
 """Queues may know the message again (L5); by its publisher's number, too, with FLAG_SEQUENCE."""
 FLAG_SEQUENCE: Final = 16
+FLAG_LETTER: Final = 32
+"""Its identity is not in its content but before it: a group sends it (A1)."""
 
 FLAG_REDELIVERED: Final = 1
 
@@ -134,6 +136,9 @@ def _begin_publish(
         flags |= FLAG_IDENTITY
         if len(message.identity.producer) > 0:
             flags |= FLAG_SEQUENCE
+            if message.identity.producer[0] == 0:
+                flags |= FLAG_LETTER
+                size += len(message.identity.packed())
     if steered:
         flags |= FLAG_STEERED
         size += STEERED_FIXED
@@ -148,6 +153,9 @@ def _end_publish(outbox: Outbox, message: Message, steered: bool) -> None:
     if steered:
         write_i64_be(outbox.writer, message.expiration_ms)
         outbox.writer.append(int(message.priority))
+    identity = message.identity
+    if identity is not None and len(identity.producer) > 0 and identity.producer[0] == 0:
+        outbox.writer.write(identity.packed())
     put_part(outbox, message.content)
     end_frame(outbox)
 

@@ -186,12 +186,13 @@ class Maintenance:
 
 
 def all_queues(broker: Broker) -> list[Queue]:
-    return [
+    found = [
         destination
         for vhost in broker.state.vhosts.values()
         for destination in vhost.destinations.values()
         if isinstance(destination, Queue)
     ]
+    return [*found, *broker.internal.values()]
 
 
 def recorded_queues(broker: Broker) -> list[Queue]:
