@@ -593,12 +593,7 @@ class Queue(Destination):
         return level
 
     def _first_consumer(self) -> Consumer | None:
-        for level in self.levels:
-            return level.consumers[0]
-        return None
+        return self.levels[0].consumers[0] if len(self.levels) > 0 else None
 
     def consumers(self) -> list[Consumer]:
-        found: list[Consumer] = []
-        for level in self.levels:
-            found.extend(level.consumers)
-        return found
+        return [consumer for level in self.levels for consumer in level.consumers]
