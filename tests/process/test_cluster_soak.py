@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import sqlite3
 import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rhizome.client import connect
 from rhizome.testing.clusterprocess import ClusterProcess
 
 from .cluster_apps import Applications
@@ -17,6 +23,10 @@ ROUNDS = 20
 ELECTION_SECONDS_MAX = 3.0
 HEARD_SECONDS_MAX = 15.0
 WORK_SECONDS = 1.0
+BINDINGS = 100_000
+BINDERS = 50
+BYTES_LEFT_MAX = 300
+"""Per binding and broker, of the second time that so many come and go."""
 
 pytestmark = pytest.mark.soak
 
@@ -80,3 +90,58 @@ def test_twenty_roots_are_killed_and_nothing_that_counts_is_lost(tmp_path: Path)
     assert wrong == [], "\n".join(wrong)
     assert exits == [0] * 5, cluster.printed()
     assert max(took) < ELECTION_SECONDS_MAX, sorted(took)
+
+
+def rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def come_and_go(url_of: Callable[[int], str], bindings: int) -> float:
+    """Bind so many keys of private queues over many connections; seconds until all are known."""
+
+    async def bind(number: int, stack: contextlib.AsyncExitStack) -> None:
+        connection = await stack.enter_async_context(connect(url_of(number)))
+        channel = await stack.enter_async_context(connection.channel())
+        queue = (await channel.declare_queue("", exclusive=True)).name
+        for key in range(bindings // BINDERS):
+            await channel.bind_queue(queue, "amq.topic", f"churn.{number}.{key}")
+
+    async with contextlib.AsyncExitStack() as stack:
+        begun = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for number in range(BINDERS):
+                group.create_task(bind(number, stack))
+        return time.monotonic() - begun
+
+
+@pytest.mark.timeout(1800)
+def test_a_hundred_thousand_private_bindings_come_and_go(tmp_path: Path) -> None:
+    """No entry of the cluster's log for them, and their memory is used again (A3)."""
+    cluster = ClusterProcess(tmp_path, primaries=3, secondaries=2, seed=1)
+    cluster.start()
+    names = list(cluster.brokers)
+
+    def url_of(number: int) -> str:
+        return cluster.brokers[names[number % len(names)]].url
+
+    def entries() -> int:
+        path = cluster.brokers["b1"].data / "cluster" / "state.db"
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
+            return int(store.execute("SELECT max(idx) FROM entries").fetchone()[0] or 0)
+
+    try:
+        before = entries()
+        took = [run(come_and_go(url_of, BINDINGS), seconds=800)]
+        cluster.wait_until_whole()
+        grown = {name: -rss_bytes(cluster.brokers[name].pid) for name in names}
+        took.append(run(come_and_go(url_of, BINDINGS), seconds=800))
+        cluster.wait_until_whole()
+        for name in names:
+            grown[name] += rss_bytes(cluster.brokers[name].pid)
+        more = entries() - before
+    finally:
+        cluster.stop()
+    each = {name: round(size / BINDINGS) for name, size in grown.items()}
+    print(f"bound in {took[0]:.1f} and {took[1]:.1f} s; left per binding: {each}; {more} entries")
+    assert more < BINDINGS / 100
+    assert max(each.values()) < BYTES_LEFT_MAX

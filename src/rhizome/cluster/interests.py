@@ -146,8 +146,8 @@ class Interests:
         self.fresh = False
         self.unused: dict[Exchange, None] = {}
         self.is_root = False
-        self.metas: dict[tuple[str, str, str, bool], MetaExchange] = {}
-        self.queues: dict[tuple[str, str, str, bool], MetaQueue] = {}
+        self.metas: dict[tuple[str, str, str, bool], Destination] = {}
+        self.queues: dict[tuple[str, str, str, bool], Destination] = {}
         self.named: dict[tuple[str, str], Neighbour] = {}
 
     # ---- this broker's own ----------------------------------------------------------------------
@@ -438,20 +438,23 @@ class Interests:
             vhost.router.epoch += 1
             return
         exchange = vhost.router.exchanges.get(interest.exchange)
+        destination = self._destination(peer, interest)
         if exchange is not None:
-            destination = self._destination(peer, interest)
             vhost.router.unbind(exchange, destination, interest.key, arguments)
-            if interest.queue and not destination.incoming:
-                del self.queues[(peer.name, interest.vhost, interest.queue, interest.relay)]
             if exchange.auto_delete and exchange.is_unused():
                 self.unused[exchange] = None
+        if not destination.incoming:
+            # Exchanges and private queues come and go, and their names with them.
+            name = interest.queue or interest.exchange
+            made = self.queues if interest.queue else self.metas
+            made.pop((peer.name, interest.vhost, name, interest.relay), None)
 
     def _destination(self, peer: Neighbour, interest: Interest) -> Destination:
         if interest.queue:
             return self._meta_queue(peer, interest.vhost, interest.queue, interest.relay)
         return self._meta(peer, interest)
 
-    def _meta(self, peer: Neighbour, interest: Interest) -> MetaExchange:
+    def _meta(self, peer: Neighbour, interest: Interest) -> Destination:
         """The exchange on the peer, one for each way in which it is reached."""
         key = (peer.name, interest.vhost, interest.exchange, interest.relay)
         meta = self.metas.get(key)
@@ -460,7 +463,7 @@ class Interests:
             self.metas[key] = meta
         return meta
 
-    def _meta_queue(self, peer: Neighbour, vhost: str, name: str, relay: bool) -> MetaQueue:
+    def _meta_queue(self, peer: Neighbour, vhost: str, name: str, relay: bool) -> Destination:
         """The private queue behind a peer; one object as long as bindings lead to it."""
         key = (peer.name, vhost, name, relay)
         found = self.queues.get(key)

@@ -231,6 +231,48 @@ def test_many_bindings_cost_in_proportion(cluster: CoreCluster) -> None:
     assert all(not each.awaiting and not each.withheld for each in told.values())
 
 
+@pytest.mark.parametrize("at", ["b2", "s1"])
+def test_bindings_that_come_and_go_leave_nothing_and_no_entry(
+    cluster: CoreCluster, at: str
+) -> None:
+    """Soft state of links, never the cluster's log (A3); `bench/fanout.py` has it in large."""
+    before = {name: footprint(cluster, name) for name in EVERYWHERE}
+    committed = {name: cluster[name].node.consensus.commit_index for name in EVERYWHERE}
+    for _ in range(2):
+        clients = [cluster[at].connect() for _ in range(4)]
+        for place, client in enumerate(clients):
+            queue = private_queue(client, f"named-{place}")
+            for number in range(50):
+                bind(client, queue, "amq.topic", f"{place}.{number}")
+                bind(client, queue, "amq.headers", "", x_match="all", kind=f"{place}.{number}")
+        grown = {name: footprint(cluster, name)[0] for name in EVERYWHERE if name != at}
+        assert all(kinds - before[name][0] >= 400 for name, kinds in grown.items())
+        for client in clients:
+            client.close_socket()
+        assert {name: footprint(cluster, name) for name in EVERYWHERE} == before
+    after = {name: cluster[name].node.consensus.commit_index for name in EVERYWHERE}
+    assert after == committed
+
+
+def footprint(cluster: CoreCluster, name: str) -> tuple[int, ...]:
+    """How much a broker keeps of meta-bindings, its own and others'."""
+    interests = cluster[name].node.interests
+    told = interests.told.values()
+    kept = (interests.own, interests.arguments, interests.wanters)
+    made = (interests.metas, interests.queues, interests.named)
+    bindings = sum(
+        len(exchange.bindings())
+        for vhost in cluster[name].broker.state.vhosts.values()
+        for exchange in vhost.router.exchanges.values()
+    )
+    return (
+        sum(len(each.wanted) for each in told),
+        sum(len(each.relayed) + len(each.awaiting) + len(each.withheld) for each in told),
+        *(len(each) for each in (*kept, *made)),
+        bindings,
+    )
+
+
 # --- names
 
 
