@@ -78,9 +78,14 @@ def was_delivered(queue: Queue, message: Message) -> bool:
 
 
 def restore_shown(queue: Queue, shown: dict[int, int]) -> None:
-    """What a restart found: by priority, up to which index messages were delivered."""
+    """What a restart found: by priority, up to which index messages were delivered.
+
+    The last of them may have been transient: the log doesn't know of those, and gives their
+    indexes to messages that nobody has seen.
+    """
+    last = queue.log.next_index - 1
     for priority, lane in enumerate(queue.lanes):
-        lane.before = shown.get(priority, -1)
+        lane.before = min(i64(shown.get(priority, -1)), last)
         lane.shown = lane.before
         lane.noted = lane.before
         if lane.before > queue.shown_before:

@@ -110,3 +110,17 @@ def test_transient_messages_leave_no_mark(core: Core, client: CoreClient) -> Non
     assert client.get(queue, no_ack=False) is not None
     quiet(core)
     assert core.store.statistics().batches == written
+
+
+def test_the_index_of_a_transient_message_says_nothing_of_its_successor(
+    core: Core, client: CoreClient
+) -> None:
+    """A restart gives indexes again that only transient messages had."""
+    queue = fill(client, b"kept")
+    client.publish("", queue, b"transient")
+    client.consume(queue, "c")
+    quiet(core)
+    core = core.restarted()
+    client = core.connect()
+    fill(client, b"new")
+    assert flags(client) == [(b"kept", True), (b"new", False)]
