@@ -83,8 +83,8 @@ def test_twenty_roots_are_killed_and_nothing_that_counts_is_lost(tmp_path: Path)
         f"new root after {min(took):.2f} to {max(took):.2f} s, median "
         f"{statistics.median(took):.2f} s, mean {statistics.mean(took):.2f} s\n"
         f"{len(declared)} queues declared and bound, {applications.calls} calls answered, "
-        f"{sent} messages confirmed, {heard} deliveries, {applications.relays_lost()} relays from "
-        "secondary to secondary lost with their root"
+        f"{sent} messages confirmed, {heard} deliveries, {applications.refusals()} relays from "
+        "secondary to secondary refused with their root"
     )
     wrong = [*missed, *applications.gaps(), *applications.failures]
     assert wrong == [], "\n".join(wrong)

@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
 
 def relay(interests: Interests, origin: Neighbour, message: Message, slot: Slot) -> bool:
-    """Pass a message on to the secondaries, but its origin, that it leads to; False if to none."""
+    """Pass a message on to the secondaries, but its origin, that it leads to; False if to none.
+
+    Who isn't root any more refuses: another may relay by now, and nothing is relayed twice (A3).
+    """
     if not interests.is_root:
-        return False
+        assert origin.taking is not None
+        origin.taking.refuse_last()
+        return True
     vhost = interests.broker.state.vhosts.get(slot.vhost)
     leg = slot.private
     if vhost is None or leg is None:

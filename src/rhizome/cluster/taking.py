@@ -352,6 +352,10 @@ class Taking:
         """Nobody took the last publish for private queues, which was mandatory."""
         self.put(UNROUTED, self.private, self.private.last)
 
+    def refuse_last(self) -> None:
+        """The last publish for private queues can't be brought to all of them."""
+        self.put(REFUSE, self.private, self.private.last)
+
     def put(self, method: i64, attached: Attachment, number: i64) -> None:
         put_number(self.outbox, method, attached.group, number)
         self.link.touch()

@@ -215,6 +215,19 @@ def test_a_relay_is_confirmed_when_it_has_arrived_and_refused_if_the_root_dies_b
     assert confirmed(publisher) == 0
 
 
+def test_who_is_no_longer_root_refuses_to_relay(cluster: CoreCluster) -> None:
+    subscriber(cluster, "s1", "amq.fanout")
+    publisher = cluster["s2"].connect()
+    publisher.call(ConfirmSelect(), ConfirmSelectOk)
+    root = cluster[cluster.root()]
+    root.node.interests.is_root = False
+    publisher.publish("amq.fanout", "", b"too late")
+    assert nacked(publisher) == [1]
+    root.node.interests.is_root = True
+    publisher.publish("amq.fanout", "", b"in time")
+    assert confirmed(publisher) == 2
+
+
 def test_many_bindings_cost_in_proportion(cluster: CoreCluster) -> None:
     """Frames are counted: one to each primary for a binding, and one back."""
     client = cluster["b2"].connect()
