@@ -72,3 +72,8 @@ def test_unknown_option_is_told_by_name(spark: Any, tmp_path: Path) -> None:
     JournalFiles(tmp_path).flush()
     with pytest.raises(Exception, match="did you mean 'damage'"):
         spark.read.format("rhizome.journal").option("demage", "rows").load(str(tmp_path)).count()
+
+
+def test_store_without_segments_has_no_rows(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    assert spark.read.format("rhizome.journal").load(str(tmp_path)).count() == 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from struct import Struct
 from typing import Any, Final
 
@@ -47,7 +48,16 @@ from rhizome.journal.records import (
 from rhizome.journal.walk import walk
 from rhizome.spark.contents import COLUMNS, Contents
 from rhizome.spark.streamrows import route_columns
-from rhizome.spark.window import MalformedError, Numbers, Window, interned, scattered, texts
+from rhizome.spark.window import (
+    MalformedError,
+    Numbers,
+    Window,
+    constant,
+    interned,
+    known,
+    scattered,
+    texts,
+)
 
 EVENTS: Final = {
     KIND_ENQUEUE: "enqueued",
@@ -72,15 +82,18 @@ CHECKPOINT: Final = "checkpoint"
 """How far the newest checkpoint has a group; its own place is where the journal goes on."""
 LEVEL_PERSISTENT: Final = "persistent"
 LEVEL_RELIABLE: Final = "reliable persistent"
+_LEVELS: Final = {0: LEVEL_PERSISTENT, 1: LEVEL_RELIABLE}
 
 ROWS_PER_BATCH_MAX: Final = 8192
 LOCAL_GROUP: Final = 0
 
 _HEAD: Final = Struct(">IIB")
 _NO_TIME: Final = -1
+_NONE: Final = np.empty(0, np.int64)
 _NO_EXPIRATION: Final = -1
 # Offsets in a record.
 _KIND_AT: Final = 8
+_FLAGS_AT: Final = 9
 _GROUP_AT: Final = 10
 _EPOCH_AT: Final = 12
 _INDEX_AT: Final = 16
@@ -385,16 +398,16 @@ class _Batch:
         return values.take(pa.array(self.place))
 
     def numbers(self, values: Numbers, missing: int | None = None) -> Any:
-        mask = None if missing is None else values == missing
-        return self.of_records(pa.array(values, mask=mask))
+        column = pa.array(values) if missing is None else known(values, values == missing)
+        return self.of_records(column)
 
     # --- columns
 
     def store(self) -> Any:
-        return pa.repeat(self.rows.store, self.count)
+        return constant(self.rows.store, self.count, pa.string())
 
     def segments(self) -> Any:
-        return pa.repeat(self.segment, self.count)
+        return constant(self.segment, self.count, pa.int64())
 
     def places(self) -> Any:
         return self.numbers(self.offsets + self.base)
@@ -421,16 +434,15 @@ class _Batch:
         return interned(self.index.queue, self.rows.names.queues)
 
     def queue_id(self) -> Any:
-        return pa.array(self.index.queue, mask=self.index.queue < 0)
+        return known(self.index.queue, self.index.queue < 0)
 
     def message_index(self) -> Any:
-        return pa.array(self.index.message, mask=self.index.message < 0)
+        return known(self.index.message, self.index.message < 0)
 
     def level(self) -> Any:
         words = self.window.u32(self.offsets + 8)
         reliable = (words >> 16 & FLAG_DURABLE != 0) & (words & 0xFFFF != LOCAL_GROUP)
-        names = pa.array([LEVEL_PERSISTENT, LEVEL_RELIABLE])
-        return self.of_records(names.take(pa.array(reliable.astype(np.int8))))
+        return self.of_records(interned(reliable.astype(np.int64), _LEVELS))
 
     def delivery_count(self) -> Any:
         return self._of(KIND_REQUEUE, lambda at: pa.array(self.window.u32(at + 12)), pa.int64())
@@ -442,8 +454,9 @@ class _Batch:
 
     def origin(self) -> Any:
         rows, at = self._origins()
-        values = pa.array([f"{number:012x}" for number in self.window.i64(at).tolist()])
-        return self.of_records(scattered(values.cast(pa.string()), rows, len(self.distinct)))
+        numbers = self.window.i64(at)
+        names = {number: f"{number:012x}" for number in np.unique(numbers).tolist()}
+        return self.of_records(scattered(interned(numbers, names), rows, len(self.distinct)))
 
     def number(self) -> Any:
         """The number that an origin gave to a message."""
@@ -476,10 +489,7 @@ class _Batch:
 
     def digest(self) -> Any:
         """A checksum over route and content of messages, the same wherever their records are."""
-        offsets = self.offsets[self.messages]
-        tails = offsets + _QUEUES_AT + 4 * self.window.u16(offsets + _QUEUE_COUNT_AT)
-        contents = tails + 2 + self.window.u16(tails)
-        ends = contents + 4 + self.window.u32(contents)
+        tails, _, ends = self._contents
         view = memoryview(self.window.data)
         sums = [crc32c(view[s:e]) for s, e in zip(tails.tolist(), ends.tolist(), strict=True)]
         values = pa.array(sums, pa.int64())
@@ -488,14 +498,11 @@ class _Batch:
     def message(self) -> Any:
         """The contents of messages; null in rows of other events."""
         wanted = self.rows.wanted.message_columns()
-        offsets = self.offsets[self.messages]
-        tails = offsets + _QUEUES_AT + 4 * self.window.u16(offsets + _QUEUE_COUNT_AT)
-        starts = tails + 2 + self.window.u16(tails) + 4
+        tails, starts, ends = self._contents
         found: dict[str, Any] = {}
         if "exchange" in wanted or "key" in wanted:
             found.update(route_columns(self.window, tails + 2))
         if any(name in COLUMNS for name in wanted):
-            ends = starts + self.window.u32(starts - 4)
             found.update(Contents(self.window, starts, ends).columns(set(wanted)))
         kind = self.rows.wanted.schema.field("message").type
         fields = [found[each.name].cast(each.type) for each in kind]
@@ -505,8 +512,8 @@ class _Batch:
     # --- helpers
 
     def _instants(self, times_ms: Numbers, missing: int) -> Any:
-        column = pa.array(times_ms * 1000, pa.timestamp("us", "UTC"), mask=times_ms == missing)
-        return self.of_records(column)
+        column = known(times_ms * 1000, times_ms == missing)
+        return self.of_records(column.cast(pa.timestamp("us", "UTC")))
 
     def _of(self, kind: int, read: Any, arrow: Any) -> Any:
         """What `read` makes of the payloads of one kind of record; null in the other rows."""
@@ -516,14 +523,25 @@ class _Batch:
         values = read(self.offsets[rows] + _PAYLOAD_AT)
         return self.of_records(scattered(values, rows, len(self.distinct)))
 
+    @cached_property
+    def _contents(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Of the messages: where their routes begin, and their contents begin and end."""
+        offsets = self.offsets[self.messages]
+        tails = offsets + _QUEUES_AT + 4 * self.window.u16(offsets + _QUEUE_COUNT_AT)
+        starts = tails + 2 + self.window.u16(tails) + 4
+        return tails, starts, starts + self.window.u32(starts - 4)
+
+    @cached_property
+    def _flags(self) -> Numbers:
+        """Of the messages."""
+        return self.window.u8(self.offsets[self.messages] + _FLAGS_AT)
+
     def _behind_contents(self, flag: int) -> tuple[Numbers, Numbers]:
         """The messages with a flag, and where their contents end."""
-        flags = self.window.u8(self.offsets[self.messages] + 9)
-        messages = self.messages[flags & flag != 0]
-        offsets = self.offsets[messages]
-        tails = offsets + _QUEUES_AT + 4 * self.window.u16(offsets + _QUEUE_COUNT_AT)
-        contents = tails + 2 + self.window.u16(tails)
-        return messages, contents + 4 + self.window.u32(contents)
+        having = self._flags & flag != 0
+        if not having.any():
+            return _NONE, _NONE
+        return self.messages[having], self._contents[2][having]
 
     def _origins(self) -> tuple[Numbers, Numbers]:
         """The records with an origin, and where it is."""
@@ -537,7 +555,7 @@ class _Batch:
     def _identities(self) -> tuple[Numbers, Numbers]:
         """The messages with an identity (L5), and where it is."""
         messages, at = self._behind_contents(FLAG_IDENTITY)
-        flags = self.window.u8(self.offsets[messages] + 9)
+        flags = self.window.u8(self.offsets[messages] + _FLAGS_AT)
         return messages, at + ORIGIN_BYTES * (flags & FLAG_ORIGIN != 0)
 
 

@@ -171,7 +171,8 @@ class JournalReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, (SegmentRange, CheckpointPart))
+        if not isinstance(partition, (SegmentRange, CheckpointPart)):
+            return  # Spark's stand-in for no partitions at all
         names = self._states[partition.store].names
         wanted = Wanted(schemas.arrow_schema(self._schema), self._events, self._queue_ids(names))
         rows = Rows(partition.store, names, wanted)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from rhizome.broker.commands import Command, decode
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.state import State
@@ -175,12 +177,13 @@ def _lone_state(directory: Path) -> StoreState:
 
 def _commands(files: DiskFiles, segment: int, start: int) -> list[Command]:
     data = files.read(segment, 0, files.size(segment))
+    offsets = record_offsets(data, start)[0]
+    kinds = np.frombuffer(data, np.uint8)[offsets + _KIND_AT]
     found = []
-    for offset in record_offsets(data, start)[0].tolist():
-        if data[offset + _KIND_AT] == KIND_STATE:
-            length = int.from_bytes(data[offset : offset + 4], "big")
-            begin = offset + RECORD_HEADER_BYTES
-            found.append(decode(data[begin : begin + length]))
+    for offset in offsets[kinds == KIND_STATE].tolist():
+        length = int.from_bytes(data[offset : offset + 4], "big")
+        begin = offset + RECORD_HEADER_BYTES
+        found.append(decode(data[begin : begin + length]))
     return found
 
 

@@ -7,7 +7,7 @@ Arrow, with no Python object per row.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -55,8 +55,12 @@ class Window:
     def _numbers(self, at: Numbers, width: int) -> Numbers:
         if len(at) == 0:
             return np.empty(0, np.int64)
-        gathered = sliding_window_view(self.octets, width)[at]
-        return gathered.view(_WIDTHS[width]).reshape(-1).astype(np.int64)
+        # A number at every byte, overlapping: gathering from that is one pass over the offsets.
+        places = len(self.data) - width + 1
+        if places <= 0:
+            raise MalformedError("lengths in a message don't fit into it")
+        numbers = np.ndarray((places,), _WIDTHS[width], self.data, 0, (1,))
+        return numbers[at].astype(np.int64)
 
     def rows(self, at: Numbers, width: int) -> Any:
         """The `width` bytes at each offset, as a matrix of octets."""
@@ -101,6 +105,8 @@ def scattered(values: Any, rows: Numbers, count: int) -> Any:
     """`values` at `rows` of a column of `count` rows that is null elsewhere."""
     if len(rows) == count:
         return values
+    if len(rows) == 0:
+        return pa.nulls(count, values.type)
     places = np.zeros(count, np.int64)
     places[rows] = np.arange(len(rows))
     missing = np.ones(count, bool)
@@ -110,14 +116,27 @@ def scattered(values: Any, rows: Numbers, count: int) -> Any:
 
 def interned(numbers: Numbers, names: dict[int, str]) -> Any:
     """The name of each number as a text, null where it has none; few numbers are different."""
+    if len(numbers) and (numbers == numbers[0]).all():
+        return constant(names.get(int(numbers[0])), len(numbers), pa.string())
     distinct, places = np.unique(numbers, return_inverse=True)
-    known = pa.array([names.get(int(number)) for number in distinct], pa.string())
-    return known.take(pa.array(places))
+    texts_of = pa.array([names.get(int(number)) for number in distinct], pa.string())
+    return texts_of.take(pa.array(places))
 
 
 def constant(value: object, count: int, kind: Any) -> Any:
     """A column that has the same value in each row."""
-    return pa.repeat(pa.scalar(value, kind), count)
+    rows = 1 << max(count - 1, 0).bit_length()
+    return _repeated(value, rows, kind).slice(0, count)
+
+
+@lru_cache(maxsize=64)
+def _repeated(value: object, rows: int, kind: Any) -> Any:
+    return pa.repeat(pa.scalar(value, kind), rows)
+
+
+def known(numbers: Numbers, missing: Numbers) -> Any:
+    """Numbers as a column, null where they are missing."""
+    return pa.array(numbers, mask=missing if missing.any() else None)
 
 
 # --- making bytes

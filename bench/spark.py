@@ -1,0 +1,254 @@
+"""Rates of the pipeline: `spark.py [--messages N] [--body BYTES] [--rounds R] [--only NAME]`.
+
+A lone broker on loopback with a throw-away store, and Spark in this process with two cores; the
+machine has two for everything. Each scenario is run once to warm up and then measured; the best
+round counts, as what else a machine does can only slow it down. Beside the wall clock stand the CPU
+seconds of Spark, its workers and the broker together, per million rows.
+
+    parquet      the same rows from Parquet into a noop sink: what Spark can do without us
+    stream       a stream into a noop sink, in a batch
+    streaming    the same by a streaming query (availableNow)
+    stream-body  a stream, reading `value` and `offset` only
+    journal      all records of a store into a noop sink
+    sink         the Parquet rows into a queue, all of them confirmed
+
+`--write` makes SPARK.md and adds to results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rhizome import build
+from rhizome.client.blocking import Connection
+from rhizome.spark import register
+from rhizome.spark.session import local_session
+from rhizome.testing.processes import BrokerProcess
+
+HERE = Path(__file__).parent
+STREAM = "bench-stream"
+QUEUE = "bench-journal"
+TARGETS = {"stream": 300_000, "streaming": 300_000, "journal": 500_000, "sink": 150_000}
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The best round of a scenario."""
+
+    name: str
+    rows: int
+    seconds: float
+    cpu_s: float
+
+    @property
+    def rate(self) -> float:
+        return self.rows / self.seconds
+
+    @property
+    def cpu_s_per_million(self) -> float:
+        return self.cpu_s * 1e6 / self.rows
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and all its descendants, those that have ended included."""
+    children: dict[int, list[int]] = {}
+    used: dict[int, float] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        pid = int(path.parent.name)
+        children.setdefault(int(fields[1]), []).append(pid)
+        used[pid] = sum(map(int, fields[11:15])) / TICKS_PER_SECOND
+    total, ahead = 0.0, [os.getpid()]
+    while ahead:
+        pid = ahead.pop()
+        total += used.get(pid, 0.0)
+        ahead.extend(children.get(pid, []))
+    return total
+
+
+class Bench:
+    """The broker, the session, and the rows that all scenarios share."""
+
+    def __init__(self, spark: Any, broker: BrokerProcess, directory: Path, rows: int, body: int):
+        self.spark = spark
+        self.broker = broker
+        self.directory = directory
+        self.rows = rows
+        self.body = body
+        self.runs = 0
+        self.parquet = str(directory / "rows")
+
+    def prepare(self) -> None:
+        """The rows as Parquet, in a stream, and in a queue's journal."""
+        (
+            self.spark.range(0, self.rows, 1, 2)
+            .selectExpr(f"lpad(cast(id AS STRING), {self.body}, 'x') AS value")
+            .write.parquet(self.parquet)
+        )
+        with Connection(self.broker.url) as connection:
+            channel = connection.channel()
+            channel.declare_queue(STREAM, durable=True, arguments={"x-queue-type": "stream"})
+            channel.declare_queue(QUEUE, durable=True)
+        self.send(STREAM, "none")
+        self.send(QUEUE, "none")
+
+    def send(self, queue: str, deduplicate: str = "sequence") -> None:
+        (
+            self.spark.read.parquet(self.parquet)
+            .write.format("rhizome")
+            .option("uri", self.broker.url)
+            .option("queue", queue)
+            .option("deduplicate", deduplicate)
+            .mode("append")
+            .save()
+        )
+
+    def source(self, reader: Any) -> Any:
+        return (
+            reader.format("rhizome")
+            .option("uri", self.broker.url)
+            .option("subscribe", STREAM)
+            .option("startingOffsets", "earliest")
+        )
+
+    # --- scenarios
+
+    def read_parquet(self) -> None:
+        self.spark.read.parquet(self.parquet).write.format("noop").mode("overwrite").save()
+
+    def read_stream(self) -> None:
+        self.source(self.spark.read).load().write.format("noop").mode("overwrite").save()
+
+    def read_stream_body(self) -> None:
+        few = self.source(self.spark.read).schema("value BINARY, offset BIGINT").load()
+        few.write.format("noop").mode("overwrite").save()
+
+    def read_streaming(self) -> None:
+        self.runs += 1
+        query = (
+            self.source(self.spark.readStream)
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(self.directory / f"checkpoint-{self.runs}"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def read_journal(self) -> None:
+        journal = self.spark.read.format("rhizome.journal").load(str(self.broker.data))
+        journal.write.format("noop").mode("overwrite").save()
+
+    def write_queue(self) -> None:
+        self.runs += 1
+        name = f"bench-sink-{self.runs}"
+        with Connection(self.broker.url) as connection:
+            connection.channel().declare_queue(name, durable=True)
+        self.send(name)
+        with Connection(self.broker.url) as connection:
+            channel = connection.channel()
+            there = channel.declare_queue(name, passive=True).message_count
+            assert there == self.rows, f"{there} of {self.rows} messages are in the queue"
+            channel.delete_queue(name)
+
+    def scenarios(self) -> dict[str, Callable[[], None]]:
+        return {
+            "parquet": self.read_parquet,
+            "stream": self.read_stream,
+            "streaming": self.read_streaming,
+            "stream-body": self.read_stream_body,
+            "journal": self.read_journal,
+            "sink": self.write_queue,
+        }
+
+    def measure(self, name: str, rounds: int) -> Result:
+        run = self.scenarios()[name]
+        run()
+        found = []
+        for _ in range(rounds):
+            begun, before = time.perf_counter(), cpu_s()
+            run()
+            found.append(Result(name, self.rows, time.perf_counter() - begun, cpu_s() - before))
+        return min(found, key=lambda each: each.seconds)
+
+
+def table(results: list[Result]) -> str:
+    lines = [
+        "| scenario | rows/s | CPU s per million rows | target | |",
+        "|---|---|---|---|---|",
+    ]
+    for each in results:
+        target = TARGETS.get(each.name, 0)
+        verdict = "" if not target else "pass" if each.rate >= target else "FAIL"
+        wanted = f"{target:,}" if target else ""
+        cost = f"{each.cpu_s_per_million:.2f}"
+        lines.append(f"| {each.name} | {each.rate:,.0f} | {cost} | {wanted} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(results: list[Result], args: argparse.Namespace) -> None:
+    now = datetime.now(UTC)
+    document = {
+        "time": now.isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "compiled": build.is_compiled(),
+        "body_bytes": args.body,
+        "load": os.getloadavg(),
+        "results": [asdict(each) for each in results],
+    }
+    path = HERE / "results" / f"spark-{now:%Y%m%dT%H%M%SZ}.json"
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    head = (
+        "# Rates of the pipeline\n\n"
+        f"Spark with `local[2]`, {args.messages:,} rows of {args.body} B; Spark, its workers and "
+        f"the broker share {os.cpu_count()} cores. The load average was "
+        f"{os.getloadavg()[0]:.0f} at the end. Made by "
+        "`bench/spark.py --write`; do not edit.\n\n"
+    )
+    (HERE / "SPARK.md").write_text(head + table(results))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--body", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    print(f"compiled: {build.is_compiled()}; load: {os.getloadavg()[0]:.1f}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="rhizome-bench-") as name:
+        directory = Path(name)
+        spark = local_session("bench", "local[2]", directory / "spark")
+        register(spark)
+        with BrokerProcess(directory / "broker") as broker:
+            bench = Bench(spark, broker, directory, args.messages, args.body)
+            bench.prepare()
+            results = []
+            for scenario in args.only or bench.scenarios():
+                results.append(bench.measure(scenario, args.rounds))
+                print(
+                    json.dumps({**asdict(results[-1]), "rate": int(results[-1].rate)}), flush=True
+                )
+        spark.stop()
+    print(table(results))
+    if args.write:
+        write(results, args)
+
+
+if __name__ == "__main__":
+    main()
