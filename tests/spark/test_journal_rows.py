@@ -14,7 +14,13 @@ from rhizome.amqp.properties import Properties
 from rhizome.amqp.values import Timestamp
 from rhizome.journal.files import DiskFiles
 from rhizome.journal.inspect import records
-from rhizome.journal.records import FLAG_DURABLE, install_record, number_record, shown_record
+from rhizome.journal.records import (
+    FLAG_DURABLE,
+    install_record,
+    leases_record,
+    number_record,
+    shown_record,
+)
 from rhizome.journal.seen import Identity
 from rhizome.spark import schema
 from rhizome.spark.journalrows import EVENTS
@@ -45,6 +51,7 @@ KINDS = {
     "number": "number",
     "install": "installing",
     "shown": "delivered",
+    "leases": "leased",
 }
 
 
@@ -108,6 +115,7 @@ def write_some_of_everything(store: JournalFiles, seed: int) -> None:
             journal.append_raw(number_record(3, 1, turn, 0xABC, 9), 0)
             journal.append_raw(install_record(3, 1, turn, True), 0)
             journal.append_raw(shown_record(3, 1, turn, 5, 0, turn), 0)
+            journal.append_raw(leases_record(3, 1, turn, 6, b"held"), 0)
         if turn % 9 == 0:
             journal.begin_tx(0, 1, store.index + 1)
             journal.dequeue(0, 1, 5, [turn, turn + 3])

@@ -97,7 +97,7 @@ class JournalSource(DataSource):
         queue          only events of these queues (names, comma-separated)
         events         only these events, comma-separated: enqueued, moved, delivered, dequeued,
                        requeued, purged, queue-dropped, transaction, state, epoch, watermark,
-                       number, installing, damaged
+                       number, installing, leased, damaged
         damage         fail (default): an unreadable record that no crash explains fails the query;
                        rows: it becomes a row of the event `damaged`, and reading goes on behind it
         history        true (default): segments that the broker has retired are read too, if kept
