@@ -35,6 +35,10 @@ settings.register_profile("default", deadline=None, database=_EXAMPLES)
 settings.register_profile("soak", deadline=None, database=_EXAMPLES, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+# Whoever starts the tests in the background has them ignore Ctrl-C, and all that they start too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # A failure that takes minutes to shrink would meet the end of its time and never be shown. It is
 # in the database then, and shrinks further in the next run.
 engine.MAX_SHRINKING_SECONDS = 60

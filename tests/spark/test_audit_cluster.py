@@ -12,7 +12,7 @@ import pytest
 
 from rhizome.amqp.properties import Properties
 from rhizome.client.blocking import Connection
-from rhizome.journal.records import KIND_ENQUEUE
+from rhizome.journal.records import FLAG_ORIGIN, KIND_ENQUEUE, ORIGIN_BYTES
 from rhizome.spark import stores
 from rhizome.spark.jobs.audit import CHANGED, DIVERGING, MISSING, AuditOptions, run
 from rhizome.testing.clusterprocess import ClusterProcess
@@ -121,7 +121,7 @@ def damage(copies: Path, group: int, other: int) -> set[tuple[str, str, int, int
         (each, places) for each in segments if len(places := each.places(KIND_ENQUEUE, group)) > 1
     )
     changed, diverged = (segment.records[place] for place in (places[0], places[-1]))
-    segment.records[places[0]] = resealed(changed[:-1] + b"?")
+    segment.records[places[0]] = with_another_body(changed)
     segment.records[places[-1]] = resealed(diverged[:12] + b"\0\0\0\x63" + diverged[16:])
     segment.write()
     return {
@@ -129,3 +129,9 @@ def damage(copies: Path, group: int, other: int) -> set[tuple[str, str, int, int
         (CHANGED, "b3", group, index_of(changed)),
         (DIVERGING, "b3", group, index_of(diverged)),
     }
+
+
+def with_another_body(record: bytes) -> bytes:
+    """What was published through another broker than the home ends with its origin."""
+    end = len(record) - (ORIGIN_BYTES if record[9] & FLAG_ORIGIN else 0)
+    return resealed(record[: end - 1] + b"?" + record[end:])

@@ -1,7 +1,7 @@
 """Long answers are made a little at a time: messages never wait for them.
 
-Measured is the time on the processor between two turns of the event loop, so that a busy machine
-makes no difference.
+Measured is the time on the processor between two turns of the event loop, in units of what a piece
+of work takes just then: a machine may be busy, or slow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from .test_everywhere import FakeOthers
 
 QUEUES: Final = 1000
 CONNECTIONS: Final = 1000
-PAUSE_SECONDS_MAX: Final = 0.010
+UNIT_ROUNDS: Final = 8_000
+PAUSE_UNITS_MAX: Final = 10.0
+"""A unit is about a millisecond."""
 
 
 @pytest.fixture
@@ -66,8 +68,19 @@ def core_peer(number: int) -> Peer:
     return Peer("127.0.0.1", number, loopback=True)
 
 
+def unit_seconds() -> float:
+    """What a unit of work takes now, at the least."""
+    taken = []
+    for _ in range(5):
+        before = thread_time()
+        for number in range(UNIT_ROUNDS):
+            str(number)
+        taken.append(thread_time() - before)
+    return min(taken)
+
+
 def longest_pause(core: Core, target: str) -> tuple[float, Answer]:
-    """Ask, and note how long the loop was held at most."""
+    """Ask, and note how many units of work the loop was held at most."""
     scope = make_scope("GET", target, {"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}, "127.0.0.1")
 
     async def scenario() -> tuple[float, Answer]:
@@ -79,7 +92,9 @@ def longest_pause(core: Core, target: str) -> tuple[float, Answer]:
             longest = max(longest, thread_time() - before)
         return longest, await asked
 
-    return core.run(scenario())
+    before = unit_seconds()
+    longest, answer = core.run(scenario())
+    return longest / max(before, unit_seconds()), answer
 
 
 @pytest.mark.parametrize(
@@ -105,15 +120,18 @@ def test_no_answer_holds_the_loop_for_long(full: Core, target: str) -> None:
     full.run(full.context.rates.sample())
     pause, answer = longest_pause(full, target)
     assert answer.status == 200
-    assert pause < PAUSE_SECONDS_MAX
+    assert pause < PAUSE_UNITS_MAX, pause
 
 
 def test_rows_of_other_brokers_do_not_either(full: Core, runner: asyncio.Runner) -> None:
     other = fill(Core(runner, name="b2"), "other")
     full.context.others = FakeOthers(other)
+    gc.collect()
+    gc.freeze()
+    longest_pause(full, "/api/queues?sort=name")
     pause, answer = longest_pause(full, "/api/queues?sort=name")
     assert len(answer.json) == 2 * QUEUES
-    assert pause < PAUSE_SECONDS_MAX
+    assert pause < PAUSE_UNITS_MAX, pause
     reply = full.run(respond(other.application, Question("GET", "/api/queues", "guest")))
     assert reply.body.count(b"\n") == QUEUES
 
@@ -128,4 +146,6 @@ def test_a_sample_of_all_queues_and_connections_does_not_either(full: Core) -> N
             longest = max(longest, thread_time() - before)
         return longest
 
-    assert full.run(scenario()) < PAUSE_SECONDS_MAX
+    before = unit_seconds()
+    longest = full.run(scenario())
+    assert longest / max(before, unit_seconds()) < PAUSE_UNITS_MAX
