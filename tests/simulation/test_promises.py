@@ -171,9 +171,38 @@ LOST: dict[str, tuple[str, Tell]] = {
         NOTHING,
         lambda: confirmed(persistent=False, copies=2).dies(HOME).ends(),
     ),
+    "transient, with copies, its home killed while it was alone, which others did not know": (
+        NOTHING,
+        lambda: (
+            confirmed(persistent=False, copies=2)
+            .then(told.GroupAt(1, HOME, "1", 1, 0, "b3:whole"))
+            .dies(HOME)
+            .ends()
+        ),
+    ),
     "transient, with copies, both killed": (
         NOTHING,
-        lambda: _with_standby(copies=2).dies(HOME).dies(EDGE).ends(),
+        lambda: _with_standby(copies=2).dies(HOME).dies("b3").ends(),
+    ),
+    "transient, with copies, its home killed, and somebody who had none": (
+        "ToldLevelIsKept",
+        lambda: _with_standby(copies=2).dies(HOME).dies("b4").ends(),
+    ),
+    "transient, its home was deposed, and the successor killed before it was known": (
+        NOTHING,
+        lambda: _with_standby(copies=2).dies("b3").taken_over("b3", 2).taken_over("b3", 3).ends(),
+    ),
+    "transient, its home was deposed, and the standby killed before that": (
+        "ToldLevelIsKept",
+        lambda: (
+            _paired(copies=2)
+            .dies("b3")
+            .sends("p/1", persistent=False)
+            .confirmed("p/1")
+            .taken_over("b3", 2)
+            .taken_over("b3", 3)
+            .ends()
+        ),
     ),
     "in a queue that is not durable": ("ToldLevelIsKept", lambda: confirmed("notes").ends()),
     "committed": (
@@ -508,7 +537,7 @@ def _automatic(story: Story) -> Story:
 
 def _paired(**promises: object) -> Story:
     """The home has a whole standby."""
-    return Story(**promises).then(told.GroupAt(1, HOME, "1", 1, 2, "b2:whole"))
+    return Story(**promises).then(told.GroupAt(1, HOME, "1", 1, 2, "b3:whole"))
 
 
 def _with_standby(**promises: object) -> Story:

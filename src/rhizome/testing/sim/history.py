@@ -123,6 +123,7 @@ class History(Checker):
         """For each group: since when, which broker, in which epoch."""
         self.members: dict[int, list[tuple[int, str]]] = {}
         """For each group: since when, which whole standbys it has."""
+        self._known: dict[int, tuple[int, int]] = {}
         self.channels_gone: set[tuple[int, int]] = set()
         self.automatic_over: dict[str, list[int]] = {}
         """When channels ended that consumed a queue with automatic acks, for the application or, if
@@ -314,6 +315,10 @@ class History(Checker):
     # --- homes
 
     def _group(self, seen: told.GroupAt) -> None:
+        if (seen.epoch, seen.version) <= self._known.get(seen.group, (0, 0)):
+            # Somebody learns late what others know.
+            return
+        self._known[seen.group] = (seen.epoch, seen.version)
         homes = self.homes.setdefault(seen.group, [])
         if not homes or (seen.epoch > homes[-1][2]):
             homes.append((self.now_us, seen.home, seen.epoch))
@@ -334,6 +339,21 @@ class History(Checker):
             if since_us <= to_us and until_us >= from_us:
                 found[home] = None
         return list(found)
+
+    def holders_of(self, queue: str, from_us: int, to_us: int) -> list[str]:
+        """Who was at home for a queue in that time, or a whole standby."""
+        found = dict.fromkeys(self.homes_of(queue, from_us, to_us))
+        members = self.members.get(self.groups.get(queue, -1), [])
+        for at, (since_us, whole) in enumerate(members):
+            until_us = members[at + 1][0] if at + 1 < len(members) else 1 << 62
+            if since_us <= to_us and until_us >= from_us:
+                found.update(dict.fromkeys(each.partition(":")[0] for each in whole.split()))
+        return list(found)
+
+    def successors_of(self, queue: str, from_us: int, to_us: int) -> list[tuple[int, str]]:
+        """Who was appointed in that time and replaced before long, and when that was known."""
+        homes = self.homes.get(self.groups.get(queue, -1), [])
+        return [(us, home) for us, home, _ in homes[1:-1] if from_us <= us <= to_us]
 
     def has_changed(self, queue: str, since_us: int) -> bool:
         """Whether a queue has got another home, or the same one in another epoch."""

@@ -70,26 +70,36 @@ class MessageChecker(Checker):
         before it had said that it has it. With `resumes` only if everybody ended who had it: what
         is committed in memory is shown before it is on disk."""
         until_us = self.now_us if message.outcome_us < 0 else message.outcome_us
-        homes = self.homes(queue, message.at_us, until_us)
         if self.promises.resumes:
-            return self.have_ended(message.at_us, homes, until_us)
+            return self.have_ended(message.at_us, [queue], until_us)
+        homes = self.homes(queue, message.at_us, until_us)
         return self.timeline.ended(homes, message.at_us, until_us) or self.is_damaged(homes)
 
-    def have_ended(self, since_us: int, homes: list[str], until_us: int) -> bool:
-        """Whether all may have ended who had something in memory that was sent then."""
+    def have_ended(self, since_us: int, queues: list[str], until_us: int) -> bool:
+        """Whether all may have ended who had something of these queues in memory since then: as
+        many of those who held copies as there should be, or the home while it had no whole standby,
+        or whoever was to follow a home that was deposed (end of section 5)."""
+        return any(self._have_ended(since_us, queue, until_us) for queue in queues)
+
+    def _have_ended(self, since_us: int, queue: str, until_us: int) -> bool:
+        timeline, history = self.timeline, self.history
+        homes = self.homes(queue, since_us, until_us)
         if self.promises.copies == 1:
-            return self.timeline.ended(homes, since_us, until_us)
-        ended = [
-            name for name in self.timeline.ends if self.timeline.ended([name], since_us, until_us)
-        ]
+            return timeline.ended(homes, since_us, until_us)
+        holders = history.holders_of(queue, since_us, until_us)
+        ended = [name for name in holders if timeline.ended([name], since_us, until_us)]
+        group = history.groups.get(queue, -1)
         alone = any(
-            self.history.was_alone(group, us)
+            group in history.groups_of(name, us) and history.was_alone(group, us)
             for name in homes
-            for us in self.timeline.ends.get(name, ())
+            for us in timeline.ends.get(name, ())
             if since_us <= us <= until_us
-            for group in self.history.groups_of(name, us)
         )
-        return len(ended) >= self.promises.copies or alone
+        deposed = any(
+            timeline.ended([name], since_us, known_us)
+            for known_us, name in history.successors_of(queue, since_us, until_us)
+        )
+        return len(ended) >= self.promises.copies or alone or deposed
 
     def is_damaged(self, homes: list[str]) -> bool:
         """Whether a disk has forgotten something that only it had."""
@@ -231,8 +241,10 @@ class ToldLevelIsKept(_Fates):
     """A transient message, or one of a queue that isn't durable, that was confirmed is settled or
     still there, unless all who had it in memory ended: with `copies` 1 its home.
 
-    With more copies, as many brokers as have copies must have ended since it was sent, or its home
-    alone while the root had nobody else in sync. For the rest the excuses are those of
+    With more copies, as many of its holders as there should be copies must have ended since it was
+    sent, or its home while nobody else was whole, or its home was deposed and the successor ended
+    before it was known to be one: section 5 says that a deposed home plus the crash of its
+    successor loses reliable transient messages. For the rest the excuses are those of
     NoConfirmedMessageLost.
     """
 
@@ -244,10 +256,8 @@ class ToldLevelIsKept(_Fates):
         # What is dropped as a duplicate was there when the first of its kind was sent.
         same = self.history.same.get(message.message_id, []) if plan.dedup else []
         since_us = min([message.at_us, *[each.at_us for each in same]])
-        homes: dict[str, None] = {}
-        for place in [queue, GRAVES] if plan.dead_to else [queue]:
-            homes.update(dict.fromkeys(self.homes(place, since_us, self.now_us)))
-        if self.have_ended(since_us, list(homes), self.now_us):
+        places = [queue, GRAVES] if plan.dead_to else [queue]
+        if self.have_ended(since_us, places, self.now_us):
             return True
         over = self.history.automatic_over.get(queue, ())
         return plan.automatic and any(us >= message.at_us for us in over)
@@ -361,17 +371,16 @@ class DuplicatesAreDropped(MessageChecker):
                 continue
             first_us = min(other.at_us, message.at_us)
             homes = self.homes(seen.queue, first_us, self.now_us)
-            if self.is_damaged(homes) or self._is_forgotten(plan, message, other, homes, first_us):
+            if self.is_damaged(homes) or self._is_forgotten(plan, message, other, first_us):
                 continue
             self.fail(
                 f"{seen.queue} has given out both {other.id} and {message.id}, which are the same. "
                 f"{self.history.story(other.id)}. {self.history.story(message.id)}"
             )
 
-    def _is_forgotten(
-        self, plan: QueuePlan, one: Message, other: Message, homes: list[str], since_us: int
-    ) -> bool:
+    def _is_forgotten(self, plan: QueuePlan, one: Message, other: Message, since_us: int) -> bool:
         if not self.promises.remembers:
+            homes = self.homes(plan.name, since_us, self.now_us)
             return self.timeline.ended(homes, since_us, self.now_us)
         on_disk = plan.durable and one.persistent and other.persistent
-        return not on_disk and self.have_ended(since_us, homes, self.now_us)
+        return not on_disk and self.have_ended(since_us, [plan.name], self.now_us)

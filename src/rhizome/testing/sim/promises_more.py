@@ -267,8 +267,7 @@ class PrefetchIsKept(MessageChecker):
         plan = self.history.topology.queues[oldest.queue]
         if message.persistent and plan.durable and message.outcome == CONFIRMED:
             return False
-        homes = self.homes(oldest.queue, message.at_us, self.now_us)
-        return self.have_ended(message.at_us, homes, self.now_us)
+        return self.have_ended(message.at_us, [oldest.queue], self.now_us)
 
 
 class NoMessageStuck(MessageChecker):
