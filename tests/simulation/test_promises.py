@@ -498,6 +498,20 @@ ODD: dict[str, tuple[str, Tell]] = {
             .comes("p/2", "letters", to=OTHER, consumer="d")
         ),
     ),
+    "to the consumer whose turn it was, through a broker that stood still": (
+        NOTHING,
+        lambda: (
+            _two_active(Story(resumes=True))
+            .then(told.SessionOpened("u", 9, "b3"))
+            .then(told.Disturbed("pause", "b3"))
+            .wait(3)
+            .sends("p/3", "letters")
+            .comes("p/3", "letters")
+            .then(told.Undisturbed("pause"))
+            .wait(-0.9)
+            .then(told.Delivered("u", 9, 1, "d", 1, "letters", "p/2", 0, 0, 1))
+        ),
+    ),
     "beyond the prefetch": ("PrefetchIsKept", lambda: _one_too_many(Story())),
     "beyond the prefetch, the link was reset": (
         NOTHING,

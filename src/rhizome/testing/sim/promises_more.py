@@ -9,7 +9,7 @@ from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.history import CONFIRMED, Delivery, Message, Transaction
 from rhizome.testing.sim.observations import Healed
 from rhizome.testing.sim.promises import MessageChecker, _Fates
-from rhizome.testing.sim.timeline import pair
+from rhizome.testing.sim.timeline import DONE_US, pair
 from rhizome.testing.sim.topology import GRAVES
 from rhizome.testing.sim.world import SECOND, shown_time
 
@@ -174,8 +174,9 @@ class OneActiveConsumer(MessageChecker):
 
     Whose turn it is outlives the home (L3). Excused if the consumer's broker may have lost its
     right to it (R9, A2): it ended, it had no lease, or it was out of the home's reach for longer
-    than homes wait (`was_out_of_reach`); or if the way to its application broke. Without `resumes`
-    any break of the link and the end of the home excuse it too.
+    than homes wait (`was_out_of_reach`); or if the way to its application broke. What was under way
+    through a broker that stood still left its queue before, and says nothing of whose turn it is
+    now. Without `resumes` any break of the link and the end of the home excuse it too.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -196,6 +197,8 @@ class OneActiveConsumer(MessageChecker):
             return
         now = message.came_from(seen.queue)[-1]
         last = self._active.get(seen.queue)
+        if last is not None and self._comes_late(now, last):
+            return
         self._active[seen.queue] = now
         if last is None or _consumer(last) == _consumer(now) or self._is_gone(last):
             return
@@ -205,6 +208,10 @@ class OneActiveConsumer(MessageChecker):
                 f"{last.consumer} of {last.session.application}, which got {last.message} at "
                 f"{shown_time(last.at_us)}, is still there"
             )
+
+    def _comes_late(self, now: Delivery, last: Delivery) -> bool:
+        begun_us = self.timeline.begun_us(now.at_us, self.between(now, self.now_us))
+        return begun_us < now.at_us - DONE_US and begun_us <= last.at_us
 
     def _is_excused(self, last: Delivery) -> bool:
         session = last.session
