@@ -59,7 +59,7 @@ class Story:
         for queue in whole_topology().queues:
             self.see(told.QueueIn(queue, GROUP))
         for session, name in APPLICATIONS.items():
-            self.see(told.SessionOpened(name, session, EDGE))
+            self.see(told.SessionOpened(name, session, EDGE, session))
 
     def see(self, observation: Observation) -> None:
         self.watch.see(observation)

@@ -109,7 +109,7 @@ LOST: dict[str, tuple[str, Tell]] = {
             .then(told.SessionOver("w", WORKER))
             .sends("p/1", "telegrams")
             .confirmed("p/1")
-            .then(told.ConnectionLetGo(EDGE, "w"))
+            .then(told.ConnectionLetGo(EDGE, WORKER))
             .ends()
         ),
     ),
@@ -118,10 +118,10 @@ LOST: dict[str, tuple[str, Tell]] = {
         lambda: (
             _automatic(Story())
             .then(told.SessionOver("w", WORKER))
-            .then(told.ConnectionLetGo(EDGE, "w"))
+            .then(told.ConnectionLetGo(EDGE, WORKER))
             .sends("p/1", "telegrams")
             .confirmed("p/1")
-            .then(told.ConnectionLetGo(EDGE, "v"))
+            .then(told.ConnectionLetGo(EDGE, OTHER))
             .ends()
         ),
     ),
@@ -249,6 +249,18 @@ TOO_OFTEN: dict[str, tuple[str, Tell]] = {
     "acked after the link was reset, and the edge resumes": (
         "NoAckedMessageRedelivered",
         lambda: held(resumes=True).strikes(LINK).settles().comes("p/1"),
+    ),
+    "acked, when its broker had ended the session": (
+        NOTHING,
+        lambda: held(resumes=True).then(told.ConnectionLetGo(EDGE, WORKER)).settles().comes("p/1"),
+    ),
+    "held, and its broker has ended the session": (
+        NOTHING,
+        lambda: held(resumes=True).then(told.ConnectionLetGo(EDGE, WORKER)).comes("p/1", to=OTHER),
+    ),
+    "held, and its broker has ended another session": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: held(resumes=True).then(told.ConnectionLetGo(EDGE, OTHER)).comes("p/1", to=OTHER),
     ),
     "acked, the home dies, and the edge resumes": (
         "NoAckedMessageRedelivered",

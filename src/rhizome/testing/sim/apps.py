@@ -220,7 +220,8 @@ class AppProgram(Program):
                 self.session = self.workload.next_session()
                 self.blocked = False
                 self._act_ms = self.host.now_ms()
-                self.see(told.SessionOpened(self.name, self.session, self._broker))
+                number = 0 if self._connection is None else self._connection.number
+                self.see(told.SessionOpened(self.name, self.session, self._broker, number))
                 self.opened()
             elif isinstance(event, ConnectionBlocked):
                 self.blocked = True

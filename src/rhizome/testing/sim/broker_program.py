@@ -17,7 +17,7 @@ from rhizome.broker.access import AccessEpoch, OpenAuthenticator, Peer
 from rhizome.broker.connection import Connection as ClientConnection
 from rhizome.broker.livemessages import unacked_messages
 from rhizome.broker.queue import Queue
-from rhizome.broker.stages import CLOSED
+from rhizome.broker.stages import CLOSED, CLOSING
 from rhizome.cluster.consensus import NEVER_MS, Rules
 from rhizome.cluster.consensus.events import BecameRoot, Event, LeaseGained, LeaseLost
 from rhizome.cluster.handling import NodeObserver
@@ -78,6 +78,7 @@ class Wire:
         self.connection = connection
         self.client: ClientConnection | None = None
         self.link: Link | None = None
+        self.is_over = False
 
 
 class ProgramObserver(NodeObserver):
@@ -251,7 +252,7 @@ class BrokerProgram(Program, Adopter):
             wire.link.lost(reason)
         elif wire.client is not None:
             wire.client.lost()
-            self._lets_go(connection)
+            self._lets_go(wire)
 
     def tick(self, now_ms: int) -> None:
         self.begin()
@@ -329,6 +330,8 @@ class BrokerProgram(Program, Adopter):
             if not wire.connection.send(chunk):
                 client.set_writable(False)
         client.flushed()
+        if client.stage >= CLOSING:
+            self._lets_go(wire)
         if client.stage == CLOSED:
             self._close(wire)
 
@@ -349,11 +352,12 @@ class BrokerProgram(Program, Adopter):
         if self.wires.pop((connection.number, connection.dialled), None) is not None:
             connection.close()
             if wire.client is not None:
-                self._lets_go(connection)
+                self._lets_go(wire)
 
-    def _lets_go(self, connection: Connection) -> None:
-        if self.options.tells_traffic:
-            self.watch.see(told.ConnectionLetGo(self.name, connection.remote))
+    def _lets_go(self, wire: Wire) -> None:
+        if self.options.tells_traffic and not wire.is_over:
+            wire.is_over = True
+            self.watch.see(told.ConnectionLetGo(self.name, wire.connection.number))
 
     def _wire(self, connection: Connection) -> Wire:
         key = (connection.number, connection.dialled)

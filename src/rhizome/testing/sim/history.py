@@ -31,6 +31,8 @@ class Session:
     broker: str
     opened_us: int
     over_us: int = NEVER_US
+    let_go_us: int = NEVER_US
+    """When its broker ended it, or noticed that it is over."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,9 @@ class Delivery:
     """When the application had its hands off it: the channel or the session was over."""
 
     def is_held(self) -> bool:
-        return not self.verdict and not self.automatic and self.released_us < 0
+        """Whether the application has it, and its broker has not taken it back with the session."""
+        over = self.released_us >= 0 or self.session.let_go_us >= 0
+        return not self.verdict and not self.automatic and not over
 
 
 @dataclass(slots=True)
@@ -124,6 +128,7 @@ class History(Checker):
         self.members: dict[int, list[tuple[int, str]]] = {}
         """For each group: since when, which whole standbys it has."""
         self._known: dict[int, tuple[int, int]] = {}
+        self._connections: dict[int, int] = {}
         self.channels_gone: set[tuple[int, int]] = set()
         self.automatic_over: dict[str, list[int]] = {}
         """When channels ended that consumed a queue with automatic acks, for the application or, if
@@ -164,6 +169,7 @@ class History(Checker):
         self.sessions[seen.session] = Session(
             seen.session, seen.application, seen.broker, self.now_us
         )
+        self._connections[seen.connection] = seen.session
 
     def _over(self, seen: told.SessionOver) -> None:
         session = self.sessions.get(seen.session)
@@ -177,22 +183,22 @@ class History(Checker):
         self._release(lambda key: key[:2] == (seen.session, seen.channel))
 
     def _let_go(self, seen: told.ConnectionLetGo) -> None:
-        self._unseen_over(seen.broker, seen.application)
+        session = self.sessions.get(self._connections.get(seen.connection, -1))
+        if session is not None and session.let_go_us < 0:
+            session.let_go_us = self.now_us
+            self._unseen_over([session.number])
 
     def _program_ended(self, seen: told.ProgramEnded) -> None:
-        self._unseen_over(seen.broker, "")
-        for key in [key for key in self._automatic if self._is_with(key[0], seen.broker)]:
+        mine = [each.number for each in self.sessions.values() if each.broker == seen.broker]
+        self._unseen_over(mine)
+        for key in [key for key in self._automatic if key[0] in mine]:
             del self._automatic[key]
 
-    def _unseen_over(self, broker: str, application: str) -> None:
-        """A broker sends nothing more to an application, or to any, that it had acked by itself."""
+    def _unseen_over(self, sessions: list[int]) -> None:
+        """Nothing more is sent there that was acked by itself."""
         for (number, _), queue in self._automatic.items():
-            mine = application in ("", self.sessions[number].application)
-            if mine and self._is_with(number, broker):
+            if number in sessions:
                 self.automatic_over.setdefault(queue, []).append(self.now_us)
-
-    def _is_with(self, session: int, broker: str) -> bool:
-        return self.sessions[session].broker == broker
 
     def _release(self, over: Callable[[tuple[int, int, int]], bool]) -> None:
         for key in [key for key in self._open if over(key)]:

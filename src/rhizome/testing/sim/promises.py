@@ -273,7 +273,8 @@ class NoAckedMessageRedelivered(MessageChecker):
     application, its broker and the home (a connection or link broke, one of the programs ended)
     from the delivery on until the verdict must have been on disk. With `resumes` only what was lost
     between the application and its broker counts, the end of that broker, and that it was out of
-    reach for the home or without a lease for longer than homes wait.
+    reach for the home or without a lease for longer than homes wait; and that the broker had ended
+    the session, as one that drains does, before the verdict came.
 
     A message that was stored twice is another matter (`may_be_there_twice`), and dead letters may
     come from several queues.
@@ -309,6 +310,8 @@ class NoAckedMessageRedelivered(MessageChecker):
         over = session.over_us
         if 0 <= over <= done_us and over >= earlier.settled_us:
             return True
+        if 0 <= session.let_go_us <= done_us:
+            return True
         if not self.promises.resumes:
             return self.was_struck(earlier, every, done_us)
         return self.was_struck(earlier, near, done_us) or self.was_out_of_reach(earlier)
@@ -317,7 +320,8 @@ class NoAckedMessageRedelivered(MessageChecker):
 class ExactlyOnceBetweenEdgeAndHome(MessageChecker):
     """What an application holds comes to nobody else, and not to it again.
 
-    It holds what it got and has not settled, while its channel is open. Excused if its broker may
+    It holds what it got and has not settled, while its channel is open and its broker has not ended
+    the session, as one that drains does. Excused if its broker may
     have lost its right to it: it ended, it had no lease, or it was out of the home's reach for
     longer than homes wait (`was_out_of_reach`). Without `resumes` any break of the link and the end
     of the home excuse it too, as does a publish that may be there twice.

@@ -18,11 +18,12 @@ ROLLBACK: Final = "rollback"
 
 
 class SessionOpened(NamedTuple):
-    """An application's connection with a broker is open."""
+    """An application's connection with a broker is open; `connection` is its number."""
 
     application: str
     session: int
     broker: str
+    connection: int = 0
 
 
 class SessionOver(NamedTuple):
@@ -33,11 +34,11 @@ class SessionOver(NamedTuple):
 
 
 class ConnectionLetGo(NamedTuple):
-    """A broker has noticed that a connection with an application is over. Until then it may have
-    sent messages that nobody got."""
+    """A broker has ended a connection with an application, or noticed that it is over. Until then
+    it may have sent messages that nobody got; from then on nobody holds anything through it."""
 
     broker: str
-    application: str
+    connection: int
 
 
 class ChannelGone(NamedTuple):
