@@ -659,7 +659,7 @@ def copied(files: MemoryFiles) -> MemoryFiles:
 
 
 # They still find orders of delivery after a transaction that model and broker see differently.
-TestHistories = pytest.mark.soak(Histories.TestCase)
+TestHistories = pytest.mark.timeout(3600)(pytest.mark.soak(Histories.TestCase))
 TestHistories.settings = settings(
     max_examples=2 * EXAMPLES,
     stateful_step_count=60,
