@@ -29,6 +29,7 @@ from rhizome.management import (
     pages,
     policies,
     queues,
+    rolechecks,
     session,
     sessions,
     stalls,
@@ -62,6 +63,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *policies.ENDPOINTS,
     *definitions.ENDPOINTS,
     *health.ENDPOINTS,
+    *rolechecks.ENDPOINTS,
     *openapi.ENDPOINTS,
 )
 

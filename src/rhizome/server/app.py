@@ -40,6 +40,7 @@ from rhizome.server.clustered import ClusterHost, NodeDriver, check_kind
 from rhizome.server.colleagues import Colleagues
 from rhizome.server.composition import Clustered
 from rhizome.server.config import Config
+from rhizome.server.hooks import Hooks, roles_of
 from rhizome.server.logs import LogObserver, audit_of, configure_audit, configure_logging
 from rhizome.server.maintenance import Maintenance
 from rhizome.server.memory import tune_malloc
@@ -128,6 +129,7 @@ class Application:
         self.colleagues: Colleagues | None = None
         self.http: HttpService | None = None
         self.tls: list[ListenerTls] = []
+        self.hooks = Hooks(config.hooks, config.broker.name)
 
     async def serve(self) -> int:
         loop = asyncio.get_running_loop()
@@ -372,6 +374,7 @@ class Application:
                 await asyncio.wait_for(self.stopping.wait(), TICK_S)
             except TimeoutError:
                 self.shell.tick()
+                self.hooks.observe(roles_of(self.driver.node if self.driver else None))
             if loop.time() >= next_maintenance:
                 next_maintenance = loop.time() + MAINTENANCE_S
                 self.maintenance.run()
@@ -380,6 +383,7 @@ class Application:
     def _configure(self, config: Config) -> None:
         """Go on with another configuration, which differs in what can change."""
         self.config = config
+        self.hooks.settings = config.hooks
         configure_logging(config.log, config.broker.name if self.shares_listeners else "")
         configure_audit(config)
         apply_limits(self.broker.limits, config)
@@ -407,6 +411,7 @@ class Application:
     async def _close(self, loop: asyncio.AbstractEventLoop) -> None:
         for server in self.servers:
             server.close()
+        await self.hooks.close()
         if self.http is not None:
             await self.http.stop()
         shell = self.shell

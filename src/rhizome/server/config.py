@@ -56,6 +56,7 @@ class Config:
     security: sections.SecuritySection = field(default_factory=sections.SecuritySection)
     consumers: sections.ConsumersSection = field(default_factory=sections.ConsumersSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
+    hooks: sections.HooksSection = field(default_factory=sections.HooksSection)
     log: sections.LogSection = field(default_factory=sections.LogSection)
     audit: sections.AuditSection = field(default_factory=sections.AuditSection)
     vhosts: Mapping[str, sections.VhostDefinition] = named(
@@ -113,6 +114,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "security": sections.SecuritySection,
     "consumers": sections.ConsumersSection,
     "cluster": ClusterSection,
+    "hooks": sections.HooksSection,
     "log": sections.LogSection,
     "audit": sections.AuditSection,
 }

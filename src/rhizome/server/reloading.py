@@ -40,6 +40,7 @@ RELOADABLE: Final[Mapping[str, frozenset[str]]] = {
     "disk": EVERY_KEY,
     "security": EVERY_KEY,
     "consumers": EVERY_KEY,
+    "hooks": EVERY_KEY,
     "log": EVERY_KEY,
     "audit": EVERY_KEY,
 }

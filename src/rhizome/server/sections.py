@@ -5,6 +5,7 @@ Sizes are bytes and times milliseconds once they are read; files and variables a
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -216,6 +217,27 @@ class ConsumersSection:
         "Time for which a consumer may hold a delivery unacknowledged before it is cancelled and"
         " its deliveries are requeued; 0s: any time.",
     )
+
+
+def _check_command(command: str) -> None:
+    try:
+        shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"{error}; write it as for a shell") from None
+
+
+@dataclass(frozen=True, slots=True)
+class HooksSection:
+    """Commands that are run when this broker becomes root or home, or is it no more."""
+
+    promoted: str = checked(
+        text("", "Command, without a shell; gets promoted ROLE GROUP NUMBER BROKER as arguments."),
+        _check_command,
+    )
+    demoted: str = checked(
+        text("", "The same for demoted, also when the broker is stopped."), _check_command
+    )
+    timeout_ms: int = duration("10s", "Time after which a command is killed.", "100ms", "1h")
 
 
 @dataclass(frozen=True, slots=True)
