@@ -47,7 +47,7 @@ EXTERNAL_AMQP = os.environ.get("RHIZOME_TEST_AMQP", "")
 CLUSTER_SEED = os.environ.get("RHIZOME_TEST_CLUSTER", "")
 EXTERNAL_HTTP = os.environ.get("RHIZOME_TEST_HTTP", "")
 # The first test of a run waits for the brokers, and a busy machine is slow to start four.
-TEST_SECONDS_MAX = 180 if CLUSTER_SEED else 60
+TEST_SECONDS_MAX = 180 if CLUSTER_SEED else 120
 PROPERTY_SECONDS_MAX = 240
 SOCKET_SUITES = ("conformance", "interop")
 
