@@ -16,9 +16,10 @@ from rhizome.client.blocking import Connection
 from rhizome.spark.jobs import archive, deadletters, replay, timetravel, traffic
 from rhizome.testing.processes import Broker, BrokerProcess, wait_until
 from tests.spark.journals import START_MS, JournalFiles
-from tests.spark.streams import declare_stream, fill, numbered
+from tests.spark.streams import declare_partitioned, declare_stream, fill, numbered
 
 Unique = Callable[[str], str]
+RAW_PROPERTIES_AT = 12  # in a content header: behind class, weight and body size
 
 
 def command(*arguments: str) -> int:
@@ -77,6 +78,53 @@ def test_replay_of_an_archive_is_what_was_published(
     first, second = drained(broker.url, again)
     assert (first.body, second.body) == (PUBLISHED[3][0], b"last")
     assert second.properties.headers["x-producer"].startswith("spark:replay:")
+
+
+KINDS: Sequence[dict[str, Any]] = [
+    {},
+    {"headers": {}},
+    {"content_type": "text/plain", "delivery_mode": 2, "message_id": "m", "priority": 3},
+    {"headers": {"n": 1, "deep": {"list": [1, None, "x"]}}, "timestamp": 99},
+]
+
+
+def test_replay_of_a_partitioned_stream_has_the_same_bytes_in_the_same_order(
+    spark: Any, broker: Broker, unique: Unique, tmp_path: Path
+) -> None:
+    source, target = unique("partitioned"), unique("target")
+    declare_partitioned(broker.url, source, 3)
+    declare_stream(broker.url, target)
+    published = {}
+    with Connection(broker.url) as connection:
+        channel = connection.channel(confirms=True)
+        for number in range(600):
+            body = b"%d" % number
+            kind = KINDS[number % len(KINDS)]
+            properties = Properties(correlation_id=f"c{number}", **kind)
+            key = f"key {number % 50}"
+            channel.publish(body, exchange=source, routing_key=key, properties=properties)
+            published[body] = encode_header(0, properties)[RAW_PROPERTIES_AT:]
+    path = str(tmp_path / "archive")
+    archived = archive.ArchiveOptions(broker.url, (source,), path, rows_per_batch=250)
+    assert archive.run(spark, archived).messages == 600
+    options = replay.ReplayOptions(broker.url, "x", archive=path, queue=target, exact=True)
+    assert replay.run(spark, options).messages == 600
+
+    def read(stream: str) -> list[tuple[int, bytes, bytes]]:
+        messages = (
+            spark.read.format("rhizome").option("uri", broker.url).option("subscribe", stream)
+        )
+        rows = messages.load().orderBy("partition", "offset").collect()
+        return [(row.partition, bytes(row.value), bytes(row.raw_properties)) for row in rows]
+
+    before, after = read(source), read(target)
+    assert {body: raw for _, body, raw in before} == published
+    assert {body: raw for _, body, raw in after} == published
+    partition_of = {body: partition for partition, body, _ in before}
+    assert set(partition_of.values()) == {0, 1, 2}
+    for partition in range(3):
+        order = [body for number, body, _ in before if number == partition]
+        assert [body for _, body, _ in after if partition_of[body] == partition] == order
 
 
 def test_traffic_of_a_stream_becomes_a_page(
