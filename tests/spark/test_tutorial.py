@@ -1,4 +1,4 @@
-"""The tutorial runs as it is written."""
+"""The tutorial and the notebook run as they are written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 
 from rhizome.testing.processes import BrokerProcess
 
-TUTORIAL = Path(__file__).parents[2] / "docs" / "pipeline" / "tutorial.md"
+DOCS = Path(__file__).parents[2] / "docs" / "pipeline"
+TUTORIAL = DOCS / "tutorial.md"
+NOTEBOOK = DOCS / "notebook.py"
 
 
 @pytest.fixture
@@ -23,24 +25,32 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
     os.chdir(before)
 
 
-def code(broker: BrokerProcess) -> str:
-    """The blocks in their order, for this broker and for a session that others go on using."""
+def tutorial() -> str:
+    """The blocks in their order."""
     blocks = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
     assert len(blocks) >= 8
-    text = "\n".join(blocks)
+    return "\n".join(blocks)
+
+
+def run(text: str, path: Path, spark: Any, broker: BrokerProcess) -> None:
+    """The text with this broker, and a session that others go on using."""
     changes = {
         "127.0.0.1:5672": f"127.0.0.1:{broker.port}",
         'data = "data"': f"data = {str(broker.data)!r}",
-        'spark = local_session("tutorial")': "assert spark",
+        f'spark = local_session("{path.stem}")': "assert spark",
         "spark.stop()": "",
     }
     for old, new in changes.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    return text
+    exec(compile(text, str(path), "exec"), {"spark": spark})
 
 
 @pytest.mark.timeout(300)
 def test_tutorial_runs_as_written(spark: Any, own_broker: BrokerProcess, elsewhere: Path) -> None:
-    exec(compile(code(own_broker), str(TUTORIAL), "exec"), {"spark": spark})
+    run(tutorial(), TUTORIAL, spark, own_broker)
     assert (elsewhere / "traffic.html").stat().st_size > 5000
+
+
+def test_notebook_runs_as_written(spark: Any, own_broker: BrokerProcess) -> None:
+    run(NOTEBOOK.read_text(), NOTEBOOK, spark, own_broker)
