@@ -137,6 +137,10 @@ class Home(CopiesPort):
     def end(self) -> int:
         return int(self.log.next_index) - 1
 
+    def visible(self) -> int:
+        """Up to where consumers are shown what the queues have (L1)."""
+        return int(self.log.visible)
+
     def note(self) -> None:
         """Remember what the log amounts to at its end."""
         if not self.broker.world.checked:
