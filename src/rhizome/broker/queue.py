@@ -453,8 +453,9 @@ class Queue(Destination):
             self.discard(message, REASON_DELIVERY_LIMIT)
         else:
             self.counts[message.index] = count
-            if self.recorded and (message.position != 0 or self.log.replicated):
-                self.log.requeue(self.id, message.index, count, is_journaled(message))
+            durable = is_journaled(message)
+            if self.recorded and (durable or self.log.replicated):
+                self.log.requeue(self.id, message.index, count, durable)
             self._put_back(message)
         if self.ready > 0 and not self.marked:
             self.touch()

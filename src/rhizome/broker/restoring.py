@@ -22,7 +22,7 @@ def restore_queue(queue: Queue, found: RecoveredQueue) -> None:
     _restore_lanes(queue, {0: found.in_order()} if queue.single else found.levels)
     queue.ready_bytes = found.content_bytes
     queue.durable_bytes = found.content_bytes
-    queue.counts = found.delivery_counts
+    queue.counts = _counts_of_known(found.delivery_counts, queue.log.next_index)
     queue.seen = found.seen
     restore_shown(queue, found.shown)
     if queue.bounded:
@@ -37,6 +37,12 @@ def restore_queue(queue: Queue, found: RecoveredQueue) -> None:
         _recall_values(queue, queue.last_values)
     if len(found.leases) > 0:
         queue.broker.leases.restore(queue, found.leases)
+
+
+def _counts_of_known(counts: dict[int, int], next_index: i64) -> dict[int, int]:
+    """Without those of transient messages at the log's end: it has forgotten them, and gives their
+    indexes again."""
+    return {index: count for index, count in counts.items() if index < next_index}
 
 
 def _restore_lanes(queue: Queue, levels: dict[int, PagedIndex]) -> None:

@@ -658,7 +658,6 @@ def copied(files: MemoryFiles) -> MemoryFiles:
     return found
 
 
-# They still find orders of delivery after a transaction that model and broker see differently.
 TestHistories = pytest.mark.timeout(3600)(pytest.mark.soak(Histories.TestCase))
 TestHistories.settings = settings(
     max_examples=2 * EXAMPLES,

@@ -6,6 +6,7 @@ import pytest
 
 from rhizome.amqp.methods import BasicAck
 from rhizome.amqp.properties import Properties
+from rhizome.broker.browsing import browse
 from rhizome.broker.showing import QUIET_MS
 from rhizome.server.maintenance import Maintenance
 from rhizome.testing.core import Content, Core, CoreClient, make_core
@@ -124,3 +125,20 @@ def test_the_index_of_a_transient_message_says_nothing_of_its_successor(
     client = core.connect()
     fill(client, b"new")
     assert flags(client) == [(b"kept", True), (b"new", False)]
+
+
+def test_what_a_transient_message_was_counted_for_is_forgotten_with_it() -> None:
+    """Else its successor under the same index would be delivered less often than its limit. One
+    that was paged out has a place on disk, too, and isn't in the journal for that."""
+    core = make_core(resident_budget_bytes=1)
+    client = core.connect()
+    queue = fill(client, b"kept")
+    for _ in range(3):
+        client.publish("", queue, b"transient")
+    for _ in range(4):
+        assert client.get(queue, no_ack=False) is not None
+    client.close_socket()
+    core = core.restarted()
+    fill(core.connect(), b"new", b"new", b"new")
+    shown = browse(core.queue(queue), core.broker.pager, 0, 10).found
+    assert [one.delivery_count for one in shown] == [1, 0, 0, 0]
