@@ -23,8 +23,8 @@ FLAG_TABLE says that it had no headers before, and its frames have the channel C
 
 Notes: OFFSET, what a consumer of this name has done with (value -1 forgets it); ORIGIN, the last
 number taken from the edge of this name (hexadecimal, A1; 0 forgets it); START, the first offset of
-the epoch of this name (decimal); SEEN, what the stream knows of its publishers (seen.py, L5),
-without a name.
+the epoch of this name (decimal); EPOCH, the number of its first chunk; SEEN, what the stream knows
+of its publishers (seen.py, L5), without a name; FIRST, the segment that retention has kept first.
 
 All numbers are big-endian. The crc is CRC-32C over everything after it. A segment file begins with
 
@@ -70,6 +70,8 @@ NOTE_OFFSET: Final = 1
 NOTE_ORIGIN: Final = 2
 NOTE_START: Final = 3
 NOTE_SEEN: Final = 4
+NOTE_EPOCH: Final = 5
+NOTE_FIRST: Final = 6
 
 CONTENT_CHANNEL: Final = 1
 

@@ -10,6 +10,11 @@ whole without losing a note. A complete one ends with an INDEX. A segment is syn
 the next one is written, so only the last can be torn (streamrecovery.py).
 
 Retention drops whole segments, the oldest first, and never the last one that has messages.
+
+Copies. The log of a stream on other brokers consists of the same chunks, byte by byte, in segments
+of the same numbers. While it is ``shipping`` a log keeps the chunks that it makes for whoever sends
+them there, and a copy appends them with ``follow``. Chunks are counted without a gap, so the number
+of a chunk says how far a copy is.
 """
 
 from __future__ import annotations
@@ -19,35 +24,30 @@ from typing import Final, final
 from librt.strings import BytesWriter, write_i64_be
 from mypy_extensions import i64
 
+from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.journal import Chunk
 from rhizome.journal.records import put_u16, put_u32
-from rhizome.journal.seen import Identity, Seen
+from rhizome.journal.seen import Identity
 from rhizome.journal.streamformat import (
-    CHUNK_HEADER_BYTES,
     FLAG_IDENTITY,
     FLAG_ORIGIN,
     KIND_INDEX,
     KIND_MESSAGES,
     KIND_SNAPSHOT,
     KIND_TRACKING,
+    NOTE_FIRST,
     NOTE_OFFSET,
     NOTE_ORIGIN,
-    NOTE_START,
     ORIGIN_BYTES,
-    STREAM_HEADER_BYTES,
     ChunkHead,
+    check_chunk,
     chunk_bytes,
     put_note,
-    put_seen,
     segment_header,
 )
-from rhizome.journal.streamindex import (
-    SparseIndex,
-    index_payload,
-    position_for_offset,
-    position_for_time,
-)
-from rhizome.journal.streamsegment import StreamFilesReader, StreamSegment, read_index
+from rhizome.journal.streamindex import SparseIndex, index_payload
+from rhizome.journal.streamsegment import StreamFilesReader, StreamSegment
+from rhizome.journal.streamview import NO_OFFSET, StreamView
 
 STREAM_SEGMENT_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 STREAM_SEGMENT_BYTES_MIN: Final = 4096
@@ -57,69 +57,48 @@ STREAM_CHUNK_BYTES_MAX: Final = 128 * 1024
 """A chunk is closed when it is as large as this: a reader checks it as a whole."""
 NAMES_MAX: Final = 4096
 """So many consumers have their offset remembered by one stream."""
-INDEXES_KEPT_MAX: Final = 8
-
-NO_OFFSET: Final = -1
-
-
-@final
-class Place:
-    """The beginning of a chunk."""
-
-    segment: i64
-    position: i64
-
-    def __init__(self, segment: i64, position: i64) -> None:
-        self.segment = segment
-        self.position = position
 
 
 @final
 class _Mark:
-    """Where the log ended when a batch was handed over."""
+    """Where the log ended when a batch was handed over; ``number`` is that of its last chunk."""
 
     token: i64
+    number: i64
     next: i64
     segment: i64
     position: i64
 
-    def __init__(self, token: i64, after: i64, segment: i64, position: i64) -> None:
+    def __init__(self, token: i64, number: i64, after: i64, segment: i64, position: i64) -> None:
         self.token = token
+        self.number = number
         self.next = after
         self.segment = segment
         self.position = position
 
 
 @final
-class StreamLog:
+class StreamLog(StreamView):
     """Invariant: it holds the offsets from ``first`` to ``next - 1``; of these, those below
     ``committed`` are safe and may be shown, and the file has them before
     (``committed_segment``, ``committed_position``). The last of ``segments`` is being written.
+    ``number`` is that of the next chunk; those up to ``durable`` are on this broker's disk, before
+    (``durable_segment``, ``durable_position``). That is all that safety takes if the log is
+    ``alone``; else whoever knows of its copies says what is committed.
     ``touched`` belongs to whoever appends: it is cleared by ``take``.
     """
 
-    id: i64
-    files: StreamFilesReader
-    epoch: i64
-    first: i64
-    next: i64
     number: i64
+    alone: bool
+    shipping: bool
+    durable: i64
+    durable_segment: i64
+    durable_position: i64
     time_ms: i64
-    committed: i64
-    committed_segment: i64
-    committed_position: i64
     segment_bytes_max: i64
     touched: bool
     whole: bool
-    segments: list[StreamSegment]
-    active: StreamSegment
-    offsets: dict[bytes, int]
-    origins: dict[int, int]
-    seen: Seen
-    starts: list[tuple[int, int]]
     size: i64
-    _index: SparseIndex
-    _indexes: dict[int, bytes]
     _body: BytesWriter
     _body_first: i64
     _body_ms: i64
@@ -129,32 +108,25 @@ class StreamLog:
     _chunk: Chunk
     _full: list[Chunk]
     _marks: list[_Mark]
+    _durable_marks: list[_Mark]
     _marked: i64
+    _retired: bool
+    _shipped: list[bytes]
 
     def __init__(self, stream: i64, files: StreamFilesReader) -> None:
         """An empty stream; recovery fills it in."""
-        self.id = stream
-        self.files = files
-        self.epoch = 0
-        self.first = 0
-        self.next = 0
+        super().__init__(stream, files)
         self.number = 1
+        self.alone = True
+        self.shipping = False
+        self.durable = 0
+        self.durable_segment = 0
+        self.durable_position = 0
         self.time_ms = 0
-        self.committed = 0
-        self.committed_segment = 0
-        self.committed_position = 0
         self.segment_bytes_max = STREAM_SEGMENT_BYTES_DEFAULT
         self.touched = False
         self.whole = False
-        self.segments = []
-        self.active = StreamSegment(0, 0, 0, 0, 0, 0)
-        self.offsets = {}
-        self.origins = {}
-        self.seen = Seen()
-        self.starts = []
         self.size = 0
-        self._index = SparseIndex()
-        self._indexes = {}
         self._body = BytesWriter()
         self._body_first = 0
         self._body_ms = 0
@@ -164,7 +136,10 @@ class StreamLog:
         self._chunk = Chunk(0, 0)
         self._full = []
         self._marks = []
+        self._durable_marks = []
         self._marked = 0
+        self._retired = False
+        self._shipped = []
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -252,8 +227,11 @@ class StreamLog:
         """What is appended from here on belongs to this epoch."""
         assert epoch > self.epoch
         self.seal()
-        self.epoch = epoch
-        self.starts.append((int(epoch), int(self.next)))
+        self.enter_epoch(epoch, self.next, self.number)
+
+    def mark_epoch(self) -> None:
+        """Have a chunk that says that the epoch has begun, whatever comes after (L2)."""
+        self._put_chunk(KIND_TRACKING, 0, self.next, 0, b"")
 
     # --- handing over -------------------------------------------------------------------------
 
@@ -263,6 +241,7 @@ class StreamLog:
             len(self._body) > 0
             or len(self._noted) > 0
             or len(self._forgotten) > 0
+            or self._retired
             or self._chunk.size > 0
             or len(self._full) > 0
         )
@@ -280,19 +259,41 @@ class StreamLog:
 
     def handed_over(self, token: i64) -> None:
         """What ``take`` answered was given to the writer under this token."""
-        if self.next > self._marked or self.active.number != self.committed_segment:
-            self._marked = self.next
-            self._marks.append(_Mark(token, self.next, self.active.number, self.active.size))
+        last = self.number - 1
+        if last > self._marked:
+            self._marked = last
+            active = self.active
+            self._marks.append(_Mark(token, last, self.next, active.number, active.size))
+
+    def is_written(self) -> bool:
+        """Whether nothing waits to be written."""
+        return len(self._marks) == 0 and not self.pending()
 
     def synced(self, token: i64) -> bool:
-        """All batches up to this token are safe; whether more may be shown than before."""
+        """All batches up to this token are safe here; whether more may be shown than before."""
         done: i64 = 0
         while done < len(self._marks) and self._marks[done].token <= token:
             done += 1
         if done == 0:
             return False
         mark = self._marks[done - 1]
+        self.durable = mark.number
+        self.durable_segment = mark.segment
+        self.durable_position = mark.position
+        self._durable_marks.extend(self._marks[:done])
         del self._marks[:done]
+        return self.commit(self.durable) if self.alone else False
+
+    def commit(self, number: i64) -> bool:
+        """Whoever counts has the chunks up to this one; whether more may be shown than before."""
+        done: i64 = 0
+        marks = self._durable_marks
+        while done < len(marks) and marks[done].number <= number:
+            done += 1
+        if done == 0:
+            return False
+        mark = marks[done - 1]
+        del marks[:done]
         grown = mark.next > self.committed
         self.committed = mark.next
         self.committed_segment = mark.segment
@@ -303,14 +304,17 @@ class StreamLog:
         """Close the chunk that is being made, and write down what was noted."""
         if len(self._body) > 0:
             self._seal()
-        if len(self._noted) > 0 or len(self._forgotten) > 0:
+        if len(self._noted) > 0 or len(self._forgotten) > 0 or self._retired:
             writer = BytesWriter()
+            if self._retired:
+                put_note(writer, NOTE_FIRST, b"", self.segments[0].number)
             for name, offset in self._noted.items():
                 put_note(writer, NOTE_OFFSET, name, offset)
             for origin in self._forgotten:
                 put_note(writer, NOTE_ORIGIN, b"%x" % origin, 0)
             self._noted = {}
             self._forgotten = []
+            self._retired = False
             self._put_chunk(KIND_TRACKING, 0, self.next, 0, writer.getvalue())
 
     def _seal(self) -> None:
@@ -329,22 +333,29 @@ class StreamLog:
         """Take over what recovery found; ``index`` is that of the last segment."""
         self.segments = segments
         self.active = segments[-1]
-        self._index = index
+        self.index = index
         self.size = 0
         for segment in segments:
             self.size += segment.size
         self.first = segments[0].first
         self.next = self.active.next
-        self._marked = self.next
         self.committed = self.next
         self.committed_segment = self.active.number
         self.committed_position = self.active.size
+        self.durable_segment = self.active.number
+        self.durable_position = self.active.size
         self._chunk = self._new_chunk()
+
+    def counted(self, number: i64) -> None:
+        """The last chunk that recovery found has this number."""
+        self.number = number + 1
+        self.durable = number
+        self._marked = number
 
     def close_active(self) -> None:
         """Begin a new segment with the next chunk: the last one is complete."""
         self.active = StreamSegment(self.active.number + 1, self.next, self.next, 0, 0, 0)
-        self._index = SparseIndex()
+        self.index = SparseIndex()
         self._chunk = self._new_chunk()
 
     def _put_chunk(self, kind: i64, count: i64, first: i64, frame_max: i64, payload: bytes) -> None:
@@ -352,54 +363,56 @@ class StreamLog:
             self._begin_segment(first)
         active = self.active
         if kind == KIND_MESSAGES:
-            self._index.note(first, self.time_ms, active.size)
+            self.index.note(first, self.time_ms, active.size)
             if active.next == active.first:
                 active.first_ms = self.time_ms
             active.next = first + count
             active.last_ms = self.time_ms
-        self._write(
-            chunk_bytes(
-                kind,
-                self.epoch,
-                count,
-                first,
-                self.number,
-                self.time_ms,
-                self.committed,
-                frame_max,
-                payload,
-            )
-        )
-        self.number += 1
+        self._make(kind, count, first, frame_max, payload)
         if active.size >= self.segment_bytes_max:
             self._roll()
+
+    def _make(self, kind: i64, count: i64, first: i64, frame_max: i64, payload: bytes) -> None:
+        """Make the next chunk, for this log and for its copies."""
+        data = chunk_bytes(
+            kind,
+            self.epoch,
+            count,
+            first,
+            self.number,
+            self.time_ms,
+            self.committed,
+            frame_max,
+            payload,
+        )
+        self._write(data)
+        if self.shipping:
+            self._shipped.append(data)
+        self.number += 1
 
     def _roll(self) -> None:
         """Complete the active segment and begin the next."""
         first = self.next
         position = self.active.size
-        entries = self._index.entries()
+        entries = self.index.entries()
         payload = index_payload(entries, self.active.last_ms, position)
-        self._write(
-            chunk_bytes(
-                KIND_INDEX,
-                self.epoch,
-                0,
-                first,
-                self.number,
-                self.time_ms,
-                self.committed,
-                0,
-                payload,
-            )
-        )
-        self.number += 1
+        self._make(KIND_INDEX, 0, first, 0, payload)
+        self._complete()
+        self._begin_segment(first)
+
+    def _complete(self) -> None:
+        """The active segment has its INDEX."""
         self._chunk.closes = True
         self._full.append(self._chunk)
         self.close_active()
-        self._begin_segment(first)
 
     def _begin_segment(self, first: i64) -> None:
+        self._open_segment(first)
+        writer = BytesWriter()
+        self.put_snapshot(writer)
+        self._make(KIND_SNAPSHOT, 0, first, 0, writer.getvalue())
+
+    def _open_segment(self, first: i64) -> None:
         if self.active.number == 0:
             self.active = StreamSegment(1, first, first, 0, 0, 0)
             self._chunk = self._new_chunk()
@@ -408,32 +421,6 @@ class StreamLog:
         active.next = first
         self.segments.append(active)
         self._write(segment_header(active.number, self.id, first))
-        writer = BytesWriter()
-        self._put_snapshot(writer)
-        self._write(
-            chunk_bytes(
-                KIND_SNAPSHOT,
-                self.epoch,
-                0,
-                first,
-                self.number,
-                self.time_ms,
-                self.committed,
-                0,
-                writer.getvalue(),
-            )
-        )
-        self.number += 1
-
-    def _put_snapshot(self, writer: BytesWriter) -> None:
-        for name, offset in self.offsets.items():
-            put_note(writer, NOTE_OFFSET, name, offset)
-        for origin, number in self.origins.items():
-            put_note(writer, NOTE_ORIGIN, b"%x" % origin, number)
-        for epoch, start in self.starts:
-            put_note(writer, NOTE_START, b"%d" % epoch, start)
-        if not self.seen.is_empty():
-            put_seen(writer, self.seen.packed())
 
     def _write(self, data: bytes) -> None:
         self._chunk.pieces.append(data)
@@ -443,6 +430,61 @@ class StreamLog:
 
     def _new_chunk(self) -> Chunk:
         return Chunk(self.id << 32 | self.active.number, self.active.size)
+
+    # --- copies -------------------------------------------------------------------------------
+
+    def take_shipped(self) -> list[bytes]:
+        """The chunks that were made since the last call, while it was shipping."""
+        self.seal()
+        shipped = self._shipped
+        self._shipped = []
+        return shipped
+
+    def begin_at(self, segment: i64, number: i64, first: i64) -> None:
+        """An empty log goes on with the chunk of this number, the first one of a segment."""
+        assert len(self.segments) == 0
+        self.active = StreamSegment(segment, first, first, 0, 0, 0)
+        self._chunk = self._new_chunk()
+        self.first = first
+        self.next = first
+        self.committed = first
+        self.committed_segment = segment
+        self.durable_segment = segment
+        self.counted(number - 1)
+
+    def follow(self, data: bytes, at: i64, end: i64) -> None:
+        """Append the chunks in data[at:end], which another log of this stream has made; raises
+        CorruptRecord for what doesn't follow."""
+        while at < end:
+            head = ChunkHead(data, at)
+            if at + head.size > end:
+                raise CorruptRecord("a chunk that is not whole", at)
+            check_chunk(data, at, head.size)
+            begins = self.active.size == 0
+            if head.number != self.number or head.first != self.next:
+                raise CorruptRecord(f"chunk {head.number} where {self.number} belongs,", at)
+            if begins != (head.kind == KIND_SNAPSHOT):
+                raise CorruptRecord(f"chunk {head.number} of kind {head.kind}", at)
+            self._follow(head, data, at)
+            at += head.size
+
+    def _follow(self, head: ChunkHead, data: bytes, at: i64) -> None:
+        if head.kind == KIND_SNAPSHOT:
+            self._open_segment(head.first)
+        active = self.active
+        self.time_ms = head.time_ms
+        if head.kind == KIND_MESSAGES:
+            self.index.note(head.first, head.time_ms, active.size)
+            if active.next == active.first:
+                active.first_ms = head.time_ms
+            self.next = head.first + head.count
+            active.next = self.next
+            active.last_ms = head.time_ms
+        self._write(data[at : at + head.size])
+        self.number += 1
+        self.take_chunk(head, data, at)
+        if head.kind == KIND_INDEX:
+            self._complete()
 
     # --- retention ----------------------------------------------------------------------------
 
@@ -457,90 +499,23 @@ class StreamLog:
             too_old = age_max_ms >= 0 and now_ms - oldest.last_ms > age_max_ms
             if not too_large and not too_old:
                 break
-            self.segments.pop(0)
-            self.size -= oldest.size
-            self.first = oldest.next
-            self._indexes.pop(int(oldest.number), b"")
-            dead.append(int(oldest.number))
+            dead.append(self._drop_oldest())
         if len(dead) > 0:
+            self._retired = self.shipping
             while len(self.starts) > 1 and self.starts[1][1] <= self.first:
                 self.starts.pop(0)
         return dead
 
-    # --- finding ------------------------------------------------------------------------------
+    def keep_from(self, segment: i64) -> list[int]:
+        """Forget the segments that the home hasn't any more; returns their numbers."""
+        dead: list[int] = []
+        while len(self.segments) > 1 and self.segments[0].number < segment:
+            dead.append(self._drop_oldest())
+        return dead
 
-    def find(self, offset: i64) -> Place:
-        """The chunk that has an offset between ``first`` and ``committed``, or one that comes
-        before it in its segment."""
-        segment = self._segment_of(offset)
-        if segment is None:
-            return Place(self.committed_segment, self.committed_position)
-        entries = self._entries(segment)
-        return Place(segment.number, position_for_offset(entries, offset, STREAM_HEADER_BYTES))
-
-    def offset_at(self, time_ms: i64) -> i64:
-        """The offset of the first message that is shown and not older than a time; ``committed``
-        if there is none."""
-        for segment in self.segments:
-            if segment.next == segment.first or segment.last_ms < time_ms:
-                continue
-            entries = self._entries(segment)
-            position = position_for_time(entries, time_ms, STREAM_HEADER_BYTES)
-            offset = self._walk_to_time(segment, position, time_ms)
-            if offset != NO_OFFSET:
-                return offset if offset < self.committed else self.committed
-        return self.committed
-
-    def _walk_to_time(self, segment: StreamSegment, position: i64, time_ms: i64) -> i64:
-        while position < segment.size:
-            if segment.number == self.committed_segment and position >= self.committed_position:
-                return self.committed
-            data = self.files.read(self.id, segment.number, position, CHUNK_HEADER_BYTES)
-            if len(data) < CHUNK_HEADER_BYTES:
-                break
-            head = ChunkHead(data, 0)
-            if head.kind == KIND_MESSAGES and head.time_ms >= time_ms:
-                return head.first
-            position += head.size
-        return NO_OFFSET
-
-    def end_of(self, number: i64) -> i64:
-        """Where that ends which may be shown of a segment; 0 if there is no such segment."""
-        if number == self.committed_segment:
-            return self.committed_position
-        if number < self.committed_segment:
-            for segment in self.segments:
-                if segment.number == number:
-                    return segment.size
-        return 0
-
-    def segment_after(self, number: i64) -> i64:
-        """The segment that comes after one; 0 if there is none."""
-        for segment in self.segments:
-            if segment.number > number:
-                return segment.number
-        return 0
-
-    def _segment_of(self, offset: i64) -> StreamSegment | None:
-        low: i64 = 0
-        high: i64 = len(self.segments)
-        while low < high:
-            middle = (low + high) // 2
-            if self.segments[middle].next <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        return self.segments[low] if low < len(self.segments) else None
-
-    def _entries(self, segment: StreamSegment) -> bytes:
-        """The sparse index of a segment."""
-        if segment is self.active:
-            return self._index.entries()
-        number = int(segment.number)
-        entries = self._indexes.get(number)
-        if entries is None:
-            entries = read_index(self.files, self.id, segment.number, segment.size)
-            if len(self._indexes) >= INDEXES_KEPT_MAX:
-                self._indexes.pop(next(iter(self._indexes)))
-            self._indexes[number] = entries
-        return entries
+    def _drop_oldest(self) -> int:
+        oldest = self.segments.pop(0)
+        self.size -= oldest.size
+        self.first = oldest.next
+        self.indexes.pop(int(oldest.number), b"")
+        return int(oldest.number)

@@ -14,34 +14,24 @@ from typing import Final
 
 from rhizome.journal.errors import CorruptRecord, CorruptStore
 from rhizome.journal.files import Files
-from rhizome.journal.seen import Seen, identity_at, unpack_seen
 from rhizome.journal.streamformat import (
     CHUNK_HEADER_BYTES,
     CHUNK_MAGIC,
-    ENTRY_HEADER_BYTES,
-    FLAG_IDENTITY,
-    FLAG_ORIGIN,
     KIND_INDEX,
     KIND_MESSAGES,
     KIND_SNAPSHOT,
-    KIND_TRACKING,
-    NOTE_OFFSET,
-    NOTE_ORIGIN,
-    NOTE_SEEN,
-    NOTE_START,
-    ORIGIN_BYTES,
     STREAM_HEADER_BYTES,
     ChunkHead,
     check_chunk,
-    entry_end,
-    notes_of,
     read_segment_header,
 )
 from rhizome.journal.streamindex import SparseIndex
 from rhizome.journal.streamlog import StreamLog
+from rhizome.journal.streamnotes import StreamNotes
 from rhizome.journal.streamsegment import StreamFilesReader, StreamSegment, read_index_chunk
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
+EVERY_CHUNK: Final = 1 << 62
 
 
 class Window:
@@ -79,7 +69,6 @@ class Scan:
 
     first: int
     next: int
-    epoch: int = 0
     number: int = 0
     first_ms: int = 0
     last_ms: int = 0
@@ -87,28 +76,32 @@ class Scan:
     complete: bool = False
     bad: str = ""
     index: SparseIndex = field(default_factory=SparseIndex)
-    offsets: dict[bytes, int] = field(default_factory=dict)
-    origins: dict[int, int] = field(default_factory=dict)
-    starts: list[tuple[int, int]] = field(default_factory=list)
-    seen: Seen = field(default_factory=Seen)
+    notes: StreamNotes = field(default_factory=StreamNotes)
 
 
 def recover_stream(
-    stream: int, files: Files, reader: StreamFilesReader, accept_corruption: bool = False
+    stream: int,
+    files: Files,
+    reader: StreamFilesReader,
+    accept_corruption: bool = False,
+    number_max: int = EVERY_CHUNK,
 ) -> StreamLog:
-    """The log of a stream from its directory; cuts off a torn tail.
+    """The log of a stream from its directory; cuts off a torn tail, and what comes after the chunk
+    ``number_max``.
 
     Raises CorruptStore if something is damaged that no crash explains, unless that is accepted:
     then the log ends before it.
     """
     log = StreamLog(stream, reader)
+    if number_max < EVERY_CHUNK:
+        _remove_above(files, number_max)
     numbers = _contiguous(stream, files, accept_corruption)
     if not numbers:
         return log
     last = numbers[-1]
     segments = [_complete(stream, files, reader, number) for number in numbers[:-1]]
     window = Window(files, last)
-    scan = scan_segment(window, stream, last)
+    scan = scan_segment(window, stream, last, number_max)
     if scan.bad and _later_commit(window, scan.size) > scan.next and not accept_corruption:
         raise _corrupt(stream, last, scan.bad)
     if segments and scan.first != segments[-1].next:
@@ -121,16 +114,25 @@ def recover_stream(
         StreamSegment(last, scan.first, scan.next, scan.first_ms, scan.last_ms, scan.size)
     )
     log.adopt(segments, scan.index)
-    log.epoch = scan.epoch
-    log.number = scan.number + 1
+    log.counted(scan.number)
     log.time_ms = scan.last_ms
-    log.offsets = scan.offsets
-    log.origins = scan.origins
-    log.starts = scan.starts
-    log.seen = scan.seen
+    log.take_notes_of(scan.notes)
     if scan.complete:
         log.close_active()
     return log
+
+
+def _remove_above(files: Files, number_max: int) -> None:
+    """Remove the segments that begin above a chunk, the last one first: if this is interrupted,
+    the others are still a log."""
+    for segment in reversed(files.segments()):
+        head = files.read(segment, STREAM_HEADER_BYTES, CHUNK_HEADER_BYTES)
+        try:
+            if ChunkHead(head, 0).number <= number_max:
+                return
+        except CorruptRecord:
+            pass
+        files.remove(segment)
 
 
 def _contiguous(stream: int, files: Files, accept_corruption: bool) -> list[int]:
@@ -202,8 +204,9 @@ def _first_ms(files: Files, number: int) -> int:
         position += int(head.size)
 
 
-def scan_segment(window: Window, stream: int, segment: int) -> Scan:
-    """Go through a segment, chunk by chunk, up to its end or to the first that is bad."""
+def scan_segment(window: Window, stream: int, segment: int, number_max: int = EVERY_CHUNK) -> Scan:
+    """Go through a segment, chunk by chunk, up to a number, to its end or to the first that is
+    bad."""
     first = int(read_segment_header(window.read(0, STREAM_HEADER_BYTES), segment, stream))
     scan = Scan(first, first)
     while not scan.complete and scan.size < window.size:
@@ -216,6 +219,8 @@ def scan_segment(window: Window, stream: int, segment: int) -> Scan:
             if len(head_bytes) < CHUNK_HEADER_BYTES:
                 raise CorruptRecord("a chunk that its segment is too short for", scan.size)
             head = ChunkHead(head_bytes, 0)
+            if head.number > number_max:
+                return scan
             chunk = window.read(scan.size, int(head.size))
             if len(chunk) < head.size:
                 raise CorruptRecord("a chunk that its segment is too short for", scan.size)
@@ -242,51 +247,10 @@ def _follow(scan: Scan, head: ChunkHead, chunk: bytes) -> None:
         scan.index.note(head.first, head.time_ms, scan.size)
         if scan.next == scan.first:
             scan.first_ms = int(head.time_ms)
-        _take_entries(scan, head, chunk)
         scan.next += int(head.count)
-    elif head.kind in (KIND_TRACKING, KIND_SNAPSHOT):
-        _take_notes(scan, chunk)
     elif head.kind == KIND_INDEX:
         scan.complete = True
-    if head.epoch > scan.epoch:
-        scan.epoch = int(head.epoch)
-        if not scan.starts or scan.starts[-1][0] < scan.epoch:
-            scan.starts.append((scan.epoch, int(head.first)))
-
-
-def _take_entries(scan: Scan, head: ChunkHead, chunk: bytes) -> None:
-    """What messages say of whoever sent them."""
-    at = CHUNK_HEADER_BYTES
-    offset = int(head.first)
-    while at < len(chunk):
-        flags, end = chunk[at + 6], int(entry_end(chunk, at))
-        at += ENTRY_HEADER_BYTES
-        if flags & FLAG_ORIGIN:
-            origin = int.from_bytes(chunk[at : at + 8], "big")
-            scan.origins[origin] = int.from_bytes(chunk[at + 8 : at + ORIGIN_BYTES], "big")
-            at += ORIGIN_BYTES
-        if flags & FLAG_IDENTITY:
-            scan.seen.take(offset + 1, True, identity_at(chunk, at + 2), head.time_ms)
-        at = end
-        offset += 1
-
-
-def _take_notes(scan: Scan, chunk: bytes) -> None:
-    for kind, name, value in notes_of(chunk, CHUNK_HEADER_BYTES, len(chunk)):
-        if kind == NOTE_OFFSET:
-            if value < 0:
-                scan.offsets.pop(name, 0)
-            else:
-                scan.offsets[name] = value
-        elif kind == NOTE_ORIGIN:
-            if value == 0:
-                scan.origins.pop(int(name, 16), 0)
-            else:
-                scan.origins[int(name, 16)] = value
-        elif kind == NOTE_START:
-            scan.starts.append((int(name), value))
-        elif kind == NOTE_SEEN:
-            scan.seen = unpack_seen(name, 0)
+    scan.notes.take_chunk(head, chunk, 0)
 
 
 def _later_commit(window: Window, position: int) -> int:

@@ -116,6 +116,19 @@ class StreamStore:
         """The log of a stream, which is new if there is none."""
         return recover_stream(stream, self.files.directory(stream), self.files, accept_corruption)
 
+    def has(self, stream: int) -> bool:
+        """Whether something is kept of a stream."""
+        return stream in self.files.streams()
+
+    def cut(self, log: StreamLog, number: int) -> StreamLog:
+        """The same log without the chunks after one (0: without any); nothing of it waits to be
+        written."""
+        assert log.is_written()
+        stream = int(log.id)
+        self.changed.pop(log, None)
+        directory = self.files.directory(stream)
+        return recover_stream(stream, directory, self.files, number_max=number)
+
     # --- every wake-up
 
     def touch(self, log: StreamLog) -> None:

@@ -30,7 +30,7 @@ from rhizome.broker.streams.reader import StreamReader
 from rhizome.broker.streams.rules import NAME_CHARS_MAX, is_stream
 from rhizome.broker.streams.stream import Stream
 from rhizome.broker.vhost import VHost
-from rhizome.journal.streamlog import NO_OFFSET
+from rhizome.journal.streamview import NO_OFFSET
 from rhizome.management import bodies, declared, ownshapes
 from rhizome.management.answers import Row, answer, created, done, listed
 from rhizome.management.auth import MANAGEMENT

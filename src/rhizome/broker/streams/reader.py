@@ -35,7 +35,8 @@ from rhizome.journal.streamformat import (
     entry_end,
     entry_tail_at,
 )
-from rhizome.journal.streamlog import NO_OFFSET, StreamLog
+from rhizome.journal.streamlog import StreamLog
+from rhizome.journal.streamview import NO_OFFSET
 
 if TYPE_CHECKING:
     from rhizome.broker.consumer import Consumer
