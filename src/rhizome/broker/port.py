@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from rhizome.broker.message import Message
+from rhizome.broker.unsure import Unsure
 
 if TYPE_CHECKING:
     from rhizome.amqp.methods import BasicGet, QueueDelete
@@ -55,7 +56,9 @@ class GroupLog:
     ``committed_memory`` never fall and never pass ``next_index - 1`` (G6). A message above
     ``visible`` must not be delivered yet (L1); queues that wait for that are in ``waiting``. While
     the log is ``still`` nothing leaves its queues, dropped or expired either: somebody elsewhere
-    may hold what is ready here (A2).
+    may hold what is ready here (A2). While it is ``recovering`` its home is new and confirms
+    nothing (G7). ``unsure`` is what was recorded for this broker's own applications and may not be
+    committed on the copies of the log.
     ``starts`` has the first index of each epoch of a replicated log, this one included (L2), and
     ``origins`` the last number that was taken from each edge (A1), which is part of the records
     if the log is ``numbered``. What is recorded while it is ``derived`` follows from what the log
@@ -69,12 +72,14 @@ class GroupLog:
     committed_disk: i64
     visible: i64
     still: bool
+    recovering: bool
     replicated: bool
     numbered: bool
     derived: bool
     starts: list[tuple[int, int]]
     origins: dict[int, int]
     waiting: list[Queue]
+    unsure: Unsure
 
     def __init__(self, group: i64, epoch: i64, next_index: i64) -> None:
         self.group = group
@@ -84,12 +89,14 @@ class GroupLog:
         self.committed_disk = next_index - 1
         self.visible = EVERYTHING
         self.still = False
+        self.recovering = False
         self.replicated = False
         self.numbered = False
         self.derived = False
         self.starts = []
         self.origins = {}
         self.waiting = []
+        self.unsure = Unsure()
 
     def append(self, message: Message, ids: list[int], durable: bool) -> None:
         """Give the message its index and record it, if it is persistent and ``durable`` or if the

@@ -22,6 +22,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.spec import BASIC, QUEUE
 from rhizome.broker.basic import check_free, get, pull_consumer, show_pulled
+from rhizome.broker.streams.reader import start_at
 from rhizome.broker.topology import check_deletable, delete_counted
 from rhizome.broker.unacked import ACK
 from rhizome.errors import AmqpError
@@ -89,6 +90,9 @@ class AttachCall(Call):
     def answered(self, answer: dict[str, object]) -> None:
         if self.channel.closing or self.queue.deleted:
             return
+        start = answer.get("start")
+        if isinstance(start, int):
+            start_at(self.consumer, start)
         self.queue.add_consumer(self.consumer)
         if not self.no_wait:
             self.channel.send(BasicConsumeOk(self.consumer.tag))
@@ -116,7 +120,9 @@ class ReattachCall(Call):
         self.consumer = consumer
 
     def answered(self, answer: dict[str, object]) -> None:
-        pass
+        start = answer.get("start")
+        if isinstance(start, int):
+            start_at(self.consumer, start)
 
     def carry_out(self) -> None:
         pass

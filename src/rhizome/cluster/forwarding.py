@@ -199,7 +199,7 @@ class GroupWay(Way):
 
     ``orphans`` are messages, by number, that were published here when this broker was home, last in
     epoch ``orphaned``, with their indexes in its log: a home whose log has them needs only their
-    numbers (`unsure.py`).
+    numbers (`broker/unsure.py`).
     """
 
     rules: AttachRules

@@ -13,8 +13,8 @@ from mypy_extensions import i64
 
 from rhizome.broker.log import Progress
 from rhizome.broker.message import Message
-from rhizome.broker.port import EVERYTHING, GroupLog
-from rhizome.cluster.unsure import Unsure
+from rhizome.broker.port import EVERYTHING
+from rhizome.cluster.shipped import Batch, ShippedLog
 from rhizome.journal.journal import Journal
 from rhizome.journal.records import (
     FLAG_DURABLE,
@@ -31,40 +31,12 @@ from rhizome.journal.records import (
 
 
 @final
-class Batch:
-    """The records of one turn, with the indexes from ``first`` to ``last``."""
-
-    first: i64
-    last: i64
-    parts: list[bytes]
-    size: i64
-
-    def __init__(self, first: i64, last: i64, parts: list[bytes], size: i64) -> None:
-        self.first = first
-        self.last = last
-        self.parts = parts
-        self.size = size
-
-
-@final
-class ReplicatedLog(GroupLog):
-    """Invariant: each record takes the next index.
-
-    ``alone``: no standby has to answer, so what is here is committed. ``recovering``: the home is
-    new, and confirms and shows nothing before its copies and edges are heard (G7, A2). ``aside``:
-    it is about to hand over, and shows nothing more (G11). ``shipping``: a standby listens, so
-    records are kept for it. ``unsure`` is what was recorded for this broker's own applications
-    while it isn't alone, and may not be committed yet.
-    """
+class ReplicatedLog(ShippedLog):
+    """The log of a group's queues. Invariant: each record takes the next index."""
 
     journal: Journal
-    alone: bool
-    recovering: bool
-    aside: bool
-    shipping: bool
     recorded: i64
     progress: Progress
-    unsure: Unsure
     _origin: i64
     _number: i64
     _first: i64
@@ -90,14 +62,9 @@ class ReplicatedLog(GroupLog):
         self.journal = journal
         self.origins = origins
         self.starts = starts
-        self.alone = True
-        self.recovering = False
-        self.aside = False
-        self.shipping = False
         self.recorded = next_index - 1
         self.progress = Progress(next_index - 1 if disk < 0 else disk)
         self.committed_disk = self.progress.done
-        self.unsure = Unsure()
         self._origin = 0
         self._number = 0
         self._first = next_index
@@ -278,16 +245,6 @@ class ReplicatedLog(GroupLog):
 
     # ---- how far it is safe ---------------------------------------------------------------------
 
-    def recover(self) -> None:
-        """Count nothing as committed before the copies have answered in this epoch (G7).
-
-        Of what a new home has it doesn't know what the others have, so it must not confirm a
-        duplicate of it either (L5).
-        """
-        self.recovering = True
-        self.committed_memory = 0
-        self.committed_disk = 0
-
     def mark(self) -> i64:
         return self.recorded
 
@@ -304,13 +261,6 @@ class ReplicatedLog(GroupLog):
         if self.recorded <= self.progress.done:
             return self.next_index - 1
         return self.progress.done
-
-    def epoch_of(self, index: i64) -> i64:
-        """The epoch that a record belongs to."""
-        at: i64 = len(self.starts) - 1
-        while at > 0 and i64(self.starts[at][1]) > index:
-            at -= 1
-        return self.starts[at][0]
 
     def set_committed(self, memory: i64, disk: i64) -> None:
         """The copies that count have this much (G6)."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, final
 
 from rhizome.cluster.copies.home import Copies
 from rhizome.cluster.copies.port import CopiesSettings
-from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.homeport import HomePort
 from rhizome.cluster.homesettings import HomeSettings
 from rhizome.cluster.placement import Group, wanted_standbys
+from rhizome.cluster.shipped import ShippedLog
 from rhizome.cluster.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Home:
         self,
         node: Node,
         group: Group,
-        log: ReplicatedLog,
+        log: ShippedLog,
         whole: bool,
         tenure: Tenure,
         settings: HomeSettings,

@@ -8,7 +8,7 @@ in them is simply local. When that changes, nothing that they have under way is 
   tenure is resolved, consumers become local, with what they hold (A2).
 - ``leave_home``: local consumers become proxied ones, with what they hold, and are presented to the
   new home like those of any edge. What was recorded here and may not be committed is brought to
-  the new home as far as it lacks it (`unsure.py`).
+  the new home as far as it lacks it (`broker/unsure.py`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rhizome.broker.livemessages import unacked_messages
 from rhizome.broker.message import Message, copy_of
 from rhizome.broker.publishing import enqueue
 from rhizome.broker.queue import Queue
+from rhizome.broker.streams.reader import start_at
 from rhizome.broker.targets import Target
 from rhizome.broker.unacked import ACK, REJECT
 from rhizome.cluster.asking import ReattachCall
 from rhizome.cluster.attachment import Attachment, Taken, start_after
-from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.session import Session
 from rhizome.cluster.tenure import OwnEdge, Tenure, Tenures, settle_claimed
 from rhizome.errors import AmqpError
@@ -61,7 +61,7 @@ class Moving:
         remote = self.edge.group(group)
         remote.home_is(None, epoch)
         tenure = self.tenures.begin(group, epoch, log)
-        tenure.recovering = isinstance(log, ReplicatedLog) and log.recovering
+        tenure.recovering = log.recovering
         tenure.aside = False
         own = Homecoming(remote, tenure)
         tenure.own = own
@@ -80,6 +80,7 @@ class Moving:
             mark_active(queue)
             for consumer in queue.consumers():
                 if consumer.proxy is None and consumer.carrier is None:
+                    leave_place(consumer)
                     remote.adopt(consumer)
             _leave_leases(remote, queue)
         for connection in broker.connections.values():
@@ -92,8 +93,7 @@ class Moving:
         ready whoever calls this takes away."""
         broker = self.edge.broker
         remote = self.edge.group(group)
-        if isinstance(log, ReplicatedLog):
-            carry_over(remote, log)
+        carry_over(remote, log)
         queues = queues_of(broker, group)
         for queue in queues:
             mark_active(queue)
@@ -106,10 +106,7 @@ class Moving:
         self.tenures.end(group)
         for queue in queues:
             for consumer in queue.consumers():
-                if consumer.reader is not None:
-                    consumer.reached = consumer.reader.next
-                    consumer.reader.detach()
-                    consumer.reader = None
+                leave_place(consumer)
                 if consumer.proxy is None:
                     remote.adopt(consumer)
             _leave_leases(remote, queue)
@@ -135,11 +132,14 @@ def _step_aside_with(remote: RemoteGroup, channel: Channel) -> None:
         queue = consumer.queue
         if queue.definition.group == remote.group and not queue.deleted:
             channel.unacked.replace(tag, shown_copy(message))
-            queue.take_back(message)
+            if queue.stream is None:
+                queue.take_back(message)
+            else:
+                queue.unacked -= 1
     _leave_with(remote, channel)
 
 
-def carry_over(remote: RemoteGroup, log: ReplicatedLog) -> None:
+def carry_over(remote: RemoteGroup, log: GroupLog) -> None:
     """Bring what was recorded here, and may not be committed, to the next home: what is confirmed
     to applications here waits for that one from now on."""
     broker = remote.broker
@@ -169,7 +169,7 @@ def carry_over(remote: RemoteGroup, log: ReplicatedLog) -> None:
 
 
 def _wait_elsewhere(
-    broker: Broker, log: ReplicatedLog, way: GroupWay, indexes: list[int], numbers: list[int]
+    broker: Broker, log: GroupLog, way: GroupWay, indexes: list[int], numbers: list[int]
 ) -> None:
     """Let confirms and commits that wait for a log wait for what was carried over."""
     for connection in broker.connections.values():
@@ -211,6 +211,16 @@ def mark_active(queue: Queue) -> None:
         return
     if queue.stream is None:
         active.reached = max(active.reached, queue.log.next_index)
+
+
+def leave_place(consumer: Consumer) -> None:
+    """A consumer of a stream goes on elsewhere where it was here."""
+    reader = consumer.reader
+    if reader is not None:
+        consumer.reached = reader.next
+        start_at(consumer, reader.next)
+        reader.detach()
+        consumer.reader = None
 
 
 def shown_copy(message: Message) -> Message:

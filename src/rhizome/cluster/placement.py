@@ -7,7 +7,7 @@ the root. Witnesses and secondaries bring none.
 
 Queues that are not to be replicated (`x-replicate` none) are in the *local* group of a primary,
 which is made when the first such queue is declared and never has another home (G9). A stream has a
-group of its own, which is made and goes with it, and is local: streams have no copies yet.
+group of its own, which is made and goes with it.
 
 All of this is decided while an entry is applied, from what was applied before it.
 """
@@ -162,7 +162,7 @@ class Groups:
             return self._place_stream(definition, registry, facts)
         if definition.options.replicate == NOT_REPLICATED:
             return self._place_locally(definition, registry, facts)
-        shared = [group for group in self.groups.values() if not group.local]
+        shared = self._shared()
         if not shared:
             raise _no_place(definition)
         if definition.options.group is not None:
@@ -224,7 +224,12 @@ class Groups:
             return (homes.count(broker.name), broker.seniority)
 
         chosen = min(self._fit_brokers(definition, registry), key=load)
-        return self._new(chosen, True, facts, stream=True)
+        local = definition.options.replicate == NOT_REPLICATED
+        return self._new(chosen, local, facts, stream=True)
+
+    def _shared(self) -> list[Group]:
+        """The groups that queues are put into, which are replicated."""
+        return [group for group in self.groups.values() if not group.local and not group.stream]
 
     def _fit_brokers(self, definition: QueueDefinition, registry: Registry) -> list[BrokerRecord]:
         """The primaries that may get a queue for themselves: the one that it asks for, or those
@@ -270,11 +275,11 @@ class Groups:
         for broker in registry.view():
             if not broker.holds_queues() or not broker.incarnation:
                 continue
-            shared = [group for group in self.groups.values() if not group.local]
+            shared = self._shared()
             brought = any(group.origin == broker.name for group in shared)
             if not shared or (placement == SPREAD and not brought):
                 self._new(broker, False, facts)
-        shared = [group for group in self.groups.values() if not group.local]
+        shared = self._shared()
         if placement == ROOT and shared:
             first = min(group.id for group in shared)
             for group in shared:

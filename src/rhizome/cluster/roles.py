@@ -23,10 +23,12 @@ from rhizome.broker.message import Message
 from rhizome.broker.post import PostRules, open_post
 from rhizome.broker.restoring import restore_queue
 from rhizome.broker.showing import shown_of
+from rhizome.broker.streams.rules import is_stream
 from rhizome.broker.worker import drop_internal
 from rhizome.cluster.calls import REATTACH
 from rhizome.cluster.commands import WHOLE
 from rhizome.cluster.copies.copy import Copy
+from rhizome.cluster.copies.following import Following
 from rhizome.cluster.copies.frames import (
     FOLLOW,
     INVITE,
@@ -45,7 +47,8 @@ from rhizome.cluster.homeport import StandbyLink
 from rhizome.cluster.homesettings import HomeSettings
 from rhizome.cluster.moving import Moving, queues_of
 from rhizome.cluster.placement import Group, wanted_standbys
-from rhizome.cluster.streamhomes import StreamHomes
+from rhizome.cluster.standings import NO_COPY, Standing
+from rhizome.cluster.streamroles import StreamRoles
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.recovery import Recovered, RecoveredQueue
 from rhizome.journal.scan import merged, starts_with
@@ -74,20 +77,22 @@ class Roles:
         self.settings = settings
         self.post_rules = PostRules()
         self.homes: dict[int, Home] = {}
-        self.streams = StreamHomes(self.broker, self.moving)
+        self.streams = StreamRoles(self)
         self.copies: dict[int, Copy] = {}
-        self.standbys: dict[int, Standby] = {}
+        self.standbys: dict[int, Following] = {}
         self._invited: dict[int, int] = {}
         """How far whoever invited this broker last had applied the cluster's log."""
+        self._early: dict[int, tuple[str, bytes]] = {}
+        """Invitations to groups that this broker has yet to learn of, and who sent them."""
         self._dropped: dict[int, Copy] = {}
         """Emptied; the journal says that they aren't whole, and so must whatever goes on there."""
-        self._link = StandbyLink(node)
+        self.link = StandbyLink(node)
         journal, spill = self.broker.pager.journal, self.broker.pager.spill
         for group in [each for each in recovered.groups if each != LOCAL_GROUP]:
             self.copies[group] = Copy.from_recovery(group, recovered, journal, spill)
 
     def is_home(self, group: int) -> bool:
-        return group in self.homes or group in self.streams.logs
+        return group in self.homes
 
     def update(self) -> None:
         """Be what the state says, to all groups."""
@@ -95,12 +100,14 @@ class Roles:
         me = self.node.me
         for number in [each for each in self.homes if each not in groups]:
             self.lose_home(number)
-        self.streams.update(groups, me)
+        for number in [each for each in self.standbys if each not in groups]:
+            del self.standbys[number]
         for queue in list(self.broker.internal.values()):
             if queue.definition.group not in groups:
                 drop_internal(queue)
-        for group in [each for each in groups.values() if not each.stream]:
-            open_post(self.broker, group.id, self.post_rules)
+        for group in groups.values():
+            if not group.stream:
+                open_post(self.broker, group.id, self.post_rules)
             standby = self.standbys.get(group.id)
             if standby is not None:
                 standby.learn(group.epoch)
@@ -115,15 +122,21 @@ class Roles:
                 home.changed(group)
             elif self._is_spare(group):
                 self._drop_copy(group.id)
+        for number in [each for each in self._early if each in groups]:
+            name, payload = self._early.pop(number)
+            self.frame(name, INVITE, payload, 0, len(payload))
 
     def _drop_copy(self, group: int) -> None:
         standby = self.standbys.pop(group, None)
         if standby is not None and standby.home:
             # Should it be wanted all the same, it is invited again.
             self._refuse(standby.home, group, int(standby.epoch), "it isn't needed")
-        copy = self.copies.pop(group)
-        copy.discard()
-        self._dropped[group] = copy
+        copy = self.copies.pop(group, None)
+        if copy is None:
+            self.streams.drop(group)
+        else:
+            copy.discard()
+            self._dropped[group] = copy
 
     def _is_spare(self, group: Group) -> bool:
         """Whether the copy here is of no use: others have it whole, as many as there should be.
@@ -132,7 +145,7 @@ class Roles:
         older than an invitation.
         """
         me = self.node.me.name
-        if group.id not in self.copies or not self.node.ready or group.home in ("", me):
+        if not self.node.ready or group.home in ("", me) or not self._is_kept(group):
             return False
         if self.node.applied.index < self._invited.get(group.id, 0):
             return False
@@ -141,10 +154,26 @@ class Roles:
         whole = sum(each.copy == WHOLE for each in group.in_sync)
         return whole >= max(group.copies - 1, 0)
 
+    def _is_kept(self, group: Group) -> bool:
+        return self.streams.is_kept(group.id) if group.stream else group.id in self.copies
+
+    def standing(self, group: int) -> Standing:
+        """How far the copy of a group is that is kept here (G3)."""
+        known = self.node.state.groups.groups.get(group)
+        if known is not None and known.stream and group not in self.homes:
+            return self.streams.standing(group)
+        copy = self.copies.get(group)
+        if copy is None or copy.installing:
+            return Standing(0, NO_COPY)
+        return Standing(int(copy.epoch), int(copy.index))
+
     # ---- becoming home --------------------------------------------------------------------------
 
     def become_home(self, group: Group) -> None:
         """Begin an epoch with what the copy here has, and activate its queues (G1)."""
+        if group.stream:
+            self.streams.become_home(group)
+            return
         broker = self.broker
         copy = self.copy_of(group.id)
         del self.copies[group.id]
@@ -198,6 +227,9 @@ class Roles:
 
     def lose_home(self, group_id: int) -> None:
         """Somebody else is home: what is in the journal here becomes a copy, the rest goes."""
+        if self.homes[group_id].group.stream:
+            self.streams.lose_home(group_id)
+            return
         broker = self.broker
         log = self.homes.pop(group_id).log
         queues = queues_of(broker, group_id)
@@ -254,9 +286,7 @@ class Roles:
     def serves(self, group: int) -> bool:
         """Whether the queues of a group are active here for applications."""
         home = self.homes.get(group)
-        if home is None:
-            return group in self.streams.logs
-        return not home.log.aside
+        return home is not None and not home.log.aside
 
     def step_aside(self, group_id: int) -> None:
         """Admit nothing more; what applications of this broker do waits for the next home."""
@@ -273,7 +303,7 @@ class Roles:
         home.log.judge_visible()
         for queue in queues_of(self.broker, group_id):
             queue.away = None
-        self.moving.come_home(group_id, home.group.epoch, home.log)
+        self.moving.come_home(group_id, home.group.epoch, home.tenure.log)
         self.node.homes_changed()
         for link in self.node.links.open_links():
             payload = encode_table({"group": group_id, "epoch": home.group.epoch})
@@ -285,7 +315,9 @@ class Roles:
     def queue_made(self, queue: Queue) -> None:
         """A shared queue was made, or made again from a snapshot."""
         home = self.homes.get(queue.definition.group)
-        if home is not None:
+        if is_stream(queue.options):
+            self.streams.queue_made(queue, home)
+        elif home is not None:
             queue.use_log(home.log)
 
     # ---- links and turns ------------------------------------------------------------------------
@@ -313,22 +345,34 @@ class Roles:
                     # It may be of a home that is none any more: this broker can't tell yet.
                     self._refuse(name, group, 0, "it is not ready yet")
                     return
-                self._invited[group] = number_in(table_in(data, start, end), "applied")
-            self._standby(group).frame(name, method, data, start, end)
+                table = table_in(data, start, end)
+                if group not in self.node.state.groups.groups:
+                    # What it is a group of isn't known here.
+                    self._early[group] = (name, data[start:end])
+                    return
+                self._invited[group] = number_in(table, "applied")
+            standby = self._standby(group)
+            if standby is not None:
+                standby.frame(name, method, data, start, end)
         elif method == INVITE:
             # Another home: this broker has yet to learn that it isn't any more.
             self._refuse(name, group, int(home.log.epoch), "it is home itself")
 
     def _refuse(self, name: str, group: int, epoch: int, reason: str) -> None:
         payload = refused(self.node.applied.index, group, epoch, reason)
-        self._link.send(name, REFUSED, [payload])
+        self.link.send(name, REFUSED, [payload])
 
-    def _standby(self, group: int) -> Standby:
+    def _standby(self, group: int) -> Following | None:
         standby = self.standbys.get(group)
         if standby is None:
-            standby = Standby(self.copy_of(group), self._link, self.node.me.incarnation)
-            self.standbys[group] = standby
             known = self.node.state.groups.groups.get(group)
+            if known is not None and known.stream:
+                standby = self.streams.standby(group)
+                if standby is None:
+                    return None
+            else:
+                standby = Standby(self.copy_of(group), self.link, self.node.me.incarnation)
+            self.standbys[group] = standby
             if known is not None:
                 # Whoever was home before must not take hold of this copy (G1).
                 standby.learn(known.epoch)
@@ -343,8 +387,6 @@ class Roles:
         for home in self.homes.values():
             home.end_turn()
         for standby in self.standbys.values():
-            # What nobody has to sync is as safe as it gets.
-            standby.copy.synced(0)
             standby.end_turn()
 
     # ---- the store ------------------------------------------------------------------------------

@@ -332,6 +332,12 @@ class Serving(Carrier):
         consumer.drained_ms = self.broker.turn.now_ms
         self.consumers[consumer.number] = consumer
         channel.consumers[consumer.tag] = consumer
+        if attached.resolved and queue.stream is not None:
+            queue.add_consumer(consumer)
+            reader = consumer.reader
+            assert reader is not None
+            self._answer(table, {"start": int(reader.next)})
+            return
         self._answer(table, {})
         if attached.resolved:
             queue.add_consumer(consumer)

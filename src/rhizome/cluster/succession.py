@@ -17,9 +17,7 @@ from rhizome.cluster.rootport import UNKNOWN
 from rhizome.cluster.rootsettings import RootSettings
 from rhizome.cluster.standings import (
     ASK_STANDING,
-    NO_COPY,
     STANDING,
-    Standing,
     decode_answer,
     decode_question,
     encode_answer,
@@ -72,18 +70,13 @@ class Succession:
 
     def asked(self, link: Link, payload: bytes) -> None:
         """The root asks how far the copies here are."""
-        standings = {number: self._standing(number) for number in decode_question(payload)}
+        roles = self.node.roles
+        standings = {number: roles.standing(number) for number in decode_question(payload)}
         link.send_urgent(STANDING, encode_answer(standings))
 
     def answered(self, name: str, payload: bytes) -> None:
         for group, standing in decode_answer(payload).items():
             self.takeover.standing(name, group, standing.epoch, standing.index)
-
-    def _standing(self, group: int) -> Standing:
-        copy = self.node.roles.copies.get(group)
-        if copy is None or copy.installing:
-            return Standing(0, NO_COPY)
-        return Standing(int(copy.epoch), int(copy.index))
 
     # ---- the port of the root -------------------------------------------------------------------
 
@@ -99,7 +92,7 @@ class Succession:
     def ask_standing(self, broker: str, groups: list[int]) -> None:
         if broker == self.node.me.name:
             for group in groups:
-                standing = self._standing(group)
+                standing = self.node.roles.standing(group)
                 self.takeover.standing(broker, group, standing.epoch, standing.index)
             return
         link = self.node.links.link_to(broker)

@@ -43,21 +43,13 @@ class ChunkCursor:
         high: i64 = len(log.segments)
         while low < high:
             middle = (low + high) // 2
-            if self._first_of(log.segments[middle]) <= number:
+            if log.segments[middle].chunk <= number:
                 low = middle + 1
             else:
                 high = middle
         if low == 0:
             raise CorruptRecord(f"no chunk {number}", 0)
         return log.segments[low - 1]
-
-    def _first_of(self, segment: StreamSegment) -> i64:
-        """The number of a segment's first chunk; beyond all if that is not on disk."""
-        log = self.log
-        if segment.number > log.durable_segment:
-            return 1 << 62
-        data = log.files.read(log.id, segment.number, STREAM_HEADER_BYTES, CHUNK_HEADER_BYTES)
-        return ChunkHead(data, 0).number
 
     def _go_to(self, number: i64) -> None:
         """Pass over the chunks before one."""

@@ -354,7 +354,7 @@ class StreamLog(StreamView):
 
     def close_active(self) -> None:
         """Begin a new segment with the next chunk: the last one is complete."""
-        self.active = StreamSegment(self.active.number + 1, self.next, self.next, 0, 0, 0)
+        self.active = StreamSegment(self.active.number + 1, self.next, self.next, 0, 0, 0, 0)
         self.index = SparseIndex()
         self._chunk = self._new_chunk()
 
@@ -414,11 +414,12 @@ class StreamLog(StreamView):
 
     def _open_segment(self, first: i64) -> None:
         if self.active.number == 0:
-            self.active = StreamSegment(1, first, first, 0, 0, 0)
+            self.active = StreamSegment(1, first, first, 0, 0, 0, 0)
             self._chunk = self._new_chunk()
         active = self.active
         active.first = first
         active.next = first
+        active.chunk = self.number
         self.segments.append(active)
         self._write(segment_header(active.number, self.id, first))
 
@@ -443,7 +444,7 @@ class StreamLog(StreamView):
     def begin_at(self, segment: i64, number: i64, first: i64) -> None:
         """An empty log goes on with the chunk of this number, the first one of a segment."""
         assert len(self.segments) == 0
-        self.active = StreamSegment(segment, first, first, 0, 0, 0)
+        self.active = StreamSegment(segment, first, first, 0, 0, 0, 0)
         self._chunk = self._new_chunk()
         self.first = first
         self.next = first

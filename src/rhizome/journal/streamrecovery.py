@@ -77,6 +77,13 @@ class Scan:
     bad: str = ""
     index: SparseIndex = field(default_factory=SparseIndex)
     notes: StreamNotes = field(default_factory=StreamNotes)
+    chunk: int = 0
+
+    def segment(self, number: int) -> StreamSegment:
+        """As a log knows it."""
+        return StreamSegment(
+            number, self.first, self.next, self.first_ms, self.last_ms, self.size, self.chunk
+        )
 
 
 def recover_stream(
@@ -110,9 +117,7 @@ def recover_stream(
         files.cut(last, scan.size)
     # What a killed program wrote can be read, and would still be lost with the power.
     files.sync(last)
-    segments.append(
-        StreamSegment(last, scan.first, scan.next, scan.first_ms, scan.last_ms, scan.size)
-    )
+    segments.append(scan.segment(last))
     log.adopt(segments, scan.index)
     log.counted(scan.number)
     log.time_ms = scan.last_ms
@@ -184,11 +189,12 @@ def _complete(stream: int, files: Files, reader: StreamFilesReader, number: int)
         head = ChunkHead(chunk, 0)
         first_ms = _first_ms(files, number)
         last_ms = int.from_bytes(chunk[-16:-8], "big")
-        return StreamSegment(number, first, int(head.first), first_ms, last_ms, size)
+        begin = ChunkHead(files.read(number, STREAM_HEADER_BYTES, CHUNK_HEADER_BYTES), 0)
+        return StreamSegment(number, first, head.first, first_ms, last_ms, size, begin.number)
     scan = scan_segment(Window(files, number), stream, number)
     if scan.bad:
         raise _corrupt(stream, number, scan.bad)
-    return StreamSegment(number, scan.first, scan.next, scan.first_ms, scan.last_ms, size)
+    return scan.segment(number)
 
 
 def _first_ms(files: Files, number: int) -> int:
@@ -241,6 +247,7 @@ def _follow(scan: Scan, head: ChunkHead, chunk: bytes) -> None:
             f"and offset {scan.next},",
             scan.size,
         )
+    scan.chunk = scan.chunk or int(head.number)
     scan.number = int(head.number)
     scan.last_ms = int(head.time_ms)
     if head.kind == KIND_MESSAGES:

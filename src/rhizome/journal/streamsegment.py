@@ -27,7 +27,7 @@ class StreamFilesReader:
 @final
 class StreamSegment:
     """Invariant: it holds the offsets from ``first`` to ``next - 1``; ``last_ms`` is the time of
-    its last chunk."""
+    its last chunk, ``chunk`` the number of its first."""
 
     number: i64
     first: i64
@@ -35,9 +35,17 @@ class StreamSegment:
     first_ms: i64
     last_ms: i64
     size: i64
+    chunk: i64
 
     def __init__(
-        self, number: i64, first: i64, after: i64, first_ms: i64, last_ms: i64, size: i64
+        self,
+        number: i64,
+        first: i64,
+        after: i64,
+        first_ms: i64,
+        last_ms: i64,
+        size: i64,
+        chunk: i64,
     ) -> None:
         self.number = number
         self.first = first
@@ -45,6 +53,7 @@ class StreamSegment:
         self.first_ms = first_ms
         self.last_ms = last_ms
         self.size = size
+        self.chunk = chunk
 
 
 def read_index(files: StreamFilesReader, stream: i64, segment: i64, size: i64) -> bytes:

@@ -181,6 +181,11 @@ class StreamStore:
 
         self._remove(work)
 
+    def clear(self, stream: int) -> None:
+        """Remove what is left of a stream that nothing is written to."""
+        self.files.forget(stream)
+        self.files.root.remove_directory(str(stream))
+
     def remove_others(self, streams: list[int]) -> list[int]:
         """Remove what is left of streams that aren't among these; returns their ids."""
         gone = [stream for stream in self.files.streams() if stream not in streams]

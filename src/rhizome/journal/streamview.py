@@ -61,7 +61,7 @@ class StreamView(StreamNotes):
         self.committed_segment = 0
         self.committed_position = 0
         self.segments = []
-        self.active = StreamSegment(0, 0, 0, 0, 0, 0)
+        self.active = StreamSegment(0, 0, 0, 0, 0, 0, 0)
         self.index = SparseIndex()
         self.indexes = {}
 

@@ -68,6 +68,12 @@ class StoreStreams(StreamsPort):
     def open(self, stream: int) -> StreamLog:
         return self.store.streams.open(int(stream), self.store.options.accept_corruption)
 
+    def has(self, stream: int) -> bool:
+        return self.store.streams.has(int(stream))
+
+    def cut(self, log: StreamLog, number: int) -> StreamLog:
+        return self.store.streams.cut(log, int(number))
+
     def touch(self, log: StreamLog) -> None:
         self.store.streams.touch(log)
 
@@ -76,6 +82,9 @@ class StoreStreams(StreamsPort):
 
     def remove(self, log: StreamLog) -> None:
         self.store.streams.remove(log)
+
+    def clear(self, stream: int) -> None:
+        self.store.streams.clear(int(stream))
 
     def remove_others(self, streams: list[int]) -> None:
         self.store.streams.remove_others(streams)

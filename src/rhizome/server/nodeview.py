@@ -100,19 +100,18 @@ class NodeView:
             last = int(home.log.next_index) - 1
             epoch = int(home.log.epoch)
             return CopyInfo(me.name, me.incarnation, HOME, epoch, last, True, _standbys(home))
+        known = node.state.groups.groups.get(group)
+        role = SPARE if known is None or known.member(me.name) is None else STANDBY
+        if known is not None and known.stream:
+            standing = node.roles.standing(group)
+            if not standing.is_usable():
+                return None
+            return CopyInfo(me.name, me.incarnation, role, standing.epoch, standing.index, True)
         copy = node.roles.copies.get(group)
         if copy is None:
             return None
-        known = node.state.groups.groups.get(group)
-        in_sync = known is not None and known.member(me.name) is not None
-        return CopyInfo(
-            me.name,
-            me.incarnation,
-            STANDBY if in_sync else SPARE,
-            int(copy.epoch),
-            int(copy.index),
-            not copy.installing,
-        )
+        whole = not copy.installing
+        return CopyInfo(me.name, me.incarnation, role, int(copy.epoch), int(copy.index), whole)
 
 
 def _standbys(home: Home) -> tuple[StandbyInfo, ...]:

@@ -137,7 +137,9 @@ def test_a_copy_begins_where_retention_left_off() -> None:
 
 
 def first_chunk(home: Bench) -> int:
-    data = home.files.read(int(home.log.segments[0].number), STREAM_HEADER_BYTES, CHUNK_HEADER_BYTES)
+    data = home.files.read(
+        int(home.log.segments[0].number), STREAM_HEADER_BYTES, CHUNK_HEADER_BYTES
+    )
     return int(ChunkHead(data, 0).number)
 
 

@@ -36,7 +36,7 @@ class StreamGroupLog(GroupLog):
         self.log = log
         self.numbered = True
         self.origins = log.origins
-        self.starts = [(number, first + 1) for number, first in log.starts]
+        self.starts = [(epoch, first + 1) for epoch, first in log.starts]
         self._origin = 0
         self._number = 0
 
@@ -87,7 +87,10 @@ class StreamGroupLog(GroupLog):
         message.index = offset + 1
         message.position = STREAM_POSITION
         self.next_index = offset + 2
-        self.committed_memory = offset + 1
+        if log.alone:
+            self.committed_memory = offset + 1
+        elif origin == 0:
+            self.unsure.published(message, ids)
 
     def mark(self) -> i64:
         return self.next_index - 1

@@ -79,6 +79,15 @@ def start_of(log: StreamLog, name: bytes, arguments: dict[str, object], now_ms: 
     return log.committed
 
 
+def start_at(consumer: Consumer, offset: i64) -> None:
+    """A consumer starts with this offset: that is what it asks for if it is attached anew before it
+    has got something, whatever has come to the stream meanwhile."""
+    arguments = dict(consumer.arguments)
+    arguments.pop(TIME_ARGUMENT, None)
+    arguments[OFFSET_ARGUMENT] = int(offset)
+    consumer.arguments = arguments
+
+
 def _within(log: StreamLog, offset: i64) -> i64:
     """An offset, or the nearest that there is."""
     if offset < log.first:

@@ -28,6 +28,15 @@ class StreamsPort:
         """The log of a stream, which is new if there is none."""
         raise NotImplementedError
 
+    def has(self, stream: i64) -> bool:
+        """Whether something is kept of a stream."""
+        raise NotImplementedError
+
+    def cut(self, log: StreamLog, number: i64) -> StreamLog:
+        """The same log without the chunks after one (0: without any); nothing of it waits to be
+        written."""
+        raise NotImplementedError
+
     def touch(self, log: StreamLog) -> None:
         """Something is appended to a log in this turn."""
         raise NotImplementedError
@@ -37,6 +46,10 @@ class StreamsPort:
 
     def remove(self, log: StreamLog) -> None:
         """A stream is deleted."""
+        raise NotImplementedError
+
+    def clear(self, stream: i64) -> None:
+        """Remove what is kept of a stream that can't be opened."""
         raise NotImplementedError
 
     def remove_others(self, streams: list[int]) -> None:
@@ -51,16 +64,17 @@ class StreamsPort:
 @final
 class Streams:
     """Invariant: ``active`` has the streams of all queues that have one, ``logs`` the logs of all
-    that had one since this broker started; ``unsafe`` are streams with
-    something that is not safe yet; ``whole`` is set while a transaction is carried out, and
-    ``taking`` are the logs that have taken a part of it. ``held_bytes`` is what readers have read
-    ahead."""
+    that had one since this broker started, or that a copy is kept of; ``unsafe`` are streams, and
+    ``copied`` logs of copies, with something that is not safe yet; ``whole`` is set while a
+    transaction is carried out, and ``taking`` are the logs that have taken a part of it.
+    ``held_bytes`` is what readers have read ahead."""
 
     broker: Broker
     port: StreamsPort
     logs: dict[int, StreamLog]
     active: dict[int, Stream]
     unsafe: dict[Stream, None]
+    copied: dict[StreamLog, None]
     whole: bool
     taking: list[StreamGroupLog]
     held_bytes: i64
@@ -73,6 +87,7 @@ class Streams:
         self.logs = {}
         self.active = {}
         self.unsafe = {}
+        self.copied = {}
         self.whole = False
         self.taking = []
         self.held_bytes = 0
@@ -81,20 +96,25 @@ class Streams:
 
     def made(self, queue: Queue) -> None:
         """A queue was made; if it is a stream and is active here, it gets its log."""
-        if queue.options.queue_type == "stream" and queue.away is None:
+        if queue.options.queue_type == "stream" and queue.away is None and queue.stream is None:
             self.open(queue, 0)
 
     def open(self, queue: Queue, epoch: i64) -> Stream:
         """A stream becomes active here, in this epoch or a later one."""
-        log = self.logs.get(queue.id)
-        if log is None:
-            log = self.port.open(queue.id)
-            self.logs[queue.id] = log
+        log = self.log_of(queue.id)
         log.begin_epoch(max(epoch, log.epoch + 1))
         stream = Stream(self.broker, queue, log, epoch)
         self.active[queue.id] = stream
         stream.apply_options()
         return stream
+
+    def log_of(self, stream: i64) -> StreamLog:
+        """The log of a stream, active here or not."""
+        log = self.logs.get(stream)
+        if log is None:
+            log = self.port.open(stream)
+            self.logs[stream] = log
+        return log
 
     def close(self, queue: Queue) -> None:
         """A stream is no longer active here. Its log stays as it is, and gets safe."""
@@ -111,9 +131,7 @@ class Streams:
             self.unsafe.pop(stream, None)
             queue.stream = None
             stream.let_go()
-        log = self.logs.pop(queue.id, None)
-        if log is not None:
-            self.port.remove(log)
+        self.drop(queue.id)
 
     def forget_others(self) -> None:
         """Have everything removed that is of streams which are not known any more."""
@@ -121,14 +139,46 @@ class Streams:
             [queue.id for queue in self.broker.shared.values() if is_stream(queue.options)]
         )
 
+    # ---- copies ---------------------------------------------------------------------------------
+
+    def has(self, stream: i64) -> bool:
+        """Whether something is kept of a stream."""
+        return stream in self.logs or self.port.has(stream)
+
+    def touch(self, log: StreamLog) -> None:
+        """The log of a copy has got something."""
+        if not log.touched:
+            log.touched = True
+            self.copied[log] = None
+            self.port.touch(log)
+
+    def cut(self, stream: i64, number: i64) -> StreamLog:
+        """Drop the chunks after one from a copy, all of which is written."""
+        log = self.port.cut(self.logs[stream], number)
+        self.logs[stream] = log
+        return log
+
+    def drop(self, stream: i64) -> None:
+        """Keep nothing of a stream any more."""
+        log = self.logs.pop(stream, None)
+        if log is not None:
+            self.copied.pop(log, None)
+            self.port.remove(log)
+
     # ---- turns ----------------------------------------------------------------------------------
 
     def synced(self) -> None:
         """The store has come further, perhaps with streams."""
-        durable = self.port.durable() if len(self.unsafe) > 0 else self._durable
+        if len(self.unsafe) == 0 and len(self.copied) == 0:
+            return
+        durable = self.port.durable()
         if durable == self._durable:
             return
         self._durable = durable
+        for log in list(self.copied):
+            log.synced(durable)
+            if not log.touched and log.is_written():
+                del self.copied[log]
         for stream in list(self.unsafe):
             if stream.synced(durable):
                 self.unsafe.pop(stream, None)

@@ -38,15 +38,19 @@ class Stream:
 
     def __init__(self, broker: Broker, queue: Queue, log: StreamLog, epoch: i64) -> None:
         self.broker = broker
-        self.queue = queue
         self.log = log
         self.group_log = StreamGroupLog(self, log, queue.definition.group, epoch)
         self.readers = {}
+        self.become(queue)
+
+    def become(self, queue: Queue) -> None:
+        """Be known as this queue, which may have been made anew."""
+        self.queue = queue
         queue.stream = self
         queue.use_log(self.group_log)
         # Nothing of a stream is recorded in the journal.
         queue.recorded = False
-        queue.seen = log.seen
+        queue.seen = self.log.seen
         self._count()
 
     def apply_options(self) -> None:
@@ -66,21 +70,31 @@ class Stream:
         streams.port.touch(self.log)
 
     def synced(self, durable: i64) -> bool:
-        """Batches up to a number are safe; whether that is everything."""
+        """Batches up to a number are safe here; whether that is everything."""
         log = self.log
-        queue = self.queue
         if log.synced(durable):
-            self.group_log.committed_disk = log.committed
-            if queue.stream is not self:
-                return log.committed == log.next
+            self.committed()
+        return not log.touched and log.is_written()
+
+    def committed(self) -> None:
+        """More of the log may be shown and confirmed than before (L1, G6)."""
+        group_log = self.group_log
+        if group_log.recovering:
+            return
+        index = self.log.committed
+        group_log.committed_disk = max(index, group_log.committed_disk)
+        group_log.committed_memory = max(index, group_log.committed_memory)
+        group_log.unsure.committed(index, index)
+        queue = self.queue
+        if queue.stream is self:
             self._count()
             if queue.consumer_count > 0 and not queue.marked:
                 queue.touch()
-        return not log.touched and log.committed == log.next
 
     def let_go(self) -> None:
         """The stream is deleted: whoever waits for what was published to it waits for nothing."""
         self.group_log.committed_disk = self.group_log.next_index - 1
+        self.group_log.committed_memory = self.group_log.next_index - 1
 
     def _count(self) -> None:
         log = self.log
@@ -103,7 +117,7 @@ class Stream:
 
     def dispatch(self) -> None:
         """Let each consumer have what it has credit for."""
-        if not self.broker.may_deliver:
+        if not self.broker.may_deliver or self.group_log.still:
             return
         for reader in list(self.readers.values()):
             try:
@@ -125,6 +139,8 @@ class Stream:
 
     def tick(self, now_ms: i64) -> None:
         self.apply_options()
+        if self.group_log.still:
+            return
         for reader in self.readers.values():
             reader.note()
         self.retire(now_ms)
@@ -136,6 +152,8 @@ class Stream:
             return
         dead = self.log.retire(now_ms, options.retained_bytes_max, options.age_max_ms)
         if len(dead) > 0:
+            if self.log.pending() and not self.log.touched:
+                self.begin_append()
             self.broker.streams.port.remove_segments(self.log, dead)
             self._count()
 

@@ -23,6 +23,7 @@ from rhizome.cluster.commands import WHOLE as MEMBER_WHOLE
 from rhizome.cluster.commands import Member
 from rhizome.cluster.copies.frames import INSTALLING, ON_DISK, WHOLE
 from rhizome.cluster.copies.listing import Listing
+from rhizome.journal.streamcursor import ChunkCursor
 
 AWAY: Final = 0
 INVITED: Final = 1
@@ -38,7 +39,9 @@ class Follower:
     """Invariant: `memory` and `disk` are answers of `incarnation` in this epoch; with `kept`
     INSTALLING neither counts, with ON_DISK only `disk`. Answers from before `listing_number` was
     begun count no more: with it the copy has become one in the making. Records below `cursor` have
-    been sent on this link.
+    been sent on this link. While there is ``stored`` they come from the home's store, and those
+    below ``stored_mark`` have been answered or were sent before the last of these frames; `offset`
+    is where its copy of a stream ended when it followed.
 
     `memory_waits_ms`, `disk_waits_ms`: since when something is due in memory or on disk, and
     nothing new that counts was answered; -1 if nothing is. `joins_since_ms`: since when its answers
@@ -58,6 +61,9 @@ class Follower:
     followed: bool
     listing: Listing | None
     listings: i64
+    offset: i64
+    stored: ChunkCursor | None
+    stored_mark: i64
     listing_number: i64
     listed: bool
     wanted: list[int]
@@ -84,6 +90,9 @@ class Follower:
         self.followed = False
         self.listing = None
         self.listings = 0
+        self.offset = 0
+        self.stored = None
+        self.stored_mark = 0
         self.listing_number = 0
         self.listed = True
         self.wanted = []
@@ -117,6 +126,7 @@ class Follower:
         self.followed = False
         self.listing = None
         self.listed = True
+        self.stored = None
         self.wanted = []
         self.joins_since_ms = -1
 

@@ -2,9 +2,11 @@
 
     INVITE    home -> standby   table {applied, group, epoch, starts, whole}: keep a copy of this;
                                 `whole` if the epoch began with everything that the log had, and not
-                                with what a disk had kept of it
-    FOLLOW    standby -> home   table {applied, group, epoch, incarnation, resume, memory}: the copy
-                                is at `memory`; `resume` if it lacks nothing up to there
+                                with what a disk had kept of it. Of a stream also {segment, number,
+                                offset}: where the home's log begins
+    FOLLOW    standby -> home   table {applied, group, epoch, incarnation, resume, memory, offset}:
+                                the copy is at `memory`; `resume` if it lacks nothing up to there;
+                                `offset`: of a stream, that of the next message
     LIVE      home -> standby   group u16, epoch u32, n u64, listing u32, flags u8 (1: the last of
                                 its listing, 2: the first), items: what is alive, true at the end n
                                 of the log
@@ -108,21 +110,26 @@ def put_head(writer: BytesWriter, group: i64, epoch: i64) -> None:
 
 
 def invite(
-    applied: i64, group: i64, epoch: i64, starts: list[tuple[int, int]], whole: bool
+    applied: i64,
+    group: i64,
+    epoch: i64,
+    starts: list[tuple[int, int]],
+    whole: bool,
+    more: dict[str, object],
 ) -> bytes:
     writer = BytesWriter()
     for first_epoch, first_index in starts:
         put_u32(writer, first_epoch)
         write_i64_be(writer, first_index)
-    return encode_table(
-        {
-            "applied": applied,
-            "group": group,
-            "epoch": epoch,
-            "starts": writer.getvalue(),
-            "whole": whole,
-        }
-    )
+    table: dict[str, object] = {
+        "applied": applied,
+        "group": group,
+        "epoch": epoch,
+        "starts": writer.getvalue(),
+        "whole": whole,
+    }
+    table.update(more)
+    return encode_table(table)
 
 
 def starts_in(table: dict[str, object]) -> list[tuple[int, int]]:
@@ -139,7 +146,13 @@ def starts_in(table: dict[str, object]) -> list[tuple[int, int]]:
 
 
 def follow(
-    applied: i64, group: i64, epoch: i64, incarnation: str, resume: bool, memory: i64
+    applied: i64,
+    group: i64,
+    epoch: i64,
+    incarnation: str,
+    resume: bool,
+    memory: i64,
+    offset: i64 = 0,
 ) -> bytes:
     return encode_table(
         {
@@ -149,6 +162,7 @@ def follow(
             "incarnation": incarnation,
             "resume": resume,
             "memory": memory,
+            "offset": offset,
         }
     )
 

@@ -32,3 +32,14 @@ def common_end(own: list[tuple[int, int]], index: i64, other: list[tuple[int, in
             next_start: i64 = history[count][1]
             end = min(end, next_start - 1)
     return end
+
+
+def from_same_epoch(
+    own: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Two histories that may have forgotten their beginnings, from the first epoch that both
+    know."""
+    if len(own) == 0 or len(other) == 0:
+        return own, other
+    first = max(own[0][0], other[0][0])
+    return [each for each in own if each[0] >= first], [each for each in other if each[0] >= first]

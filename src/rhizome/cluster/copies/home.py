@@ -55,8 +55,9 @@ from rhizome.cluster.copies.pace import Pace
 from rhizome.cluster.copies.port import CopiesPort, CopiesSettings
 from rhizome.cluster.copies.status import CopiesStatus, StandbyStatus
 from rhizome.cluster.copies.window import Window
-from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.placement import Group
+from rhizome.cluster.shipped import ShippedLog
+from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.records import u32_at
 
 FRAME_BYTES_MAX: Final = 1024 * 1024
@@ -76,7 +77,7 @@ class Copies:
     `in_sync` waits for; while it recovers they don't rise at all (G7). `committed_memory` and
     `committed_disk` are what standbys are told: 0 until all have answered in this epoch."""
 
-    log: ReplicatedLog
+    log: ShippedLog
     port: CopiesPort
     followers: dict[str, Follower]
     window: Window
@@ -93,7 +94,7 @@ class Copies:
 
     def __init__(
         self,
-        log: ReplicatedLog,
+        log: ShippedLog,
         whole: bool,
         port: CopiesPort,
         settings: CopiesSettings,
@@ -189,6 +190,7 @@ class Copies:
         follower.listing_number = 0
         follower.resumes = table.get("resume") is True
         follower.cursor = number_in(table, "memory") + 1
+        follower.offset = number_in(table, "offset")
 
     def _follower(self, name: str) -> Follower:
         found = self.followers.get(name)
@@ -206,7 +208,9 @@ class Copies:
             return
         follower.rests_until_ms = self.now_ms + INVITE_MS
         log = self.log
-        payload = invite(self.port.applied(), log.group, log.epoch, log.starts, self.whole)
+        payload = invite(
+            self.port.applied(), log.group, log.epoch, log.starts, self.whole, log.invitation()
+        )
         if self.port.send(follower.name, INVITE, [payload]):
             follower.stage = INVITED
 
@@ -259,12 +263,23 @@ class Copies:
         log = self.log
         if not log.shipping:
             # From the next record on.
-            log.shipping = True
+            log.ship(True)
             self.window.begin(log.next_index)
         if follower.resumes and self.window.covers(follower.cursor):
             follower.stage = STREAMING
+        elif log.stored:
+            self._read_for(follower)
         else:
             self._list(follower)
+
+    def _read_for(self, follower: Follower) -> None:
+        """Have a standby get from the store what it lacks; if that is gone, begin anew."""
+        follower.stored = self.log.stored_from(follower.cursor, follower.offset)
+        follower.stored_mark = follower.cursor
+        if follower.stored is None or not follower.resumes:
+            follower.leave()
+        else:
+            follower.stage = STREAMING
 
     def _list(self, follower: Follower) -> None:
         """Have a standby catch up by live sets, unless somebody may take it for whole: a copy in
@@ -276,30 +291,67 @@ class Copies:
 
     def _ship(self, follower: Follower) -> None:
         window = self.window
+        log = self.log
+        if not self._ship_stored(follower):
+            return
         if not window.covers(follower.cursor):
+            if log.stored:
+                # It has to say anew where it is.
+                follower.leave()
+                return
             self._list(follower)
             if follower.stage == HELD:
                 return
-        log = self.log
         while follower.cursor < window.next_index:
             if self._has_enough(follower):
                 return
             parts: list[bytes] = [b""]
             last = window.collect(follower.cursor, FRAME_BYTES_MAX, parts)
-            parts[0] = records_head(
-                log.group,
-                log.epoch,
-                follower.cursor,
-                last,
-                self.committed_memory,
-                self.committed_disk,
-            )
-            if not self.port.send(follower.name, RECORDS, parts):
-                follower.leave()
+            if not self._send_records(follower, last, parts):
                 return
-            for part in parts:
-                follower.records_bytes += len(part)
-            follower.cursor = last + 1
+
+    def _ship_stored(self, follower: Follower) -> bool:
+        """Send what the store has, up to where the window begins, two frames at a time; whether it
+        has got there."""
+        stored = follower.stored
+        if stored is None:
+            return True
+        while follower.cursor < self.window.first:
+            if follower.memory < follower.stored_mark - 1:
+                return False
+            parts: list[bytes] = [b""]
+            try:
+                last = stored.collect(FRAME_BYTES_MAX, self.window.first, parts)
+            except CorruptRecord:
+                # Retention took it, or it is damaged: whoever follows anew is told from where on.
+                follower.leave()
+                return False
+            if last < follower.cursor:
+                # The rest isn't on disk yet.
+                return False
+            follower.stored_mark = follower.cursor
+            if not self._send_records(follower, last, parts):
+                return False
+        follower.stored = None
+        return True
+
+    def _send_records(self, follower: Follower, last: i64, parts: list[bytes]) -> bool:
+        log = self.log
+        parts[0] = records_head(
+            log.group,
+            log.epoch,
+            follower.cursor,
+            last,
+            self.committed_memory,
+            self.committed_disk,
+        )
+        if not self.port.send(follower.name, RECORDS, parts):
+            follower.leave()
+            return False
+        for part in parts:
+            follower.records_bytes += len(part)
+        follower.cursor = last + 1
+        return True
 
     def _has_enough(self, follower: Follower) -> bool:
         """Whether a standby must answer before it gets more."""
@@ -365,7 +417,7 @@ class Copies:
                 safe = min(follower.safe(), follower.cursor - 1)
                 needed = safe if needed < 0 else min(needed, safe)
         if needed < 0:
-            self.log.shipping = False
+            self.log.ship(False)
             self.window.begin(self.log.next_index)
         else:
             self.window.trim(needed)

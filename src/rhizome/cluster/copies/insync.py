@@ -24,8 +24,8 @@ from rhizome.cluster.copies.follower import HELD, STREAMING, Follower
 from rhizome.cluster.copies.frames import WHOLE
 from rhizome.cluster.copies.port import CopiesPort, CopiesSettings
 from rhizome.cluster.copies.window import Window
-from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.placement import Group
+from rhizome.cluster.shipped import ShippedLog
 
 JOIN_BYTES_MAX: Final = 1024 * 1024
 """Who is further behind than this isn't waited for yet."""
@@ -38,7 +38,7 @@ class InSync:
     """Invariant: `members` is the committed set of version `version`; `proposed` is the set that
     was asked for and is not decided, None if nothing is."""
 
-    log: ReplicatedLog
+    log: ShippedLog
     port: CopiesPort
     settings: CopiesSettings
     window: Window
@@ -51,7 +51,7 @@ class InSync:
 
     def __init__(
         self,
-        log: ReplicatedLog,
+        log: ShippedLog,
         port: CopiesPort,
         settings: CopiesSettings,
         window: Window,
@@ -132,6 +132,9 @@ class InSync:
 
     def _may_join(self, follower: Follower, now_ms: i64) -> bool:
         if follower.stage != STREAMING or follower.kept != WHOLE or self.proposed is not None:
+            return False
+        if follower.stored is not None:
+            # It is further behind than the window reaches.
             return False
         if follower.name not in self.wanted or now_ms < follower.rests_until_ms:
             return False

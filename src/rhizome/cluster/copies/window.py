@@ -6,7 +6,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from rhizome.cluster.grouplog import Batch
+from rhizome.cluster.shipped import Batch
 
 WINDOW_BYTES_MAX: Final = 64 * 1024 * 1024
 """Beyond it the oldest are forgotten; whoever needs them catches up by live sets."""

@@ -22,7 +22,7 @@ def every_frame() -> dict[str, bytes]:
     live.window(9, 0, BIG, [(2, 1), (BIG - 1, 0xFFFFFFFF)], [1, 5, 100, 0xFFFFFFFF])
     live.queues([9, 0xFFFFFFFF])
     return {
-        "INVITE": frames.invite(77, 7, 3, [(1, 1), (3, BIG)], True),
+        "INVITE": frames.invite(77, 7, 3, [(1, 1), (3, BIG)], True, {}),
         "FOLLOW": frames.follow(77, 7, 3, "00aabbccddee", True, BIG),
         "LIVE": b"".join(live.frame(7, 3, BIG, 2, frames.LIVE_LAST | frames.LIVE_FIRST)),
         "RECORDS": frames.records_head(0xFFFF, 0xFFFFFFFF, 5, BIG, 4, 3) + b"records",

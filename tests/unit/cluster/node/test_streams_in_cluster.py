@@ -99,7 +99,7 @@ def test_each_stream_has_a_group_that_goes_with_it(cluster: CoreCluster) -> None
         client.call(method, QueueDeclareOk)
     made = [group for number, group in groups.groups.items() if number not in before]
     assert sorted(group.home for group in made) == ["b1", "b2", "b3"]
-    assert all(group.local and group.stream for group in made)
+    assert all(group.stream and not group.local for group in made)
     for number in range(3):
         client.call(QueueDelete(f"s{number}"), QueueDeleteOk)
     assert list(groups.groups) == before

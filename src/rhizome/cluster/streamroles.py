@@ -1,0 +1,116 @@
+"""What this broker is to the groups of streams.
+
+A stream is alone in its group, so that all that a group has it has for itself: a home and an epoch,
+copies, numbers that edges send under, and a log, which is the stream's own. Number and message are
+one entry of it, so no crash can keep one without the other (A1).
+
+The log is the same object whatever this broker is to the group. Becoming home means to begin an
+epoch in it, and losing the office to leave it as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rhizome.cluster.copies.streamstandby import StreamStandby
+from rhizome.cluster.home import Home
+from rhizome.cluster.shippedstream import ShippedStream
+from rhizome.cluster.standings import NO_COPY, Standing
+from rhizome.journal.errors import CorruptStore
+
+if TYPE_CHECKING:
+    from rhizome.broker.queue import Queue
+    from rhizome.cluster.placement import Group
+    from rhizome.cluster.roles import Roles
+
+
+class StreamRoles:
+    """Homes and standbys are among those of ``roles``. ``ids`` has the id of the stream of each
+    group, be it deleted meanwhile or not."""
+
+    def __init__(self, roles: Roles) -> None:
+        self.roles = roles
+        self.broker = roles.broker
+        self.ids: dict[int, int] = {}
+
+    def become_home(self, group: Group) -> None:
+        """Begin an epoch with what the log here has (G1)."""
+        queue = self._queue_of(group.id)
+        if queue is None:
+            return
+        roles = self.roles
+        roles.standbys.pop(group.id, None)
+        queue.away = None
+        stream = self.broker.streams.open(queue, group.epoch)
+        log = ShippedStream(stream, group.id, group.epoch)
+        if len(log.starts) > 1:
+            log.recover()
+        log.alone = not group.in_sync
+        log.judge_visible()
+        roles.moving.come_home(group.id, group.epoch, stream.group_log)
+        tenure = roles.node.tenures.begin(group.id, group.epoch, stream.group_log)
+        roles.homes[group.id] = Home(roles.node, group, log, True, tenure, roles.settings)
+
+    def lose_home(self, group: int) -> None:
+        """Somebody else is home, or the stream is deleted."""
+        log = self.roles.homes.pop(group).log
+        assert isinstance(log, ShippedStream)
+        self.roles.moving.leave_home(group, log.stream.group_log)
+        log.let_go()
+        queue = self._queue_of(group)
+        if queue is not None:
+            self.broker.streams.close(queue)
+
+    def queue_made(self, queue: Queue, home: Home | None) -> None:
+        """A stream was made, or made again from a snapshot while it is at home here."""
+        self.ids[queue.definition.group] = queue.definition.id
+        if home is not None:
+            assert isinstance(home.log, ShippedStream)
+            home.log.stream.become(queue)
+
+    # ---- copies ---------------------------------------------------------------------------------
+
+    def is_kept(self, group: int) -> bool:
+        """Whether there is a copy of a group here."""
+        queue = self._queue_of(group)
+        return queue is not None and self.broker.streams.has(queue.id)
+
+    def drop(self, group: int) -> None:
+        queue = self._queue_of(group)
+        if queue is not None and self._opened(queue):
+            self.broker.streams.drop(queue.id)
+
+    def standby(self, group: int) -> StreamStandby | None:
+        """What speaks for the copy here; None if the stream is not known."""
+        queue = self._queue_of(group)
+        if queue is None:
+            return None
+        streams = self.broker.streams
+        if not self._opened(queue):
+            # The home has it whole, and a damaged copy is worse than none.
+            streams.port.clear(queue.id)
+        roles = self.roles
+        return StreamStandby(group, roles.link, roles.node.me.incarnation, streams, queue.id)
+
+    def standing(self, group: int) -> Standing:
+        """How far the copy here is (G3)."""
+        queue = self._queue_of(group)
+        streams = self.broker.streams
+        if queue is None or not streams.has(queue.id) or not self._opened(queue):
+            return Standing(0, NO_COPY)
+        log = streams.log_of(queue.id)
+        return Standing(int(log.epoch), int(log.number) - 1)
+
+    def _opened(self, queue: Queue) -> bool:
+        """Open the log of a copy; False if it is damaged."""
+        try:
+            self.broker.streams.log_of(queue.id)
+        except CorruptStore as error:
+            where = f"copy of stream '{queue.name}' in vhost '{queue.vhost}'"
+            self.broker.observer.bug(error, where)
+            return False
+        return True
+
+    def _queue_of(self, group: int) -> Queue | None:
+        """The stream of a group; None if it is deleted, or not made yet."""
+        return self.broker.shared.get(self.ids.get(group, 0))
