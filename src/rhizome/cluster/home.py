@@ -98,9 +98,9 @@ class Home:
 
     def stall(self) -> str:
         """What publishers of this group wait for; empty if nothing unusual."""
-        status = self.copies.status()
-        if status.too_few:
+        if self.copies.in_sync.too_few():
             return f"group {self.group.id} has fewer copies than its policy demands"
         if self.copies.congested:
-            return f"the copies of group {self.group.id} at {', '.join(status.waits_for)} are slow"
+            waits_for = ", ".join(self.copies.status().waits_for)
+            return f"the copies of group {self.group.id} at {waits_for} are slow"
         return ""

@@ -1,7 +1,7 @@
 """Snapshots of the cluster state: its own part as an AMQP table, and the broker's part in it.
 
     {"v": 1, "settings": {...}, "settings_given", "brokers": [{...}], "groups": [{...}],
-     "next_group_id", "failover_lists": [{"broker", "failover"}],
+     "next_group_id", "last_stream", "stream_epoch", "failover_lists": [{"broker", "failover"}],
      "proposals": [{"incarnation", "forgotten", "answers": [{...}]}], "state": broker's snapshot}
 
 Whatever order a table has is part of it. Fields may be added with defaults; anything else needs a
@@ -18,7 +18,7 @@ from rhizome.amqp.values import encode_table, read_table
 from rhizome.broker.commands import DamagedCommandError
 from rhizome.cluster.commands import PutSettings
 from rhizome.cluster.dedup import Answer, Window
-from rhizome.cluster.placement import Group
+from rhizome.cluster.placement import STREAMS_TO, Group
 from rhizome.cluster.registry import BrokerRecord
 from rhizome.errors import AmqpError
 
@@ -36,6 +36,8 @@ class Image:
     brokers: list[BrokerRecord]
     groups: list[Group]
     next_group_id: int
+    last_stream: int
+    stream_epoch: int
     failover_lists: Mapping[str, tuple[str, ...]]
     windows: dict[str, Window]
 
@@ -50,6 +52,8 @@ def write(image: Image, state: bytes) -> bytes:
             "brokers": [_record(broker) for broker in image.brokers],
             "groups": [_record(group) for group in image.groups],
             "next_group_id": image.next_group_id,
+            "last_stream": image.last_stream,
+            "stream_epoch": image.stream_epoch,
             "failover_lists": [
                 {"broker": broker, "failover": list(names)}
                 for broker, names in image.failover_lists.items()
@@ -84,6 +88,8 @@ def read(data: bytes) -> tuple[Image, bytes]:
         [_make(BrokerRecord, each) for each in _value(table, "brokers", list)],
         [_make(Group, each) for each in _value(table, "groups", list)],
         _value(table, "next_group_id", int),
+        _added(table, "last_stream", STREAMS_TO),
+        _added(table, "stream_epoch", 0),
         {
             _value(each, "broker", str): tuple(_value(each, "failover", list))
             for each in _value(table, "failover_lists", list)
@@ -140,6 +146,11 @@ def _value(table: dict[str, object], name: str, kind: type[T]) -> T:
     if not isinstance(value, kind):
         raise _damaged(f"it has {value!r} as '{name}'")
     return value
+
+
+def _added(table: dict[str, object], name: str, default: int) -> int:
+    """A number that snapshots of earlier versions don't have."""
+    return _value(table, name, int) if name in table else default
 
 
 def _damaged(what: str) -> DamagedCommandError:

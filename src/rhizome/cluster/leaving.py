@@ -48,7 +48,7 @@ class Leaving:
         if record is None or not record.draining:
             self._began_ms = -1
             self._redistribute()
-        elif not node.roles.homes:
+        elif all(home.group.local for home in node.roles.homes.values()):
             self._let_go(record.grace_ms)
 
     def _let_go(self, grace_ms: int) -> None:

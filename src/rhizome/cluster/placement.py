@@ -42,8 +42,11 @@ from rhizome.cluster.wishes import Wishes
 from rhizome.errors import NotFound, PreconditionFailed
 
 NOT_REPLICATED: Final = "none"
-GROUPS_MAX: Final = 0xFFFF
-"""Their numbers have 16 bits in records and on links."""
+GROUPS_MAX: Final = 0x7FFF
+STREAMS_FROM: Final = 0x8000
+STREAMS_TO: Final = 0xFFFF
+"""Numbers of groups have 16 bits in records and on links. The upper half are those of streams: no
+journal names such a group, so these numbers are given again."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +88,23 @@ class Group:
 
 
 class Groups:
-    """Invariant: numbers are never given twice; ``wishes`` has the shared queues of the groups in
-    ``groups``, and no others."""
+    """Invariant: numbers are never given twice, but for those of streams; ``wishes`` has the shared
+    queues of the groups in ``groups``, and no others. ``last_stream`` is the number that a stream
+    got last, and no stream that is gone had an epoch above ``stream_epoch``: a number that is given
+    again goes on with a higher one, so that nobody takes one stream for another (G1)."""
 
     groups: dict[int, Group]
     wishes: Wishes
     next_id: int
+    last_stream: int
+    stream_epoch: int
 
     def __init__(self) -> None:
         self.groups = {}
         self.wishes = Wishes()
         self.next_id = 1
+        self.last_stream = STREAMS_TO
+        self.stream_epoch = 0
 
     # --- counting
 
@@ -213,19 +222,39 @@ class Groups:
         self, definition: QueueDefinition, registry: Registry, facts: list[ClusterFact]
     ) -> int:
         """A group of its own, at the primary that was asked for, or that has the fewest such."""
-        if self.next_id > GROUPS_MAX:
-            raise PreconditionFailed(
-                f"{queue_resource(definition.vhost, definition.name)} can't be placed: the numbers "
-                f"of groups have run out after {GROUPS_MAX}"
-            )
         homes = [group.home for group in self.groups.values() if group.stream]
 
         def load(broker: BrokerRecord) -> tuple[int, int]:
             return (homes.count(broker.name), broker.seniority)
 
         chosen = min(self._fit_brokers(definition, registry), key=load)
-        local = definition.options.replicate == NOT_REPLICATED
-        return self._new(chosen, local, facts, stream=True)
+        number = self._free_stream()
+        if number == 0:
+            raise PreconditionFailed(
+                f"{queue_resource(definition.vhost, definition.name)} can't be placed: there are "
+                f"{STREAMS_TO - STREAMS_FROM + 1} streams, and a cluster can't have more"
+            )
+        self.last_stream = number
+        group = Group(
+            number,
+            chosen.name,
+            chosen.name,
+            chosen.incarnation,
+            epoch=self.stream_epoch + 1,
+            local=definition.options.replicate == NOT_REPLICATED,
+            stream=True,
+        )
+        self._put(group, facts)
+        return number
+
+    def _free_stream(self) -> int:
+        """The number after the last that was given, of those that are free; 0 if none is."""
+        number = self.last_stream
+        for _ in range(STREAMS_FROM, STREAMS_TO + 1):
+            number = number + 1 if number < STREAMS_TO else STREAMS_FROM
+            if number not in self.groups:
+                return number
+        return 0
 
     def _shared(self) -> list[Group]:
         """The groups that queues are put into, which are replicated."""
@@ -249,21 +278,9 @@ class Groups:
         fit = [each for each in known if not each.draining and not each.away]
         return fit or known
 
-    def _new(
-        self,
-        broker: BrokerRecord,
-        local: bool,
-        facts: list[ClusterFact],
-        stream: bool = False,
-    ) -> int:
-        group = Group(
-            self.next_id,
-            broker.name,
-            broker.name,
-            broker.incarnation,
-            local=local,
-            stream=stream,
-        )
+    def _new(self, broker: BrokerRecord, local: bool, facts: list[ClusterFact]) -> int:
+        assert self.next_id <= GROUPS_MAX
+        group = Group(self.next_id, broker.name, broker.name, broker.incarnation, local=local)
         self._put(group, facts)
         self.next_id += 1
         return group.id
@@ -447,6 +464,8 @@ class Groups:
 
     def _remove(self, group: Group, facts: list[ClusterFact]) -> None:
         del self.groups[group.id]
+        if group.stream:
+            self.stream_epoch = max(self.stream_epoch, group.epoch)
         facts.append(GroupRemoved(group))
 
 

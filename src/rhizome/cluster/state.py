@@ -377,6 +377,8 @@ class ClusterState:
             list(self.registry.brokers.values()),
             list(self.groups.groups.values()),
             self.groups.next_id,
+            self.groups.last_stream,
+            self.groups.stream_epoch,
             self.failover_lists,
             self.dedup.windows,
         )
@@ -409,6 +411,8 @@ class ClusterState:
         self.groups = Groups()
         self.groups.groups = {group.id: group for group in image.groups}
         self.groups.next_id = image.next_group_id
+        self.groups.last_stream = image.last_stream
+        self.groups.stream_epoch = image.stream_epoch
         self.failover_lists = dict(image.failover_lists)
         self.dedup = Dedup()
         self.dedup.windows = image.windows

@@ -77,7 +77,7 @@ class StreamRoles:
 
     def drop(self, group: int) -> None:
         queue = self._queue_of(group)
-        if queue is not None and self._opened(queue):
+        if queue is not None:
             self.broker.streams.drop(queue.id)
 
     def standby(self, group: int) -> StreamStandby | None:

@@ -70,7 +70,8 @@ class Takeover:
     """Invariant: while this broker is root, ``bereft`` has exactly the groups whose home may be
     replaced, local ones never; otherwise nothing is proposed.
 
-    There may be thousands of local groups (each stream has one): they cost a look, and no more.
+    There may be thousands of groups (each stream has one): while their homes live they cost a look,
+    and no more.
     """
 
     state: ClusterState

@@ -97,7 +97,8 @@ class StreamWriter(Protocol):
 
 class StreamStore:
     """Invariant: ``submitted`` is the number of the last batch that was handed to the writer, and
-    ``durable`` never passes it. ``changed`` has the logs that something was appended to."""
+    ``durable`` never passes it. ``changed`` has the logs that something was appended to, ``kept``
+    the ids of the streams that have a directory."""
 
     def __init__(self, root: Files, run_aside: Callable[[Callable[[], None]], None]) -> None:
         """``run_aside`` runs something where it blocks nobody."""
@@ -105,6 +106,7 @@ class StreamStore:
         self.submitted = 0
         self.durable = 0
         self.changed: dict[StreamLog, None] = {}
+        self.kept: dict[int, None] = dict.fromkeys(self.files.streams())
         self._run_aside = run_aside
         self._removals: list[tuple[int, Callable[[], None]]] = []
         self.writer: StreamWriter
@@ -114,11 +116,12 @@ class StreamStore:
 
     def open(self, stream: int, accept_corruption: bool = False) -> StreamLog:
         """The log of a stream, which is new if there is none."""
+        self.kept[stream] = None
         return recover_stream(stream, self.files.directory(stream), self.files, accept_corruption)
 
     def has(self, stream: int) -> bool:
         """Whether something is kept of a stream."""
-        return stream in self.files.streams()
+        return stream in self.kept
 
     def cut(self, log: StreamLog, number: int) -> StreamLog:
         """The same log without the chunks after one (0: without any); nothing of it waits to be
@@ -174,6 +177,7 @@ class StreamStore:
         """A stream is gone with all that it holds."""
         self.changed.pop(log, None)
         stream = int(log.id)
+        self.kept.pop(stream, None)
 
         def work() -> None:
             self.files.forget(stream)
@@ -183,6 +187,7 @@ class StreamStore:
 
     def clear(self, stream: int) -> None:
         """Remove what is left of a stream that nothing is written to."""
+        self.kept.pop(stream, None)
         self.files.forget(stream)
         self.files.root.remove_directory(str(stream))
 
@@ -190,6 +195,7 @@ class StreamStore:
         """Remove what is left of streams that aren't among these; returns their ids."""
         gone = [stream for stream in self.files.streams() if stream not in streams]
         for stream in gone:
+            self.kept.pop(stream, None)
             self.files.root.remove_directory(str(stream))
         return gone
 

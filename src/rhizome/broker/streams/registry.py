@@ -131,7 +131,8 @@ class Streams:
             self.unsafe.pop(stream, None)
             queue.stream = None
             stream.let_go()
-        self.drop(queue.id)
+        if is_stream(queue.options):
+            self.drop(queue.id)
 
     def forget_others(self) -> None:
         """Have everything removed that is of streams which are not known any more."""
@@ -164,6 +165,9 @@ class Streams:
         if log is not None:
             self.copied.pop(log, None)
             self.port.remove(log)
+        elif self.port.has(stream):
+            # A copy that nobody has asked for since this broker started.
+            self.port.clear(stream)
 
     # ---- turns ----------------------------------------------------------------------------------
 

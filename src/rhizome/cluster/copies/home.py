@@ -252,10 +252,23 @@ class Copies:
     def tick(self, now_ms: i64) -> None:
         """Now and then: see who doesn't answer, and try again where something failed."""
         self.now_ms = now_ms
-        self._due = True
+        if not self.log.stored or not self._is_settled():
+            self._due = True
         for follower in self.followers.values():
             self._invite(follower)
         self.in_sync.propose_left_out(now_ms)
+
+    def _is_settled(self) -> bool:
+        """Whether time changes nothing: there may be thousands of streams that nothing happens
+        to."""
+        for follower in self.followers.values():
+            if not self.in_sync.needs(follower.name):
+                continue
+            if follower.stage != STREAMING or not self.in_sync.counts_as_whole(follower):
+                return False
+            if follower.memory_waits_ms >= 0 or follower.disk_waits_ms >= 0:
+                return False
+        return self.in_sync.proposed is None
 
     def _begin(self, follower: Follower) -> None:
         """Decide how a standby that follows gets what it lacks."""

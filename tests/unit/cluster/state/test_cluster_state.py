@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rhizome.amqp.values import encode_table, read_table
 from rhizome.broker.commands import (
     PRIVATE,
     Bind,
@@ -173,7 +174,7 @@ def test_groups_and_registry_keep_their_invariants(
         assert seniorities == sorted(set(seniorities))
         assert list(state.failover_map) == [broker.name for broker in state.registry.view()]
         for group in state.groups.groups.values():
-            assert group.id < state.groups.next_id
+            assert group.stream or group.id < state.groups.next_id
             epoch, home, incarnation = epochs.get(group.id, (0, "", ""))
             assert group.epoch >= epoch
             if group.epoch == epoch:
@@ -235,6 +236,15 @@ def test_snapshot_format_is_the_one_on_disk_everywhere() -> None:
     assert example().state.snapshot() == data
 
 
+def test_a_snapshot_from_before_streams_had_numbers_of_their_own_is_read() -> None:
+    table = read_table(example().state.snapshot(), 0)[0]
+    for name in ("last_stream", "stream_epoch"):
+        del table[name]
+    other = Machine()
+    other.state.restore(1, encode_table(table))
+    assert other.state.groups.last_stream == example().state.groups.last_stream
+
+
 def test_restored_state_is_equal_in_all_parts() -> None:
     machine, other = example(), Machine()
     other.state.restore(machine.state.index, machine.state.snapshot())
@@ -245,6 +255,8 @@ def test_restored_state_is_equal_in_all_parts() -> None:
     assert theirs.groups.groups == ours.groups.groups
     assert theirs.groups.queues == ours.groups.queues
     assert theirs.groups.next_id == ours.groups.next_id
+    assert theirs.groups.last_stream == ours.groups.last_stream
+    assert theirs.groups.stream_epoch == ours.groups.stream_epoch
     assert theirs.failover_map == ours.failover_map
     assert theirs.dedup.windows == ours.dedup.windows
     assert theirs.size.bytes_used == ours.size.bytes_used

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rhizome.broker.commands import DeclareQueue, DeleteQueue, DeleteVhost, PutPolicy, PutVhost
 from rhizome.cluster.commands import (
     DISK,
@@ -17,7 +19,7 @@ from rhizome.cluster.commands import (
     SetInSync,
 )
 from rhizome.cluster.facts import GroupChanged, GroupRemoved, SettingsChanged
-from rhizome.cluster.placement import Group
+from rhizome.cluster.placement import STREAMS_FROM, STREAMS_TO, Group
 from tests.unit.cluster.state.machines import Machine, make_machine, register
 
 
@@ -227,3 +229,45 @@ def test_new_broker_of_an_old_name_does_not_serve_the_old_queues_empty() -> None
     assert "may lack" in machine.refused(AppointHome(1, "b1", "b1.2", 2, 1))
     machine.done(ForceHome(1, "b2", "b2.1", 2, 1, 0))
     assert groups(machine)[0] == (1, "b2", "b2.1", 3)
+
+
+# --- streams
+
+
+def stream(name: str, **arguments: object) -> DeclareQueue:
+    given: dict[str, object] = {"x-queue-type": "stream", **arguments}
+    return DeclareQueue("/", name, durable=True, arguments=given)
+
+
+def test_a_stream_has_a_replicated_group_of_its_own() -> None:
+    machine = make_machine("b1", "b2")
+    number = machine.declared_group(stream("s"))
+    group = machine.state.groups.groups[number]
+    assert (number, group.stream, group.local, group.copies) == (STREAMS_FROM, True, False, 2)
+    assert group.failover == ("b2",)
+    # No queue is put there, and it is not what its broker has brought.
+    assert machine.declared_group(DeclareQueue("/", "q")) in (1, 2)
+    machine.done(register("b3"))
+    assert len([each for each in machine.state.groups.groups.values() if not each.stream]) == 3
+
+
+def test_a_stream_that_is_not_replicated_stays_where_it_is() -> None:
+    machine = make_machine("b1", "b2")
+    number = machine.declared_group(stream("s", **{"x-replicate": "none"}))
+    group = machine.state.groups.groups[number]
+    assert (group.local, group.copies, group.failover) == (True, 1, ())
+
+
+def test_numbers_of_streams_are_given_again_with_a_later_epoch() -> None:
+    machine = make_machine("b1")
+    first = machine.declared_group(stream("kept"))
+    machine.done(stream("gone"))
+    groups = machine.state.groups
+    groups.groups[first + 1] = replace(groups.groups[first + 1], epoch=7)
+    machine.done(DeleteQueue("/", "gone"))
+    groups.last_stream = STREAMS_TO - 1
+    assert machine.declared_group(stream("last")) == STREAMS_TO
+    # After the last number the first that is free comes, not one in use.
+    assert machine.declared_group(stream("again")) == first + 1
+    assert groups.groups[first + 1].epoch == 8
+    assert groups.groups[first].epoch == 1
