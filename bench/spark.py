@@ -12,7 +12,7 @@ seconds of Spark, its workers and the broker together, per million rows.
     journal      all records of a store into a noop sink
     sink         the Parquet rows into a queue, all of them confirmed
 
-`--write` makes SPARK.md and adds to results/.
+`--write` makes SPARK.md and adds to results/spark/.
 """
 
 from __future__ import annotations
@@ -210,7 +210,8 @@ def write(results: list[Result], args: argparse.Namespace) -> None:
         "load": os.getloadavg(),
         "results": [asdict(each) for each in results],
     }
-    path = HERE / "results" / f"spark-{now:%Y%m%dT%H%M%SZ}.json"
+    path = HERE / "results" / "spark" / f"{now:%Y%m%dT%H%M%SZ}.json"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
     head = (
         "# Rates of the pipeline\n\n"
