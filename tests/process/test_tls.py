@@ -361,7 +361,9 @@ def test_a_broken_renewal_leaves_the_certificate_in_use(
 ) -> None:
     old = shown_by(changing.tls_port)
     shutil.copy(certificates.path("app.key"), certificates.path("changing.key"))
-    wait_until(lambda: "certificates are left as they were" in changing.printed(), "the complaint")
+    wait_until(
+        lambda: "certificates and keys are left as they were" in changing.printed(), "the complaint"
+    )
     assert shown_by(changing.tls_port) == old
     os.kill(changing.pid, signal.SIGHUP)
     run(exchange_a_message(uri(changing, certificates)))

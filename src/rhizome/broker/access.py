@@ -7,10 +7,10 @@ identity before it acts.
 
 What each method asks, as in RabbitMQ (C configure, W write, R read):
 
-    exchange.declare                    C exchange; with an alternate: R exchange, W alternate
+    exchange.declare                    C exchange; new, with an alternate: R exchange, W alternate
     exchange.delete                     C exchange
     exchange.bind, exchange.unbind      W destination, R source
-    queue.declare                       C queue; with a dead-letter exchange: R queue, W exchange
+    queue.declare                       C queue; new, with dead letters: R queue, W their exchange
     queue.delete                        C queue
     queue.bind, queue.unbind            W queue, R exchange
     queue.purge, basic.get, .consume    R queue
@@ -122,6 +122,13 @@ class Identity:
         raises what the connection is to be closed with if it can't be one.
         """
         return False
+
+    def renew(self, secret: bytes) -> str:
+        """Take a newer secret (connection.update-secret); why it is refused, for the log.
+
+        A password has been looked at and is needed no more, so any other is as good.
+        """
+        return ""
 
     def may_enter(self, vhost: str) -> bool:
         return self.decide_enter(vhost)

@@ -149,12 +149,20 @@ def _connection_method(connection: Connection, method: Method) -> None:
     elif connection.handshake is not None and connection.stage < RUNNING:
         connection.handshake.handle(connection, method)
     elif isinstance(method, ConnectionUpdateSecret):
-        connection.send(0, ConnectionUpdateSecretOk())
+        _update_secret(connection, method)
     elif not handle_on_connection(connection, method):
         code = method.code()
         raise ChannelFault(
             "unexpected method in connection state running", code >> 16, code & 0xFFFF
         )
+
+
+def _update_secret(connection: Connection, method: ConnectionUpdateSecret) -> None:
+    reason = connection.identity.renew(method.new_secret)
+    if reason:
+        connection.broker.login_refused(connection, f"new secret: {reason}")
+        raise NotAllowed("New secret was refused by one of the backends", 10, 70)
+    connection.send(0, ConnectionUpdateSecretOk())
 
 
 def _open_channel(connection: Connection, number: i64) -> None:

@@ -167,11 +167,12 @@ def exchange_declare(channel: Channel, method: ExchangeDeclare) -> None:
         if answer is not None:
             channel.send(answer)
         return
-    if method.exchange not in router.exchanges:
+    is_new = method.exchange not in router.exchanges
+    if is_new:
         check_declarable_name(EXCHANGE, method.exchange)
     check_configure(channel, EXCHANGE, method.exchange)
     alternate = method.arguments.get("alternate-exchange")
-    if isinstance(alternate, str):
+    if is_new and isinstance(alternate, str):
         check_read(channel, EXCHANGE, method.exchange)
         check_write(channel, EXCHANGE, alternate)
     command = DeclareExchange(
@@ -261,7 +262,7 @@ def queue_declare(channel: Channel, method: QueueDeclare) -> None:
         _check_same_owner(channel, existing, method.exclusive)
     check_configure(channel, QUEUE, name)
     dead_letter = method.arguments.get("x-dead-letter-exchange")
-    if isinstance(dead_letter, str):
+    if existing is None and isinstance(dead_letter, str):
         check_read(channel, QUEUE, name)
         check_write(channel, EXCHANGE, dead_letter)
     if existing is None:

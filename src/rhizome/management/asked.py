@@ -18,6 +18,7 @@ SCOPE_KEY: Final = "rhizome.asked"
 @dataclass(frozen=True, slots=True)
 class Asked:
     user: str
+    token: str
 
 
 def asked_of(request: Request) -> Asked | None:
@@ -56,5 +57,5 @@ def _scope(question: Question) -> dict[str, Any]:
         "headers": headers if question.reason else [],
         "client": None,
         "server": None,
-        SCOPE_KEY: Asked(question.user),
+        SCOPE_KEY: Asked(question.user, question.token),
     }

@@ -17,7 +17,14 @@ from typing import Final
 
 from starlette.requests import Request
 
-from rhizome.broker.access import KIND_APPLICATION, KIND_CONSOLE, AuthDone, Identity, Peer
+from rhizome.broker.access import (
+    KIND_APPLICATION,
+    KIND_CONSOLE,
+    AccessEpoch,
+    AuthDone,
+    Identity,
+    Peer,
+)
 from rhizome.management.asked import asked_of
 from rhizome.management.context import Context
 from rhizome.management.errors import Forbidden, LoginFailed, NotAuthorised
@@ -30,12 +37,15 @@ from rhizome.management.logins import (
 )
 from rhizome.management.network import is_loopback
 from rhizome.security.audit import place_of
+from rhizome.security.bearer import TokenIdentity, identity_of_passport
 from rhizome.security.mechanisms import USER_BYTES_MAX, Credentials
 from rhizome.security.permissions import UserIdentity
 
 logger = logging.getLogger("rhizome.management")
 
 ANYBODY: Final = ""
+OPEN: Final = "open"
+"""What needs no login."""
 MANAGEMENT: Final = "management"
 POLICYMAKER: Final = "policymaker"
 MONITORING: Final = "monitoring"
@@ -76,6 +86,12 @@ class Caller:
         return self.identity.user
 
     @property
+    def token(self) -> str:
+        """What the user's access token permits, for other brokers; empty without one."""
+        identity = self.identity
+        return identity.passport() if isinstance(identity, TokenIdentity) else ""
+
+    @property
     def place(self) -> str:
         """The address that the request comes from; empty if another broker asks."""
         return place_of(self.peer)
@@ -91,6 +107,11 @@ class Caller:
     def may_enter(self, vhost: str) -> bool:
         """Whether the user may look at what is in ``vhost``; for changes it takes permissions."""
         return self.may(ADMINISTRATOR) or self.identity.may_enter(vhost)
+
+
+def nobody(request: Request) -> Caller:
+    """Who asks for what needs no login."""
+    return Caller(Identity("", KIND_CONSOLE, (), AccessEpoch()), peer_of(request))
 
 
 class _LoginAnswer(AuthDone):
@@ -115,9 +136,11 @@ async def authenticate(context: Context, request: Request) -> Caller:
     """
     asked = asked_of(request)
     if asked is not None:
+        if asked.token:
+            return bearer(context, asked.token, request)
         return known_caller(context, asked.user, request)
     if "authorization" in request.headers or not secret_of(request):
-        return await verified(context, _credentials(request), request)
+        return await verified(context, _credentials(context, request), request)
     return console_caller(context, request)
 
 
@@ -151,6 +174,14 @@ def known_caller(context: Context, user: str, request: Request) -> Caller:
     return Caller(identity, peer_of(request))
 
 
+def bearer(context: Context, passport: str, request: Request) -> Caller:
+    """A user who has shown an access token elsewhere or before."""
+    identity = identity_of_passport(passport, context.broker.access_epoch)
+    if identity.has_expired():
+        raise LoginFailed("The access token has expired: log in again")
+    return Caller(identity, peer_of(request))
+
+
 # ---- logins of the console ----------------------------------------------------------------------
 
 
@@ -170,6 +201,8 @@ def login_of(context: Context, request: Request) -> Login:
     login = context.logins.find(secret, touch=IDLE_HEADER not in request.headers)
     if login is None:
         raise LoginFailed("Not logged in, or for too long: log in again")
+    if login.token:
+        return login
     record = context.broker.state.users.get(login.user)
     if record is None or record.password_hash != login.password_hash:
         context.logins.end(secret)
@@ -182,14 +215,18 @@ def console_caller(context: Context, request: Request) -> Caller:
     if request.method not in READING:
         if not guards_match(login, request.headers.get(GUARD_HEADER, "")):
             raise Forbidden("changes with a login of the console come from its own pages only")
+    if login.token:
+        return bearer(context, login.token, request)
     return known_caller(context, login.user, request)
 
 
-# ---- basic authentication -----------------------------------------------------------------------
+# ---- basic authentication, and tokens -----------------------------------------------------------
 
 
-def _credentials(request: Request) -> Credentials:
+def _credentials(context: Context, request: Request) -> Credentials:
     scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and context.login.takes_tokens:
+        return Credentials("", encoded.strip().encode("latin-1"))
     if scheme.lower() != "basic":
         raise LoginFailed
     try:

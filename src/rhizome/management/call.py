@@ -8,10 +8,11 @@ from starlette.requests import Request
 
 from rhizome.broker.queue import Queue
 from rhizome.broker.vhost import VHost
-from rhizome.management.auth import Caller
+from rhizome.management.auth import MONITORING, Caller
 from rhizome.management.context import Context
 from rhizome.management.document import Document, parse_document
 from rhizome.management.errors import BadRequest, NotAuthorised, ObjectNotFound, TooLarge
+from rhizome.management.others import Question
 
 BODY_BYTES_MAX: Final = 1 << 20
 DEFINITIONS_BYTES_MAX: Final = 16 << 20
@@ -37,6 +38,10 @@ class Call:
         query = scope["query_string"].decode("latin-1")
         return f"{scope['path']}?{query}" if query else str(scope["path"])
 
+    def question(self, target: str) -> Question:
+        """What the caller would ask another broker for."""
+        return Question("GET", target, self.caller.user, token=self.caller.token)
+
     def name(self, key: str = "name") -> str:
         """A part of the path, decoded."""
         found = self.request.path_params[key]
@@ -58,6 +63,18 @@ class Call:
             return [self.vhost()]
         vhosts = self.context.broker.state.vhosts
         return [vhost for name, vhost in vhosts.items() if self.caller.may_enter(name)]
+
+    def monitored_vhosts(self) -> list[VHost]:
+        """The same, but those who monitor look at any."""
+        if not self.caller.may(MONITORING):
+            return self.vhosts()
+        vhosts = self.context.broker.state.vhosts
+        if "vhost" not in self.request.path_params:
+            return list(vhosts.values())
+        vhost = vhosts.get(self.name("vhost"))
+        if vhost is None:
+            raise ObjectNotFound
+        return [vhost]
 
     def queue(self) -> Queue:
         """The queue in the path, for looking at."""

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from rhizome.broker.log import LOCAL_GROUP, JournalLog
 from rhizome.management import bodies, declared, ownshapes, shapes
 from rhizome.management.answers import answer
-from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING
+from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.call import Call
 from rhizome.management.clusterview import (
     ACTIVE,
@@ -229,7 +229,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/health/checks/node-is-quorum-critical",
-        MONITORING,
+        MANAGEMENT,
         check_quorum_critical,
         shapes.CHECKED,
     ),

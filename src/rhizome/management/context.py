@@ -100,6 +100,8 @@ class Login(Protocol):
 
     @property
     def statistics(self) -> LoginStatistics: ...
+    @property
+    def takes_tokens(self) -> bool: ...
 
     def check(
         self,

@@ -67,6 +67,7 @@ def question_of(call: Call, body: bytes = b"") -> Question:
         call.caller.user,
         body,
         call.request.headers.get("x-reason", ""),
+        call.caller.token,
     )
 
 

@@ -77,7 +77,7 @@ async def declare_exchange(call: Call) -> Response:
     channel = open_channel(call.context.broker, vhost, call.caller)
     check_configure(channel, EXCHANGE, name)
     alternate = arguments.get("alternate-exchange")
-    if isinstance(alternate, str):
+    if is_new and isinstance(alternate, str):
         check_read(channel, EXCHANGE, name)
         check_write(channel, EXCHANGE, alternate)
     await propose(call.context, command)

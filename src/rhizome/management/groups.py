@@ -29,7 +29,6 @@ from rhizome.management.clusterview import (
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest, ObjectNotFound
 from rhizome.management.everywhere import documents
-from rhizome.management.others import Question
 
 GROUPS: Final = "/api/rhizome/groups"
 GRACE_MS_DEFAULT: Final = 60_000
@@ -111,7 +110,7 @@ async def _group(call: Call) -> GroupInfo:
 async def _copies(call: Call, group: int) -> tuple[list[CopyInfo], list[str]]:
     """What brokers have of a group, this one first, and who has not answered."""
     own = view_of(call.context).copy_of(group)
-    question = Question("GET", f"{GROUPS}/{group}/own", call.caller.user)
+    question = call.question(f"{GROUPS}/{group}/own")
     found, gathered = await documents(call, question)
     rows: list[Any] = [None if own is None else asdict(own), *found.values()]
     return [_copy(row) for row in rows if row is not None], gathered.silent

@@ -12,7 +12,7 @@ from rhizome.broker.lookup import check_configure, check_read
 from rhizome.broker.queue import Queue
 from rhizome.management import declared, shapes
 from rhizome.management.answers import Row, answer
-from rhizome.management.auth import MANAGEMENT, MONITORING
+from rhizome.management.auth import MANAGEMENT
 from rhizome.management.call import Call
 from rhizome.management.certificates import UNITS, expired_by
 from rhizome.management.context import Context
@@ -21,7 +21,6 @@ from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest
 from rhizome.management.everywhere import at_home, documents
 from rhizome.management.messages import take
-from rhizome.management.others import Question
 from rhizome.management.overview import is_memory_alarm
 from rhizome.management.proposals import propose
 
@@ -54,7 +53,7 @@ async def list_own_alarms(call: Call) -> Response:
 async def check_alarms(call: Call) -> Response:
     """Any broker's alarm counts."""
     rows: list[Any] = list(alarm_rows(call.context))
-    found, _ = await documents(call, Question("GET", ALARMS_PATH, call.caller.user))
+    found, _ = await documents(call, call.question(ALARMS_PATH))
     for more in found.values():
         rows += more
     return _checked(rows)
@@ -137,25 +136,25 @@ ENDPOINTS: Final = (
     Endpoint("GET", "/api/healthchecks/node", MANAGEMENT, check_own_alarms, shapes.CHECKED),
     Endpoint("GET", "/api/healthchecks/node/{node}", MANAGEMENT, check_own_alarms, shapes.CHECKED),
     Endpoint("GET", ALARMS_PATH, MANAGEMENT, list_own_alarms, declared.list_of(shapes.ALARM)),
-    Endpoint("GET", _CHECKS + "/alarms", MONITORING, check_alarms, shapes.CHECKED),
-    Endpoint("GET", _CHECKS + "/local-alarms", MONITORING, check_own_alarms, shapes.CHECKED),
-    Endpoint("GET", _CHECKS + "/virtual-hosts", MONITORING, check_nothing_more, shapes.CHECKED),
+    Endpoint("GET", _CHECKS + "/alarms", MANAGEMENT, check_alarms, shapes.CHECKED),
+    Endpoint("GET", _CHECKS + "/local-alarms", MANAGEMENT, check_own_alarms, shapes.CHECKED),
+    Endpoint("GET", _CHECKS + "/virtual-hosts", MANAGEMENT, check_nothing_more, shapes.CHECKED),
     Endpoint("GET", _CHECKS + "/ready", MANAGEMENT, check_nothing_more, shapes.CHECKED),
     Endpoint(
         "GET",
         _CHECKS + "/node-is-mirror-sync-critical",
-        MONITORING,
+        MANAGEMENT,
         check_nothing_more,
         shapes.CHECKED,
     ),
-    Endpoint("GET", _CHECKS + "/port-listener/{port}", MONITORING, check_port, shapes.CHECKED),
+    Endpoint("GET", _CHECKS + "/port-listener/{port}", MANAGEMENT, check_port, shapes.CHECKED),
     Endpoint(
-        "GET", _CHECKS + "/protocol-listener/{protocol}", MONITORING, check_protocol, shapes.CHECKED
+        "GET", _CHECKS + "/protocol-listener/{protocol}", MANAGEMENT, check_protocol, shapes.CHECKED
     ),
     Endpoint(
         "GET",
         _CHECKS + "/certificate-expiration/{within}/{unit}",
-        MONITORING,
+        MANAGEMENT,
         check_certificates,
         shapes.CHECKED,
     ),

@@ -17,7 +17,6 @@ from rhizome.management.cluster import view_of
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.everywhere import documents
 from rhizome.management.history import ALL
-from rhizome.management.others import Question
 from rhizome.management.process import resident_set_bytes
 from rhizome.management.stalls import cluster_stalls, own_stalls
 
@@ -62,7 +61,7 @@ async def show_load(call: Call) -> Response:
 async def show_live(call: Call) -> Response:
     context = call.context
     query = "?history=true" if call.flag("history") else ""
-    question = Question("GET", LOAD_PATH + query, call.caller.user)
+    question = call.question(LOAD_PATH + query)
     found, gathered = await documents(call, question)
     loads: dict[str, Any] = {context.name: await load_row(call), **found}
     document = await view_of(context).cluster_document()

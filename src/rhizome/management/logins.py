@@ -32,13 +32,15 @@ IDLE_HEADER: Final = "x-rhizome-idle"
 
 @dataclass(slots=True)
 class Login:
-    """``password_hash``: what the user's was; another one ends the login."""
+    """``password_hash``: what the user's was; another one ends the login. ``token``: what an access
+    token permits, which somebody has logged in with instead."""
 
     user: str
     password_hash: str
     guard: str
     began: float
     touched: float
+    token: str
 
 
 class Logins:
@@ -52,14 +54,14 @@ class Logins:
     def __len__(self) -> int:
         return len(self._logins)
 
-    def begin(self, user: str, password_hash: str) -> tuple[str, Login]:
+    def begin(self, user: str, password_hash: str, token: str = "") -> tuple[str, Login]:
         """A new login and its secret."""
         self._drop_stale()
         if len(self._logins) >= LOGINS_MAX:
             del self._logins[min(self._logins, key=lambda each: self._logins[each].touched)]
         secret = secrets.token_urlsafe(32)
         now = self._clock()
-        login = Login(user, password_hash, secrets.token_urlsafe(24), now, now)
+        login = Login(user, password_hash, secrets.token_urlsafe(24), now, now, token)
         self._logins[_key(secret)] = login
         return secret, login
 

@@ -27,7 +27,7 @@ from rhizome.errors import AccessRefused, NotFound, SyntaxErrorFault
 from rhizome.journal.streamformat import StreamEntry
 from rhizome.management import bodies, declared, shapes
 from rhizome.management.answers import Row, answer
-from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
+from rhizome.management.auth import MANAGEMENT
 from rhizome.management.call import BODY_BYTES_MAX as REQUEST_BYTES_MAX
 from rhizome.management.call import Call
 from rhizome.management.context import Context
@@ -139,7 +139,7 @@ async def browse_queue(call: Call) -> Response:
     if queue is None:
         return await wherever(call)
     identity = call.caller.identity
-    if not call.caller.may(ADMINISTRATOR) and not identity.may_read(queue.vhost, queue.name):
+    if not identity.may_read(queue.vhost, queue.name):
         raise AccessRefused(
             f"access to queue '{queue.name}' in vhost '{queue.vhost}' refused for user"
             f" '{call.caller.user}'"

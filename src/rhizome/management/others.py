@@ -30,6 +30,8 @@ class Question:
     user: str
     body: bytes = b""
     reason: str = ""
+    token: str = ""
+    """What an access token permits, if the user has logged in with one: there is no record then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rhizome.broker.routing.kinds import EXCHANGE_KINDS
 from rhizome.broker.stages import RUNNING
 from rhizome.management import declared, shapes
 from rhizome.management.answers import Row, answer, shown_row
-from rhizome.management.auth import MANAGEMENT, MONITORING
+from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING, OPEN
 from rhizome.management.call import Call
 from rhizome.management.cluster import view_of
 from rhizome.management.clusterview import BrokerInfo
@@ -28,7 +28,7 @@ from rhizome.management.everywhere import (
     question_of,
     rows_elsewhere,
 )
-from rhizome.management.others import LIST_SECONDS_MAX, Question, Unreached
+from rhizome.management.others import LIST_SECONDS_MAX, Unreached
 from rhizome.management.process import open_files, open_files_max, resident_set_bytes
 from rhizome.management.rates import Totals
 
@@ -43,7 +43,7 @@ MECHANISMS: Final = ("AMQPLAIN", "PLAIN", "EXTERNAL")
 async def show_overview(call: Call) -> Response:
     row = await overview_row(call)
     # Whole, whatever columns are asked for: there is something to add to them.
-    found, gathered = await documents(call, Question("GET", OVERVIEW_PATH, call.caller.user))
+    found, gathered = await documents(call, call.question(OVERVIEW_PATH))
     for other in found.values():
         add_overview(row, other)
     response = shown_row(call, row)
@@ -282,6 +282,8 @@ ENDPOINTS: Final = (
         "GET", "/api/cluster-name", MANAGEMENT, show_cluster_name, declared.row_of(shapes.NAME)
     ),
     Endpoint("GET", "/api/extensions", MANAGEMENT, list_nothing, declared.list_of(declared.ANY)),
-    Endpoint("GET", "/api/feature-flags", MANAGEMENT, list_nothing, declared.list_of(declared.ANY)),
-    Endpoint("GET", "/api/auth", MANAGEMENT, show_sign_in, declared.row_of(shapes.SIGN_IN)),
+    Endpoint(
+        "GET", "/api/feature-flags", ADMINISTRATOR, list_nothing, declared.list_of(declared.ANY)
+    ),
+    Endpoint("GET", "/api/auth", OPEN, show_sign_in, declared.row_of(shapes.SIGN_IN)),
 )

@@ -113,7 +113,7 @@ def _policy_endpoints(path: str, operator: bool, tag: str) -> tuple[Endpoint, ..
         Endpoint(
             "GET",
             one,
-            MANAGEMENT,
+            tag,
             _show_policy(operator),
             declared.row_of(shapes.POLICY),
             about="Show a policy",
@@ -261,7 +261,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "PUT",
         "/api/global-parameters/{name}",
-        ADMINISTRATOR,
+        POLICYMAKER,
         put_global_parameter,
         declared.MADE,
         bodies.PARAMETER,
@@ -269,7 +269,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "DELETE",
         "/api/global-parameters/{name}",
-        ADMINISTRATOR,
+        POLICYMAKER,
         delete_global_parameter,
         declared.DONE,
     ),

@@ -128,7 +128,12 @@ async def _consumers(call: Call, queue: Queue) -> list[Row]:
     """The consumers of a queue, each as the broker of its connection knows it."""
     rows = own_consumers(call.context, queue.vhost, queue.name)
     if not queue.definition.is_private():
-        question = Question("GET", consumers_path(queue.vhost, queue.name), call.caller.user)
+        question = Question(
+            "GET",
+            consumers_path(queue.vhost, queue.name),
+            call.caller.user,
+            token=call.caller.token,
+        )
         found, _ = await documents(call, question)
         for more in found.values():
             rows += more
@@ -197,7 +202,7 @@ def _check_declare(call: Call, vhost: VHost, command: DeclareQueue, is_new: bool
         find_queue(channel, command.name)
     check_configure(channel, QUEUE, command.name)
     dead_letter = command.arguments.get("x-dead-letter-exchange")
-    if isinstance(dead_letter, str):
+    if is_new and isinstance(dead_letter, str):
         check_read(channel, QUEUE, command.name)
         check_write(channel, EXCHANGE, dead_letter)
     if is_new:

@@ -90,14 +90,18 @@ def _visible(call: Call) -> list[Connection]:
     ]
 
 
+def _check_visible(call: Call, connection: Connection) -> None:
+    own = connection.identity.user == call.caller.user
+    if not own and not call.caller.may(MONITORING):
+        raise NotAuthorised("User not authorised to access object")
+
+
 def _connection(call: Call) -> Connection | None:
     """The connection in the path; None if it is another broker's, perhaps."""
     wanted = call.name()
     for connection in call.context.broker.connections.values():
         if connection.name == wanted and _is_open(connection):
-            own = connection.identity.user == call.caller.user
-            if not own and not call.caller.may(MONITORING):
-                raise NotAuthorised("User not authorised to access object")
+            _check_visible(call, connection)
             return connection
     if call.asked:
         raise ObjectNotFound
@@ -236,8 +240,9 @@ async def list_channels_of_connection(call: Call) -> Response:
 
 
 async def show_channel(call: Call) -> Response:
-    for channel in _channels(_visible(call)):
-        if channel_name(channel) == call.name():
+    for channel in _channels(list(call.context.broker.connections.values())):
+        if channel_name(channel) == call.name() and _is_open(channel.connection):
+            _check_visible(call, channel.connection)
             row = channel_row(call.context, channel)
             row |= {"publishes": [], "deliveries": []}
             row["consumer_details"] = [
@@ -253,11 +258,14 @@ async def show_channel(call: Call) -> Response:
 
 
 async def list_consumers(call: Call) -> Response:
-    vhosts = {vhost.name for vhost in call.vhosts()}
+    """As connections: all for those who monitor, their own for others, whatever the vhost."""
+    vhost = call.request.path_params.get("vhost")
+    if vhost is not None and vhost not in call.context.broker.state.vhosts:
+        raise ObjectNotFound
     found: list[Consumer] = [
         consumer
-        for connection in call.context.broker.connections.values()
-        if connection.router.vhost in vhosts
+        for connection in _visible(call)
+        if vhost in (None, connection.router.vhost)
         for channel in connection.channels.values()
         for consumer in channel.consumers.values()
     ]

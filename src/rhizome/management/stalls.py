@@ -26,7 +26,6 @@ from rhizome.management.clusterview import (
 from rhizome.management.context import Context
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.everywhere import documents
-from rhizome.management.others import Question
 
 KINDS: Final = ("alarm", "isolated", "publishers", "disk", "link", "broker", "group", "copy")
 QUEUES_NAMED_MAX: Final = 20
@@ -92,7 +91,7 @@ async def gathered_stalls(call: Call, document: ClusterDocument) -> list[Any]:
     if not call.caller.may(MONITORING):
         return []
     rows: list[Any] = [*cluster_stalls(document), *own_stalls(call.context)]
-    found, _ = await documents(call, Question("GET", OWN_PATH, call.caller.user))
+    found, _ = await documents(call, call.question(OWN_PATH))
     for more in found.values():
         rows += more
     return rows

@@ -17,12 +17,11 @@ from rhizome.broker.commands import (
 )
 from rhizome.management import bodies, declared, shapes
 from rhizome.management.answers import Row, answer, created, done, listed, shown_row
-from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING
+from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.call import Call
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import ObjectNotFound
 from rhizome.management.everywhere import documents
-from rhizome.management.others import Question
 from rhizome.management.overview import add_numbers
 from rhizome.management.proposals import propose
 from rhizome.management.rows import permission_row, topic_permission_row, vhost_row
@@ -33,12 +32,11 @@ MESSAGES: Final = ("messages", "messages_ready", "messages_unacknowledged")
 
 async def list_vhosts(call: Call) -> Response:
     """Those who monitor see all vhosts, though not what is in them."""
-    vhosts = call.context.broker.state.vhosts
-    found = list(vhosts.values()) if call.caller.may(MONITORING) else call.vhosts()
+    found = call.monitored_vhosts()
     rows = [vhost_row(call.context, vhost) for vhost in found]
     if call.asked:
         return answer(rows)
-    others, _ = await documents(call, Question("GET", "/api/vhosts", call.caller.user))
+    others, _ = await documents(call, call.question("/api/vhosts"))
     for more in others.values():
         add_vhosts(rows, more)
     return await listed(call, rows, lambda row: row)
@@ -60,7 +58,7 @@ def add_vhosts(rows: list[Row], others: list[Row]) -> None:
 
 async def show_vhost(call: Call) -> Response:
     rows = [vhost_row(call.context, call.vhost())]
-    others, _ = await documents(call, Question("GET", "/api/vhosts", call.caller.user))
+    others, _ = await documents(call, call.question("/api/vhosts"))
     for more in others.values():
         add_vhosts(rows, more)
     return shown_row(call, rows[0])
@@ -111,7 +109,7 @@ async def list_topic_permissions_of_vhost(call: Call) -> Response:
 
 
 async def list_vhost_limits(call: Call) -> Response:
-    found = [vhost for vhost in call.vhosts() if vhost.limits]
+    found = [vhost for vhost in call.monitored_vhosts() if vhost.limits]
     return await listed(
         call, found, lambda vhost: {"vhost": vhost.name, "value": dict(vhost.limits)}
     )
@@ -216,14 +214,14 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/user-limits",
-        ADMINISTRATOR,
+        MANAGEMENT,
         list_user_limits,
         declared.rows_of(shapes.USER_LIMITS),
     ),
     Endpoint(
         "GET",
         "/api/user-limits/{user}",
-        ADMINISTRATOR,
+        MANAGEMENT,
         list_user_limits,
         declared.rows_of(shapes.USER_LIMITS),
     ),

@@ -8,7 +8,9 @@ The life of a login:
    attempts that come meanwhile wait for that one verification: a thousand connections of one
    application that arrive at once cost one scrypt. The password of an unknown user is verified too,
    against a hash that nobody has, so that the time an answer takes doesn't tell who exists;
-5. then the user's kind and where it may connect from are checked.
+5. an access token instead of a password is verified at once, and stands for the user's record
+   (`bearer`);
+6. then the user's kind and where it may connect from are checked.
 
 The client learns only that the login was refused. The reason goes to the log.
 """
@@ -28,6 +30,7 @@ from rhizome.broker.access import (
     Authenticator,
     Peer,
 )
+from rhizome.security.bearer import Bearers
 from rhizome.security.mechanisms import (
     AMQPLAIN,
     COMMON_NAME,
@@ -41,8 +44,10 @@ from rhizome.security.passwords import VerifiedLogins, unmatchable_hash, verify_
 from rhizome.security.permissions import UserIdentity
 from rhizome.security.records import AccessRecords, UserRecord
 from rhizome.security.throttle import LoginThrottle, ThrottleSettings
+from rhizome.security.tokens import TokenError, looks_like_token
 
 VERIFICATIONS_MAX: Final = 256
+LOOPBACK_ONLY: Final = "this user may only connect from loopback addresses"
 
 VerifyAsync = Callable[[Callable[[], bool], Callable[[bool], None]], None]
 
@@ -108,6 +113,12 @@ class LoginService(Authenticator):
         self._waiting: dict[bytes, list[_Attempt]] = {}
         self._nobody_hash = unmatchable_hash()
         self.statistics = LoginStatistics()
+        self.bearers: Bearers | None = None
+        """Who reads access tokens, if they are accepted."""
+
+    @property
+    def takes_tokens(self) -> bool:
+        return self.bearers is not None
 
     def configure(self, settings: LoginSettings) -> None:
         """Go on with other settings; what was counted stays."""
@@ -153,10 +164,33 @@ class LoginService(Authenticator):
             )
             return
         record = self._records.users.get(credentials.user)
-        if credentials.password is None:
+        bearers, password = self.bearers, credentials.password
+        if bearers is not None and password is not None and looks_like_token(password):
+            self._check_token(attempt, bearers, password)
+        elif credentials.password is None:
             self._settle(attempt, record is not None)
         else:
             self._verify(attempt, credentials.password, record)
+
+    def _check_token(self, attempt: _Attempt, bearers: Bearers, token: bytes) -> None:
+        """A token is all there is to a bearer: no record, no password."""
+        user, peer, now_ms = attempt.credentials.user, attempt.peer, self._clock_ms()
+        self._throttle.started(user, peer, now_ms)
+        try:
+            grant = bearers.grant(token, user)
+        except TokenError as error:
+            self._throttle.failed(user, peer, now_ms)
+            self._refuse(attempt.done, f"{_who(attempt)}: {error}")
+            return
+        if KIND_APPLICATION not in attempt.kinds:
+            self._refuse(attempt.done, f"{_who(attempt)}: tokens are for applications")
+            return
+        if grant.user in self._settings.loopback_users and not peer.loopback:
+            self._refuse(attempt.done, f"{_who(attempt)}: {LOOPBACK_ONLY}")
+            return
+        self._throttle.succeeded(user, peer)
+        self.statistics.accepted += 1
+        attempt.done.authenticated(bearers.identity(grant, self._epoch), "")
 
     def _verify(self, attempt: _Attempt, password: bytes, record: UserRecord | None) -> None:
         user = attempt.credentials.user
@@ -220,7 +254,7 @@ class LoginService(Authenticator):
             wanted = " or ".join(sorted(attempt.kinds))
             return f"a user of kind {record.kind} can't log in here, only {wanted}"
         if attempt.credentials.user in self._settings.loopback_users and not attempt.peer.loopback:
-            return "this user may only connect from loopback addresses"
+            return LOOPBACK_ONLY
         return ""
 
     def _refuse(self, done: AuthDone, reason: str) -> None:

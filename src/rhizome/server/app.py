@@ -32,6 +32,7 @@ from rhizome.journal.files import MemoryFiles
 from rhizome.journal.store import JournalStore, MemoryStore, Store, StoreOptions
 from rhizome.journal.writer import ALWAYS, NEVER, Flush
 from rhizome.management.network import bind, is_loopback
+from rhizome.security.bearer import EXPIRED, Bearers
 from rhizome.security.login import LoginService
 from rhizome.security.tls import ListenerTls, certificate_names, link_context
 from rhizome.server.boot import SEED_BYTES, apply_limits, make_broker, make_log
@@ -172,7 +173,8 @@ class Application:
         authenticator = LoginService(
             records, epoch, config.login_settings(), verify_async=self._verify_aside(loop)
         )
-        observer = LogObserver(self.gone.set, self.audit)
+        authenticator.bearers = bearers_of(config)
+        observer = self.observer = LogObserver(self.gone.set, self.audit)
         clustered: Clustered | None = None
         if config.cluster.is_clustered:
             self.host = ClusterHost(config, loop, self.failed)
@@ -379,6 +381,14 @@ class Application:
                 next_maintenance = loop.time() + MAINTENANCE_S
                 self.maintenance.run()
                 self.reloader.check_files()
+                self._close_expired()
+
+    def _close_expired(self) -> None:
+        """Connections whose access token has expired, and that have not sent a newer one."""
+        for connection in self.observer.expiries.expired():
+            assert self.shell is not None
+            self.shell.begin_turn()
+            connection.force_close(EXPIRED)
 
     def _configure(self, config: Config) -> None:
         """Go on with another configuration, which differs in what can change."""
@@ -394,12 +404,15 @@ class Application:
             self.http.context.config = config
 
     def _load_certificates(self, config: Config) -> None:
-        """For connections to come: those of clients, and the links that this broker dials."""
+        """For connections to come: those of clients, and the links that this broker dials. Also the
+        keys of access tokens."""
+        bearers = bearers_of(config)
         links = link_context(config.tls) if config.cluster.tls else None
         for listener in self.tls:
             listener.load(config.tls)
         if self.driver is not None:
             self.driver.tls = links
+        self.login.bearers = bearers
 
     def _signalled(self, number: int) -> None:
         if self.stopping.is_set():
@@ -499,6 +512,12 @@ def peer_of(transport: Any, tls: bool) -> Peer:
 def say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+def bearers_of(config: Config) -> Bearers | None:
+    """Who reads access tokens; raises TokenKeyError."""
+    settings = config.bearer_settings()
+    return Bearers(settings) if settings.resource_server else None
 
 
 def wall_clock_ms() -> int:

@@ -241,13 +241,17 @@ def encode_question(number: int, to: str, question: Question) -> bytes:
         "user": question.user,
         "reason": question.reason,
     }
+    if question.token:
+        head["token"] = question.token
     return _NUMBER.pack(number) + _packed(head, question.body)
 
 
 def decode_question(payload: bytes) -> tuple[int, str, Question]:
     (number,) = _NUMBER.unpack_from(payload)
     head, body = _unpacked(payload[_NUMBER.size :])
-    question = Question(head["method"], head["target"], head["user"], body, head["reason"])
+    question = Question(
+        head["method"], head["target"], head["user"], body, head["reason"], head.get("token", "")
+    )
     return number, head["to"], question
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rhizome.security import tls
+from rhizome.security.bearer import BearerSettings
 from rhizome.security.login import LoginSettings
 from rhizome.security.throttle import ThrottleSettings
 from rhizome.server import sections
@@ -54,6 +55,7 @@ class Config:
     disk: sections.DiskSection = field(default_factory=sections.DiskSection)
     journal: sections.JournalSection = field(default_factory=sections.JournalSection)
     security: sections.SecuritySection = field(default_factory=sections.SecuritySection)
+    oauth: sections.OauthSection = field(default_factory=sections.OauthSection)
     consumers: sections.ConsumersSection = field(default_factory=sections.ConsumersSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     hooks: sections.HooksSection = field(default_factory=sections.HooksSection)
@@ -82,6 +84,18 @@ class Config:
     def describe(self) -> str:
         """This configuration as a commented TOML file, secrets hidden."""
         return render_toml(self)
+
+    def bearer_settings(self) -> BearerSettings:
+        section = self.oauth
+        return BearerSettings(
+            section.resource_server,
+            section.keys,
+            section.issuer,
+            section.scope_prefix,
+            section.user_claims,
+            section.scope_claims,
+            section.clock_skew_ms / 1000,
+        )
 
     def login_settings(self) -> LoginSettings:
         security = self.security
@@ -112,6 +126,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "disk": sections.DiskSection,
     "journal": sections.JournalSection,
     "security": sections.SecuritySection,
+    "oauth": sections.OauthSection,
     "consumers": sections.ConsumersSection,
     "cluster": ClusterSection,
     "hooks": sections.HooksSection,
@@ -225,6 +240,8 @@ def _contradictions(config: Config, source: str) -> list[Problem]:
     for key in ("verify_client", "verify_browser"):
         if getattr(config.tls, key) != tls.VERIFY_NONE and not config.tls.ca:
             found.append(Problem(source, "tls.ca", f"is missing; tls.{key} needs it"))
+    if config.oauth.resource_server and not config.oauth.keys:
+        found.append(Problem(source, "oauth.keys", "is missing; oauth.resource_server needs it"))
     if config.security.login_delay_ms > config.security.login_delay_max_ms:
         found.append(
             Problem(source, "security.login_delay", "is longer than security.login_delay_max")

@@ -16,6 +16,7 @@ from rhizome.broker.connection import Connection
 from rhizome.broker.observer import Observer
 from rhizome.errors import AccessRefused, AmqpError, NotAllowed
 from rhizome.security.audit import Audit
+from rhizome.security.bearer import Expiries
 from rhizome.server.config import Config
 from rhizome.server.sections import LogSection
 
@@ -119,6 +120,7 @@ class LogObserver(Observer):
         super().__init__()
         self.on_closed = on_closed
         self.audit = audit
+        self.expiries = Expiries()
 
     def connection_opened(self, connection: Connection) -> None:
         logger.info(
@@ -127,10 +129,12 @@ class LogObserver(Observer):
             connection.identity.user,
             connection.router.vhost,
         )
+        self.expiries.opened(connection)
         self.audit.login(AMQP, connection.identity.user, connection.peer, connection.router.vhost)
 
     def connection_closed(self, connection: Connection) -> None:
         logger.info("connection %s closed", connection.name)
+        self.expiries.closed(connection)
         self.on_closed()
 
     def connection_failed(self, connection: Connection, error: AmqpError) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from rhizome.security.tls import TlsError
+from rhizome.security.tokens import TokenKeyError
 from rhizome.server.config import DEFINITIONS, SECTIONS, Config
 from rhizome.server.settings import ConfigError, key_of
 
@@ -39,6 +40,7 @@ RELOADABLE: Final[Mapping[str, frozenset[str]]] = {
     "memory": EVERY_KEY,
     "disk": EVERY_KEY,
     "security": EVERY_KEY,
+    "oauth": EVERY_KEY,
     "consumers": EVERY_KEY,
     "hooks": EVERY_KEY,
     "log": EVERY_KEY,
@@ -110,8 +112,8 @@ class Reloader:
     """Keeps the configuration that is in effect.
 
     ``apply`` gets every new one; ``load_certificates`` reads the files that it names, and raises
-    TlsError if they can't be used: then what was loaded before stays in use. ``note`` is told what
-    was read again.
+    TlsError or TokenKeyError if they can't be used: then what was loaded before stays in use.
+    ``note`` is told what was read again.
     """
 
     def __init__(
@@ -151,19 +153,18 @@ class Reloader:
 
     def _certificates(self, why: str) -> None:
         self._watched = self._watch()
-        if not self.config.tls.certificate:
-            return
         try:
             self._load_certificates(self.config)
-        except TlsError as error:
-            logger.error("certificates are left as they were: %s", error)
+        except (TlsError, TokenKeyError) as error:
+            logger.error("certificates and keys are left as they were: %s", error)
         else:
-            logger.info("certificates read again %s", why)
-            self._note("certificates")
+            logger.info("certificates and keys read again %s", why)
+            self._note("certificates and keys")
 
     def _watch(self) -> WatchedFiles:
         section = self.config.tls
-        return WatchedFiles((section.certificate, section.key, section.ca))
+        keys = self.config.oauth.keys
+        return WatchedFiles((section.certificate, section.key, section.ca, *keys))
 
 
 def _report(changes: Changes) -> None:

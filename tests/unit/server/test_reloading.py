@@ -105,11 +105,11 @@ def test_certificates_follow_their_files_and_stay_if_they_are_bad(
     file.write_text("half of two")
     kept.reloader.check_files()
     assert kept.loaded == []
-    assert "certificates are left as they were: the key does not fit" in caplog.text
+    assert "certificates and keys are left as they were: the key does not fit" in caplog.text
     kept.fault = ""
     kept.reloader.check_files()
     assert kept.loaded == [], "nothing new"
     file.write_text("all of two")
     kept.reloader.check_files()
     assert kept.loaded == [str(file)]
-    assert kept.noted == ["certificates"]
+    assert kept.noted == ["certificates and keys"]
