@@ -30,7 +30,6 @@ from rhizome.management.declared import (
 )
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.everywhere import documents
-from rhizome.management.others import Question
 from rhizome.management.ownshapes import CLUSTER, STALL
 from rhizome.management.process import open_files, open_files_max, resident_set_bytes
 from rhizome.management.stalls import cluster_stalls, own_stalls
@@ -117,7 +116,7 @@ async def show_checkup(call: Call) -> Response:
     """The facts of every broker, its clock read between ``asked_ms`` and ``answered_ms``."""
     context = call.context
     asked_ms = clock_ms()
-    found, gathered = await documents(call, Question("GET", OWN_PATH, call.caller.user))
+    found, gathered = await documents(call, call.question(OWN_PATH))
     answered_ms = clock_ms()
     document = await view_of(context).cluster_document()
     return answer(

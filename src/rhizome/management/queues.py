@@ -35,7 +35,7 @@ from rhizome.management.everywhere import (
     rows_elsewhere,
     wherever,
 )
-from rhizome.management.others import Question, Unreached
+from rhizome.management.others import Unreached
 from rhizome.management.proposals import propose
 from rhizome.management.rows import absent_queue_row, consumer_row, queue_row
 
@@ -128,12 +128,7 @@ async def _consumers(call: Call, queue: Queue) -> list[Row]:
     """The consumers of a queue, each as the broker of its connection knows it."""
     rows = own_consumers(call.context, queue.vhost, queue.name)
     if not queue.definition.is_private():
-        question = Question(
-            "GET",
-            consumers_path(queue.vhost, queue.name),
-            call.caller.user,
-            token=call.caller.token,
-        )
+        question = call.question(consumers_path(queue.vhost, queue.name))
         found, _ = await documents(call, question)
         for more in found.values():
             rows += more

@@ -6,11 +6,23 @@ import shutil
 import ssl
 import subprocess
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
-from rhizome.security.tls import ListenerTls, TlsError, certificate_names, server_context
+from rhizome.security.tls import (
+    ListenerTls,
+    TlsError,
+    certificate_names,
+    link_context,
+    server_context,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 
@@ -128,6 +140,82 @@ def test_encrypted_key_is_refused_instead_of_asked_about(pem: Path, tmp_path: Pa
     subprocess.run(command.split(), cwd=pem, check=True, capture_output=True, timeout=30)
     with pytest.raises(TlsError, match="unencrypted"):
         server_context(settings(pem, key=str(locked)))
+
+
+# --- certificates that are no good
+
+
+def signed(place: Path, name: str, days: tuple[int, int], host: str) -> Path:
+    """A certificate of the authority `authority` in `place`, good for these days from now."""
+    now = datetime.now(UTC)
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    made = place / name
+    made.mkdir()
+    for of, key, dates, file in (
+        (issuer, keys[0], (-9, 9), "ca.pem"),
+        (subject, keys[1], days, "certificate.pem"),
+    ):
+        builder = x509.CertificateBuilder(
+            issuer,
+            of,
+            key.public_key(),
+            x509.random_serial_number(),
+            now + timedelta(days=dates[0]),
+            now + timedelta(days=dates[1]),
+        )
+        is_authority = of == issuer
+        builder = builder.add_extension(x509.BasicConstraints(is_authority, None), True)
+        if not is_authority:
+            names = x509.SubjectAlternativeName([x509.DNSName(host)])
+            builder = builder.add_extension(names, False)
+        certificate = builder.sign(keys[0], hashes.SHA256())
+        (made / file).write_bytes(certificate.public_bytes(Encoding.PEM))
+    (made / "key.pem").write_bytes(
+        keys[1].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    return made
+
+
+def of_links(made: Path) -> Settings:
+    return Settings(
+        str(made / "certificate.pem"),
+        str(made / "key.pem"),
+        str(made / "ca.pem"),
+        verify_client="required",
+    )
+
+
+@pytest.mark.parametrize(
+    ("days", "host", "fault"),
+    [
+        ((-2, 2), "localhost", ""),
+        ((-2, -1), "localhost", "expired"),
+        ((1, 2), "localhost", "not yet valid"),
+        ((-2, 2), "elsewhere.example", "Hostname mismatch"),
+    ],
+)
+def test_brokers_dial_only_who_has_a_certificate_for_now_and_for_its_host(
+    tmp_path: Path, days: tuple[int, int], host: str, fault: str
+) -> None:
+    made = of_links(signed(tmp_path, "broker", days, host))
+    listener, dialler = server_context(made), link_context(made)
+    if not fault:
+        handshake(listener, dialler)
+        return
+    with pytest.raises(ssl.SSLCertVerificationError, match=fault):
+        handshake(listener, dialler)
+
+
+def test_a_client_with_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+    expired = of_links(signed(tmp_path, "expired", (-2, -1), "localhost"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.load_cert_chain(expired.certificate, expired.key)
+    with pytest.raises(ssl.SSLError, match="expired"):
+        handshake(server_context(expired), context)
 
 
 # --- certificates that change
