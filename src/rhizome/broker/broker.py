@@ -454,6 +454,7 @@ class Broker:
     def end_turn(self) -> None:
         """Dispatch, settle and confirm everything that this wake-up has touched."""
         turn = self.turn
+        self.leases.pump()
         while len(turn.queues) > 0 or len(self.dead_letters) > 0:
             queues = turn.queues
             turn.queues = []
@@ -461,7 +462,6 @@ class Broker:
                 self._dispatch(queue)
             if len(self.dead_letters) > 0:
                 bury_apart(self)
-        self.leases.pump()
         self.write_settled()
         if len(self.showing.queues) > 0:
             self.showing.write(turn.now_ms)

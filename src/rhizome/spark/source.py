@@ -13,8 +13,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rhizome.spark import queuesource, sink, streamsource
 from rhizome.spark import schema as schemas
-from rhizome.spark import sink, streamsource
 from rhizome.spark.options import Options
 
 NAME: Final = "rhizome"
@@ -42,6 +42,10 @@ class RhizomeSource(DataSource):
         includeHeaders        false leaves out the columns headers and raw_properties
         readTimeout           seconds without an answer, through restarts and takeovers, after which
                               a task fails; default 120
+
+    A streaming query may subscribe to work queues instead: their messages are leased to it, and
+    settled when their batch is complete (queuesource.py). Options of that alone: leaseTimeout
+    (seconds; 300), leaseId. Not of that: those that say where to start or end.
 
     Guarantee: every offset of a range is read exactly once, in order within a partition. A batch
     that Spark replays has the same rows in the same partitions.
@@ -88,6 +92,9 @@ class RhizomeSource(DataSource):
         return streamsource.StreamBatchReader(self._source_settings(schema, False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if queuesource.is_subscribed(self.options):
+            schemas.check_columns(schema, schemas.stream(), NAME)
+            return queuesource.QueueStreamReader(queuesource.queue_settings(self.options), schema)
         return streamsource.StreamStreamReader(self._source_settings(schema, True), schema)
 
     def _source_settings(self, schema: StructType, streaming: bool) -> streamsource.SourceSettings:

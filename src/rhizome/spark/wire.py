@@ -89,6 +89,11 @@ class Wire:
     def frame_bytes_max(self) -> int:
         return self._core.frame_bytes_max or 131_072
 
+    @property
+    def server_properties(self) -> dict[str, object]:
+        """What the broker says about itself."""
+        return self._core.server_properties
+
     # --- methods
 
     def call(self, method: Method, answer: type[M]) -> M:

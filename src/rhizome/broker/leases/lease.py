@@ -128,8 +128,13 @@ def _put_runs(writer: BytesWriter, messages: list[Message | None]) -> None:
     first: i64 = -1
     count: i64 = 0
     for message in messages:
-        index: i64 = 0 if message is None else message.index
-        if count > 0 and index == (first + count if first > 0 else 0):
+        index: i64 = 0
+        if message is not None:
+            index = message.index
+        after: i64 = 0
+        if first > 0:
+            after = first + count
+        if count > 0 and index == after:
             count += 1
             continue
         if count > 0:

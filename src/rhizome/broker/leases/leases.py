@@ -339,7 +339,7 @@ class Leases:
             reader.wake()
 
     def pump(self) -> None:
-        """End of a turn: let readers go on that were marked."""
+        """Let readers go on that were marked in this turn."""
         turn = self.broker.turn
         while len(turn.readers) > 0:
             readers = turn.readers

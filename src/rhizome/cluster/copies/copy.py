@@ -1,9 +1,9 @@
 """Copy: the passive copy of a group at one broker. Compiled.
 
 A copy is the replay of the group's records (journal/scan.py), kept current: per queue the live
-messages with the places of their records, delivery counts, what was accepted (L5) and delivered;
-the numbers of origins, the starts of epochs. So taking over is what a restart is: the queues get
-what the replay has.
+messages with the places of their records, delivery counts, what was accepted (L5), delivered and
+leased; the numbers of origins, the starts of epochs. So taking over is what a restart is: the
+queues get what the replay has.
 
 Records are applied in batches by offset, and there is no object per record. Durable records that
 follow each other go into the journal in one piece, as the bytes that the home made; the messages of

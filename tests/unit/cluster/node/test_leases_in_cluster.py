@@ -106,16 +106,16 @@ def test_reader_goes_on_when_the_home_changes(cluster: CoreCluster, at: str) -> 
 
 def test_lease_goes_through_several_moves_and_expires_at_last(cluster: CoreCluster) -> None:
     standby = followed(cluster, b"a", b"b")
-    LeaseClient(cluster["b1"].connect()).take(2, keep_ms=30_000)
+    LeaseClient(cluster["b1"].connect()).take(2, keep_ms=20_000)
     standby.take_over()
     # The group goes back to where it belongs, in good order (G11).
     cluster.advance_until(lambda: standby.group.home == HOME)
-    cluster.advance(5_000)
+    cluster.advance(1_000)
     assert counts(cluster, HOME) == (0, 2)
     assert LeaseClient(cluster["s1"].connect()).bodies(0, 2) == [b"a", b"b"]
-    cluster.advance(20_000)
+    cluster.advance(12_000)
     assert counts(cluster, standby.group.home) == (0, 2), "reading was a sign of life"
-    cluster.advance(20_000)
+    cluster.advance(12_000)
     assert counts(cluster, standby.group.home) == (2, 0)
     assert "has expired" in LeaseClient(cluster["s1"].connect()).error(settle=1)
 
