@@ -163,9 +163,9 @@ def check_alarms(document: Row) -> Iterator[Finding]:
 def check_disks(document: Row) -> Iterator[Finding]:
     for name, facts in _facts(document):
         free, least = facts["disk_free_bytes"], facts["disk_free_min_bytes"]
-        if least <= free < least * DISK_WARNING_TIMES:
+        if free < least * DISK_WARNING_TIMES:
             yield Finding(
-                WARNING,
+                PROBLEM if free < least else WARNING,
                 "disk",
                 name,
                 f"{bytes_text(free)} are free, publishers wait below {bytes_text(least)}",

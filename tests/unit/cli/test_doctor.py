@@ -105,6 +105,10 @@ def disk_low(d: Any) -> None:
     d["facts"]["b2"]["disk_free_bytes"] = 300 << 20
 
 
+def disk_full(d: Any) -> None:
+    d["facts"]["b2"]["disk_free_bytes"] = 200 << 20
+
+
 def clock_ahead(d: Any) -> None:
     d["facts"]["b2"]["clock_ms"] += 5_000
 
@@ -158,6 +162,7 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (stalled_copy, WARNING, "stalls", "b3 is silent"),
         (alarm, PROBLEM, "alarms", "low on disk"),
         (disk_low, WARNING, "disk", "300.0 MiB"),
+        (disk_full, PROBLEM, "disk", "200.0 MiB"),
         (clock_ahead, WARNING, "clocks", "5.0 s ahead of"),
         (clock_far_behind, PROBLEM, "clocks", "60.0 s behind"),
         (files_full, PROBLEM, "file limits", "60000 of 65536"),
