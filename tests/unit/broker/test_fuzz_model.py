@@ -658,8 +658,8 @@ def copied(files: MemoryFiles) -> MemoryFiles:
     return found
 
 
-# They still find, rarely, a delivery after a commit of publishes and acks that goes to a consumer of
-# lower priority than the model expects.
+# They still find, rarely, a delivery after a commit of publishes and acks that goes to a consumer
+# of lower priority than the model expects.
 TestHistories = pytest.mark.timeout(3600)(pytest.mark.soak(Histories.TestCase))
 TestHistories.settings = settings(
     max_examples=2 * EXAMPLES,
