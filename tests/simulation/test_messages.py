@@ -13,10 +13,11 @@ from rhizome.testing.sim.run import Outcome, RunOptions
 from rhizome.testing.sim.scenarios import run_named, run_seeds
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT = RunOptions(brokers=(3, 4), secondaries=(0, 1), minutes=1.1)
+SHORT = RunOptions(brokers=(3, 4), secondaries=(0, 1), minutes=0.9)
 LONG = RunOptions(brokers=(3, 5), secondaries=(0, 2), minutes=3.0)
-SEEDS = range(1, 6)
-CHUNK = 20
+SEEDS = range(1, 9)
+CHUNK = 4
+MANY = 200
 
 RUN_ELSEWHERE = """
 from rhizome.testing.sim.run import RunOptions
@@ -30,25 +31,40 @@ def _told(outcome: Outcome) -> str:
     return f"seed {outcome.seed}: {outcome.checker}: {outcome.text}\n{tail}"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.timeout(600)
-def test_messages_are_kept_under_faults(seed: int) -> None:
-    outcome = run_named("messages", seed, SHORT)
-    assert outcome.passed, _told(outcome)
-    for kind in ("Sent", "Confirmed", "Delivered", "SettledBy"):
-        assert outcome.counts.get(kind, 0) > 100, f"seed {seed} shows little: {outcome.counts}"
+def _check(seeds: range, options: RunOptions) -> None:
+    failed: list[str] = []
+    counts = dict.fromkeys(("Sent", "Confirmed", "Delivered", "SettledBy"), 0)
+    for outcome in run_seeds("messages", seeds, options, jobs=os.cpu_count() or 1):
+        if not outcome.passed:
+            failed.append(_told(outcome))
+        for kind in counts:
+            counts[kind] += outcome.counts.get(kind, 0)
+    assert not failed, "\n".join(sorted(failed))
+    for kind, count in counts.items():
+        assert count > 100 * len(seeds), f"seeds {seeds} show little: {count} {kind}"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", SEEDS[::CHUNK])
+def test_messages_are_kept_under_faults(first: int) -> None:
+    _check(range(first, first + CHUNK), SHORT)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("first", range(0, 500, CHUNK))
+@pytest.mark.parametrize("first", range(0, 10_000, MANY))
+def test_messages_are_kept_in_ten_thousand_seeds(first: int) -> None:
+    _check(range(first, first + MANY), SHORT)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(0, 500, 20))
 def test_messages_are_kept_under_faults_for_longer(first: int) -> None:
-    outcomes = run_seeds("messages", range(first, first + CHUNK), LONG, jobs=os.cpu_count() or 1)
-    failed = [_told(each) for each in outcomes if not each.passed]
-    assert not failed, "\n".join(sorted(failed))
+    _check(range(first, first + 20), LONG)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_runs_show_all_that_applications_do() -> None:
     """Over some calm seeds, as many as it takes: every kind of observation."""
     calm = RunOptions(brokers=(3, 3), minutes=1.1, faults=("drift",))
