@@ -530,3 +530,22 @@ def test_a_stream_that_is_not_replicated_waits_for_its_home(cluster: CoreCluster
     reader = cluster["s1"].connect()
     consume(reader)
     assert numbers(reader.deliveries()) == list(range(5))
+
+
+def test_a_new_home_shows_nothing_before_it_has_heard_the_others(cluster: CoreCluster) -> None:
+    client = cluster[HOME].connect()
+    declare(client)
+    copy = wait_for_copy(cluster)
+    publish(client, 0, 5)
+    cluster.settle()
+    cluster.cut("s1", copy)
+    cluster[HOME].kill()
+    cluster.advance_until(lambda: group_of(cluster).home == copy)
+    cluster.advance_until(lambda: group_of(cluster).id in homes(cluster))
+    reader = cluster[copy].connect()
+    consume(reader)
+    assert shipped(cluster).recovering
+    assert numbers(reader.deliveries()) == []
+    cluster.heal()
+    wait_for_new_home(cluster)
+    assert numbers(reader.deliveries()) == list(range(5))
