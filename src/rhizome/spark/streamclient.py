@@ -163,14 +163,19 @@ class StreamClient:
 
     def exists(self, queue: str) -> bool:
         """Whether there is a queue, or stream, of this name."""
-        try:
-            self._connected().call(
-                methods.QueueDeclare(queue=queue, passive=True), methods.QueueDeclareOk
-            )
-        except NotFound:
-            self._drop()
-            return False
-        return True
+        deadline = time.monotonic() + self.patience_s
+        asked = methods.QueueDeclare(queue=queue, passive=True)
+        while True:
+            try:
+                self._connected().call(asked, methods.QueueDeclareOk)
+                return True
+            except NotFound:
+                self._drop()
+                return False
+            except (RhizomeError, OSError) as error:
+                self._drop()
+                if not is_passing(error) or time.monotonic() > deadline:
+                    raise
 
     def streams_of(self, name: str) -> list[str]:
         """The stream of this name, or the partitions NAME-0, NAME-1, ... of a partitioned one."""
