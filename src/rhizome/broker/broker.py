@@ -53,7 +53,7 @@ from rhizome.broker.outcome import (
     VhostDeleted,
 )
 from rhizome.broker.pager import Pager
-from rhizome.broker.port import Cluster, GroupLog
+from rhizome.broker.port import Across, Cluster, GroupLog
 from rhizome.broker.publishing import Publication, place
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE, Replies
@@ -61,7 +61,7 @@ from rhizome.broker.resuming import Ghosts
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.settings import Settings
 from rhizome.broker.showing import Showing
-from rhizome.broker.stages import CLOSED, RUNNING
+from rhizome.broker.stages import RUNNING
 from rhizome.broker.state import State
 from rhizome.broker.steering import Steering
 from rhizome.broker.streams.registry import Streams
@@ -86,6 +86,7 @@ class Broker:
     showing: Showing
     ghosts: Ghosts
     cluster: Cluster
+    across: Across
     authenticator: Authenticator
     access_epoch: AccessEpoch
     limits: Limits
@@ -149,6 +150,7 @@ class Broker:
         self.showing = Showing(pager.journal)
         self.ghosts = Ghosts(self)
         self.cluster = Cluster()
+        self.across = Across()
         self.authenticator = authenticator
         self.access_epoch = access_epoch
         self.limits = limits
@@ -534,11 +536,7 @@ class Broker:
         done = [commit for commit in self.commits if commit.is_safe()]
         self.commits = [commit for commit in self.commits if not commit.is_safe()]
         for commit in done:
-            channel = commit.channel
-            if channel.connection.stage != CLOSED:
-                if not channel.closing:
-                    channel.send(commit.answer)
-                channel.connection.resume()
+            commit.finish()
 
     def submitted(self) -> None:
         """The shell has handed the batches of this turn to the writers."""

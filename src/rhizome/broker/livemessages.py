@@ -64,6 +64,9 @@ def unacked_messages(queue: Queue) -> list[Message]:
             channel.collect_unacked(queue, found)
     queue.broker.delayed.collect(queue, found)
     queue.broker.leases.collect(queue, found)
+    for internal in queue.broker.internal.values():
+        if internal.worker is not None and internal.definition.group == queue.definition.group:
+            found.extend([each for owner, each in internal.worker.reserved() if owner is queue])
     return found
 
 
@@ -96,6 +99,8 @@ def unacked_indexes(broker: Broker) -> dict[Queue, dict[int, PagedIndex]]:
         if queue.worker is not None:
             for message in queue.worker.held():
                 _add_unacked(found, queue, message)
+            for owner, message in queue.worker.reserved():
+                _add_unacked(found, owner, message)
     return found
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rhizome.broker.routing.exchange import Exchange
     from rhizome.broker.state import Outcome
     from rhizome.broker.targets import Target
+    from rhizome.broker.transactions import Transaction
     from rhizome.journal.checkpoint import CheckpointBuilder
     from rhizome.journal.index import PagedIndex
 
@@ -293,6 +294,15 @@ class Carrier:
         raise NotImplementedError
 
     def deliver(self, consumer: Consumer, message: Message, redelivered: bool) -> None:
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Across:
+    """Commits what changes several groups."""
+
+    def commit(self, channel: Channel, transaction: Transaction) -> None:
+        """Commit a transaction in two phases, and answer the channel (L4)."""
         raise NotImplementedError
 
 

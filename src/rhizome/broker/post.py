@@ -93,6 +93,9 @@ class Post(Worker):
     def held(self) -> list[Message]:
         return self.letters
 
+    def waits(self) -> bool:
+        return len(self.letters) > 0
+
     def wait_elsewhere(
         self, log: GroupLog, forward: Forward, indexes: list[int], numbers: list[int]
     ) -> None:

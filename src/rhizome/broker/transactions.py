@@ -1,21 +1,23 @@
 """Transactions: publishes and settlements of a channel, kept until commit and then done at once.
 
 Everything that a commit changes on a broker goes into one journal record, so that a crash leaves
-all of it or nothing. What it changes on other brokers is theirs; the commit waits until they have
-it.
+all of it or nothing. What changes several groups the cluster commits in two phases (L4). Private
+queues and streams that are elsewhere get their part as publishes; the commit waits for it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from rhizome.amqp.methods import Method, TxCommitOk, TxRollbackOk, TxSelectOk
 from rhizome.broker.confirms import are_safe
 from rhizome.broker.letters import bury
 from rhizome.broker.port import Forward, GroupLog, Proxy
 from rhizome.broker.publishing import Publication, place
+from rhizome.broker.stages import CLOSED
+from rhizome.broker.streams.rules import is_stream
 from rhizome.broker.targets import rehomed
 from rhizome.broker.together import begin_all, commit_all
 from rhizome.errors import PreconditionFailed
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
 
 
-@final
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PendingCommit:
     """A transaction that is answered once its record is on disk, and what it sent to other brokers
     is safe there.
@@ -54,6 +56,14 @@ class PendingCommit:
                 return False
         return are_safe(self.elsewhere)
 
+    def finish(self) -> None:
+        """It is safe: answer."""
+        channel = self.channel
+        if channel.connection.stage != CLOSED:
+            if not channel.closing:
+                channel.send(self.answer)
+            channel.connection.resume()
+
 
 @final
 class Transaction:
@@ -72,6 +82,27 @@ class Transaction:
     def settle(self, tags: list[int], kind: int) -> None:
         for tag in tags:
             self.settled[tag] = kind
+
+    def groups(self, channel: Channel) -> dict[int, None]:
+        """The groups that it changes something in; streams are not among them."""
+        found: dict[int, None] = {}
+        shared = channel.connection.broker.shared
+        for publication in self.publications:
+            for queue in publication.queues:
+                if queue.log.group != 0 and not is_stream(queue.options):
+                    found[queue.log.group] = None
+            for target in publication.targets:
+                for queue_id in target.queue_ids:
+                    away = shared.get(queue_id)
+                    if away is not None and not is_stream(away.options):
+                        found[target.forward.group] = None
+        for tag in self.settled:
+            consumer = channel.unacked.consumer(tag)
+            if consumer is not None and not is_stream(consumer.queue.options):
+                group = consumer.queue.definition.group
+                if group != 0:
+                    found[group] = None
+        return found
 
 
 def select(channel: Channel) -> None:
@@ -96,11 +127,14 @@ def commit(channel: Channel) -> None:
     if len(transaction.publications) == 0 and len(transaction.settled) == 0:
         channel.send(TxCommitOk())
         return
-    broker.commits.append(_carry_out(broker, channel, transaction))
     channel.connection.suspend()
+    if len(transaction.groups(channel)) > 1:
+        broker.across.commit(channel, transaction)
+    else:
+        broker.commits.append(carry_out(broker, channel, transaction))
 
 
-def _carry_out(broker: Broker, channel: Channel, transaction: Transaction) -> PendingCommit:
+def carry_out(broker: Broker, channel: Channel, transaction: Transaction) -> PendingCommit:
     """Do what a transaction collected, here as one record."""
     size: i64 = 0
     for publication in transaction.publications:

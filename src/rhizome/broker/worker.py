@@ -36,6 +36,14 @@ class Worker:
         """What was taken and isn't settled, in order."""
         raise NotImplementedError
 
+    def waits(self) -> bool:
+        """Whether it waits for something to be safe, here or elsewhere."""
+        raise NotImplementedError
+
+    def reserved(self) -> list[tuple[Queue, Message]]:
+        """What it has set aside of other queues, where it counts as unacked."""
+        return []
+
     def let_go(self) -> None:
         """The queue is no longer active here: others hold what this one held."""
         raise NotImplementedError
@@ -68,5 +76,6 @@ def drop_internal(queue: Queue) -> None:
 def touch_workers(broker: Broker) -> None:
     """Something is safe, here or elsewhere: whoever waits for that goes on."""
     for queue in broker.internal.values():
-        if queue.unacked > 0 and queue.away is None and not queue.marked:
+        worker = queue.worker
+        if worker is not None and queue.away is None and not queue.marked and worker.waits():
             queue.touch()

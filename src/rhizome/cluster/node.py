@@ -64,7 +64,7 @@ from rhizome.cluster.link.links import Links
 from rhizome.cluster.neighbour import Neighbour
 from rhizome.cluster.proposals import Proposal, Proposals
 from rhizome.cluster.remote import RemoteGroup
-from rhizome.cluster.roles import Roles, is_about_copies
+from rhizome.cluster.roles import Roles, is_about_groups
 from rhizome.cluster.rootsettings import RootSettings
 from rhizome.cluster.standings import ASK_STANDING, STANDING
 from rhizome.cluster.state import Applied as AppliedEntry
@@ -327,7 +327,7 @@ class Node(Cluster):
         elif method == GOSSIP:
             self.gossip.received(link.name, data[start:end])
             self.admission.heard_of(link.name)
-        elif is_about_copies(method):
+        elif is_about_groups(method):
             self.roles.frame(link.name, int(method), data, int(start), int(end))
         elif method == ASK_STANDING:
             self.succession.asked(link, data[start:end])

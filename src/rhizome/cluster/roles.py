@@ -41,6 +41,7 @@ from rhizome.cluster.copies.frames import (
     table_in,
 )
 from rhizome.cluster.copies.standby import Standby
+from rhizome.cluster.docket import docket_of, open_docket
 from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.home import Home
 from rhizome.cluster.homeport import StandbyLink
@@ -49,6 +50,7 @@ from rhizome.cluster.moving import Moving, queues_of
 from rhizome.cluster.placement import Group, wanted_standbys
 from rhizome.cluster.standings import NO_COPY, Standing
 from rhizome.cluster.streamroles import StreamRoles
+from rhizome.cluster.txs import Txs, is_about_txs
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.recovery import Recovered, RecoveredQueue
 from rhizome.journal.scan import merged, starts_with
@@ -62,8 +64,8 @@ if TYPE_CHECKING:
 TO_HOME: Final = (FOLLOW, KEPT, WANT)
 
 
-def is_about_copies(method: i64) -> bool:
-    return INVITE <= method <= REFUSED
+def is_about_groups(method: i64) -> bool:
+    return INVITE <= method <= REFUSED or is_about_txs(method)
 
 
 class Roles:
@@ -76,6 +78,8 @@ class Roles:
         self.moving = Moving(node.edge, node.tenures)
         self.settings = settings
         self.post_rules = PostRules()
+        self.txs = Txs(node)
+        self.broker.across = self.txs
         self.homes: dict[int, Home] = {}
         self.streams = StreamRoles(self)
         self.copies: dict[int, Copy] = {}
@@ -108,6 +112,7 @@ class Roles:
         for group in groups.values():
             if not group.stream:
                 open_post(self.broker, group.id, self.post_rules)
+                open_docket(self.broker, group.id, self.txs)
             standby = self.standbys.get(group.id)
             if standby is not None:
                 standby.learn(group.epoch)
@@ -204,6 +209,9 @@ class Roles:
         copy.let_go()
         self.moving.come_home(group.id, group.epoch, log)
         broker.delayed.recover()
+        docket = docket_of(broker, group.id)
+        if docket is not None:
+            docket.restored()
         tenure = self.node.tenures.begin(group.id, group.epoch, log)
         self.homes[group.id] = Home(self.node, group, log, copy.whole, tenure, self.settings)
 
@@ -333,7 +341,10 @@ class Roles:
             standby.link_down(name)
 
     def frame(self, name: str, method: int, data: bytes, start: int, end: int) -> None:
-        """A frame about the copy of a group, here or there."""
+        """A frame about the copy of a group, here or there, or about a transaction."""
+        if is_about_txs(method):
+            self.txs.frame(method, data, start, end)
+            return
         group = int(group_in(method, data, start, end))
         home = self.homes.get(group)
         if method in TO_HOME or (method == REFUSED and home is not None):
@@ -381,6 +392,7 @@ class Roles:
     def tick(self) -> None:
         for home in self.homes.values():
             home.tick()
+        self.txs.tick()
         self.broker.hold_back(next(filter(None, map(Home.stall, self.homes.values())), ""))
 
     def end_turn(self) -> None:

@@ -238,6 +238,8 @@ class Taking:
         """Whether there was a queue for the message, be it one that refused it."""
         attached = leg.attached
         log = attached.numbered
+        if slot.vhost == "":
+            return self._take_internal(leg, message, number)
         vhost = self.broker.state.vhosts.get(slot.vhost)
         if vhost is not None and leg.epoch != vhost.router.epoch:
             self._resolve(slot, leg, vhost.router)
@@ -260,6 +262,19 @@ class Taking:
         for queue in part.queues:
             queue.push(message)
         need_for(attached.confirms, part.log, message)
+        return True
+
+    def _take_internal(self, leg: Leg, message: Message, number: i64) -> bool:
+        """Take what is for a queue of the group itself, in no vhost (`worker.py`)."""
+        attached = leg.attached
+        queues: list[Queue] = []
+        for queue_id in leg.queue_ids:
+            queue = self.broker.internal.get(queue_id)
+            if queue is not None and queue.away is None:
+                queues.append(queue)
+        attached.log.take_from(attached.origin, number)
+        enqueue(self.broker, message, queues, attached.confirms)
+        attached.log.taken()
         return True
 
     def _steered(self, slot: Slot, leg: Leg, message: Message, number: i64, flags: i64) -> bool:

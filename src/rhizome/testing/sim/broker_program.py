@@ -471,7 +471,8 @@ class BrokerProgram(Program, Adopter):
 
     def contents(self) -> dict[str, list[str]]:
         """The ids of the messages in each queue that is active here, held ones included."""
-        active = [queue for queue in self.broker.shared.values() if queue.away is None]
+        shared = self.broker.shared.values()
+        active = [queue for queue in shared if queue.away is None and queue.worker is None]
         return {queue.name: [id_of(body) for body in bodies(queue)] for queue in active}
 
     def depths(self) -> dict[str, str]:

@@ -149,7 +149,7 @@ class NoConfirmedMessageLost(Checker):
         kept: set[str] = set()
         for program in programs(self):
             for queue in program.broker.shared.values():
-                if queue.away is None:
+                if queue.away is None and queue.worker is None:
                     kept.update(body.decode() for body in bodies(queue))
         return kept
 

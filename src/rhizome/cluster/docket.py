@@ -1,0 +1,367 @@
+"""Docket: transactions over several groups that are not settled, as one group sees them (L4).
+
+A transaction is prepared in each group but the first, which decides. What is prepared is recorded,
+and what it settles is set aside, so that nobody else gets it. When all groups have that committed
+the edge asks the first one to decide: in one record it does its own part and notes the decision.
+The others then do theirs, or give back what was set aside.
+
+A group in doubt asks the first one. If there is no decision that one decides against it before it
+answers, and refuses what the edge may still ask for. A decision stays until all have settled it.
+Whoever is home next finds all of this in its copy and goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from rhizome.broker.claiming import claim
+from rhizome.broker.delayed import DELAYED_QUEUE, delay_of
+from rhizome.broker.letters import bury
+from rhizome.broker.message import Message
+from rhizome.broker.port import Forward, GroupLog
+from rhizome.broker.publishing import enqueue
+from rhizome.broker.queue import Queue
+from rhizome.broker.resuming import find_held, take_held
+from rhizome.broker.together import begin_all, commit_all
+from rhizome.broker.unacked import ACK, REJECT
+from rhizome.broker.worker import Worker, make_internal
+from rhizome.cluster.cases import DECIDE, DECISION, PREPARED, Case, TxId, case_of, message_of
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.channel import Channel
+    from rhizome.cluster.txs import Txs
+
+DOCKET_IDS: Final = 0xFFFE0000
+"""The docket of a group has this id and the group's number."""
+
+EDGE: Final = 0
+"""Stands for the edge among the groups that have to settle."""
+
+
+class TxRules:
+    """What can be broken to show what it is for. Only tests do that."""
+
+    def __init__(self) -> None:
+        self.prepared_first = True
+        """L4: all is prepared before it is decided; else a part is lost with the edge."""
+
+
+@dataclass
+class Prepared:
+    """A transaction in doubt. ``aside`` is what it settles, taken from whoever held it."""
+
+    message: Message
+    case: Case
+    since_ms: int
+    aside: list[tuple[Queue, Message, int]] = field(default_factory=list)
+    asked_ms: int = 0
+
+
+@dataclass
+class Decided:
+    """A decision, and who has yet to settle it."""
+
+    message: Message
+    case: Case
+    waits_for: list[int]
+    told_ms: int = 0
+
+
+class Docket(Worker):
+    """The docket of one group; what is here is only of use while this broker is its home.
+
+    Invariant: each message taken from the queue is in ``prepared`` or ``decided``.
+    """
+
+    def __init__(self, queue: Queue, txs: Txs) -> None:
+        super().__init__()
+        self.queue = queue
+        self.group = int(queue.definition.group)
+        self.txs = txs
+        self.prepared: dict[TxId, Prepared] = {}
+        self.decided: dict[TxId, Decided] = {}
+        self.settling: dict[TxId, tuple[int, int]] = {}
+        """Transactions that are done here: the index that has to be committed, and who decided."""
+        self._coming = False
+
+    # ---- a queue of the group -------------------------------------------------------------------
+
+    def held(self) -> list[Message]:
+        found = [each.message for each in self.prepared.values()]
+        found.extend(each.message for each in self.decided.values())
+        return sorted(found, key=lambda each: each.index)
+
+    def waits(self) -> bool:
+        return bool(self.prepared or self.decided or self.settling)
+
+    def reserved(self) -> list[tuple[Queue, Message]]:
+        return [
+            (queue, message)
+            for prepared in self.prepared.values()
+            for queue, message, _ in prepared.aside
+        ]
+
+    def let_go(self) -> None:
+        self.prepared = {}
+        self.decided = {}
+        self.settling = {}
+
+    def wait_elsewhere(
+        self, log: GroupLog, forward: Forward, indexes: list[int], numbers: list[int]
+    ) -> None:
+        """Nothing here waits for another log."""
+
+    def is_active(self) -> bool:
+        queue = self.queue
+        return queue.away is None and not queue.log.still and queue.broker.may_deliver
+
+    def put(self, case: Case) -> int:
+        """Record a case here; answers its index."""
+        queue = self.queue
+        message = message_of(case, queue.broker.pager)
+        message.arrived_ms = queue.broker.turn.now_ms
+        queue.log.append(message, [queue.id], True)
+        queue.push(message)
+        return int(message.index)
+
+    def restored(self) -> None:
+        """The group has just come home: set aside what is in doubt, before anybody is served."""
+        self._coming = True
+        while self._next():
+            pass
+        self._coming = False
+
+    def run(self) -> None:
+        if not self.is_active():
+            return
+        while self._next():
+            pass
+        for tx, decided in list(self.decided.items()):
+            if decided.case.kind == DECIDE:
+                self._decide(tx, decided.message, decided.case)
+        self._tell()
+
+    def _next(self) -> bool:
+        queue = self.queue
+        message = queue.next_message(-1) if queue.ready > 0 else None
+        if message is None:
+            return False
+        queue.unacked += 1
+        case = case_of(message, queue.broker.pager)
+        if case.kind == PREPARED:
+            self._prepare(message, case)
+        else:
+            self._take_decision(message, case)
+        return True
+
+    # ---- taking part ----------------------------------------------------------------------------
+
+    def _prepare(self, message: Message, case: Case) -> None:
+        prepared = Prepared(message, case, self.queue.broker.turn.now_ms)
+        self.prepared[case.tx] = prepared
+        for settle in case.settles:
+            for index in settle.indexes:
+                self._set_aside(prepared, settle.queue_id, settle.kind, index)
+
+    def _set_aside(self, prepared: Prepared, queue_id: int, kind: int, index: int) -> None:
+        queue = self.queue.broker.shared.get(queue_id)
+        if queue is None or queue.definition.group != self.group:
+            return
+        message = self._taken(queue, index)
+        if message is not None:
+            prepared.aside.append((queue, message, kind))
+            if queue.ready > 0 and not queue.marked:
+                queue.touch()
+
+    def _taken(self, queue: Queue, index: int) -> Message | None:
+        """A message, from whoever holds it; it goes on counting as unacked."""
+        if self._coming:
+            # All is ready; what applications here hold is only what the last home has shown them.
+            return claim(queue, index)
+        for channel in self._holders():
+            tag = find_held(channel, queue.id, index)
+            if tag > 0:
+                return take_held(channel, tag)
+        tenure = self.txs.node.tenures.tenures.get(self.group)
+        if tenure is not None:
+            for parked in tenure.parked.values():
+                message = parked.take(queue.id, index)
+                if message is not None:
+                    return message
+        return claim(queue, index)
+
+    def _holders(self) -> list[Channel]:
+        found: list[Channel] = []
+        tenure = self.txs.node.tenures.tenures.get(self.group)
+        if tenure is not None:
+            for attached in tenure.attachments.values():
+                found.extend(attached.sessions.values())
+        for connection in self.queue.broker.connections.values():
+            found.extend(connection.channels.values())
+        return found
+
+    def outcome(self, tx: TxId, committed: bool, decider: int) -> None:
+        """The first group has decided: settle that here. Answers when it is safe."""
+        if not self.is_active():
+            return
+        while self._next():
+            pass
+        prepared = self.prepared.pop(tx, None)
+        if prepared is not None:
+            self.settling[tx] = (self._settle(prepared, committed), decider)
+        elif tx not in self.settling:
+            self.settling[tx] = (int(self.queue.log.next_index) - 1, decider)
+        self._tell()
+
+    def _settle(self, prepared: Prepared, committed: bool) -> int:
+        broker = self.queue.broker
+        begin_all(broker, len(prepared.message.content))
+        if committed:
+            self._carry_out(prepared.case, prepared.aside)
+        else:
+            for queue, message, _ in prepared.aside:
+                queue.requeue(message)
+        self.queue.ack(prepared.message)
+        bury(broker)
+        commit_all(broker)
+        return int(self.queue.log.next_index) - 1
+
+    def _carry_out(self, case: Case, aside: list[tuple[Queue, Message, int]]) -> None:
+        broker = self.queue.broker
+        for message, ids in case.publishes:
+            message.arrived_ms = broker.turn.now_ms
+            found = [broker.shared.get(each) for each in ids]
+            queues = [each for each in found if each is not None and each.away is None]
+            if len(queues) == 1 and queues[0].name == DELAYED_QUEUE and message.route.exchange:
+                broker.delayed.hold(queues[0], message, delay_of(message), None)
+            else:
+                enqueue(broker, message, queues, None)
+        for queue, message, kind in aside:
+            if kind == ACK:
+                queue.ack(message)
+            elif kind == REJECT:
+                queue.reject(message)
+            else:
+                queue.requeue(message)
+
+    # ---- deciding -------------------------------------------------------------------------------
+
+    def _take_decision(self, message: Message, case: Case) -> None:
+        known = self.decided.get(case.tx)
+        if known is not None:
+            # It was decided against when somebody asked; the edge is told so.
+            self.queue.ack(message)
+            return
+        waits_for = [EDGE, *[each for each in case.groups if each != self.group]]
+        self.decided[case.tx] = Decided(message, case, waits_for)
+
+    def _decide(self, tx: TxId, message: Message, case: Case) -> None:
+        """Do this group's part and note the decision: one record."""
+        broker = self.queue.broker
+        own = Prepared(message, case, 0)
+        for settle in case.settles:
+            for index in settle.indexes:
+                self._set_aside(own, settle.queue_id, settle.kind, index)
+        begin_all(broker, len(message.content))
+        self._carry_out(case, own.aside)
+        self.queue.ack(message)
+        del self.decided[tx]
+        self._note(tx, case, True)
+        bury(broker)
+        commit_all(broker)
+
+    def _note(self, tx: TxId, case: Case, committed: bool) -> None:
+        noted = Case(DECISION, tx, self.group, case.groups, case.made_ms, committed)
+        self.put(noted)
+        while self._next():
+            pass
+
+    def asked(self, case: Case) -> None:
+        """A group that takes part is in doubt."""
+        if not self.is_active():
+            return
+        while self._next():
+            pass
+        if case.tx not in self.decided:
+            self._note(case.tx, case, False)
+        decided = self.decided.get(case.tx)
+        if decided is not None:
+            decided.told_ms = 0
+        if not self.queue.marked:
+            self.queue.touch()
+
+    def settled(self, tx: TxId, by: int) -> None:
+        """One of those that take part has settled a transaction, and that is safe."""
+        decided = self.decided.get(tx)
+        if decided is None:
+            return
+        if by in decided.waits_for:
+            decided.waits_for.remove(by)
+        if decided.waits_for == [EDGE] and decided.told_ms:
+            self.txs.tell(decided.case, EDGE, decided.case.committed)
+        elif not decided.waits_for:
+            del self.decided[tx]
+            self.queue.ack(decided.message)
+
+    # ---- telling --------------------------------------------------------------------------------
+
+    def _is_safe(self, index: int) -> bool:
+        log = self.queue.log
+        return index <= log.committed_memory and index <= log.committed_disk
+
+    def _tell(self) -> None:
+        """Tell what is committed: decisions to those who wait, and what is settled here."""
+        now_ms = self.txs.node.now_ms
+        for decided in list(self.decided.values()):
+            if decided.case.kind == DECISION and self._is_safe(int(decided.message.index)):
+                if decided.told_ms == 0:
+                    decided.told_ms = max(now_ms, 1)
+                    self._tell_all(decided, decided.waits_for == [EDGE])
+        for tx, (index, decider) in list(self.settling.items()):
+            if self._is_safe(index):
+                del self.settling[tx]
+                self.txs.report(tx, self.group, decider)
+
+    def _tell_all(self, decided: Decided, edge_too: bool) -> None:
+        """The edge is told when the others have settled, so that its client finds it done, or
+        when that takes them too long."""
+        case = decided.case
+        for party in list(decided.waits_for):
+            if party != EDGE or edge_too:
+                self.txs.tell(case, party, case.committed)
+
+    def tick(self, now_ms: int, doubt_ms: int) -> None:
+        """Ask again, and tell again, what may have been lost on its way."""
+        if not self.is_active():
+            return
+        for prepared in list(self.prepared.values()):
+            waited_ms = self.queue.broker.turn.now_ms - prepared.since_ms
+            gone = not self.txs.is_current(prepared.case.tx[0])
+            if (gone or waited_ms >= doubt_ms) and now_ms - prepared.asked_ms >= doubt_ms // 5:
+                prepared.asked_ms = now_ms
+                self.txs.ask(prepared.case)
+        for decided in list(self.decided.values()):
+            if decided.told_ms and now_ms - decided.told_ms >= doubt_ms // 5:
+                decided.told_ms = now_ms
+                if EDGE in decided.waits_for and not self.txs.is_current(decided.case.tx[0]):
+                    self.settled(decided.case.tx, EDGE)
+                else:
+                    self._tell_all(decided, True)
+        self._tell()
+
+
+def open_docket(broker: Broker, group: int, txs: Txs) -> None:
+    """Give a group its docket, wherever its home is."""
+    queue_id = DOCKET_IDS | group
+    if queue_id not in broker.internal:
+        queue = make_internal(broker, queue_id, f"amq.docket.{group}", group)
+        queue.worker = Docket(queue, txs)
+
+
+def docket_of(broker: Broker, group: int) -> Docket | None:
+    """The docket of a group."""
+    queue = broker.internal.get(DOCKET_IDS | group)
+    worker = None if queue is None else queue.worker
+    return worker if isinstance(worker, Docket) else None
