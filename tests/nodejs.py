@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,12 +15,20 @@ WHY_NOT: Final = "" if shutil.which("npm") else "node and npm are not installed"
 
 
 def node_modules() -> Path:
-    """node_modules with the pinned amqplib; installed when the pins have changed."""
+    """node_modules with the pinned amqplib; installed when the pins have changed. Not from within a
+    namespace, where there is no way out."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        # Suites that run at the same time want the same.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _installed()
+
+
+def _installed() -> Path:
     wanted = PINS.read_text()
     installed = CACHE / "package.json"
     done = CACHE / "node_modules" / ".done"
     if not (done.exists() and installed.read_text() == wanted):
-        CACHE.mkdir(parents=True, exist_ok=True)
         installed.write_text(wanted)
         command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
         subprocess.run(

@@ -171,6 +171,7 @@ def roll_in_network(
 def test_all_misfortunes_in_namespaces(tmp_path: Path, seconds: float) -> None:
     """Kills, stops, pauses, partitions whole and of one direction, drains, full disks, under
     clients in Python and in node, and under sessions of our own client."""
+    modules = None if WHY_NOT else node_modules()
     network = Network(["b1", "b2", "b3"], {"RHIZOME_DISK_FREE_MIN": "16MiB"})
     cluster = ClusterProcess(tmp_path, primaries=3, seed=5, make=network.broker)
     disks = SmallDisks(each.data for each in cluster.brokers.values())
@@ -183,8 +184,8 @@ def test_all_misfortunes_in_namespaces(tmp_path: Path, seconds: float) -> None:
         wait_for_copies(cluster)
         workers.start(publishers=3, consumers=4)
         workers.start_sessions(publishers=2, consumers=2)
-        if not WHY_NOT:
-            workers.start_node(node_modules(), publishers=2, consumers=2)
+        if modules is not None:
+            workers.start_node(modules, publishers=2, consumers=2)
         chance = Random(7)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
