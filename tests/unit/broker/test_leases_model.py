@@ -111,7 +111,8 @@ class Leasing(RuleBasedStateMachine):
         assert numbers == known.held[start - known.base : until - known.base]
         for number, entry in zip(numbers, found, strict=True):
             self.check_mark(number, entry.redelivered)
-        known.read = max(known.read, until - known.base)
+        if until > start:
+            known.read = max(known.read, until - known.base)
         self.refresh(name)
 
     @rule(name=NAMES, data=st.data())
@@ -188,8 +189,8 @@ class Leasing(RuleBasedStateMachine):
         self.client = self.core.connect()
         self.back(list(self.held), len(self.held))
         self.held = {}
-        for number in self.ready:
-            if number < self.last_seen and number not in self.marked:
+        for number in range(self.last_seen):
+            if number not in self.marked:
                 self.doubtful[number] = None
         for known in self.leases.values():
             if not known.expired:
