@@ -1,9 +1,9 @@
-"""Run the test suites, two at a time: many of their tests wait for brokers and clients.
+"""Build, check and run the test suites, two things at a time: many tests wait for brokers.
 
     python tools/run_suites.py [--jobs N] [NAME ...]
 
-Each run's output goes to build/test/NAME.txt, and to the terminal when the run is over: its last
-lines if it passed, else all of it. Ends with 1 if one failed.
+Suites of compiled code wait for the build. Each output goes to build/test/NAME.txt, and to the
+terminal when it is over: its last line if all went well, else all of it. Ends with 1 if one failed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -56,18 +56,35 @@ class Run:
         return {**os.environ, "RHIZOME_EXPECT": form, **pure, **self.environment}
 
 
-# The longest first, so that the last ones are short.
+@dataclass(frozen=True)
+class Chore:
+    """What the suites need, or is checked beside them."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+    def command(self) -> list[str]:
+        return list(self.arguments)
+
+    def variables(self) -> dict[str, str]:
+        return dict(os.environ)
+
+
+BUILD: Final = Chore("build", (sys.executable, "tools/build_hot.py"))
+CHECK: Final = Chore("check", ("make", "--no-print-directory", "check"))
+
+# The interpreted ones don't need the build. Then the longest first, so that the last are short.
 RUNS: Final = (
-    Run("process", ("tests/process",)),
-    Run("unit", ("tests/unit", "tests/interaction")),
-    Run("spark", ("tests/spark",)),
-    Run("simulation", ("tests/simulation",)),
     Run(
         "interpreted",
         ("tests/unit",),
         pure=True,
         options=tuple(f"--ignore=tests/unit/{each}" for each in NEVER_COMPILED),
     ),
+    Run("process", ("tests/process",)),
+    Run("unit", ("tests/unit", "tests/interaction")),
+    Run("spark", ("tests/spark",)),
+    Run("simulation", ("tests/simulation",)),
     Run("conformance", ("tests/conformance",)),
     Run("cluster-interop", ("tests/interop",), environment={"RHIZOME_TEST_CLUSTER": "1"}),
     Run("interop", ("tests/interop",)),
@@ -76,11 +93,24 @@ RUNS: Final = (
 
 
 class Runner:
+    """``built`` is set when the build is over, however it went."""
+
     def __init__(self) -> None:
         self._printing = Lock()
+        self.built = Event()
         self.failed: list[str] = []
 
-    def carry_out(self, run: Run) -> None:
+    def carry_out(self, run: Run | Chore) -> None:
+        try:
+            if isinstance(run, Run) and not run.pure:
+                self.built.wait()
+            if BUILD.name not in self.failed:
+                self._carry_out(run)
+        finally:
+            if run is BUILD:
+                self.built.set()
+
+    def _carry_out(self, run: Run | Chore) -> None:
         output = OUTPUT / f"{run.name}.txt"
         self._say(f"{run.name}: begins")
         began = time.monotonic()
@@ -117,17 +147,22 @@ def left_out() -> list[str]:
 
 
 def main() -> int:
+    everything: list[Run | Chore] = [BUILD, CHECK, *RUNS]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("names", nargs="*", choices=[[], *(run.name for run in RUNS)])
+    parser.add_argument(
+        "names", nargs="*", choices=[[], "build", "check", *(run.name for run in RUNS)]
+    )
     options = parser.parse_args()
     if left_out():
         print(f"no run has the tests in {', '.join(left_out())}", file=sys.stderr)
         return 1
     OUTPUT.mkdir(parents=True, exist_ok=True)
     runner = Runner()
+    chosen = [run for run in everything if not options.names or run.name in options.names]
+    if BUILD not in chosen:
+        runner.built.set()
     with ThreadPoolExecutor(options.jobs) as pool:
-        chosen = [run for run in RUNS if not options.names or run.name in options.names]
         list(pool.map(runner.carry_out, chosen))
     if runner.failed:
         print(f"failed: {', '.join(runner.failed)}; the output is in {OUTPUT.relative_to(ROOT)}")

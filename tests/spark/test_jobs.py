@@ -88,6 +88,7 @@ KINDS: Sequence[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.soak
 def test_replay_of_a_partitioned_stream_has_the_same_bytes_in_the_same_order(
     spark: Any, broker: Broker, unique: Unique, tmp_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ def test_streaming_query_goes_on_where_it_was(
     assert "guest" not in second.lastProgress.json
 
 
+@pytest.mark.soak
 def test_bytes_limit_the_batches_too(
     spark: Any, broker: Broker, unique: Unique, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def run(text: str, path: Path, spark: Any, broker: BrokerProcess) -> None:
     exec(compile(text, str(path), "exec"), {"spark": spark})
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_tutorial_runs_as_written(spark: Any, own_broker: BrokerProcess, elsewhere: Path) -> None:
     run(tutorial(), TUTORIAL, spark, own_broker)
