@@ -48,6 +48,7 @@ KNOWN = {
     "vhost": "v",
     "name": "q",
     "user": "u",
+    "lease": "reader",
     "source": "x",
     "destination": "q",
     "properties": "key",
