@@ -169,7 +169,8 @@ def _producer(value: object) -> bytes:
     # Names that begin with NUL are those of groups (`post.py`).
     if not 0 < len(name) <= PRODUCER_BYTES_MAX or name[0] == 0:
         raise PreconditionFailed(
-            f"invalid header x-producer: expected a string of 1 to {PRODUCER_BYTES_MAX} bytes",
+            f"invalid header x-producer: expected a string of 1 to {PRODUCER_BYTES_MAX} bytes"
+            " that does not begin with NUL",
             BASIC,
             BASIC_PUBLISH,
         )

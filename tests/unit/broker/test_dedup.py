@@ -244,6 +244,7 @@ def test_a_delayed_message_is_held_once_and_arrives_though_others_overtook_it(
         {"x-producer": "", "x-sequence": 1},
         {"x-producer": 7, "x-sequence": 1},
         {"x-producer": "p" * 256, "x-sequence": 1},
+        {"x-producer": "\0p", "x-sequence": 1},
         {"x-producer": "p", "x-sequence": -1},
         {"x-producer": "p", "x-sequence": "1"},
         {"x-producer": "p", "x-sequence": True},
