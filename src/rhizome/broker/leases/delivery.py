@@ -21,17 +21,12 @@ from typing import Final, final
 from librt.strings import BytesWriter, write_i64_be
 from mypy_extensions import i64
 
-from rhizome.amqp.frames import content_frames
-from rhizome.amqp.properties import FLAG_HEADERS
-from rhizome.amqp.spec import BASIC
-from rhizome.amqp.wire import put_shortstr, put_u16, put_u32, put_u64
+from rhizome.amqp.wire import put_shortstr, put_u16, put_u32
+from rhizome.broker.bulk import bulk_content, put_number
 from rhizome.broker.message import Message
 
-CHANNEL: Final = 1
-FRAME_BYTES_MAX: Final = 131_072
 ENTRY_HEAD_BYTES: Final = 20
 FLAG_REDELIVERED: Final = 1
-_TYPE_I64: Final = 0x6C  # l
 _TYPE_TEXT: Final = 0x53  # S
 
 
@@ -61,33 +56,20 @@ class Outcome:
     def content(self, body: bytes) -> bytes:
         """The content of the delivery."""
         table = BytesWriter()
-        _put_number(table, "x-lease-offset", self.offset)
-        _put_number(table, "x-lease-count", self.count)
-        _put_number(table, "x-lease-first", self.first)
-        _put_number(table, "x-lease-next", self.next)
-        _put_number(table, "x-lease-bytes", self.size)
-        _put_number(table, "x-lease-ready", self.ready)
+        put_number(table, "x-lease-offset", self.offset)
+        put_number(table, "x-lease-count", self.count)
+        put_number(table, "x-lease-first", self.first)
+        put_number(table, "x-lease-next", self.next)
+        put_number(table, "x-lease-bytes", self.size)
+        put_number(table, "x-lease-ready", self.ready)
         if self.code != 0:
-            _put_number(table, "x-lease-code", self.code)
+            put_number(table, "x-lease-code", self.code)
             put_shortstr(table, "x-lease-error")
             table.append(_TYPE_TEXT)
             text = self.error.encode("utf-8", "surrogateescape")
             put_u32(table, len(text))
             table.write(text)
-        header = BytesWriter()
-        put_u16(header, BASIC)
-        put_u16(header, 0)
-        put_u64(header, len(body))
-        put_u16(header, FLAG_HEADERS)
-        put_u32(header, len(table))
-        header.write(table.getvalue())
-        return content_frames(CHANNEL, header.getvalue(), body, FRAME_BYTES_MAX)
-
-
-def _put_number(writer: BytesWriter, name: str, number: i64) -> None:
-    put_shortstr(writer, name)
-    writer.append(_TYPE_I64)
-    write_i64_be(writer, number)
+        return bulk_content(table, body)
 
 
 @final

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.leases.delivery import CHANNEL as CONTENT_CHANNEL
-from rhizome.broker.leases.delivery import FRAME_BYTES_MAX, Entries, Outcome
+from rhizome.broker.bulk import FRAME_BYTES_MAX
+from rhizome.broker.leases.delivery import Entries, Outcome
 from rhizome.broker.leases.lease import Lease
 from rhizome.broker.leases.request import LeaseRequest
 from rhizome.broker.message import Message
@@ -25,6 +25,7 @@ from rhizome.broker.reading import Reader
 from rhizome.broker.showing import was_delivered
 from rhizome.broker.words import queue_resource
 from rhizome.errors import AmqpError, NotFound
+from rhizome.journal.streamformat import CONTENT_CHANNEL
 
 if TYPE_CHECKING:
     from rhizome.broker.consumer import Consumer

@@ -15,20 +15,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter, write_i64_be
+from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from rhizome.amqp.frames import content_frames
-from rhizome.amqp.properties import FLAG_HEADERS
-from rhizome.amqp.spec import BASIC
-from rhizome.amqp.wire import put_shortstr, put_u16, put_u32, put_u64
-from rhizome.journal.streamformat import CONTENT_CHANNEL
+from rhizome.amqp.wire import put_shortstr
+from rhizome.broker.bulk import bulk_content, put_number
 
 CHUNKS_ARGUMENT: Final = "x-stream-chunks"
 TIME_ARGUMENT: Final = "x-stream-time-ms"
 """Where to start by time: x-stream-offset knows seconds only."""
-FRAME_BYTES_MAX: Final = 131_072
-_TYPE_I64: Final = 0x6C  # l
 
 
 def chunk_content(
@@ -36,25 +31,12 @@ def chunk_content(
 ) -> bytes:
     """The content of a delivery of a chunk, or of none."""
     table = BytesWriter()
-    _put_number(table, "x-stream-offset", offset)
-    _put_number(table, "x-stream-count", count)
-    _put_number(table, "x-stream-first", first)
-    _put_number(table, "x-stream-next", after)
-    _put_number(table, "x-stream-bytes", size)
-    header = BytesWriter()
-    put_u16(header, BASIC)
-    put_u16(header, 0)
-    put_u64(header, len(chunk))
-    put_u16(header, FLAG_HEADERS)
-    put_u32(header, len(table))
-    header.write(table.getvalue())
-    return content_frames(CONTENT_CHANNEL, header.getvalue(), chunk, FRAME_BYTES_MAX)
-
-
-def _put_number(writer: BytesWriter, name: str, number: i64) -> None:
-    put_shortstr(writer, name)
-    writer.append(_TYPE_I64)
-    write_i64_be(writer, number)
+    put_number(table, "x-stream-offset", offset)
+    put_number(table, "x-stream-count", count)
+    put_number(table, "x-stream-first", first)
+    put_number(table, "x-stream-next", after)
+    put_number(table, "x-stream-bytes", size)
+    return bulk_content(table, chunk)
 
 
 def chunk_tail(queue: str) -> bytes:

@@ -14,11 +14,11 @@ from mypy_extensions import i64
 
 from rhizome.amqp.values import Timestamp
 from rhizome.broker.arguments import parse_age_ms
+from rhizome.broker.bulk import FRAME_BYTES_MAX
 from rhizome.broker.message import Message, Route
 from rhizome.broker.reading import Reader
 from rhizome.broker.streams.chunks import (
     CHUNKS_ARGUMENT,
-    FRAME_BYTES_MAX,
     TIME_ARGUMENT,
     chunk_content,
     chunk_tail,
