@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # No deadline: the machine is shared, and a slow example is not a wrong one.
 _EXAMPLES = DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis")
 settings.register_profile("default", deadline=None, database=_EXAMPLES)
+settings.register_profile("brief", deadline=None, database=_EXAMPLES, max_examples=30)
 settings.register_profile("soak", deadline=None, database=_EXAMPLES, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

@@ -1,4 +1,4 @@
-"""Build, check and run the test suites, two things at a time: many tests wait for brokers.
+"""Build, check and run the test suites, three things at a time: many tests wait for brokers.
 
     python tools/run_suites.py [--jobs N] [NAME ...]
 
@@ -79,6 +79,8 @@ RUNS: Final = (
         "interpreted",
         ("tests/unit",),
         pure=True,
+        # The compiled run tries as many examples as ever; this one looks for differences.
+        environment={"HYPOTHESIS_PROFILE": "brief"},
         options=tuple(f"--ignore=tests/unit/{each}" for each in NEVER_COMPILED),
     ),
     Run("process", ("tests/process",)),
@@ -149,7 +151,7 @@ def left_out() -> list[str]:
 def main() -> int:
     everything: list[Run | Chore] = [BUILD, CHECK, *RUNS]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument(
         "names", nargs="*", choices=[[], "build", "check", *(run.name for run in RUNS)]
     )

@@ -27,6 +27,7 @@ REFUSAL = why_not()
 MISFORTUNE_SECONDS = float(os.environ.get("RHIZOME_TEST_MISFORTUNE_SECONDS", "600"))
 
 QUEUES = ["orders", "mails", "jobs"]
+ALONE = ("alone-1", "alone-2")
 SETTLED_SECONDS_MAX = 60.0
 
 
@@ -180,8 +181,9 @@ def test_all_misfortunes_in_namespaces(tmp_path: Path, seconds: float) -> None:
         disks.mount()
         network.build()
         cluster.start()
-        workers.declare()
+        workers.declare(*ALONE)
         wait_for_copies(cluster)
+        alone = workers.start_alone(*ALONE)
         workers.start(publishers=3, consumers=4)
         workers.start_sessions(publishers=2, consumers=2)
         if modules is not None:
@@ -200,6 +202,8 @@ def test_all_misfortunes_in_namespaces(tmp_path: Path, seconds: float) -> None:
         network.tear_down()
         disks.unmount()
     assert_nothing_went_wrong(workers.history, in_order=False)
+    for consumer in alone:
+        assert not workers.history.out_of_turn(consumer)
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.soak)])

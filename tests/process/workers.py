@@ -8,7 +8,8 @@ confirmed. Everything is noted in a `History`, which knows afterwards what went 
 - a message that came twice is a duplicate, unless its publisher sent it twice because it had lost
   its own broker, or the consumer that had it first lost its own before it acked, or was at a broker
   that was cut off just then, which could tell nobody of the ack;
-- messages of a publisher that a consumer got out of order, duplicates aside, are disordered.
+- messages of a publisher that a consumer got out of order, duplicates aside, are disordered;
+- a consumer that has its queue to itself gets them in order whatever happens, redelivered or not.
 """
 
 from __future__ import annotations
@@ -111,6 +112,21 @@ class History:
             last[key] = max(int(number), last.get(key, -1))
         return found
 
+    def out_of_turn(self, consumer: str) -> list[str]:
+        """What a consumer that has its queue to itself got after something younger. Nobody else
+        can have held a message back, so a redelivery is no excuse; to be sent twice is."""
+        last: dict[tuple[str, str], int] = {}
+        found = []
+        for each in self.deliveries:
+            publisher, number = each.body.rsplit(" ", 1)
+            if each.consumer.split("/")[0] != consumer or self.resent.get(each.body):
+                continue
+            key = (each.consumer, publisher)
+            if int(number) <= last.get(key, -1):
+                found.append(f"{each.consumer}: {each.body} after {last[key]}")
+            last[key] = max(int(number), last.get(key, -1))
+        return found
+
 
 def address_of(connection: pika.BlockingConnection) -> str:
     parameters = connection._impl.params
@@ -136,9 +152,9 @@ class Workers:
         for process in self._nodes.values():
             process.kill()
 
-    def declare(self) -> None:
+    def declare(self, *more: str) -> None:
         channel, connection = self._channel("")
-        for queue in self.queues:
+        for queue in (*self.queues, *more):
             channel.queue_declare(queue, durable=True)
         connection.close()
 
@@ -179,6 +195,16 @@ class Workers:
             order = self._chance.sample(brokers, len(brokers))
             queue = self.queues[number % len(self.queues)]
             self._start_thread(self._consume_in_session, f"session-c{number}", queue, order)
+
+    def start_alone(self, client_queue: str, session_queue: str) -> tuple[str, str]:
+        """One publisher and one consumer of a queue of their own, with pika and in a session; the
+        names of the consumers. Whoever else reads one of these queues spoils their order."""
+        brokers = [each.url for each in self.cluster.brokers.values()]
+        self._begin(self._publish, "alone-p", client_queue, "")
+        self._begin(self._consume, "alone-c", client_queue, "")
+        self._start_thread(self._publish_in_session, "alone-sp", session_queue, brokers)
+        self._start_thread(self._consume_in_session, "alone-sc", session_queue, brokers)
+        return "alone-c", "alone-sc"
 
     def _publish_in_session(self, name: str, queue: str, brokers: list[str]) -> None:
         async def work() -> None:
