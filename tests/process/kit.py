@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Coroutine
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote
 
 from rhizome.amqp import methods
@@ -27,6 +27,7 @@ PERSISTENT: Final = Properties(delivery_mode=2)
 TRANSIENT: Final = Properties(delivery_mode=1)
 SCENARIO_SECONDS_MAX: Final = 50.0
 COMMAND_SECONDS_MAX: Final = 30.0
+LOGINS_AT_ONCE: Final = 50
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 
 
@@ -65,6 +66,22 @@ def refusal(broker: BrokerProcess) -> str:
     raise AssertionError(f"the broker started\n{broker.printed()}")
 
 
+class Party(Protocol):
+    """As much of a broker as a raw client needs."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def password(self) -> str: ...
+
+
 class RawClient:
     """A client that is logged in, does only what it is told, and never reads unless asked to."""
 
@@ -73,7 +90,7 @@ class RawClient:
         self._writer = writer
 
     @staticmethod
-    async def connected(broker: BrokerProcess, receive_bytes: int = 65_536) -> RawClient:
+    async def connected(broker: Party, receive_bytes: int = 65_536) -> RawClient:
         """Connected, without a word said."""
         stream = socket.socket()
         stream.setblocking(False)
@@ -83,7 +100,7 @@ class RawClient:
         return RawClient(*await asyncio.open_connection(sock=stream, limit=1024))
 
     @staticmethod
-    async def logged_in(broker: BrokerProcess, receive_bytes: int = 65_536) -> RawClient:
+    async def logged_in(broker: Party, receive_bytes: int = 65_536) -> RawClient:
         client = await RawClient.connected(broker, receive_bytes)
         client.write(PROTOCOL_HEADER)
         await client.read_frame()
@@ -118,6 +135,21 @@ class RawClient:
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
+
+
+async def log_in_many(broker: Party, count: int) -> list[RawClient]:
+    """So many raw clients, some of them at a time."""
+    left = iter(range(count))
+    clients: list[RawClient] = []
+
+    async def some() -> None:
+        for _ in left:
+            clients.append(await RawClient.logged_in(broker))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(LOGINS_AT_ONCE):
+            group.create_task(some())
+    return clients
 
 
 async def take(channel: Channel, queue: str, count: int) -> list[Message]:

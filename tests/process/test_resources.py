@@ -25,6 +25,7 @@ from .kit import (
     RawClient,
     broker_with,
     contents,
+    log_in_many,
     resident_bytes,
     run,
     segment_files,
@@ -319,27 +320,17 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 
 
 CONNECTIONS: Final = 2000
-LOGINS_AT_ONCE: Final = 50
 
 
 def test_idle_connections_cost_little_memory(crowded: BrokerProcess) -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < CONNECTIONS + 500:
         pytest.skip(f"the limit of open files is too low for {CONNECTIONS} connections")
 
-    async def log_in(count: int) -> list[RawClient]:
-        gate = asyncio.Semaphore(LOGINS_AT_ONCE)
-
-        async def one() -> RawClient:
-            async with gate:
-                return await RawClient.logged_in(crowded)
-
-        return list(await asyncio.gather(*(one() for _ in range(count))))
-
     async def scenario() -> float:
         # Nobody has logged in yet: what the hash of a password takes, and leaves to be used again,
         # counts against the connections.
         before = resident_bytes(crowded.pid)
-        clients = await log_in(CONNECTIONS)
+        clients = await log_in_many(crowded, CONNECTIONS)
         each = (resident_bytes(crowded.pid) - before) / CONNECTIONS
         for client in clients:
             await client.close()

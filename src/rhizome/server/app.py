@@ -45,6 +45,7 @@ from rhizome.server.hooks import Hooks, roles_of
 from rhizome.server.logs import LogObserver, audit_of, configure_audit, configure_logging
 from rhizome.server.maintenance import Maintenance
 from rhizome.server.memory import tune_malloc
+from rhizome.server.openfiles import open_files_to_the_limit
 from rhizome.server.reloading import Reloader
 from rhizome.server.shell import ClientProtocol, Shell
 from rhizome.server.units import Address
@@ -89,9 +90,11 @@ def _run(application: Application) -> int:
 
 
 def prepare_process() -> None:
-    """Settings of the allocator and the collector that suit many small, acyclic messages."""
+    """Settings of the allocator and the collector that suit many small, acyclic messages, and as
+    many open files as this process may have: each connection is one."""
     gc.set_threshold(GC_THRESHOLD, 50, 50)
     tune_malloc()
+    open_files_to_the_limit()
 
 
 class Application:
