@@ -420,6 +420,9 @@ class Session:
         if all(channel.holds == 0 or channel.can_move for channel in self._channels):
             self._connection = None
             self._changed()
+            # From here on nothing may be said on it, though the broker hasn't agreed yet.
+            for channel in list(self._channels):
+                channel._suspend(ConnectionLost("the session moves to another broker"))
             self._spawn(connection.close(MOVING, "moving to another broker"))
 
     # --- called by channels

@@ -193,6 +193,28 @@ def test_a_broker_that_asks_is_left_for_the_one_it_names(peer_context: PeerConte
     run(scenario)
 
 
+def test_what_is_asked_while_it_moves_waits_for_the_next_broker(peer_context: PeerContext) -> None:
+    """The broker takes its time to agree that the connection ends."""
+
+    async def scenario() -> None:
+        async with (
+            pair(peer_context) as (first, second, session),
+            session.channel(confirms=True) as channel,
+        ):
+            first.answer(methods.ConnectionClose)
+            first.send(0, methods.SessionMove(f"127.0.0.1:{second.port}", ""))
+            await first.until(methods.ConnectionClose)
+            channel.publish_soon(b"meanwhile", routing_key="q")
+            declaring = asyncio.create_task(channel.declare_queue("new"))
+            await asyncio.sleep(0)
+            first.send(0, methods.ConnectionCloseOk())
+            assert await second.until_bodies(1) == [b"meanwhile"]
+            await declaring
+            assert [each.queue for each in second.of(methods.QueueDeclare)] == ["new"]
+
+    run(scenario)
+
+
 # --- what comes back
 
 
