@@ -39,6 +39,7 @@ NODE_WORKER = Path(__file__).with_name("node_worker.js")
 PAUSE_SECONDS = 0.05
 PREFETCH = 20
 UNHEARD_SECONDS = 1.0
+RECENT_SECONDS = 10.0
 UNTIRING = Failover(tries_max=0)
 SESSION_BATCH = 10
 GONE = (AMQPError, OSError)
@@ -89,15 +90,28 @@ class History:
         for body, times in seen.items():
             unexcused = [each for each in times if not each.broken and not self._unheard(each)]
             if len(unexcused) > 1 + self.resent.get(body, 0):
-                found.append(f"{body}: {[each.consumer for each in times]}")
+                found.append(f"{body}: {', '.join(self._told(each) for each in times)}")
         return found
+
+    def _told(self, delivery: Delivery) -> str:
+        """Who got it where, and how long before the next time that broker was cut off."""
+        begins = [begin for address, begin, end in self.cut_off if address == delivery.address]
+        later = [begin - delivery.when for begin in begins if begin > delivery.when]
+        before = f", {min(later):.1f} s before it was cut off" if later else ""
+        return f"{delivery.consumer} at {delivery.address or 'any'}{before}"
 
     def _unheard(self, delivery: Delivery) -> bool:
         """Whether it came from a broker that was cut off before the ack can have reached others."""
         for address, begin, end in self.cut_off:
-            if address == delivery.address and begin - UNHEARD_SECONDS < delivery.when < end:
+            if address == delivery.address and begin - self._slow_s(begin) < delivery.when < end:
                 return True
         return False
+
+    def _slow_s(self, when: float) -> float:
+        """How long an ack can have been under way at a time: as long as confirms have taken in the
+        seconds before."""
+        recent = [length for end, length in self.pauses if when - RECENT_SECONDS < end < when]
+        return max([UNHEARD_SECONDS, *recent])
 
     def disordered(self) -> list[str]:
         last: dict[tuple[str, str], int] = {}

@@ -34,6 +34,7 @@ from rhizome.amqp.spec import (
 )
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.access import Identity, Peer
+from rhizome.broker.blocking import published_by
 from rhizome.broker.channel import Channel
 from rhizome.broker.control import bad_frame, bad_frame_end, protocol_header, slow_frame
 from rhizome.broker.message import Route
@@ -406,6 +407,7 @@ class Connection:
                 code: i64 = i64(read_i32_be(data, at + 7))
                 if code == CODE_BASIC_PUBLISH:
                     if self.broker.suspended:
+                        published_by(self.broker, self)
                         self.set_stalled(True)
                         continue
                     channel = self._channel(number, code)

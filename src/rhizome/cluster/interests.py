@@ -15,20 +15,33 @@ heeds that from the broker that it knows as root alone, so nothing is relayed tw
 A secondary without a root that has told it so knows nothing of what other secondaries want: what
 is published there waits, unread, until there is one.
 
-A binding is answered once every peer that is linked has it. The root acknowledges what came from a
-secondary after the other secondaries have acknowledged it to the root.
+A binding is answered once every peer that is linked has it, and every primary that may hold a
+lease (``absentees.py``). The root acknowledges what came from a secondary after the other
+secondaries have acknowledged it to the root.
+
+A broker that comes back to a lease admits no publish before it has heard what all of these want.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from rhizome.amqp.values import encode_table, read_table
 from rhizome.broker.blocking import suspend_publishing
-from rhizome.broker.routing.exchange import arguments_key
 from rhizome.broker.targets import MetaExchange, MetaQueue
+from rhizome.cluster.absentees import PATIENCE_MS, Absentees
+from rhizome.cluster.consensus.events import (
+    BecameRoot,
+    Event,
+    LeaseGained,
+    LeaseLost,
+    Resigned,
+    RootKnown,
+    RootLost,
+    RootReady,
+)
+from rhizome.cluster.interest import Interest, change_entry, read_change
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -47,28 +60,10 @@ NAME_MARK: Final = "@"
 """Names that a broker gives to private queues and reply tokens end with this and its own name."""
 
 
+NOT_HEARING: Final = -1
+
 SERVER_NAMED: Final = "amq.gen-"
 """What names that brokers give to queues begin with."""
-
-
-@dataclass(frozen=True)
-class Interest:
-    """One kind of private binding, or with ``queue`` that of one private queue. The implicit
-    binding of a private queue is its own kind.
-    """
-
-    vhost: str
-    exchange: str
-    key: str
-    arguments_key: bytes
-    queue: str = ""
-    relay: bool = False
-
-    def relayed(self) -> Interest:
-        return replace(self, relay=True)
-
-    def direct(self) -> Interest:
-        return replace(self, relay=False)
 
 
 class Awaited:
@@ -95,6 +90,8 @@ class Told:
     heard: bool = False
     as_root: bool = False
     """Whether the peer told the whole as root: what other secondaries want is in it."""
+    leased: tuple[str, ...] | None = None
+    """The primaries that may hold a lease, as the peer has told them as root."""
     relayed: dict[Interest, None] = field(default_factory=dict)
     wanted: dict[Interest, dict[str, object]] = field(default_factory=dict)
     awaiting: deque[tuple[int, Awaited]] = field(default_factory=deque)
@@ -130,7 +127,8 @@ class Interests:
     """Invariant: ``own`` counts the private bindings of this broker by kind; ``wanters`` has for
     each kind, as it is relayed, the secondaries that want it; every peer with a link is in ``told``
     and was told all of ``own``, and if this broker is the root and the peer a secondary, all that
-    other secondaries want.
+    other secondaries want. ``hearing_since_ms`` is set while publishes wait until all that they may
+    concern is heard.
     """
 
     def __init__(self, broker: Broker, am_secondary: bool) -> None:
@@ -143,6 +141,9 @@ class Interests:
         self.told: dict[str, Told] = {}
         self.peers: dict[str, Neighbour] = {}
         self.wanters: dict[Interest, dict[str, None]] = {}
+        self.absentees = Absentees(self.me)
+        self.leaseless = False
+        self.hearing_since_ms = NOT_HEARING
         self.fresh = False
         self.unused: dict[Exchange, None] = {}
         self.is_root = False
@@ -179,6 +180,9 @@ class Interests:
             for told in self.told.values():
                 if told.sent > told.known:
                     _await(told, pending)
+            for name in self.absentees.missing(self.peers):
+                pending.left += 1
+                self.absentees.await_(name, pending, self.broker.turn.now_ms)
         if pending.left == 0:
             pending.due()
 
@@ -190,28 +194,21 @@ class Interests:
     ) -> None:
         told = self.told[peer.name]
         told.sent += 1
-        entries: list[object] = [
-            {
-                "add": added,
-                "vhost": interest.vhost,
-                "exchange": interest.exchange,
-                "key": interest.key,
-                "arguments": encode_table(arguments),
-                "queue": interest.queue,
-                "relay": interest.relay,
-            }
-            for added, interest, arguments in changes
-        ]
+        entries: list[object] = [change_entry(*change) for change in changes]
         table: dict[str, object] = {"number": told.sent, "whole": whole, "changes": entries}
         table["root"] = self.is_root
+        if self.is_root:
+            table["leased"] = list(self.absentees.leased)
         peer.send(INTEREST, table)
 
     # ---- links ----------------------------------------------------------------------------------
 
     def connect(self, peer: Neighbour) -> None:
         self.peers[peer.name] = peer
-        self.told[peer.name] = Told()
+        told = self.told[peer.name] = Told()
         self._tell_whole(peer)
+        for awaited in self.absentees.came(peer.name):
+            told.awaiting.append((told.sent, awaited))
 
     def _tell_whole(self, peer: Neighbour) -> None:
         told = self.told[peer.name]
@@ -231,7 +228,7 @@ class Interests:
         raise AssertionError(f"nobody wants {relayed}")
 
     def disconnect(self, peer: Neighbour) -> None:
-        """Forget what the peer wanted, and wait for it no longer."""
+        """Forget what the peer wanted; who waits for it waits for its return, or its end."""
         if self.peers.pop(peer.name, None) is None:
             return
         told = self.told.pop(peer.name)
@@ -243,8 +240,21 @@ class Interests:
         if self.is_root and changed:
             self._relay(changed)
         for _, awaited in told.awaiting:
-            _acknowledged(awaited)
+            if peer.name in self.absentees.leased:
+                self.absentees.await_(peer.name, awaited, self.broker.turn.now_ms)
+            else:
+                _acknowledged(awaited)
         self._judge_publishing()
+
+    def react(self, event: Event) -> None:
+        if isinstance(event, RootReady):
+            self.set_root(self.me)
+        elif isinstance(event, RootKnown):
+            self.set_root(event.name)
+        elif isinstance(event, (RootLost, Resigned, BecameRoot)):
+            self.set_root("")
+        elif isinstance(event, (LeaseLost, LeaseGained)):
+            self._set_leaseless(isinstance(event, LeaseLost))
 
     def set_root(self, name: str) -> None:
         """Another broker is root, or none ("")."""
@@ -254,6 +264,7 @@ class Interests:
             self._heed(before, False)
             self._heed(name, True)
             self._judge_publishing()
+        self._heed_leased()
         is_root = name == self.me
         if is_root == self.is_root:
             return
@@ -262,11 +273,61 @@ class Interests:
             if peer.is_secondary():
                 self._tell_whole(peer)
 
+    # ---- leases ---------------------------------------------------------------------------------
+
+    def _set_leaseless(self, leaseless: bool) -> None:
+        """Without a lease no publish is admitted, and with another one none before it is heard
+        what others have come to want meanwhile."""
+        self.leaseless = leaseless
+        self.hearing_since_ms = NOT_HEARING if leaseless else self.broker.turn.now_ms
+        self._judge_publishing()
+
+    def tell_leased(self, names: tuple[str, ...]) -> None:
+        """At the root: these primaries may hold a lease."""
+        if names == self.absentees.leased:
+            return
+        self._set_leased(names)
+        for peer in self.peers.values():
+            self._tell(peer, [])
+
+    def tick(self, now_ms: int) -> None:
+        for awaited in self.absentees.give_up(now_ms):
+            _acknowledged(awaited)
+        if self.hearing_since_ms != NOT_HEARING:
+            self._judge_publishing()
+
+    def _heed_leased(self) -> None:
+        """The root, or what it has told, has changed."""
+        told = self.told.get(self.root)
+        if told is not None and told.leased is not None:
+            self._set_leased(told.leased)
+
+    def _set_leased(self, names: tuple[str, ...]) -> None:
+        for awaited in self.absentees.set_leased(names):
+            _acknowledged(awaited)
+        self._judge_publishing()
+
+    def _has_heard_all(self) -> bool:
+        """Whether everybody who may have private queues has told what they want."""
+        told = self.told.get(self.root)
+        if not self.is_root and (told is None or not told.heard):
+            return False
+        if not all(each.heard for each in self.told.values()):
+            return False
+        return not self.absentees.missing(self.peers)
+
     def _judge_publishing(self) -> None:
-        """What is published here may concern secondaries that only the root knows of (A3)."""
+        """What is published here may concern private queues that nobody has told of yet (A3)."""
+        if self.hearing_since_ms != NOT_HEARING:
+            waited_ms = self.broker.turn.now_ms - self.hearing_since_ms
+            if self._has_heard_all() or waited_ms >= PATIENCE_MS:
+                self.hearing_since_ms = NOT_HEARING
+        unheard = self.leaseless or self.hearing_since_ms != NOT_HEARING
         if self.am_secondary:
             told = self.told.get(self.root)
-            suspend_publishing(self.broker, told is None or not told.as_root)
+            unheard = unheard or told is None or not told.as_root
+        if unheard != self.broker.suspended:
+            suspend_publishing(self.broker, unheard)
 
     def _heed(self, name: str, heeded: bool) -> None:
         """Send what others want through this broker, or no longer."""
@@ -324,7 +385,7 @@ class Interests:
                 self._unwant(peer, told, interest, arguments, changed)
         for change in changes:
             assert isinstance(change, dict)
-            interest, arguments = _interest_of(change)
+            interest, arguments = read_change(change)
             if change["add"] is not True:
                 self._unwant(peer, told, interest, arguments, changed)
             elif interest not in told.wanted:
@@ -334,6 +395,11 @@ class Interests:
                 if peer.is_secondary():
                     changed[self._note_wanter(peer, interest, True)] = arguments
         told.heard = True
+        leased = table.get("leased")
+        if isinstance(leased, list):
+            told.leased = tuple(str(name) for name in leased)
+            if peer.name == self.root:
+                self._heed_leased()
         withheld = Withheld(self, peer.name, number)
         told.withheld.append(withheld)
         if self.is_root and changed:
@@ -483,32 +549,6 @@ def _acknowledged(awaited: Awaited) -> None:
     awaited.left -= 1
     if awaited.left == 0:
         awaited.due()
-
-
-def interest_of(
-    vhost: str,
-    exchange: str,
-    key: str,
-    arguments: dict[str, object],
-    queue: str = "",
-    relay: bool = False,
-) -> Interest:
-    return Interest(vhost, exchange, key, arguments_key(arguments), queue, relay)
-
-
-def _interest_of(change: dict[str, object]) -> tuple[Interest, dict[str, object]]:
-    encoded = change["arguments"]
-    assert isinstance(encoded, bytes)
-    arguments, _ = read_table(encoded, 0)
-    interest = interest_of(
-        str(change["vhost"]),
-        str(change["exchange"]),
-        str(change["key"]),
-        arguments,
-        str(change["queue"]),
-        change["relay"] is True,
-    )
-    return interest, arguments
 
 
 def _int(table: dict[str, object], name: str) -> int:

@@ -40,15 +40,12 @@ from rhizome.cluster.consensus.entries import (
     Retirement,
 )
 from rhizome.cluster.consensus.events import (
-    BecameRoot,
     ClusterNamed,
     Event,
     LeaseGained,
     LeaseLost,
     PeerRefused,
-    Resigned,
     RootKnown,
-    RootLost,
     RootReady,
 )
 from rhizome.cluster.consensus.settings import STALL_MS
@@ -57,7 +54,8 @@ from rhizome.cluster.gossip import GOSSIP, Gossip
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.homesettings import HomeSettings
 from rhizome.cluster.identity import SECONDARY, Hello
-from rhizome.cluster.interests import NAME_MARK, Interest, Interests, interest_of
+from rhizome.cluster.interest import Interest, interest_of
+from rhizome.cluster.interests import NAME_MARK, Interests
 from rhizome.cluster.leaving import Leaving
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.links import Links
@@ -355,6 +353,7 @@ class Node(Cluster):
         self._explain_waiting()
         self.edge.tick(self.broker.turn.now_ms)
         self.tenures.tick(self.broker.turn.now_ms)
+        self.interests.tick(self.broker.turn.now_ms)
         self.gossip.tick()
         self.leaving.tick()
 
@@ -520,15 +519,12 @@ class Node(Cluster):
     def _react(self, event: Event) -> None:
         self.observer.event(event)
         self.succession.react(event)
+        self.interests.react(event)
         if isinstance(event, RootReady):
-            self.interests.set_root(self.me.name)
             self._begun = False
             self._send_all()
         elif isinstance(event, RootKnown):
-            self.interests.set_root(event.name)
             self._send_all()
-        elif isinstance(event, (RootLost, Resigned, BecameRoot)):
-            self.interests.set_root("")
         elif isinstance(event, LeaseGained):
             self._set_isolated(False)
         elif isinstance(event, LeaseLost):

@@ -47,6 +47,7 @@ class Succession:
 
     def tick(self) -> None:
         self.takeover.tick(self.node.now_ms)
+        self._tell_leased()
 
     def deadline_ms(self) -> int:
         return self.takeover.deadline_ms()
@@ -61,12 +62,27 @@ class Succession:
         elif isinstance(event, Resigned):
             self.takeover.resigned()
 
+    def _tell_leased(self) -> None:
+        """As root: whose lease isn't known to be over (A3)."""
+        if not self.node.interests.is_root:
+            return
+        presence = self.takeover.presence
+        names = tuple(
+            broker.name
+            for broker in self.node.state.registry.brokers.values()
+            if broker.holds_queues()
+            and broker.incarnation
+            and not presence.is_over(broker.name, broker.incarnation)
+        )
+        self.node.interests.tell_leased(names)
+
     def state_changed(self) -> None:
         node = self.node
         node.consensus.prefer(
             preference(node.state, node.me.name, node.me.incarnation, node.consensus.root)
         )
         self.takeover.state_changed()
+        self._tell_leased()
 
     def asked(self, link: Link, payload: bytes) -> None:
         """The root asks how far the copies here are."""

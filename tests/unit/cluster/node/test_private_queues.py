@@ -26,6 +26,7 @@ from rhizome.amqp.methods import (
     ConnectionClose,
     ExchangeDelete,
     QueueBind,
+    QueueBindOk,
     QueueDeclare,
     QueueDeclareOk,
     QueueDelete,
@@ -143,9 +144,13 @@ def test_link_that_comes_back_brings_all_interests_again(cluster: CoreCluster) -
     cluster.cut("b2", "b3")
     publisher.publish("amq.topic", "k.1", b"into the void")
     listeners[0].close_socket()
-    late = subscriber(cluster, "b3", "amq.topic", "late")
+    late = cluster["b3"].connect()
+    queue = private_queue(late)
+    late.send(QueueBind(queue, "amq.topic", "late"))
     cluster.heal()
     cluster.advance_until_ready()
+    late.expect(QueueBindOk)
+    late.consume(queue, no_ack=True)
     assert interests_of(cluster, "b2", "b3") == 5
     for key in ("k.0", "k.1", "k.4", "late"):
         publisher.publish("amq.topic", key, key.encode())
@@ -390,9 +395,9 @@ def test_auto_delete_exchange_outlives_a_broken_link(cluster: CoreCluster) -> No
     owner, client = cluster["b3"].connect(), cluster["b2"].connect()
     exchange(owner, "x", "direct", auto_delete=True)
     bind(owner, private_queue(owner), "x", "k")
-    cluster.cut("b2", "b3")
     queue = private_queue(client)
     bind(client, queue, "x", "k")
+    cluster.cut("b2", "b3")
     unbind(client, queue, "x", "k")
     cluster.advance(2_000)
     cluster.heal()
