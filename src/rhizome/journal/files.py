@@ -7,6 +7,7 @@ by one thread only.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -94,6 +95,10 @@ class Files(ABC):
     @abstractmethod
     def remove_directory(self, name: str) -> None:
         """Remove a directory with all that is in it; none there is fine."""
+
+    @abstractmethod
+    def rename_directory(self, name: str, to: str) -> None:
+        """Give a directory another name, which nothing has; none there is fine."""
 
     @abstractmethod
     def free_bytes(self) -> int:
@@ -233,6 +238,10 @@ class DiskFiles(Files):
     def remove_directory(self, name: str) -> None:
         shutil.rmtree(self.directory / name, ignore_errors=True)
 
+    def rename_directory(self, name: str, to: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self.directory / name).rename(self.directory / to)
+
     def free_bytes(self) -> int:
         status = os.statvfs(self.directory)
         return status.f_bavail * status.f_frsize
@@ -329,6 +338,10 @@ class MemoryFiles(Files):
 
     def remove_directory(self, name: str) -> None:
         self.nested.pop(name, None)
+
+    def rename_directory(self, name: str, to: str) -> None:
+        if name in self.nested:
+            self.nested[to] = self.nested.pop(name)
 
     def free_bytes(self) -> int:
         return 1 << 62

@@ -33,7 +33,7 @@ from rhizome.journal.files import DirectoryLock, DiskFiles, Files, MemoryFiles
 from rhizome.journal.journal import SEGMENT_BYTES_DEFAULT, SPILL_SEGMENT_FIRST, Chunk, Journal
 from rhizome.journal.records import StoredMessage, decode_message, decode_run
 from rhizome.journal.recovery import Recovered, recover
-from rhizome.journal.streamstore import STREAM_BYTES_RESERVED, StreamStore
+from rhizome.journal.streamstore import STREAM_BYTES_RESERVED, StreamStore, StreamWriter
 from rhizome.journal.writer import (
     ALWAYS,
     FULL_DISK_ERRORS,
@@ -280,7 +280,7 @@ class Store(ABC):
     def _make_spill_writer(self) -> Writer: ...
 
     @abstractmethod
-    def _make_stream_writer(self) -> Writer: ...
+    def _make_stream_writer(self) -> StreamWriter: ...
 
     @abstractmethod
     def _run_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
@@ -484,7 +484,7 @@ class JournalStore(Store):
             name="spill",
         )
 
-    def _make_stream_writer(self) -> Writer:
+    def _make_stream_writer(self) -> StreamWriter:
         return JournalWriter(
             self.streams.segment_files(),
             STREAM_BYTES_RESERVED,
@@ -540,7 +540,7 @@ class MemoryStore(Store):
             self._spill_files, self.options.spill_segment_bytes_max, self._spilled, 0
         )
 
-    def _make_stream_writer(self) -> Writer:
+    def _make_stream_writer(self) -> StreamWriter:
         return InlineWriter(self.streams.segment_files(), 0, self._streams_durable, 0)
 
     def _run_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:

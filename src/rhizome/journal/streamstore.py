@@ -7,11 +7,14 @@ one sync per file. Batches are numbered; ``durable`` is the number of the last o
 store tells the broker by repeating what it said of the journal last, so there is one event for
 both.
 
-Segments and streams are removed when nothing of them waits to be written any more.
+Segments and streams are removed when nothing of them waits to be written any more. A copy that is
+dropped may be wanted again at once: its directory is renamed first and removed aside, so that the
+removal never meets the files of the new copy.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -75,7 +78,9 @@ class StreamSegmentFiles:
         self._files.directory(segment >> 32).write(segment & 0xFFFFFFFF, offset, pieces)
 
     def sync(self, segment: int) -> None:
-        self._files.directory(segment >> 32).sync(segment & 0xFFFFFFFF)
+        # With a flush policy that doesn't wait, its stream may have been removed meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            self._files.directory(segment >> 32).sync(segment & 0xFFFFFFFF)
 
     def cut(self, segment: int, size: int) -> None:
         self._files.directory(segment >> 32).cut(segment & 0xFFFFFFFF, size)
@@ -92,13 +97,15 @@ class StreamWriter(Protocol):
 
     def submit(self, chunks: list[Chunk], token: int) -> None: ...
     def congested(self) -> bool: ...
+    def settle(self) -> None: ...
     def close(self) -> None: ...
 
 
 class StreamStore:
     """Invariant: ``submitted`` is the number of the last batch that was handed to the writer, and
     ``durable`` never passes it. ``changed`` has the logs that something was appended to, ``kept``
-    the ids of the streams that have a directory."""
+    the ids of the streams that have a directory, ``_leaving`` the batch that each stream which is
+    removed waits for."""
 
     def __init__(self, root: Files, run_aside: Callable[[Callable[[], None]], None]) -> None:
         """``run_aside`` runs something where it blocks nobody."""
@@ -108,7 +115,12 @@ class StreamStore:
         self.changed: dict[StreamLog, None] = {}
         self.kept: dict[int, None] = dict.fromkeys(self.files.streams())
         self._run_aside = run_aside
-        self._removals: list[tuple[int, Callable[[], None]]] = []
+        self._removals: list[tuple[int, int, Callable[[], None]]] = []
+        self._leaving: dict[int, int] = {}
+        self._set_aside = 0
+        for name in root.directories():
+            if not name.isdecimal():
+                root.remove_directory(name)
         self.writer: StreamWriter
 
     def segment_files(self) -> SegmentFiles:
@@ -116,6 +128,9 @@ class StreamStore:
 
     def open(self, stream: int, accept_corruption: bool = False) -> StreamLog:
         """The log of a stream, which is new if there is none."""
+        if stream in self._leaving:
+            self.writer.settle()
+            self._set_stream_aside(stream)
         self.kept[stream] = None
         return recover_stream(stream, self.files.directory(stream), self.files, accept_corruption)
 
@@ -156,7 +171,10 @@ class StreamStore:
     def synced(self, number: int) -> None:
         """Batches up to a number are safe."""
         self.durable = number
-        ready = [work for due, work in self._removals if due <= number]
+        for stream, due in list(self._leaving.items()):
+            if due <= number:
+                self._set_stream_aside(stream)
+        ready = [work for due, _, work in self._removals if due <= number]
         if ready:
             self._removals = [each for each in self._removals if each[0] > number]
             self._run_aside(lambda: _run(ready))
@@ -171,19 +189,29 @@ class StreamStore:
             for segment in segments:
                 directory.remove(segment)
 
-        self._remove(work)
+        if self.durable >= self.submitted:
+            self._run_aside(work)
+        else:
+            self._removals.append((self.submitted, stream, work))
 
     def remove(self, log: StreamLog) -> None:
         """A stream is gone with all that it holds."""
         self.changed.pop(log, None)
         stream = int(log.id)
         self.kept.pop(stream, None)
+        self._leaving[stream] = self.submitted
+        if self.durable >= self.submitted:
+            self._set_stream_aside(stream)
 
-        def work() -> None:
-            self.files.forget(stream)
-            self.files.root.remove_directory(str(stream))
-
-        self._remove(work)
+    def _set_stream_aside(self, stream: int) -> None:
+        """Have a stream removed that nothing is written to any more; its id may be used again."""
+        del self._leaving[stream]
+        self._removals = [each for each in self._removals if each[1] != stream]
+        self._set_aside += 1
+        name = f"{stream}.{self._set_aside}"
+        self.files.forget(stream)
+        self.files.root.rename_directory(str(stream), name)
+        self._run_aside(lambda: self.files.root.remove_directory(name))
 
     def clear(self, stream: int) -> None:
         """Remove what is left of a stream that nothing is written to."""
@@ -198,12 +226,6 @@ class StreamStore:
             self.kept.pop(stream, None)
             self.files.root.remove_directory(str(stream))
         return gone
-
-    def _remove(self, work: Callable[[], None]) -> None:
-        if self.durable >= self.submitted:
-            self._run_aside(work)
-        else:
-            self._removals.append((self.submitted, work))
 
     # --- the end
 

@@ -29,6 +29,7 @@ from rhizome.journal.errors import JournalFailed
 from rhizome.journal.journal import Chunk
 
 Thread: TypeAlias = threading.Thread
+SETTLE_S_MAX: Final = 30.0
 FULL_DISK_RETRY_MS: Final = 500
 BACKLOG_BYTES_MAX: Final = 64 * 1024 * 1024
 SCRATCH_BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -148,7 +149,6 @@ class JournalWriter:
         self._sync_wanted = False
         self._dirty: dict[int, None] = {}
         self._dirty_end = 0
-        self._created = 0
         self._sync_due = 0.0
         self._alarmed = False
         self._thread = threading.Thread(target=self._run, name=f"{name}-writer", daemon=True)
@@ -192,6 +192,17 @@ class JournalWriter:
         data = self._files.read(segment, offset, length)
         return _overlaid(data, offset, length, waiting) if waiting else data
 
+    def settle(self) -> None:
+        """Wait until all that was submitted is written. It blocks: only for what hardly happens."""
+        with self._changed:
+            done = self._changed.wait_for(
+                lambda: not self._pending or self._failure is not None, SETTLE_S_MAX
+            )
+        if not done:
+            raise JournalFailed(
+                f"{self.backlog_bytes} bytes could not be written in {SETTLE_S_MAX:g} s"
+            )
+
     def close(self, timeout_s: float = 60.0) -> None:
         """Write and sync what is queued, then stop. Raises JournalFailed if that doesn't work."""
         with self._changed:
@@ -212,6 +223,7 @@ class JournalWriter:
         except BaseException as error:
             with self._changed:
                 self._failure = error
+                self._changed.notify_all()
             self._on_failure(error)
 
     def _step(self) -> bool:
@@ -239,7 +251,8 @@ class JournalWriter:
 
     def _write_batch(self, batch: _Batch) -> None:
         for chunk in batch.chunks:
-            if chunk.offset == 0 and chunk.segment != self._created:
+            # A stream that was dropped and copied anew begins with the same segment again.
+            if chunk.offset == 0:
                 self._retry_while_full(self._create, chunk)
             self._retry_while_full(self._write_chunk, chunk)
             self._note_written(chunk)
@@ -249,7 +262,6 @@ class JournalWriter:
     def _create(self, chunk: Chunk) -> None:
         size = max(self._segment_bytes_max, int(chunk.size))
         self._files.create(int(chunk.segment), size)
-        self._created = int(chunk.segment)
 
     def _write_chunk(self, chunk: Chunk) -> None:
         self._files.write(int(chunk.segment), int(chunk.offset), chunk.pieces)
@@ -290,6 +302,7 @@ class JournalWriter:
             for batch in batches:
                 self._pending.popleft()
                 self.backlog_bytes -= batch.size
+            self._changed.notify_all()
 
     def _retry_while_full(self, attempt: Callable[[Chunk], None], chunk: Chunk) -> None:
         while True:
@@ -369,6 +382,9 @@ class InlineWriter:
 
     def congested(self) -> bool:
         return False
+
+    def settle(self) -> None:
+        pass
 
     def read(self, segment: int, offset: int, length: int) -> bytes:
         return self._files.read(segment, offset, length)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from rhizome.broker.streams.peek import peek
 from rhizome.journal.errors import CorruptRecord, CorruptStore
-from rhizome.journal.files import MemoryFiles
+from rhizome.journal.files import DiskFiles, MemoryFiles
 from rhizome.journal.journal import Chunk
 from rhizome.journal.seen import Identity
 from rhizome.journal.streamformat import (
@@ -25,8 +27,9 @@ from rhizome.journal.streamformat import (
     check_chunk,
 )
 from rhizome.journal.streamindex import STRIDE_BYTES
+from rhizome.journal.streamlog import StreamLog
 from rhizome.journal.streamstore import StreamStore
-from rhizome.journal.writer import WriterStatistics
+from rhizome.journal.writer import ALWAYS, Flush, JournalWriter, WriterStatistics, every
 
 from .crashing import CrashingFiles
 
@@ -76,6 +79,9 @@ class HeldWriter:
 
     def congested(self) -> bool:
         return False
+
+    def settle(self) -> None:
+        pass
 
     def close(self) -> None:
         self.sync()
@@ -486,3 +492,50 @@ def test_a_stream_of_many_small_chunks_is_found_through_its_index() -> None:
     assert log.offset_at(bench.times[1_234]) == 1_234
     (entry,) = peek(log, 2_900, 1, ALL)
     assert entry.content == b"002900" * 10
+
+
+def written(store: StreamStore, log: StreamLog, content: bytes) -> None:
+    log.begin_epoch(log.epoch + 1)
+    log.append(TAIL, content, 0, len(content), 1_000, 0, 0, None)
+    store.touch(log)
+    store.submit()
+
+
+@pytest.mark.parametrize("flush", [ALWAYS, every(3_600_000)], ids=["always", "seldom"])
+@pytest.mark.parametrize("safe", [False, True], ids=["unwritten", "safe"])
+def test_a_stream_that_was_removed_can_be_opened_again_at_once(
+    tmp_path: Path, safe: bool, flush: Flush
+) -> None:
+    """As a copy is, which its broker loses and gets again. Whatever is removed aside, and however
+    late, is of the old one."""
+    aside: list[Callable[[], None]] = []
+    failures: list[BaseException] = []
+    durable = threading.Semaphore(0)
+    store = StreamStore(DiskFiles(tmp_path), aside.append)
+    writer = JournalWriter(
+        store.segment_files(),
+        65_536,
+        flush,
+        lambda token, synced: durable.release(),
+        failures.append,
+        failures.append,
+    )
+    store.writer = writer
+    log = store.open(STREAM)
+    written(store, log, b"the old one")
+    if safe:
+        durable.acquire()
+        store.synced(store.submitted)
+    store.remove(log)
+    again = store.open(STREAM)
+    assert int(again.next) == 0
+    written(store, again, b"the new one")
+    writer.settle()
+    store.synced(store.submitted)
+    for work in aside:
+        work()
+    store.close()
+    assert not failures
+    (segment,) = (tmp_path / str(STREAM)).glob("*.seg")
+    assert b"the new one" in segment.read_bytes()
+    assert [each.name for each in tmp_path.iterdir()] == [str(STREAM)]

@@ -13,7 +13,7 @@ from typing import Final
 from rhizome.journal.files import SEGMENT_SUFFIX, Files
 from rhizome.journal.journal import Chunk
 from rhizome.journal.store import Store, StoreEvents, StoreOptions, Writer
-from rhizome.journal.streamstore import StreamFiles
+from rhizome.journal.streamstore import StreamFiles, StreamWriter
 from rhizome.journal.writer import WriterStatistics
 from rhizome.testing.sim.disk import SimFile
 from rhizome.testing.sim.process import Host
@@ -89,6 +89,11 @@ class SimFiles(Files):
     def remove_directory(self, name: str) -> None:
         for path in [path for path in self._all_paths() if path.startswith(f"{name}/")]:
             self._disk.files.pop(self._prefix + path)
+
+    def rename_directory(self, name: str, to: str) -> None:
+        for path in [path for path in self._all_paths() if path.startswith(f"{name}/")]:
+            file = self._disk.files.pop(self._prefix + path)
+            self._disk.files[f"{self._prefix}{to}{path[len(name) :]}"] = file
 
     def free_bytes(self) -> int:
         return FREE_BYTES
@@ -243,6 +248,9 @@ class SimStreamWriter:
     def congested(self) -> bool:
         return self.backlog_bytes > BACKLOG_BYTES_MAX
 
+    def settle(self) -> None:
+        pass
+
     def read(self, segment: int, offset: int, length: int) -> bytes:
         return self._files.read(segment >> 32, segment & 0xFFFFFFFF, offset, length)
 
@@ -296,7 +304,7 @@ class SimStore(Store):
             scratch=True,
         )
 
-    def _make_stream_writer(self) -> Writer:
+    def _make_stream_writer(self) -> StreamWriter:
         return SimStreamWriter(self.streams.files, self._host, self._streams_durable)
 
     def _alarm(self, text: str) -> None:
