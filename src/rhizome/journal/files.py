@@ -217,11 +217,16 @@ class DiskFiles(Files):
 
     def store(self, name: str, pieces: Sequence[bytes]) -> None:
         unfinished = self.directory / (name + UNFINISHED_SUFFIX)
-        with unfinished.open("wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with unfinished.open("wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            # A disk that is full has better use for the space.
+            unfinished.unlink(missing_ok=True)
+            raise
         unfinished.rename(self.directory / name)
         self._sync_directory(self.directory)
 

@@ -119,6 +119,7 @@ class Store(ABC):
         self._checkpoint_alarmed = False
         self._checkpoint_writing = False
         self._checkpoint_fault = ""
+        self._checkpoint_needs = 0
         spill_files.wipe()
         self.recovered = recover(files, store_uuid, options.accept_corruption)
         self.journal = self._new_journal(self.recovered)
@@ -215,9 +216,12 @@ class Store(ABC):
     # --- checkpoints --------------------------------------------------------------------------
 
     def checkpoint_due(self) -> bool:
-        """Whether enough was appended since the last checkpoint to make a new one."""
+        """Whether enough was appended since the last checkpoint to make a new one, or there is
+        space now for one that found none: publishers wait for that, so nothing is appended."""
         if self._checkpoint is not None or self._checkpoint_writing:
             return False
+        if self._checkpoint_alarmed:
+            return self.free_bytes() > self._checkpoint_needs
         cost = CHECKPOINT_COST_FACTOR * self._checkpoint_bytes
         return self.uncheckpointed_bytes() >= max(self.options.checkpoint_bytes, cost)
 
@@ -333,6 +337,7 @@ class Store(ABC):
         except OSError as error:
             if error.errno not in FULL_DISK_ERRORS:
                 raise
+            self._checkpoint_needs = sum(map(len, pieces))
             self._checkpoint_fault = f"no space for a checkpoint ({error.strerror})"
         else:
             self._checkpoint_fault = ""

@@ -355,6 +355,9 @@ class FullDisk(MemoryFiles):
             raise OSError(errno.ENOSPC, "No space left on device")
         super().store(name, pieces)
 
+    def free_bytes(self) -> int:
+        return 0 if self.full else super().free_bytes()
+
 
 def test_a_checkpoint_that_finds_no_space_is_made_up_for_later() -> None:
     files, loop = FullDisk(), Loop()
@@ -363,8 +366,11 @@ def test_a_checkpoint_that_finds_no_space_is_made_up_for_later() -> None:
     store.checkpoint(snapshot(store, entries))
     loop.run_until(lambda: len(loop.alarms) == 1)
     assert "no space for a checkpoint" in loop.alarms[0]
+    assert not store.checkpoint_due(), "it would find no space again"
     files.full = False
+    assert store.checkpoint_due(), "publishers wait for it, so nothing else makes it due"
     store.checkpoint(snapshot(store, entries))
     loop.run_until(lambda: len(loop.alarms) == 2)
     assert loop.alarms[1] == ""
+    assert not store.checkpoint_due()
     assert files.names() == ["checkpoint-0000000001"]
