@@ -62,8 +62,9 @@ class GroupLog:
     committed on the copies of the log.
     ``starts`` has the first index of each epoch of a replicated log, this one included (L2), and
     ``origins`` the last number that was taken from each edge (A1), which is part of the records
-    if the log is ``numbered``. What is recorded while it is ``derived`` follows from what the log
-    has: whoever is home next would do the same.
+    if the log is ``numbered``; ``refused`` are those that the edge may not know to be. What is
+    recorded while it is ``derived`` follows from what the log has: whoever is home next would do
+    the same.
     """
 
     group: i64
@@ -79,6 +80,7 @@ class GroupLog:
     derived: bool
     starts: list[tuple[int, int]]
     origins: dict[int, int]
+    refused: dict[int, list[int]]
     waiting: list[Queue]
     unsure: Unsure
 
@@ -96,6 +98,7 @@ class GroupLog:
         self.derived = False
         self.starts = []
         self.origins = {}
+        self.refused = {}
         self.waiting = []
         self.unsure = Unsure()
 
@@ -121,6 +124,10 @@ class GroupLog:
 
     def note_number(self, origin: i64, number: i64) -> None:
         """A number of an edge was taken without a message; 0: the edge won't come back."""
+        raise NotImplementedError
+
+    def note_refused(self, origin: i64, number: i64) -> None:
+        """A queue refused what an edge sent under this number, be it that others took it (A1)."""
         raise NotImplementedError
 
     def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:

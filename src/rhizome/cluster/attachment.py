@@ -13,6 +13,7 @@ from mypy_extensions import i64
 
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.port import GroupLog
+from rhizome.journal.scan import take_back_refused
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
@@ -31,6 +32,10 @@ class Taken:
     def __init__(self) -> None:
         self.last = 0
         self.refused = []
+
+    def share(self, refused: dict[int, list[int]], origin: i64) -> None:
+        """Go on with what the log knows of this edge, perhaps from the home before."""
+        self.refused = take_back_refused(refused, origin, self.last)
 
     def confirmed(self, number: i64) -> None:
         """The edge is told that everything up to this number is safe, or was refused."""
@@ -148,6 +153,8 @@ class Attachment:
         self.numbered = log if log.numbered else None
         self.taken = taken
         taken.last = max(taken.last, log.origins.get(origin, 0), first - 1)
+        if log.numbered:
+            taken.share(log.refused, origin)
         taken.confirmed(first - 1)
         self.last = taken.last
         confirms = self.confirms

@@ -18,6 +18,7 @@ from rhizome.cluster.shipped import Batch, ShippedLog
 from rhizome.journal.journal import Journal
 from rhizome.journal.records import (
     FLAG_DURABLE,
+    FLAG_REFUSED,
     dequeue_record,
     drop_queue_record,
     enqueue_record,
@@ -28,6 +29,7 @@ from rhizome.journal.records import (
     shown_record,
     tx_record,
 )
+from rhizome.journal.scan import note_refused
 
 
 @final
@@ -131,11 +133,22 @@ class ReplicatedLog(ShippedLog):
         """A number of an edge was taken without a message; 0: the edge won't come back."""
         if number == 0:
             self.origins.pop(origin, 0)
+            self.refused.pop(origin, None)
         else:
             self.origins[origin] = number
         self._put(
             number_record(self.group, self.epoch, self.next_index, origin, number, FLAG_DURABLE),
             True,
+        )
+
+    def note_refused(self, origin: i64, number: i64) -> None:
+        """A queue refused what an edge sent under this number (A1)."""
+        self._origin = 0
+        self.origins[origin] = number
+        note_refused(self.refused, origin, number)
+        flags: i64 = FLAG_DURABLE | FLAG_REFUSED
+        self._put(
+            number_record(self.group, self.epoch, self.next_index, origin, number, flags), True
         )
 
     def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:

@@ -265,6 +265,8 @@ class Homecoming(OwnEdge):
         log = self.attached.numbered
         start = start_after(self.tenure.log.starts, way.since())
         first = way.first
+        for refused in self.attached.taken.refused:
+            way.refuse(refused)
         for at, message in enumerate(list(way.messages)):
             number = first + at
             if self.attached.takes(number):

@@ -195,6 +195,7 @@ class Roles:
             dict(copy.origins),
             copy.disk,
         )
+        log.refused = copy.known.refused
         if len(starts) > 1:
             log.recover()
         log.alone = not group.in_sync

@@ -296,7 +296,10 @@ class Taking:
             headers = routing_headers(decode_properties(header_payload_of(message.content)))
             queues = [*queues, *self._private(slot, leg, router, headers)]
         if not enqueue(self.broker, message, queues, attached.confirms):
-            attached.taken.refused.append(number)
+            if attached.numbered is not None:
+                attached.numbered.note_refused(attached.origin, number)
+            else:
+                attached.taken.refused.append(number)
             self.put(REFUSE, attached, number)
         if not slot.relay:
             message.identity = None

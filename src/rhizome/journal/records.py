@@ -16,7 +16,8 @@
     SYNCED   nothing: when this was written, all before position `index` had been synced; that was
              at `epoch` << 16 | `group` ms, unless these are 0
     END      nothing: the segment is complete
-    NUMBER   u64 origin | u64 number: the last number taken from an origin; 0 forgets the origin
+    NUMBER   u64 origin | u64 number: the last number taken from an origin; 0 forgets the origin;
+             FLAG_REFUSED: a queue refused what came under it
     INSTALL  u8 1: the copy of `group` is being made from here on, not eligible; 0: it is whole
     SHOWN    u32 queue id | u8 priority | u64 message index: all up to it were delivered once
     LEASES   u32 queue id | the queue's leases (broker/leases/lease.py): replaces what was known
@@ -80,6 +81,7 @@ KIND_LAST: Final = 16
 FLAG_DURABLE: Final = 1
 FLAG_ORIGIN: Final = 2
 FLAG_IDENTITY: Final = 4
+FLAG_REFUSED: Final = 8
 
 KIND_NAMES: Final = [
     "unwritten",

@@ -28,6 +28,7 @@ from rhizome.journal.records import (
     FLAG_DURABLE,
     FLAG_IDENTITY,
     FLAG_ORIGIN,
+    FLAG_REFUSED,
     KIND_DEQUEUE,
     KIND_DROP_QUEUE,
     KIND_END,
@@ -198,9 +199,39 @@ class QueueReplay:
         return total
 
 
+FLAGS_AT: Final = 9
+
+REFUSED_MAX: Final = 65_536
+"""Of one origin; more publishes than that can't be waiting at an edge."""
+
+
+def note_refused(refused: dict[int, list[int]], origin: i64, number: i64) -> None:
+    """Remember that a number of an origin was refused, and forget those of long ago."""
+    numbers = refused.get(int(origin))
+    if numbers is None:
+        numbers = []
+        refused[int(origin)] = numbers
+    numbers.append(int(number))
+    if len(numbers) >= 2 * REFUSED_MAX:
+        del numbers[:REFUSED_MAX]
+
+
+def take_back_refused(refused: dict[int, list[int]], origin: i64, number: i64) -> list[int]:
+    """Forget refusals above the last number that counts: those numbers are taken again. Answers
+    what is left of them, which goes on changing."""
+    numbers = refused.get(int(origin))
+    if numbers is None:
+        numbers = []
+        refused[int(origin)] = numbers
+    while len(numbers) > 0 and i64(numbers[len(numbers) - 1]) > number:
+        del numbers[len(numbers) - 1]
+    return numbers
+
+
 @final
 class GroupReplay:
-    """How far a group's log got, where its epochs began, and the last number of each origin.
+    """How far a group's log got, where its epochs began, the last number of each origin, and which
+    of its numbers were refused, oldest first.
 
     `installing`: a copy of it was being made and is not whole.
     """
@@ -209,6 +240,7 @@ class GroupReplay:
     index: i64
     starts: list[tuple[int, int]]
     origins: dict[int, int]
+    refused: dict[int, list[int]]
     installing: bool
 
     def __init__(self) -> None:
@@ -216,6 +248,7 @@ class GroupReplay:
         self.index = 0
         self.starts = []
         self.origins = {}
+        self.refused = {}
         self.installing = False
 
     def take_number(self, origin: i64, number: i64) -> None:
@@ -226,8 +259,15 @@ class GroupReplay:
     def set_number(self, origin: i64, number: i64) -> None:
         if number == 0:
             self.origins.pop(int(origin), None)
+            self.refused.pop(int(origin), None)
         else:
             self.origins[int(origin)] = int(number)
+            if int(origin) in self.refused:
+                take_back_refused(self.refused, origin, number)
+
+    def refuse_number(self, origin: i64, number: i64) -> None:
+        """What came under a number was refused, by one queue of those that it was for at least."""
+        note_refused(self.refused, origin, number)
 
 
 @final
@@ -445,6 +485,8 @@ class Replay:
         if kind == KIND_NUMBER:
             number: i64 = read_i64_be(buffer, at + 8)
             self._group_replay.set_number(read_i64_be(buffer, at), number)
+            if buffer[at - RECORD_HEADER_BYTES + FLAGS_AT] & FLAG_REFUSED != 0:
+                self._group_replay.refuse_number(read_i64_be(buffer, at), number)
             return
         if kind == KIND_INSTALL:
             self._group_replay.installing = buffer[at] != 0

@@ -10,6 +10,7 @@ from rhizome.amqp.wire import u32_at
 from rhizome.broker.message import Message
 from rhizome.broker.port import GroupLog
 from rhizome.broker.streams.stamp import entry_flags, stamped
+from rhizome.journal.scan import note_refused
 from rhizome.journal.streamlog import StreamLog
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class StreamGroupLog(GroupLog):
     def note_number(self, origin: i64, number: i64) -> None:
         if number == 0:
             self.stream.forget_origin(origin)
+
+    def note_refused(self, origin: i64, number: i64) -> None:
+        """Not recorded either: taken again it is refused again."""
+        note_refused(self.refused, origin, number)
 
     def append_from(
         self, message: Message, ids: list[int], durable: bool, origin: i64, number: i64

@@ -130,6 +130,7 @@ class Copy:
         copy.known.index = log.next_index - 1
         copy.known.starts = list(log.starts)
         copy.known.origins = dict(log.origins)
+        copy.known.refused = log.refused
         copy.whole = False
         copy.disk = disk
         # The journal may have records of the log that are not handed over yet.

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from scene import PERSISTENT, confirmed, queue_at
+from scene import PERSISTENT, bind, confirmed, queue_at
+from scene import drain as contents_of
 
-from rhizome.amqp.methods import BasicAck, TxCommit, TxCommitOk, TxSelect, TxSelectOk
+from rhizome.amqp.methods import (
+    BasicAck,
+    BasicNack,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    TxCommit,
+    TxCommitOk,
+    TxSelect,
+    TxSelectOk,
+)
 from rhizome.amqp.properties import Properties
 from rhizome.broker.commands import Command
 from rhizome.broker.port import Waiter
@@ -119,6 +129,45 @@ def test_a_client_of_a_living_broker_sees_a_pause_and_nothing_else(
     home = group_of(cluster, "q").home
     assert cluster[home].queue("q").ready == 0
     assert cluster[home].queue("q").unacked == 0
+
+
+def mute(cluster: CoreCluster, name: str, to: str) -> None:
+    """Nothing that a broker says reaches another one any more."""
+    for end in cluster[name].ends:
+        if end.other is not None and end.other.owner.name == to:
+            end.other.ended = True
+
+
+@pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
+@pytest.mark.parametrize("at", ["b2", "s1"])
+def test_what_a_home_refused_before_it_died_is_refused(
+    cluster: CoreCluster, at: str, overflow: str
+) -> None:
+    """It had recorded that, and told b3, its standby, alone: the next home must not confirm it
+    (A1)."""
+    client = cluster[at].connect()
+    queue_at(client, "q", "b1", durable=True, x_max_length=1, x_overflow=overflow)
+    queue_at(client, "open", "b1", durable=True)
+    bind(client, "q", "amq.fanout")
+    bind(client, "open", "amq.fanout")
+    wait_for_copy(cluster, "q")
+    client.call(ConfirmSelect(), ConfirmSelectOk)
+    publish(client, "q", [b"taken"], PERSISTENT)
+    assert confirmed(client) == 1
+    mute(cluster, "b1", at)
+    publish(client, "q", [b"refused"], PERSISTENT)
+    client.publish("amq.fanout", "", b"refused by one of two", PERSISTENT)
+    publish(client, "open", [b"last"], PERSISTENT)
+    assert client.take() == []
+    cluster["b1"].kill()
+    wait_for_new_home(cluster, "q", "b1")
+    cluster.advance(1_000)
+    answers = [each for each in client.take() if isinstance(each, (BasicAck, BasicNack))]
+    assert [int(each.delivery_tag) for each in answers if isinstance(each, BasicNack)] == [2, 3]
+    assert int(answers[-1].delivery_tag) == 4
+    assert isinstance(answers[-1], BasicAck)
+    assert contents_of(client, "q") == [b"taken"]
+    assert contents_of(client, "open") == [b"refused by one of two", b"last"]
 
 
 def test_a_killed_home_comes_back_as_a_standby(cluster: CoreCluster) -> None:
