@@ -7,7 +7,7 @@ for coverage, and to show that both forms behave alike.
 
 import os as _os
 
-__version__ = "0.1.1"
+__version__ = "0.2.0.dev0"
 
 if _os.environ.get("RHIZOME_PURE") == "1":
     from rhizome import _pure

@@ -148,10 +148,15 @@ def address_of(connection: pika.BlockingConnection) -> str:
 
 
 class Workers:
-    """Publishers and consumers of some queues, each in a thread of its own."""
+    """Publishers and consumers of some queues, each in a thread of its own.
 
-    def __init__(self, cluster: ClusterProcess, queues: list[str], seed: int) -> None:
+    ``pace_s``: between two publishes, for tests whose brokers need the processor more."""
+
+    def __init__(
+        self, cluster: ClusterProcess, queues: list[str], seed: int, pace_s: float = 0.0
+    ) -> None:
         self.cluster = cluster
+        self.pace_s = pace_s
         self.queues = queues
         self.history = History()
         self.publishing = True
@@ -235,6 +240,7 @@ class Workers:
                     self.history.confirmed |= dict.fromkeys(bodies, time.monotonic())
                     number += SESSION_BATCH
                     self.history.progress[name] = number
+                    await asyncio.sleep(self.pace_s)
 
         asyncio.run(work())
 
@@ -382,6 +388,7 @@ class Workers:
                     self.history.progress[name] = number + 1
                     number += 1
                     tried = False
+                    time.sleep(self.pace_s)
                 connection.close()
             except (NackError, UnroutableError):
                 raise
