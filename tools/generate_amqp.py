@@ -128,6 +128,7 @@ basic 60
 confirm 85
   select 10: no_wait:bit
   select-ok 11:
+  level 20: delivery_tag:longlong level:octet
 tx 90
   select 10:
   select-ok 11:

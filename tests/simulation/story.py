@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rhizome.client.levels import Level
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.checkers import Violation, Watch
 from rhizome.testing.sim.messages_scenario import checkers_of
@@ -102,6 +103,9 @@ class Story:
 
     def confirmed(self, message: str) -> Story:
         return self.then(told.Confirmed(message))
+
+    def levelled(self, message: str, level: Level) -> Story:
+        return self.confirmed(message).then(told.LevelTold(message, level))
 
     def comes(
         self,

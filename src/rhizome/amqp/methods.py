@@ -1459,6 +1459,28 @@ class ConfirmSelectOk(Method):
 
 
 @final
+class ConfirmLevel(Method):
+    """confirm.level."""
+
+    delivery_tag: i64
+    level: i64
+
+    def __init__(self, delivery_tag: i64 = 0, level: i64 = 0) -> None:
+        self.delivery_tag = delivery_tag
+        self.level = level
+
+    def code(self) -> i64:
+        return spec.CODE_CONFIRM_LEVEL
+
+    def encode(self) -> bytes:
+        w = BytesWriter()
+        put_u32(w, spec.CODE_CONFIRM_LEVEL)
+        put_u64(w, self.delivery_tag)
+        put_u8(w, self.level)
+        return w.getvalue()
+
+
+@final
 class TxSelect(Method):
     """tx.select."""
 
@@ -2006,6 +2028,12 @@ def _read_confirm_select(r: FieldReader) -> ConfirmSelect:
     return ConfirmSelect(bits & 1 != 0)
 
 
+def _read_confirm_level(r: FieldReader) -> ConfirmLevel:
+    delivery_tag = r.longlong()
+    level = r.octet()
+    return ConfirmLevel(delivery_tag, level)
+
+
 def _read_session_failover_map(r: FieldReader) -> SessionFailoverMap:
     version = r.longlong()
     entries = r.table()
@@ -2174,6 +2202,8 @@ def _dispatch_confirm(code: i64, r: FieldReader) -> Method | None:
         return _read_confirm_select(r)
     if code == spec.CODE_CONFIRM_SELECT_OK:
         return ConfirmSelectOk()
+    if code == spec.CODE_CONFIRM_LEVEL:
+        return _read_confirm_level(r)
     return None
 
 

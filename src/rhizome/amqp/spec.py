@@ -107,6 +107,7 @@ BASIC_RECOVER_OK: Final = 111
 BASIC_NACK: Final = 120
 CONFIRM_SELECT: Final = 10
 CONFIRM_SELECT_OK: Final = 11
+CONFIRM_LEVEL: Final = 20
 TX_SELECT: Final = 10
 TX_SELECT_OK: Final = 11
 TX_COMMIT: Final = 20
@@ -182,6 +183,7 @@ CODE_BASIC_RECOVER_OK: Final = 60 << 16 | 111
 CODE_BASIC_NACK: Final = 60 << 16 | 120
 CODE_CONFIRM_SELECT: Final = 85 << 16 | 10
 CODE_CONFIRM_SELECT_OK: Final = 85 << 16 | 11
+CODE_CONFIRM_LEVEL: Final = 85 << 16 | 20
 CODE_TX_SELECT: Final = 90 << 16 | 10
 CODE_TX_SELECT_OK: Final = 90 << 16 | 11
 CODE_TX_COMMIT: Final = 90 << 16 | 20
@@ -257,6 +259,7 @@ METHOD_NAMES: Final[dict[int, str]] = {
     CODE_BASIC_NACK: "basic.nack",
     CODE_CONFIRM_SELECT: "confirm.select",
     CODE_CONFIRM_SELECT_OK: "confirm.select-ok",
+    CODE_CONFIRM_LEVEL: "confirm.level",
     CODE_TX_SELECT: "tx.select",
     CODE_TX_SELECT_OK: "tx.select-ok",
     CODE_TX_COMMIT: "tx.commit",

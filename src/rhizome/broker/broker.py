@@ -106,6 +106,7 @@ class Broker:
     pulls: list[tuple[Channel, BasicGet]]
     published: i64
     confirm_times: ConfirmTimes
+    levels_told: list[int]
     takeover_times: Times
     may_deliver: bool
     blocking: bool
@@ -145,6 +146,7 @@ class Broker:
         self.logs = {int(log.group): log}
         self.published = 0
         self.confirm_times = ConfirmTimes()
+        self.levels_told = [0, 0, 0, 0]
         self.takeover_times = Times()
         self.pager = pager
         self.showing = Showing(pager.journal)

@@ -27,6 +27,7 @@ from rhizome.amqp.methods import (
     ChannelFlow,
     ChannelFlowOk,
     ChannelOpenOk,
+    ConfirmLevel,
     ConfirmSelect,
     ConfirmSelectOk,
     Method,
@@ -39,6 +40,7 @@ from rhizome.amqp.values import unsigned_64
 from rhizome.broker import basic, resuming, topology, transactions
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import Consumer
+from rhizome.broker.levels import Levels, is_asked
 from rhizome.broker.lookup import unimplemented
 from rhizome.broker.message import Message, Route
 from rhizome.broker.publishing import publish
@@ -245,6 +247,8 @@ class Channel:
             raise PreconditionFailed("cannot switch from tx to confirm mode", 85, 10)
         if self.confirms is None:
             self.confirms = Confirms(self.connection.broker.confirm_times)
+            if is_asked(self.connection.client_properties):
+                self.confirms.levels = Levels()
         if not method.no_wait:
             self.send(ConfirmSelectOk())
 
@@ -473,6 +477,12 @@ class Channel:
     def _confirm(self, confirms: Confirms, tag: i64) -> None:
         first = confirms.sent + 1
         confirms.sent = tag
+        tag = self._ack(first, tag)
+        if confirms.levels is not None:
+            self._tell_levels(confirms.levels, first - 1, tag)
+
+    def _ack(self, first: i64, tag: i64) -> i64:
+        """Confirm what is not refused of these; answers the last tag that is confirmed."""
         if len(self.nacked) > 0:
             top = tag
             while top >= first and top in self.nacked:
@@ -480,9 +490,23 @@ class Channel:
                 top -= 1
             self.nacked = {nacked for nacked in self.nacked if nacked > tag}
             if top < first:
-                return
+                return 0
             tag = top
         self.send(BasicAck(tag, tag > first))
+        return tag
+
+    def _tell_levels(self, levels: Levels, before: i64, last: i64) -> None:
+        """Say which levels what was just confirmed has reached: one frame per run of a level."""
+        told = self.connection.broker.levels_told
+        for at, end in enumerate(levels.told_tags):
+            tag: i64 = min(last, end)
+            if tag <= before:
+                break
+            level = levels.told_levels[at]
+            told[level] += tag - before
+            before = tag
+            self.send(ConfirmLevel(tag, level))
+        levels.clear()
 
     def nack(self, tag: i64) -> None:
         """Tell the publisher that a queue refused its message."""

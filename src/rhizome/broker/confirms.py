@@ -3,7 +3,7 @@
 A turn's publishes on a channel share one entry per log that they go to: confirm up to ``tag`` once
 that log has what is persistent on disk and the rest in memory, on all copies that count, and every
 other broker that got one of them has it as safe. So confirming costs nothing per message, and the
-frames sent say multiple=true.
+frames sent say multiple=true. For a publisher that wants to know them, `levels.py` notes levels.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import final
 
 from mypy_extensions import i64
 
+from rhizome.broker.levels import SEVERAL, Levels
 from rhizome.broker.port import Forward, GroupLog
 from rhizome.broker.times import ConfirmTimes
 
@@ -22,7 +23,8 @@ class Confirms:
     """Invariant: ``tags`` rise; tags <= ``sent`` are confirmed. An entry says what must be safe
     before its tag, and all later ones, may be: ``disks`` and ``memories`` in the log in ``logs``
     (None: nothing), ``elsewhere`` what other brokers must have confirmed. ``way`` is the last one
-    that something went on since; ``sent_on`` has the ones before it.
+    that something went on since; ``sent_on`` has the ones before it. With ``levels``, ``at_most``
+    is called for each publish once it is counted.
     """
 
     published: i64
@@ -42,6 +44,7 @@ class Confirms:
     now_ms: i64
     closed_ms: list[int]
     times: ConfirmTimes | None
+    levels: Levels | None
 
     def __init__(self, times: ConfirmTimes | None = None) -> None:
         """``times``: where it is noted how long each publish waited; whoever gives them keeps
@@ -63,6 +66,16 @@ class Confirms:
         self.now_ms = 0
         self.closed_ms = []
         self.times = times
+        self.levels = None
+
+    def at_most(self, ceiling: i64) -> None:
+        """What was published last may reach this level; entries are of one level each."""
+        levels = self.levels
+        assert levels is not None
+        last: i64 = self.tags[-1] if len(self.tags) > 0 else self.sent
+        if self.published - 1 > last and (ceiling != levels.ceiling or ceiling & SEVERAL != 0):
+            self._close(self.published - 1)
+        levels.ceiling = ceiling
 
     def need(self, log: GroupLog, index: i64, on_disk: bool) -> None:
         """What was published last (it is counted already) has this index in a log."""
@@ -83,7 +96,8 @@ class Confirms:
     def need_again(self, log: GroupLog, disk: i64, memory: i64) -> None:
         """What was published last is a duplicate of what is at or below these indexes of a log."""
         if disk <= log.committed_disk and memory <= log.committed_memory:
-            return
+            if self.levels is None:
+                return
         self._use(log)
         if disk > self.need_disk:
             self.need_disk = disk
@@ -96,6 +110,8 @@ class Confirms:
             self._note_way()
             self.way = forward
         self.way_number = number
+        if self.levels is not None:
+            self.levels.sent(forward, number)
 
     def _note_way(self) -> None:
         if self.way is not None:
@@ -118,6 +134,8 @@ class Confirms:
         self.memories.append(self.need_memory)
         self.elsewhere.append(self.sent_on)
         self.closed_ms.append(self.now_ms)
+        if self.levels is not None:
+            self.levels.close()
         self.log = None
         self.need_disk = 0
         self.need_memory = 0
@@ -140,6 +158,8 @@ class Confirms:
                     others = {}
                     self.elsewhere[at] = others
                 others[forward] = max(others.get(forward, 0), numbers[found - 1])
+                if self.levels is not None:
+                    self.levels.moved(at, forward, numbers[0])
 
     def ready(self) -> i64:
         """The highest tag that may be confirmed now; 0 if none beyond those sent."""
@@ -161,6 +181,8 @@ class Confirms:
         times = self.times
         if times is not None:
             self._note_times(times, count)
+        if self.levels is not None:
+            self._note_levels(self.levels, count)
         del self.tags[:count]
         del self.logs[:count]
         del self.disks[:count]
@@ -183,6 +205,16 @@ class Confirms:
             else:
                 noted = times.memory
             noted.add(self.now_ms - closed_ms, tag - before)
+            before = tag
+            at += 1
+
+    def _note_levels(self, levels: Levels, count: i64) -> None:
+        """The first entries are safe: note which levels what is in them has reached."""
+        before = self.sent
+        at: i64 = 0
+        while at < count:
+            tag: i64 = self.tags[at]
+            levels.reached(tag, before, self.logs[at], self.disks[at], self.memories[at])
             before = tag
             at += 1
 

@@ -54,6 +54,7 @@ CAPABILITIES: Final = (
     "per_consumer_qos",
     "direct_reply_to",
     "session.resume",
+    "confirm.level",
     "queue.leases",
 )
 

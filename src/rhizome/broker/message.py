@@ -80,8 +80,9 @@ class Route:
 
     Invariant: ``queues`` (active here) and ``targets`` (on other brokers) are what the router
     answered at topology epoch ``epoch``; ``parts`` are the queues by log; ``unrouted`` says that
-    all of them only tap what comes by. A route of an older epoch is never used to publish, but
-    messages go on referring to it for ``tail``.
+    all of them only tap what comes by; ``level`` is what they have in common (`levels.py`). A
+    route of an older epoch is never used to publish, but messages go on referring to it for
+    ``tail``.
     """
 
     exchange: str
@@ -97,6 +98,7 @@ class Route:
     immediate: bool
     by_headers: bool
     delayed: bool
+    level: i64
 
     def __init__(self, exchange: str, key: str, tail: bytes) -> None:
         self.exchange = exchange
@@ -112,6 +114,7 @@ class Route:
         self.immediate = False
         self.by_headers = False
         self.delayed = False
+        self.level = 0
 
 
 @final

@@ -60,6 +60,7 @@ class GroupLog:
     may hold what is ready here (A2). While it is ``recovering`` its home is new and confirms
     nothing (G7). ``unsure`` is what was recorded for this broker's own applications and may not be
     committed on the copies of the log.
+    Up to ``reliable_memory`` and ``reliable_disk`` an in-sync standby has had everything, too.
     ``starts`` has the first index of each epoch of a replicated log, this one included (L2), and
     ``origins`` the last number that was taken from each edge (A1), which is part of the records
     if the log is ``numbered``; ``refused`` are those that the edge may not know to be. What is
@@ -72,6 +73,8 @@ class GroupLog:
     next_index: i64
     committed_memory: i64
     committed_disk: i64
+    reliable_memory: i64
+    reliable_disk: i64
     visible: i64
     still: bool
     recovering: bool
@@ -90,6 +93,8 @@ class GroupLog:
         self.next_index = next_index
         self.committed_memory = next_index - 1
         self.committed_disk = next_index - 1
+        self.reliable_memory = 0
+        self.reliable_disk = 0
         self.visible = EVERYTHING
         self.still = False
         self.recovering = False
@@ -197,13 +202,15 @@ class Forward:
     of one broker; ``broker_name`` is where that is now.
 
     Invariant: each message that is sent gets the number after the one before; ``confirmed`` never
-    falls and never passes ``sent``. What was sent is kept until it is confirmed.
+    falls and never passes ``sent``. What was sent is kept until it is confirmed. ``thin`` is the
+    last number that was confirmed though no standby has what it names.
     """
 
     broker_name: str
     group: i64
     sent: i64
     confirmed: i64
+    thin: i64
     congested: bool
 
     def __init__(self, broker_name: str, group: i64) -> None:
@@ -211,6 +218,7 @@ class Forward:
         self.group = group
         self.sent = 0
         self.confirmed = 0
+        self.thin = 0
         self.congested = False
 
     def send(self, message: Message, target: Target, channel: Channel | None, tag: i64) -> i64:

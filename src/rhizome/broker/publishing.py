@@ -19,6 +19,7 @@ from rhizome.broker.blocking import published_by
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import put_content
 from rhizome.broker.dedup import accept, is_duplicate, set_window, wait_for_original
+from rhizome.broker.levels import COPIED, ON_DISK, ceiling
 from rhizome.broker.message import (
     DELIVERY_MODE_ONLY,
     HEADER_FLAGS_OFFSET,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 ROUTES_MAX: Final = 65536
 NO_ROUTE: Final = 312
+HELD_LEVEL: Final = COPIED | ON_DISK
+"""What is held for later is in a queue that is durable and replicated (`delayed.py`)."""
 
 
 def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) -> None:
@@ -78,6 +81,8 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
         confirms = channel.confirms
         if confirms is not None:
             confirms.published += 1
+            if confirms.levels is not None:
+                confirms.at_most(ceiling(route.level, mode == 2, len(route.parts)))
             if not channel.marked:
                 channel.touch()
         is_first = True
@@ -156,12 +161,14 @@ def refresh(route: Route, exchange: Exchange, router: Router, cluster: Cluster) 
     route.by_headers = router.needs_headers(exchange)
     route.delayed = exchange.delayed
     reach = Reach([])
+    reach.level = 0
     is_reply = route.exchange == "" and route.key.startswith(REPLY_PREFIX)
     if not route.by_headers:
         reach = reach_of(router, cluster, exchange, [route.key], None)
     route.queues = reach.queues
     route.targets = reach.targets
     route.unrouted = reach.unrouted
+    route.level = reach.level
     route.parts = parts_of(route.queues)
     route.plain = (
         not route.by_headers
@@ -260,17 +267,24 @@ def _publish_steered(channel: Channel, route: Route, message: Message, flags: i6
     steering = steer(channel, message, flags)
     publication = Publication(message, route.queues, route.targets, route.mandatory, steering)
     publication.unrouted = route.unrouted
+    level = route.level
     if route.by_headers or len(steering.keys) > 0:
         reach = _reach_for(channel, route, steering)
         publication.queues = reach.queues
         publication.targets = reach.targets
         publication.unrouted = reach.unrouted
+        level = reach.level
     if channel.transaction is not None:
         channel.transaction.publish(publication)
         return
     confirms = channel.confirms
     if confirms is not None:
         confirms.published += 1
+        if confirms.levels is not None:
+            if route.delayed and steering.delay_ms > 0:
+                level = HELD_LEVEL
+            logs = len(parts_of(publication.queues))
+            confirms.at_most(ceiling(level, message.persistent, logs))
         channel.touch()
     accepted = place(channel.connection.broker, publication, channel)
     if confirms is not None and not accepted:

@@ -9,6 +9,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from rhizome.broker.levels import COPIED, EVERYWHERE, ON_DISK
 from rhizome.broker.port import Forward
 from rhizome.broker.queue import Queue
 from rhizome.broker.routing.destination import Destination
@@ -105,13 +106,15 @@ class Bundle:
 class Reach:
     """Where a message goes: queues that are active here, and targets on other brokers.
 
-    ``unrouted``: nowhere but to streams that tap what its publisher knows nothing of.
+    ``unrouted``: nowhere but to streams that tap what its publisher knows nothing of. ``level`` is
+    what all places have in common of how they keep messages (`levels.py`).
     """
 
     queues: list[Queue]
     targets: list[Target]
     keys: list[str]
     unrouted: bool
+    level: i64
 
     def __init__(self, keys: list[str]) -> None:
         """``keys``: those that count beside the one of the route."""
@@ -119,6 +122,7 @@ class Reach:
         self.targets = []
         self.keys = keys
         self.unrouted = False
+        self.level = EVERYWHERE
 
     def is_empty(self) -> bool:
         return len(self.queues) == 0 and len(self.targets) == 0
@@ -126,18 +130,21 @@ class Reach:
     def add(self, destination: Destination) -> None:
         """Add a destination that is not there yet."""
         if isinstance(destination, Queue):
+            self.level &= keeping_of(destination)
             away = destination.away
             if away is None:
                 self.queues.append(destination)
             else:
                 self._target(away.forward(), destination.vhost).queue_ids.append(destination.id)
         elif isinstance(destination, MetaExchange):
+            self.level = 0
             target = self._target(destination.forward, destination.vhost)
             if destination.exchange not in target.exchanges:
                 target.exchanges.append(destination.exchange)
             if destination.relay:
                 target.relay = True
         elif isinstance(destination, MetaQueue):
+            self.level = 0
             target = self._target(destination.forward, destination.vhost)
             if destination.name not in target.names:
                 target.names.append(destination.name)
@@ -156,6 +163,8 @@ class Reach:
                 self.add(destination)
         if len(self.targets) > 1 and not sole:
             bundle(self.targets)
+        if self.is_empty():
+            self.level = 0
         return self
 
     def _target(self, forward: Forward, vhost: str) -> Target:
@@ -165,6 +174,16 @@ class Reach:
         target = Target(forward, vhost, self.keys)
         self.targets.append(target)
         return target
+
+
+def keeping_of(queue: Queue) -> i64:
+    """How a queue keeps messages (`levels.py`), with all the standbys that it may have."""
+    if queue.options.queue_type == "stream":
+        return EVERYWHERE
+    level: i64 = ON_DISK if queue.durable else 0
+    if queue.options.replicate is None or queue.options.replicate == "messages":
+        level |= COPIED
+    return level
 
 
 def bundle(targets: list[Target]) -> None:

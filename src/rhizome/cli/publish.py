@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -17,7 +18,7 @@ from rhizome.cli import loops
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import URI_DEFAULT, UriOption
 from rhizome.cli.pairs import parse_pairs
-from rhizome.client import Properties, connect
+from rhizome.client import Level, Properties, connect
 
 app = typer.Typer()
 
@@ -56,6 +57,10 @@ def publish(
     mandatory: Annotated[
         bool, typer.Option("--mandatory", help="Fail if no queue gets it; implies --confirm.")
     ] = False,
+    levels: Annotated[
+        bool,
+        typer.Option("--levels", help="Say which levels were reached; implies --confirm."),
+    ] = False,
 ) -> None:
     """Publish messages.
 
@@ -68,11 +73,13 @@ def publish(
         delivery_mode=2 if persistent else None,
     )
     bodies = _bodies(body, file, count)
-    sent = loops.run(
-        _publish(uri, exchange, key, properties, bodies, confirm or mandatory, mandatory)
-    )
-    done = "published and confirmed" if confirm or mandatory else "published"
+    confirm = confirm or mandatory or levels
+    reached: Counter[Level] | None = Counter() if levels else None
+    sent = loops.run(_publish(uri, exchange, key, properties, bodies, confirm, mandatory, reached))
+    done = "published and confirmed" if confirm else "published"
     print(f"{done} {sent} message{'' if sent == 1 else 's'}", file=sys.stderr)
+    for level, count in sorted((reached or {}).items()):
+        print(f"  {count} {level}", file=sys.stderr)
 
 
 def _bodies(body: str | None, file: Path | None, count: int) -> AsyncIterator[bytes]:
@@ -141,12 +148,17 @@ async def _publish(
     bodies: AsyncIterator[bytes],
     confirms: bool,
     mandatory: bool,
+    reached: Counter[Level] | None,
 ) -> int:
     sent = 0
     async with (
-        connect(uri, name="rhizome publish") as connection,
+        connect(uri, name="rhizome publish", confirm_levels=reached is not None) as connection,
         connection.channel(confirms=confirms) as channel,
     ):
+        if reached is not None:
+            if not connection.tells_levels:
+                raise CliError("this broker doesn't tell levels; publish without --levels")
+            channel.on_level = lambda _, level: reached.update([level])
         async for body in bodies:
             await channel.ready()
             channel.publish_soon(

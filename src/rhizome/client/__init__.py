@@ -45,6 +45,7 @@ from rhizome.client.errors import (
     SendBufferFull,
 )
 from rhizome.client.failover import Broker, Failover, FailoverMap
+from rhizome.client.levels import Level
 from rhizome.client.message import Message, ReturnedMessage
 from rhizome.client.policies import Policy, RoundRobin
 from rhizome.client.producer import Producer
@@ -70,6 +71,7 @@ __all__ = [
     "FailoverFailed",
     "FailoverMap",
     "InvalidUri",
+    "Level",
     "Message",
     "MessageReturned",
     "NotOpen",

@@ -17,6 +17,7 @@ from rhizome.client.confirms import ConfirmLedger, MandatoryKey
 from rhizome.client.consumer import BUFFERED_MESSAGES_MAX, Consumer
 from rhizome.client.errors import MessageReturned, PublishNacked, SendBufferFull, renewed
 from rhizome.client.events import ContentReceived
+from rhizome.client.levels import Level, LevelCallback
 from rhizome.client.message import Message, ReturnedMessage, Settler
 from rhizome.client.topology import Arguments, TopologyCalls
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 REFUSED_PUBLISHES_MAX: Final = 10_000
 SEND_BUFFER_BYTES_MAX: Final = 64 * 1024 * 1024
 NO_PROPERTIES: Final = Properties()
+
+Confirmed = asyncio.Future[Level | None]
+"""Done when a publish is confirmed, with the level if the broker tells."""
 
 ReturnCallback = Callable[[ReturnedMessage], None]
 
@@ -61,7 +65,8 @@ class Channel(TopologyCalls):
         super().__init__(connection, number)
         self.on_return = on_return
         self.confirms = False
-        self._ledger: ConfirmLedger[asyncio.Future[None], ReturnedMessage] = ConfirmLedger()
+        self.on_level: LevelCallback | None = None
+        self._ledger: ConfirmLedger[Confirmed, ReturnedMessage] = ConfirmLedger()
         self._refused: deque[int] = deque(maxlen=REFUSED_PUBLISHES_MAX)
         self._returned: ReturnedMessage | None = None
         self._settlement_waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -84,22 +89,23 @@ class Channel(TopologyCalls):
         routing_key: str = "",
         properties: Properties | None = None,
         mandatory: bool = False,
-    ) -> None:
+    ) -> Level | None:
         """Publish one message. With confirms on, returns once the broker has confirmed it.
 
         Waits first while the broker blocks the connection or the socket's buffer is full.
         Raises PublishNacked if the broker refuses it, and with `mandatory` MessageReturned if no
         queue gets it. To have many in flight use `publish_soon`, or several tasks.
+        Returns the level that was reached if the connection has `confirm_levels`.
         """
         if not (self._connection._gate.is_set() and self._flow.is_set()):
             await self.ready()
         if not self.confirms:
             self._publish(body, exchange, routing_key, properties, mandatory)
-            return
-        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            return None
+        confirmed: Confirmed = asyncio.get_running_loop().create_future()
         self._publish(body, exchange, routing_key, properties, mandatory, confirmed)
         with self._connection._awaiting_broker():
-            await confirmed
+            return await confirmed
 
     def publish_soon(
         self,
@@ -164,7 +170,7 @@ class Channel(TopologyCalls):
         routing_key: str,
         properties: Properties | None,
         mandatory: bool,
-        confirmed: asyncio.Future[None] | None = None,
+        confirmed: Confirmed | None = None,
     ) -> int:
         if self._ended is not None:
             raise renewed(self._ended)
@@ -300,7 +306,12 @@ class Channel(TopologyCalls):
     def _method(self, method: Method) -> None:
         """A method arrived that is not content."""
         if isinstance(method, methods.BasicAck):
-            self._settle(int(method.delivery_tag), method.multiple, refused=False)
+            if not self._connection.tells_levels:
+                self._settle(int(method.delivery_tag), method.multiple, refused=False)
+        elif isinstance(method, methods.ConfirmLevel):
+            # The ack of what isn't refused went before: nothing below this tag is open any more.
+            level = Level(int(method.level))
+            self._settle(int(method.delivery_tag), True, refused=False, level=level)
         elif isinstance(method, methods.BasicNack):
             self._settle(int(method.delivery_tag), method.multiple, refused=True)
         elif isinstance(method, methods.BasicCancel):
@@ -410,20 +421,26 @@ class Channel(TopologyCalls):
         if isinstance(message, Message) and self.is_open:
             self._send(methods.BasicNack(message.delivery_tag, False, True))
 
-    def _settle(self, sequence: int, multiple: bool, refused: bool) -> None:
+    def _settle(
+        self, sequence: int, multiple: bool, refused: bool, level: Level | None = None
+    ) -> None:
         for settled, confirmed in self._ledger.settle(sequence, multiple):
-            self._settled(settled, confirmed, self._ledger.take_returned(settled), refused)
+            returned = self._ledger.take_returned(settled)
+            self._settled(settled, confirmed, returned, refused, level)
         if self._settlement_waiters:
             self._wake_settlement_waiters()
 
     def _settled(
         self,
         number: int,
-        confirmed: asyncio.Future[None] | None,
+        confirmed: Confirmed | None,
         returned: ReturnedMessage | None,
         refused: bool,
+        level: Level | None,
     ) -> None:
         """A publish was answered: tell whoever waits for it, or remember what went wrong."""
+        if level is not None and self.on_level is not None:
+            self._connection._call_back(self.on_level, number, level)
         if confirmed is None:
             if refused:
                 self._refused.append(number)
@@ -433,7 +450,7 @@ class Channel(TopologyCalls):
         elif returned is not None:
             fail(confirmed, MessageReturned(returned))
         elif not confirmed.done():
-            confirmed.set_result(None)
+            confirmed.set_result(level)
 
     def _unconfirmed(self) -> int:
         """How many publishes wait for the broker's answer."""
@@ -473,7 +490,7 @@ class Channel(TopologyCalls):
         self._send(methods.ChannelFlowOk(active))
 
 
-def fail(future: asyncio.Future[None], error: Exception) -> None:
+def fail(future: asyncio.Future[None] | Confirmed, error: Exception) -> None:
     """Let whoever waits for it know of an error, if somebody does."""
     if not future.done():
         future.set_exception(renewed(error))

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVarTuple, cast
 
 from rhizome import __version__
 from rhizome.amqp.methods import Method
@@ -44,12 +44,13 @@ from rhizome.client.events import (
     MethodReceived,
     MoveAsked,
 )
+from rhizome.client.levels import CAPABILITY, tells_levels
 from rhizome.client.opening import Opening
 from rhizome.client.protocol import ClientConnection, Phase
 from rhizome.client.settings import Settings
 from rhizome.errors import CommandInvalid, ConnectionForced
 
-T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 # What is pending beyond this is written at once instead of at the end of the loop's turn.
 WRITE_BYTES_PENDING_MAX: Final = 128 * 1024
@@ -82,6 +83,7 @@ def connect(
     client_properties: dict[str, object] | None = None,
     ssl_context: ssl.SSLContext | None = None,
     on_blocked: BlockedCallback | None = None,
+    confirm_levels: bool = False,
 ) -> Opening[Connection]:
     """Connect to the first broker of the list that takes us.
 
@@ -92,7 +94,8 @@ def connect(
 
     `name` is shown to operators. `on_blocked` is called with the reason when the broker stops
     taking publishes, and with None when it takes them again. With amqps and no `ssl_context` the
-    URI's options (cacertfile, certfile, keyfile, verify) make one.
+    URI's options (cacertfile, certfile, keyfile, verify) make one. With `confirm_levels` Rhizome
+    tells which `Level` each confirmed publish has reached.
 
     Example:
         async with connect("amqp://app:secret@b1:5672,b2:5672/orders?heartbeat=10") as connection:
@@ -105,10 +108,11 @@ def connect(
         attempts: list[tuple[str, BaseException]] = []
         ahead = list(addresses)
         properties = dict(client_properties or {})
+        asked = (CAPABILITY,) if confirm_levels else ()
         redirects = 0
         while ahead:
             address = ahead.pop(0)
-            connection = Connection(address, name, properties, on_blocked)
+            connection = Connection(address, name, properties, on_blocked, asked)
             try:
                 await connection._open(ssl_context)
             except Redirected as elsewhere:
@@ -167,6 +171,7 @@ class Connection:
     ) -> None:
         self.address = address
         self.on_blocked = on_blocked
+        self._asks_levels = CAPABILITY in capabilities
         self.on_told: Callable[[FailoverMapTold | MoveAsked], None] | None = None
         self.blocked_reason: str | None = None
         self.known_hosts = ""
@@ -204,6 +209,11 @@ class Connection:
     def server_properties(self) -> dict[str, object]:
         """What the broker said of itself: product, version, capabilities, ..."""
         return self._core.server_properties
+
+    @property
+    def tells_levels(self) -> bool:
+        """Whether the broker says which levels confirms have reached, since we asked for it."""
+        return self._asks_levels and tells_levels(self.server_properties)
 
     def channel(
         self,
@@ -377,9 +387,9 @@ class Connection:
         in_socket = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return self._core.pending_bytes + in_socket
 
-    def _call_back(self, callback: Callable[[T], None], argument: T) -> None:
+    def _call_back(self, callback: Callable[[*Ts], None], *arguments: *Ts) -> None:
         """Run application code from the loop, so that its errors are the application's alone."""
-        self._loop.call_soon(callback, argument)
+        self._loop.call_soon(callback, *arguments)
 
     # --- called by the socket
 

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rhizome.amqp.properties import Properties
+from rhizome.client.levels import Level
 
 if TYPE_CHECKING:
     from rhizome.client.sessionchannel import SessionChannel
@@ -59,13 +60,13 @@ class Producer:
         routing_key: str | None = None,
         properties: Properties | None = None,
         mandatory: bool = False,
-    ) -> None:
+    ) -> Level | None:
         """Publish one message and wait until it is safe.
 
         Raises PublishNacked if a queue refuses it, and with `mandatory` MessageReturned if no queue
-        gets it.
+        gets it. Returns the level that was reached if the session has `confirm_levels`.
         """
-        await self._channel.publish(
+        return await self._channel.publish(
             body,
             exchange=self.exchange if exchange is None else exchange,
             routing_key=self.routing_key if routing_key is None else routing_key,

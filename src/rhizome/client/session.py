@@ -42,6 +42,7 @@ from rhizome.client.errors import (
 )
 from rhizome.client.events import FailoverMapTold, MoveAsked
 from rhizome.client.failover import AddressBook, Failover, FailoverMap, decode_map
+from rhizome.client.levels import CAPABILITY as CONFIRM_LEVEL
 from rhizome.client.opening import Opening
 from rhizome.client.policies import Policy, policy_of
 from rhizome.client.producer import Producer
@@ -90,6 +91,7 @@ def open_session(
     recreate: bool = False,
     on_change: ChangeCallback | None = None,
     on_blocked: BlockedCallback | None = None,
+    confirm_levels: bool = False,
 ) -> Opening[Session]:
     """Open a session with one of several brokers.
 
@@ -99,7 +101,8 @@ def open_session(
     how hard to try. With `recreate` the queues, exchanges and bindings that the session has
     declared are declared again at every broker; its exclusive queues are in any case.
 
-    `on_change` is called with the state and the broker's address whenever they change.
+    `on_change` is called with the state and the broker's address whenever they change. With
+    `confirm_levels` brokers tell which `Level` each confirmed publish has reached.
 
     Example:
         async with open_session("amqp://b1,b2,b3/", failover=Failover(tries_max=0)) as mine:
@@ -119,6 +122,7 @@ def open_session(
             recreate,
             on_change,
             on_blocked,
+            confirm_levels,
         )
         await made._begin()
         return made
@@ -143,6 +147,7 @@ class Session:
         recreate: bool,
         on_change: ChangeCallback | None,
         on_blocked: BlockedCallback | None,
+        confirm_levels: bool,
     ) -> None:
         self.id = uuid.uuid4().hex
         self.failover = failover
@@ -152,6 +157,7 @@ class Session:
         self._client_properties = client_properties
         self._ssl_context = ssl_context
         self._on_blocked = on_blocked
+        self._capabilities = (*CAPABILITIES, CONFIRM_LEVEL) if confirm_levels else CAPABILITIES
         self._topology = Topology(recreate)
         self._connection: Connection | None = None
         self._latest: Connection | None = None
@@ -282,7 +288,11 @@ class Session:
         for _ in range(REDIRECTS_MAX + 1):
             self._tries += 1
             connection = Connection(
-                self._hurried(address), self._name, properties, self._on_blocked, CAPABILITIES
+                self._hurried(address),
+                self._name,
+                properties,
+                self._on_blocked,
+                self._capabilities,
             )
             connection.on_told = self._told
             try:

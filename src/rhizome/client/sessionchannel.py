@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Final
 from rhizome.amqp import methods
 from rhizome.amqp.methods import Method
 from rhizome.amqp.properties import Properties, encode_header
-from rhizome.client.channel import NO_PROPERTIES, Channel, ReturnCallback, fail
+from rhizome.client.channel import NO_PROPERTIES, Channel, Confirmed, ReturnCallback, fail
 from rhizome.client.confirms import ConfirmLedger
 from rhizome.client.consumer import Consumer
 from rhizome.client.errors import ConnectionLost, SendBufferFull, renewed
 from rhizome.client.events import ContentReceived
 from rhizome.client.holdings import Holdings, Identity, kind_of, settlement
+from rhizome.client.levels import Level
 from rhizome.client.message import Message, ReturnedMessage
 from rhizome.client.topology import Arguments
 from rhizome.errors import ConnectionFault
@@ -75,7 +76,7 @@ class Publish:
         properties: Properties,
         mandatory: bool,
         body: bytes,
-        confirmed: asyncio.Future[None] | None,
+        confirmed: Confirmed | None,
     ) -> None:
         self.sequence = sequence
         self.exchange = exchange
@@ -184,17 +185,17 @@ class SessionChannel(Channel):
         routing_key: str = "",
         properties: Properties | None = None,
         mandatory: bool = False,
-    ) -> None:
+    ) -> Level | None:
         await self.ready()
         if not self.confirms:
             self._publish(body, exchange, routing_key, properties, mandatory)
-            return
-        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            return None
+        confirmed: Confirmed = asyncio.get_running_loop().create_future()
         self._publish(body, exchange, routing_key, properties, mandatory, confirmed)
         self._awaited += 1
         self._connection._update_reading()
         try:
-            await confirmed
+            return await confirmed
         finally:
             self._awaited -= 1
 
@@ -205,7 +206,7 @@ class SessionChannel(Channel):
         routing_key: str,
         properties: Properties | None,
         mandatory: bool,
-        confirmed: asyncio.Future[None] | None = None,
+        confirmed: Confirmed | None = None,
     ) -> int:
         self._require_open()
         if not self.confirms:
@@ -260,12 +261,14 @@ class SessionChannel(Channel):
         self._settlement_waiters.append((UNCONFIRMED_MAX - 1, waiter))
         await waiter
 
-    def _settle(self, sequence: int, multiple: bool, refused: bool) -> None:
+    def _settle(
+        self, sequence: int, multiple: bool, refused: bool, level: Level | None = None
+    ) -> None:
         for number, publish in self._sent.settle(sequence, multiple):
             assert publish is not None
             del self._publishes[publish.sequence]
             returned = self._sent.take_returned(number)
-            self._settled(publish.sequence, publish.confirmed, returned, refused)
+            self._settled(publish.sequence, publish.confirmed, returned, refused, level)
         if self._settlement_waiters:
             self._wake_settlement_waiters()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from rhizome.broker.confirms import Confirms
+from rhizome.broker.levels import Levels
 from rhizome.broker.port import GroupLog
 from rhizome.journal.scan import take_back_refused
 
@@ -97,7 +98,8 @@ class Attachment:
     without a message (A1); of group 0, private queues, any that is above. ``sessions`` are the
     channels here that stand for channels of the edge's applications. ``since`` is the epoch in
     which the edge was home itself, if it has something left from then. ``held``, ``settled``,
-    ``joining`` (consumers) and ``waiting`` (frames) are there until it is resolved.
+    ``joining`` (consumers) and ``waiting`` (frames) are there until it is resolved. Of publishes to
+    a group the edge is told whether standbys have them, so ``confirms`` notes levels.
     """
 
     group: i64
@@ -135,6 +137,8 @@ class Attachment:
         self.last = 0
         self.taken = Taken()
         self.confirms = Confirms()
+        if self.group != 0:
+            self.confirms.levels = Levels()
         self.settles = Confirms()
         self.settles_noted = 0
         self.sessions = {}

@@ -36,6 +36,7 @@ from rhizome.cluster.tenure import Tenures
 from rhizome.cluster.track import Applied, Track
 from rhizome.cluster.wire import (
     CONFIRM,
+    COPIED_AT,
     CREDIT,
     DELIVER,
     FENCE,
@@ -228,9 +229,12 @@ class Neighbour(FrameSink):
         elif method == FENCE:
             taking.fenced(u16_at(data, start), read_i64_be(data, start + 2))
         else:
-            self._answered(track, method, u16_at(data, start), read_i64_be(data, start + 2))
+            # Release 0.1.0 doesn't say.
+            copied = method == CONFIRM and end > start + COPIED_AT and data[start + COPIED_AT] == 1
+            number = read_i64_be(data, start + 2)
+            self._answered(track, method, u16_at(data, start), number, copied)
 
-    def _answered(self, track: Track, method: i64, group: i64, number: i64) -> None:
+    def _answered(self, track: Track, method: i64, group: i64, number: i64, copied: bool) -> None:
         """What a home says about what it was sent. One that is no longer attached to has no say."""
         way: Way = self.way
         if group != 0:
@@ -241,6 +245,8 @@ class Neighbour(FrameSink):
             if method == SETTLED:
                 remote.settled(number)
         if method == CONFIRM:
+            if not copied:
+                way.thin = number
             way.confirm(number)
             self.confirmed = True
         elif method == REFUSE:

@@ -65,6 +65,13 @@ class ShippedLog(GroupLog):
         """The copies that count have this much (G6)."""
         raise NotImplementedError
 
+    def set_reliable(self, memory: i64, disk: i64) -> None:
+        """In-sync standbys have this much, too; of what no standby is there for, it is 0."""
+        if memory > self.reliable_memory:
+            self.reliable_memory = memory
+        if disk > self.reliable_disk:
+            self.reliable_disk = disk
+
     def judge_visible(self) -> None:
         """Show what is committed, or nothing while recovering or stepping aside (L1, A2, G11)."""
         raise NotImplementedError

@@ -78,6 +78,12 @@ class ShippedStream(ShippedLog):
             self.stream.committed()
         self.judge_visible()
 
+    def set_reliable(self, memory: i64, disk: i64) -> None:
+        if disk >= self.committed_disk:
+            known = self.stream.group_log
+            known.reliable_disk = known.committed_disk
+            known.reliable_memory = known.committed_memory
+
     def judge_visible(self) -> None:
         was_still = self.still
         self.still = self.recovering or self.aside

@@ -17,6 +17,7 @@ from rhizome.amqp.properties import decode_properties
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.delayed import DELAYED_QUEUE, delay_of
 from rhizome.broker.letters import bury
+from rhizome.broker.levels import COPIED
 from rhizome.broker.message import Message, Part, Route, content_channel, copy_of
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.publishing import enqueue, need_for, parts_of
@@ -28,7 +29,6 @@ from rhizome.cluster.attachment import Attachment
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.track import Track
 from rhizome.cluster.wire import (
-    CONFIRM,
     FLAG_IDENTITY,
     FLAG_LETTER,
     FLAG_MANDATORY,
@@ -41,6 +41,7 @@ from rhizome.cluster.wire import (
     SETTLED,
     STEERED_FIXED,
     UNROUTED,
+    put_confirm,
     put_number,
 )
 from rhizome.journal.seen import Identity, identity_at
@@ -398,12 +399,23 @@ class Taking:
         if number > 0:
             confirms.sent = number
             attached.taken.confirmed(number)
-            self.put(CONFIRM, attached, number)
+            self._tell(attached, number)
         settles = attached.settles
         number = settles.ready()
         if number > 0:
             settles.sent = number
             self.put(SETTLED, attached, number)
+
+    def _tell(self, attached: Attachment, number: i64) -> None:
+        """Confirm everything up to a number, saying what of it standbys have, too."""
+        levels = attached.confirms.levels
+        if levels is None:
+            put_confirm(self.outbox, attached.group, number, False)
+        else:
+            for at, tag in enumerate(levels.told_tags):
+                put_confirm(self.outbox, attached.group, tag, levels.told_levels[at] == COPIED)
+            levels.clear()
+        self.link.touch()
 
 
 def _names_at(data: bytes, at: i64) -> tuple[list[str], i64]:

@@ -9,7 +9,8 @@ read by offset here; everything else between brokers is a table (`messages.py`).
               queues u16 and their names shortstr, relay u8
     PUBLISH   slot u16, flags u8, largest frame u32, for each target of the slot its number u64,
               [expiration i64, priority u8], content
-    CONFIRM   group u16, number u64           everything up to it is safe
+    CONFIRM   group u16, number u64, copied u8  everything up to it is safe; copied: standbys have
+              what lies above the number confirmed before
     REFUSE    group u16, number u64           a queue refused it
     FENCE     group u16, number u64           confirmed once all settled before it is safe
     UNROUTED  group u16, number u64           it was mandatory, and nobody took it
@@ -73,6 +74,8 @@ FLAG_REDELIVERED: Final = 1
 
 PUBLISH_FIXED: Final = 2 + 1 + 4
 NUMBER_BYTES: Final = 8
+COPIED_AT: Final = 2 + NUMBER_BYTES
+CONFIRM_FIXED: Final = COPIED_AT + 1
 STEERED_FIXED: Final = 9
 DELIVER_FIXED: Final = 4 + 8 + 8 + 1 + 4 + 2
 SETTLE_FIXED: Final = 2 + 4 + 1 + 8 + 4
@@ -161,11 +164,20 @@ def _end_publish(outbox: Outbox, message: Message, steered: bool) -> None:
 
 
 def put_number(outbox: Outbox, method: i64, group: i64, number: i64) -> None:
-    """Write CONFIRM, REFUSE, UNROUTED, FENCE or SETTLED."""
+    """Write REFUSE, UNROUTED, FENCE or SETTLED."""
     writer = outbox.writer
     begin_frame(outbox, method, 2 + NUMBER_BYTES)
     put_u16(writer, group)
     write_i64_be(writer, number)
+    end_frame(outbox)
+
+
+def put_confirm(outbox: Outbox, group: i64, number: i64, copied: bool) -> None:
+    writer = outbox.writer
+    begin_frame(outbox, CONFIRM, CONFIRM_FIXED)
+    put_u16(writer, group)
+    write_i64_be(writer, number)
+    writer.append(1 if copied else 0)
     end_frame(outbox)
 
 

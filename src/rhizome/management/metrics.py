@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from rhizome import __version__
+from rhizome.broker.levels import LEVELS
 from rhizome.broker.times import BOUNDS_MS, Times
 from rhizome.journal.writer import SYNC_BUCKETS_MS
 from rhizome.management.cluster import view_of
@@ -122,6 +123,8 @@ def _read_broker(context: Context, reading: Reading, totals: Totals) -> None:
     gauge("rhizome_vhosts", "Virtual hosts.", len(vhosts))
     gauge("rhizome_publishers_blocked", "1 while publishers are held up.", int(broker.blocking))
     gauge("rhizome_alarm", "1 while memory or disk runs short.", int(bool(context.shell.alarm)))
+    salvaged = sum(each.messages for each in context.store.salvage.entries())
+    gauge("rhizome_salvaged_messages", "Messages saved aside from forced homes.", salvaged)
     reading.counter("rhizome_turns", "Wake-ups of the broker.", int(context.shell.turns))
     reading.labelled(
         "rhizome_stalls",
@@ -187,6 +190,14 @@ def _read_store(context: Context, reading: Reading) -> None:
 
 
 def _read_times(context: Context, reading: Reading) -> None:
+    told = zip(LEVELS, context.broker.levels_told, strict=True)
+    reading.labelled(
+        "rhizome_confirm_levels",
+        "Confirmed publishes of clients that are told levels, by the level that was reached.",
+        ("level",),
+        tuple(((level,), count) for level, count in told),
+        counts=True,
+    )
     confirms = context.broker.confirm_times
     kinds = {"memory": confirms.memory, "disk": confirms.disk, "forwarded": confirms.forwarded}
     reading.histograms += [

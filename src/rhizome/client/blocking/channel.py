@@ -13,6 +13,7 @@ from rhizome.client import channel as async_channel
 from rhizome.client import consumer as async_consumer
 from rhizome.client import message as async_message
 from rhizome.client.blocking.loopthread import LoopThread
+from rhizome.client.levels import Level
 from rhizome.client.topology import Arguments, QueueInfo
 
 
@@ -142,9 +143,9 @@ class Channel:
         routing_key: str = "",
         properties: Properties | None = None,
         mandatory: bool = False,
-    ) -> None:
+    ) -> Level | None:
         """Publish; with confirms on, returns once the broker has confirmed."""
-        self._loop.call(
+        return self._loop.call(
             self._channel.publish(
                 body,
                 exchange=exchange,

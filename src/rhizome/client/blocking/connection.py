@@ -30,6 +30,7 @@ class Connection:
         client_properties: dict[str, object] | None = None,
         ssl_context: ssl.SSLContext | None = None,
         on_blocked: BlockedCallback | None = None,
+        confirm_levels: bool = False,
     ) -> None:
         opening = async_connection.connect(
             uri,
@@ -37,6 +38,7 @@ class Connection:
             client_properties=client_properties,
             ssl_context=ssl_context,
             on_blocked=on_blocked,
+            confirm_levels=confirm_levels,
         )
 
         async def work() -> async_connection.Connection:

@@ -21,6 +21,7 @@ from rhizome.client.channel import ReturnCallback
 from rhizome.client.connection import BlockedCallback
 from rhizome.client.errors import NotOpen
 from rhizome.client.failover import Failover, FailoverMap
+from rhizome.client.levels import Level
 from rhizome.client.policies import Policy
 from rhizome.client.topology import Arguments, QueueInfo
 
@@ -51,9 +52,9 @@ class Producer:
         routing_key: str | None = None,
         properties: Properties | None = None,
         mandatory: bool = False,
-    ) -> None:
+    ) -> Level | None:
         """Publish one message and wait until it is safe."""
-        self._loop.call(
+        return self._loop.call(
             self._producer.publish(
                 body,
                 exchange=exchange,
@@ -232,6 +233,7 @@ class Session:
         recreate: bool = False,
         on_change: async_session.ChangeCallback | None = None,
         on_blocked: BlockedCallback | None = None,
+        confirm_levels: bool = False,
     ) -> None:
         opening = async_session.open_session(
             uri,
@@ -243,6 +245,7 @@ class Session:
             recreate=recreate,
             on_change=on_change,
             on_blocked=on_blocked,
+            confirm_levels=confirm_levels,
         )
 
         async def work() -> async_session.Session:

@@ -467,6 +467,10 @@ class Copies:
                 self.congested = True
         if not log.recovering and not self.in_sync.too_few():
             log.set_committed(memory, disk)
+            log.set_reliable(
+                memory if self.in_sync.has_whole() else 0,
+                disk if len(self.in_sync.members) > 0 else 0,
+            )
             self.committed_memory = log.committed_memory
             self.committed_disk = log.committed_disk
 

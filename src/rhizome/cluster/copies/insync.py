@@ -97,6 +97,10 @@ class InSync:
                 return member
         return None
 
+    def has_whole(self) -> bool:
+        """Whether a standby counts for transient messages, too."""
+        return any(member.copy == MEMBER_WHOLE for member in self.members)
+
     def needs(self, name: str) -> bool:
         """Whether there should be a copy, or is one that counts."""
         return name in self.wanted or self.member(name) is not None

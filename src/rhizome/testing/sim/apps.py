@@ -106,6 +106,7 @@ class AppProgram(Program):
         self.core: ClientConnection | None = None
         self.session = 0
         self.blocked = False
+        self.capabilities: tuple[str, ...] = ()
         self._asking: list[int] = []
         self._connection: Connection | None = None
         self._connected = False
@@ -195,7 +196,8 @@ class AppProgram(Program):
         self._broker = brokers[self.pick(len(brokers))]
         self._connection = self.host.dial(self._broker)
         self._connected = False
-        self.core = ClientConnection(Settings(heartbeat_s=HEARTBEAT_S), now_ms)
+        settings = Settings(heartbeat_s=HEARTBEAT_S, capabilities=self.capabilities)
+        self.core = ClientConnection(settings, now_ms)
         self._give_up_ms = now_ms + OPEN_PATIENCE_MS
         self._check_ms = now_ms + CHECK_MS
 

@@ -380,6 +380,12 @@ class History(Checker):
             (who for since, who in reversed(self.members.get(group, ())) if since <= at_us), ""
         )
 
+    def was_alone_throughout(self, group: int, from_us: int, to_us: int) -> bool:
+        """Whether the home of a group had no whole standby at any instant of that time."""
+        if not self.was_alone(group, from_us):
+            return False
+        return not any(who and from_us < us <= to_us for us, who in self.members.get(group, ()))
+
     def held_by(self, session: int, channel: int, consumer: str) -> list[Delivery]:
         """What a consumer holds, oldest first."""
         return [

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rhizome.client.levels import Level
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.checkers import Checker
 from rhizome.testing.sim.history import CONFIRMED, Delivery, History, Message
@@ -19,6 +20,8 @@ from rhizome.testing.sim.world import SECOND
 
 PARK_US: Final = 10 * SECOND
 """So long does a home keep for an edge out of reach what the edge's applications hold."""
+LEARN_US: Final = 5 * SECOND
+"""Who hasn't learned within this time what is committed has no lease."""
 ATTACH_US: Final = SECOND * 3 // 2
 """So long, at least, does a new home wait for an edge to say what its applications hold."""
 
@@ -246,7 +249,32 @@ class ToldLevelIsKept(_Fates):
     before it was known to be one: section 5 says that a deposed home plus the crash of its
     successor loses reliable transient messages. For the rest the excuses are those of
     NoConfirmedMessageLost.
+
+    And nobody is told of a level that there was no ground for: of a disk, if a queue that took the
+    message keeps it in memory; of copies in memory, if a group that took it had no whole standby
+    until then, since `LEARN_US` before it was sent: what is committed some learn later.
     """
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {told.LevelTold: self._told}
+
+    def _told(self, seen: told.LevelTold) -> None:
+        message = self.history.messages[seen.message]
+        level = Level(seen.level)
+        story = self.history.story(message.id)
+        if not message.queues and level != Level.FULLY_TRANSIENT:
+            self.fail(f"{message.id} was said to be {level}, and no queue took it. {story}")
+        for queue in message.queues:
+            if level.is_on_disk and self.concerns(message, queue):
+                self.fail(
+                    f"{message.id} was said to be {level}; {queue} keeps it in memory. {story}"
+                )
+            if level == Level.RELIABLE_TRANSIENT and self._was_alone(message, queue):
+                self.fail(f"{message.id} was said to be {level}; {queue} had no copy. {story}")
+
+    def _was_alone(self, message: Message, queue: str) -> bool:
+        group = self.history.groups.get(queue, -1)
+        return self.history.was_alone_throughout(group, message.at_us - LEARN_US, self.now_us)
 
     def concerns(self, message: Message, queue: str) -> bool:
         return not (message.persistent and self.history.topology.queues[queue].durable)

@@ -12,6 +12,7 @@ from rhizome.amqp.methods import (
     BasicNack,
     BasicReturn,
     ChannelOpenOk,
+    ConfirmLevel,
     ConfirmSelect,
     TxCommit,
     TxCommitOk,
@@ -22,6 +23,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.properties import Properties
 from rhizome.client.events import ChannelEnded, ContentReceived, MethodReceived
+from rhizome.client.levels import CAPABILITY
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.apps import AppProgram, Workload, body_of, id_of
 from rhizome.testing.sim.process import Host
@@ -114,7 +116,8 @@ class Sender(AppProgram):
 class Publisher(Sender):
     """Publishes with confirms, a few at a time.
 
-    Invariant: `_unconfirmed` has what was sent on the channel and not answered, by tag.
+    Every second one asks for levels. Invariant: `_unconfirmed` has what was sent on the channel and
+    not answered, by tag; `_unleveled` what was confirmed to one that waits for its level.
     """
 
     def __init__(self, host: Host, name: str, workload: Workload) -> None:
@@ -123,6 +126,9 @@ class Publisher(Sender):
         self._channel = 0
         self._tags = 0
         self._unconfirmed: dict[int, tuple[str, _Outgoing]] = {}
+        self._unleveled: dict[int, str] = {}
+        if name[-1] in "02468":
+            self.capabilities = (CAPABILITY,)
         self._again: list[_Outgoing] = []
 
     def opened(self) -> None:
@@ -142,6 +148,7 @@ class Publisher(Sender):
         """Nobody will say what became of what is unconfirmed."""
         left = [outgoing for _, outgoing in self._unconfirmed.values()]
         self._unconfirmed = {}
+        self._unleveled = {}
         if self._afterwards == FORGETS:
             return
         for outgoing in left:
@@ -198,6 +205,10 @@ class Publisher(Sender):
             self._answered(int(event.method.delivery_tag), event.method.multiple, True)
         elif isinstance(event.method, BasicNack):
             self._answered(int(event.method.delivery_tag), event.method.multiple, False)
+        elif isinstance(event.method, ConfirmLevel):
+            tag = int(event.method.delivery_tag)
+            for each in [each for each in self._unleveled if each <= tag]:
+                self.see(told.LevelTold(self._unleveled.pop(each), int(event.method.level)))
 
     def _answered(self, tag: int, multiple: bool, confirmed: bool) -> None:
         """Confirms come in any order; `multiple` answers all up to the tag."""
@@ -205,6 +216,8 @@ class Publisher(Sender):
         for each in tags:
             message, _ = self._unconfirmed.pop(each)
             self.see(told.Confirmed(message) if confirmed else told.Nacked(message))
+            if confirmed and self.capabilities:
+                self._unleveled[each] = message
 
 
 class Trader(Sender):

@@ -72,6 +72,13 @@ class Confirmed(NamedTuple):
     message: str
 
 
+class LevelTold(NamedTuple):
+    """Its broker says how safe a message is that it has confirmed."""
+
+    message: str
+    level: int
+
+
 class Nacked(NamedTuple):
     """Its broker says that a queue did not take it."""
 
