@@ -230,6 +230,31 @@ def check_versions(document: Row) -> Iterator[Finding]:
         yield Finding(WARNING, "versions", "", f"brokers differ: {told}", remedy)
 
 
+def check_salvage(document: Row) -> Iterator[Finding]:
+    """What was lost to a forced home, or may be."""
+    for name, facts in _facts(document):
+        # A broker of release 0.1.0 doesn't tell.
+        for saved in facts.get("salvaged", ()):
+            yield Finding(
+                PROBLEM,
+                "salvage",
+                name,
+                f"{saved['messages']} messages of group {saved['group']}, which its forced home"
+                f" doesn't have, lie in salvage/{saved['name']}",
+                f"on {name}: `rhizome salvage list`, then `publish` or `delete`",
+            )
+        for group in facts.get("unseen_groups", ()):
+            yield Finding(
+                WARNING,
+                "salvage",
+                name,
+                f"it has a copy of group {group} from before its home was forced, perhaps with"
+                " messages that are nowhere else",
+                f"`rhizome group move {group} --broker {name}` has them compared, and saves what"
+                " is missing",
+            )
+
+
 CHECKS: Final[dict[str, Check]] = {
     "quorum": check_quorum,
     "brokers": check_brokers,
@@ -241,6 +266,7 @@ CHECKS: Final[dict[str, Check]] = {
     "file limits": check_files,
     "certificates": check_certificates,
     "versions": check_versions,
+    "salvage": check_salvage,
 }
 FINE: Final = {
     "quorum": "there is a root, and all primaries are there",
@@ -253,4 +279,5 @@ FINE: Final = {
     "file limits": "there are enough files and connections left",
     "certificates": "none ends soon",
     "versions": "all brokers have the same",
+    "salvage": "nothing was lost to a forced home",
 }

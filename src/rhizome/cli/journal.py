@@ -19,6 +19,7 @@ from rhizome.cli.output import bytes_text, print_fields, print_json, print_table
 from rhizome.errors import AmqpError, RhizomeError
 from rhizome.journal.inspect import Row, StoreReport, inspect, open_offline, records
 from rhizome.journal.recovery import recover
+from rhizome.journal.salvage import ABOUT, about_of
 
 app = typer.Typer(no_args_is_help=True, help="Read a store offline.")
 
@@ -66,8 +67,13 @@ def inspect_store(
 def queue_names(directory: Path) -> QueueNames:
     """Vhost and name of every durable queue, by the number that records use.
 
-    Best effort: a store whose definitions can't be read is inspected by numbers.
+    Best effort: a store whose definitions can't be read is inspected by numbers. What was saved
+    aside (`rhizome salvage`) says itself what its queues were called.
     """
+    saved = directory / ABOUT
+    if saved.is_file():
+        about = about_of(directory.name, saved.read_bytes())
+        return {each.id: (each.vhost, each.name) for each in about.queues if each.name}
     files, identity = open_offline(directory)
     try:
         recovered = recover(files, identity.uuid, accept_corruption=True, repair=False)

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "journal": "rhizome.cli.journal",
     "pipeline": "rhizome.cli.pipeline",
     "store": "rhizome.cli.store",
+    "salvage": "rhizome.cli.salvage",
     "sim": "rhizome.cli.sim",
     "config": "rhizome.cli.config",
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from rhizome.client.errors import InvalidUri
 
@@ -81,6 +81,13 @@ def parse_uri(uri: str) -> list[Address]:
     base = _with_options(base, uri, query)
     hosts = authority.rpartition("@")[2]
     return [_with_host(base, uri, host, PORT_DEFAULT[scheme]) for host in hosts.split(",")]
+
+
+def with_vhost(uri: str, vhost: str) -> str:
+    """The same URI for another vhost."""
+    rest, mark, query = uri.partition("?")
+    scheme, separator, rest = rest.partition("://")
+    return f"{scheme}{separator}{rest.partition('/')[0]}/{quote(vhost, safe='')}{mark}{query}"
 
 
 def _vhost(uri: str, slash: str, path: str) -> str:

@@ -9,6 +9,7 @@ from mypy_extensions import i64
 from rhizome.cluster.consensus.events import Event
 from rhizome.cluster.link.link import Link, LinkHandler
 from rhizome.cluster.storage import Entry
+from rhizome.journal.salvage import About
 
 if TYPE_CHECKING:
     from rhizome.cluster.node import Node
@@ -31,6 +32,9 @@ class NodeObserver:
 
     def link_problem(self, name: str, address: str, reason: str) -> None:
         pass
+
+    def salvaged(self, about: About) -> None:
+        """What a copy had to give up was saved aside (G8)."""
 
     def bug(self, error: BaseException, where: str) -> None:
         pass

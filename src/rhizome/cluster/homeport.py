@@ -12,10 +12,12 @@ from rhizome.broker.outcome import Outcome
 from rhizome.broker.port import Waiter
 from rhizome.broker.showing import shown_of
 from rhizome.cluster.commands import Member, SetInSync
+from rhizome.cluster.copies.copy import Copy
 from rhizome.cluster.copies.listing import LiveQueue
 from rhizome.cluster.copies.port import CopiesPort
 from rhizome.cluster.copies.standby import StandbyPort
 from rhizome.cluster.link.frames import begin_frame, end_frame, put_part
+from rhizome.errors import SyntaxErrorFault
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.records import FLAG_DURABLE, enqueue_record
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from rhizome.cluster.home import Home
     from rhizome.cluster.link.link import Link
     from rhizome.cluster.node import Node
+    from rhizome.cluster.salvaging import Salvager
 
 
 def send_parts(node: Node, broker: str, method: i64, parts: list[bytes]) -> bool:
@@ -49,12 +52,24 @@ class StandbyLink(StandbyPort):
     def __init__(self, node: Node) -> None:
         super().__init__()
         self.node = node
+        self.salvager: Salvager | None = None
 
     def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
         return send_parts(self.node, broker, method, parts)
 
     def applied(self) -> i64:
         return self.node.applied.index
+
+    def forced(self, group: i64) -> i64:
+        known = self.node.state.groups.groups.get(int(group))
+        return 0 if known is None else known.forced
+
+    def loses(self, copy: Copy, end: i64, home: str, epoch: i64) -> None:
+        assert self.salvager is not None
+        try:
+            self.salvager.save(copy, int(end), home, int(epoch))
+        except OSError as error:
+            raise SyntaxErrorFault(f"what it must give up can't be saved: {error}") from error
 
 
 class HomePort(CopiesPort):

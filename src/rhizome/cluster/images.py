@@ -23,6 +23,8 @@ from rhizome.cluster.registry import BrokerRecord
 from rhizome.errors import AmqpError
 
 IMAGE_VERSION: Final = 1
+NEWER: Final[dict[str, object]] = {"forced": 0}
+"""Fields that release 0.1.0 doesn't know: left out while they have these values (ADR 15)."""
 
 T = TypeVar("T")
 
@@ -111,6 +113,8 @@ def _record(of: object) -> dict[str, object]:
     """A dataclass of plain fields, and tuples of texts or of such dataclasses, as a table."""
     table: dict[str, object] = {}
     for name, value in vars(of).items():
+        if name in NEWER and value == NEWER[name]:
+            continue
         if isinstance(value, tuple):
             value = [item if isinstance(item, str) else _record(item) for item in value]
         table[name] = value

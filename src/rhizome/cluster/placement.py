@@ -62,7 +62,8 @@ class Group:
     its queues ask for, the home's included, and ``min_copies`` how many must be there (G10).
     ``moving_to``: whom the home is to hand the group to (G11). ``parent``: the epoch that the
     present one continues; lower than the one before after `ForceHome` (G8), 0 if from nothing.
-    ``stream``: it is the group of a stream, and of nothing else.
+    ``stream``: it is the group of a stream, and of nothing else. ``forced``: the last epoch that
+    began with `ForceHome`; who has records of an earlier one may have what nobody else has.
     """
 
     id: int
@@ -79,6 +80,7 @@ class Group:
     moving_to: str = ""
     parent: int = 0
     stream: bool = False
+    forced: int = 0
 
     def member(self, broker: str) -> Member | None:
         return next((each for each in self.in_sync if each.broker == broker), None)
@@ -398,7 +400,7 @@ class Groups:
                 f"group {group.id} is in epoch {group.epoch} and can't go on from {command.parent}"
             )
         forced = _in_new_epoch(_with_members(group, []), broker)
-        self._put(replace(forced, parent=command.parent), facts)
+        self._put(replace(forced, parent=command.parent, forced=forced.epoch), facts)
 
     def plan_move(self, command: PlanMove, registry: Registry, facts: list[ClusterFact]) -> None:
         """Say where a group's home is to go (G11)."""

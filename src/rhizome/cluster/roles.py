@@ -152,12 +152,20 @@ class Roles:
         me = self.node.me.name
         if not self.node.ready or group.home in ("", me) or not self._is_kept(group):
             return False
+        if self.has_unseen(group):
+            return False
         if self.node.applied.index < self._invited.get(group.id, 0):
             return False
         if group.member(me) is not None or me in wanted_standbys(group, self.node.state.registry):
             return False
         whole = sum(each.copy == WHOLE for each in group.in_sync)
         return whole >= max(group.copies - 1, 0)
+
+    def has_unseen(self, group: Group) -> bool:
+        """Whether the copy here is from before somebody forced a home, and nobody has compared the
+        two yet: it may have what is nowhere else, and stays until it is invited (G8)."""
+        copy = self.copies.get(group.id)
+        return copy is not None and copy.epoch < group.forced and copy.count() > 0
 
     def _is_kept(self, group: Group) -> bool:
         return self.streams.is_kept(group.id) if group.stream else group.id in self.copies

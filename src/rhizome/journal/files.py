@@ -235,7 +235,11 @@ class DiskFiles(Files):
 
     def inside(self, name: str) -> DiskFiles:
         read_only = self._flags == os.O_RDONLY
-        return DiskFiles(self.directory / name, read_only, NESTED_OPEN_FILES_MAX)
+        is_new = not read_only and not (self.directory / name).exists()
+        made = DiskFiles(self.directory / name, read_only, NESTED_OPEN_FILES_MAX)
+        if is_new:
+            self._sync_directory(self.directory)
+        return made
 
     def directories(self) -> list[str]:
         return sorted(p.name for p in self.directory.iterdir() if p.is_dir())

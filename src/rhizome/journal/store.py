@@ -6,6 +6,7 @@
     DIR/journal/checkpoint-N     the two newest checkpoints
     DIR/spill/NNNNNNNNNN.seg     bodies of transient messages; emptied at every start
     DIR/streams/ID/              the segments of one stream (streamstore.py)
+    DIR/salvage/NAME/            what a copy had to give up (salvage.py)
 
 The shell's duties, once per wake-up and in this order:
 1. let the core append to `journal`, `spill` and `streams`;
@@ -33,6 +34,7 @@ from rhizome.journal.files import DirectoryLock, DiskFiles, Files, MemoryFiles
 from rhizome.journal.journal import SEGMENT_BYTES_DEFAULT, SPILL_SEGMENT_FIRST, Chunk, Journal
 from rhizome.journal.records import StoredMessage, decode_message, decode_run
 from rhizome.journal.recovery import Recovered, recover
+from rhizome.journal.salvage import Salvage
 from rhizome.journal.streamstore import STREAM_BYTES_RESERVED, StreamStore, StreamWriter
 from rhizome.journal.writer import (
     ALWAYS,
@@ -104,12 +106,15 @@ class Store(ABC):
         files: Files,
         spill_files: Files,
         stream_files: Files,
+        root: Files,
         store_uuid: bytes,
         events: StoreEvents,
         hand_over: HandOver,
         options: StoreOptions,
     ) -> None:
+        """``root`` is the directory that has what is asked for by name only."""
         self.uuid = store_uuid
+        self.salvage = Salvage(root, store_uuid)
         self.options = options
         self._files = files
         self._spill_files = spill_files
@@ -441,6 +446,7 @@ class JournalStore(Store):
                 DiskFiles(directory / "journal"),
                 DiskFiles(directory / "spill"),
                 DiskFiles(directory / "streams"),
+                root,
                 self.identity.uuid,
                 events,
                 hand_over,
@@ -530,6 +536,7 @@ class MemoryStore(Store):
             files,
             MemoryFiles(),
             files.inside("streams"),
+            files,
             store_uuid,
             events,
             hand_over,

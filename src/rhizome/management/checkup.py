@@ -38,6 +38,9 @@ PATH: Final = "/api/rhizome/checkup"
 OWN_PATH: Final = PATH + "/own"
 
 CERTIFICATE: Final = record("Certificate", {"file": TEXT, "ends_ms": maybe(NUMBER), "error": TEXT})
+SALVAGED: Final = record(
+    "Salvaged", {"name": TEXT, "group": NUMBER, "messages": NUMBER, "saved_ms": NUMBER}
+)
 FACTS: Final = record(
     "CheckupFacts",
     {
@@ -55,6 +58,8 @@ FACTS: Final = record(
         "connections_max": NUMBER,
         "certificates": many(CERTIFICATE),
         "stalls": many(STALL),
+        "salvaged": many(SALVAGED),
+        "unseen_groups": many(NUMBER),
     },
 )
 CHECKUP: Final = with_fields(
@@ -88,6 +93,16 @@ def facts(context: Context) -> Row:
         "connections_max": int(broker.limits.connections_max),
         "certificates": certificates(context.config.tls.certificate),
         "stalls": own_stalls(context),
+        "salvaged": [
+            {
+                "name": each.name,
+                "group": each.group,
+                "messages": each.messages,
+                "saved_ms": each.saved_ms,
+            }
+            for each in context.store.salvage.entries()
+        ],
+        "unseen_groups": view_of(context).unseen_groups(),
     }
 
 

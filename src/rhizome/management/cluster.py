@@ -87,6 +87,9 @@ class LoneView:
     def copy_of(self, group: int) -> CopyInfo | None:
         return None
 
+    def unseen_groups(self) -> list[int]:
+        return []
+
     def _broker(self) -> BrokerInfo:
         context = self._context
         return BrokerInfo(

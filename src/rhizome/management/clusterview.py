@@ -182,6 +182,10 @@ class ClusterView(Protocol):
         """What this broker itself has of a group; None if nothing."""
         ...
 
+    def unseen_groups(self) -> list[int]:
+        """Groups of which this broker has a copy from before their home was forced (G8)."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Change:

@@ -34,6 +34,7 @@ from rhizome.cluster.link.link import Link
 from rhizome.cluster.storage import ClusterStore, Image, MemoryClusterStore
 from rhizome.journal.errors import ForeignStore
 from rhizome.journal.recovery import Recovered
+from rhizome.journal.salvage import About
 from rhizome.journal.store import Store
 from rhizome.security.tls import link_context
 from rhizome.server.boot import SEED_BYTES
@@ -99,6 +100,16 @@ class LogNodeObserver(NodeObserver):
 
     def link_problem(self, name: str, address: str, reason: str) -> None:
         logger.warning("no link with %s at %s: %s", name, address, reason)
+
+    def salvaged(self, about: About) -> None:
+        logger.error(
+            "%d messages of group %d, which its forced home %s doesn't have, were saved to"
+            " salvage/%s in the data directory; see `rhizome salvage`",
+            about.messages,
+            about.group,
+            about.home,
+            about.name,
+        )
 
     def bug(self, error: BaseException, where: str) -> None:
         logger.error("a fault of the broker itself at %s", where, exc_info=error)

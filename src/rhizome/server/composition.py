@@ -26,6 +26,7 @@ from rhizome.cluster.link.links import Links
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.link.proof import LinkKey
 from rhizome.cluster.node import Node
+from rhizome.cluster.salvaging import Salvager
 from rhizome.cluster.state import ClusterState
 from rhizome.cluster.storage import ClusterStore
 from rhizome.errors import RhizomeError
@@ -161,6 +162,7 @@ def compose(
         home_settings(section),
         world.now_ms,
     )
+    node.roles.link.salvager = Salvager(node, world.store.salvage)
     node.attach(links)
     handler.node = node
     gate.node = node

@@ -92,6 +92,14 @@ class NodeView:
             },
         )
 
+    def unseen_groups(self) -> list[int]:
+        node = self._node
+        return [
+            number
+            for number, group in node.state.groups.groups.items()
+            if node.roles.has_unseen(group)
+        ]
+
     def copy_of(self, group: int) -> CopyInfo | None:
         node = self._node
         home = node.roles.homes.get(group)

@@ -97,6 +97,15 @@ def stalled_copy(d: Any) -> None:
     d["facts"]["b2"]["stalls"] = [stall]
 
 
+def salvaged(d: Any) -> None:
+    saved = {"name": "group-1-epoch-1", "group": 1, "messages": 4, "saved_ms": NOW_MS}
+    d["facts"]["b2"]["salvaged"] = [saved]
+
+
+def unseen(d: Any) -> None:
+    d["facts"]["b2"]["unseen_groups"] = [1]
+
+
 def alarm(d: Any) -> None:
     d["facts"]["b2"]["alarm"] = "low on disk"
 
@@ -161,6 +170,8 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (below_min_copies, PROBLEM, "groups", "1 of 2 copies"),
         (stalled_copy, WARNING, "stalls", "b3 is silent"),
         (alarm, PROBLEM, "alarms", "low on disk"),
+        (salvaged, PROBLEM, "salvage", "salvage/group-1-epoch-1"),
+        (unseen, WARNING, "salvage", "from before its home was forced"),
         (disk_low, WARNING, "disk", "300.0 MiB"),
         (disk_full, PROBLEM, "disk", "200.0 MiB"),
         (clock_ahead, WARNING, "clocks", "5.0 s ahead of"),

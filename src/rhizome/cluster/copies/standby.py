@@ -56,9 +56,15 @@ from rhizome.journal.records import u32_at
 class StandbyPort(FollowingPort):
     """What a standby needs of its broker."""
 
-    def loses(self, copy: Copy, index: i64, messages: i64) -> None:
-        """A copy is about to be cut back to `index`, and so many messages above that were
-        confirmed as persistent: a home was forced (G8). This is the moment to save them."""
+    def forced(self, group: i64) -> i64:
+        """The last epoch of a group that a person began (G8); 0 if there was none."""
+        return 0
+
+    def loses(self, copy: Copy, end: i64, home: str, epoch: i64) -> None:
+        """A copy is about to be cut back to `end`, for a home of `epoch`, and has messages above
+        that may have been confirmed as persistent: a home was forced (G8). When this returns they
+        are safe elsewhere; raises SyntaxErrorFault if they can't be, and the copy stays as it is.
+        """
 
 
 @final
@@ -179,11 +185,15 @@ class Standby(Following):
         """Tell if the copy is to lose messages that must survive anything.
 
         Transient ones may be lost when all whole copies are: that a home has fewer of them than
-        were committed is no surprise.
+        were committed is no surprise. What was committed in an epoch before the last that a person
+        began is not known any more: it may be all.
         """
-        lost = self.copy.count_journaled(end + 1, self.committed_disk + 1)
-        if lost > 0:
-            self.port.loses(self.copy, end, lost)
+        copy = self.copy
+        last = self.committed_disk
+        if copy.epoch < self.port.forced(copy.group):
+            last = copy.index
+        if copy.count_journaled(end + 1, last + 1) > 0:
+            self.port.loses(copy, end, self.home, self.epoch)
         self.committed_memory = min(self.committed_memory, end)
         self.committed_disk = min(self.committed_disk, end)
 

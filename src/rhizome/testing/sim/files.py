@@ -278,6 +278,7 @@ class SimStore(Store):
             self._journal_files,
             self._scratch_files,
             SimFiles(host, "streams"),
+            SimFiles(host, "aside"),
             store_uuid,
             events,
             host.soon,

@@ -1,0 +1,164 @@
+"""`rhizome salvage`: messages that a copy had to give up because a home was forced (G8)."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from rhizome.amqp.frames import body_of, header_payload_of
+from rhizome.amqp.properties import decode_properties
+from rhizome.cli import loops
+from rhizome.cli.errors import CliError
+from rhizome.cli.options import URI_DEFAULT, JsonOption, UriOption
+from rhizome.cli.orders import YesOption, confirmed
+from rhizome.cli.output import print_json, print_table
+from rhizome.client import open_session
+from rhizome.client.address import with_vhost
+from rhizome.errors import NotFound
+from rhizome.journal.files import DiskFiles
+from rhizome.journal.inspect import records
+from rhizome.journal.salvage import About, Salvage, SavedQueue
+from rhizome.journal.store import load_identity
+
+app = typer.Typer(no_args_is_help=True, help="Messages that a forced home doesn't have.")
+
+COLUMNS: Final = ("name", "group", "saved", "queue", "vhost", "messages")
+
+DirectoryArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Data directory of the broker; it may run.")
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As `salvage list` names it.")]
+
+
+@app.callback()
+def _family() -> None:
+    """Messages that a forced home doesn't have."""
+
+
+@app.command("list")
+def list_saved(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
+    """Show what was saved in a broker's data directory.
+
+    Messages are saved by a broker whose copy of a group has more than the home that a person has
+    forced. `rhizome journal inspect DIR/salvage/NAME --records` shows them one by one.
+    """
+    entries = _salvage(directory).entries()
+    if as_json:
+        print_json([document_of(each) for each in entries])
+        return
+    rows = [
+        [about.name, about.group, _time_text(about.saved_ms), *_queue_cells(queue)]
+        for about in entries
+        for queue in about.queues
+    ]
+    print_table(COLUMNS, rows, "nothing was saved here")
+
+
+def document_of(about: About) -> dict[str, object]:
+    """What was saved, as JSON."""
+    return {
+        "name": about.name,
+        "group": about.group,
+        "epoch": about.epoch,
+        "home": about.home,
+        "home_epoch": about.home_epoch,
+        "saved_ms": about.saved_ms,
+        "messages": about.messages,
+        "queues": [
+            {"id": each.id, "vhost": each.vhost, "name": each.name, "messages": each.messages}
+            for each in about.queues
+        ],
+    }
+
+
+def _time_text(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _queue_cells(queue: SavedQueue) -> list[object]:
+    return [queue.name or f"(deleted, {queue.id})", queue.vhost, queue.messages]
+
+
+@app.command("publish")
+def publish_saved(
+    directory: DirectoryArgument,
+    name: NameArgument,
+    uri: UriOption = URI_DEFAULT,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Don't delete what was saved when all is published.")
+    ] = False,
+) -> None:
+    """Put saved messages into the queues that they were in, and delete what was saved.
+
+    They come behind what is in the queues now. Some may have been consumed before their home was
+    lost; look at them first. The command can be repeated if it is interrupted: a queue takes each
+    message once.
+    """
+    salvage = _salvage(directory)
+    about = _find(salvage, name)
+    producer = f"salvage of {load_identity(DiskFiles(directory, read_only=True)).uuid.hex()}/{name}"
+    sent = loops.run(_publish(salvage, about, uri, producer))
+    if not keep:
+        salvage.remove(name)
+    print(f"published {sent} message{'' if sent == 1 else 's'}", file=sys.stderr)
+
+
+@app.command("delete")
+def delete_saved(directory: DirectoryArgument, name: NameArgument, yes: YesOption = False) -> None:
+    """Delete what was saved, for good."""
+    salvage = _salvage(directory)
+    about = _find(salvage, name)
+    print(f"{about.messages} messages of group {about.group} are deleted; nobody else has them")
+    if not yes and not confirmed():
+        raise CliError("nothing was done")
+    salvage.remove(name)
+
+
+def _salvage(directory: Path) -> Salvage:
+    if not (directory / "store.json").is_file():
+        raise CliError(f"{directory} is no broker's store; give what `serve --data` had")
+    return Salvage(DiskFiles(directory), b"")
+
+
+def _find(salvage: Salvage, name: str) -> About:
+    entries = salvage.entries()
+    for about in entries:
+        if about.name == name:
+            return about
+    known = ", ".join(each.name for each in entries) or "nothing"
+    raise CliError(f"nothing was saved under the name '{name}'; there is {known}")
+
+
+async def _publish(salvage: Salvage, about: About, uri: str, producer: str) -> int:
+    """Each queue by a producer of its own, so that a second try publishes the rest."""
+    sent = 0
+    for queue in about.queues:
+        if not queue.name:
+            raise CliError(
+                f"queue {queue.id} was deleted before its messages were saved: there is no place"
+                f" for them; look at them with `rhizome journal inspect`, then delete them"
+            )
+        async with open_session(with_vhost(uri, queue.vhost), name="rhizome salvage") as session:
+            async with session.channel() as channel:
+                try:
+                    await channel.declare_queue(queue.name, passive=True)
+                except NotFound:
+                    raise CliError(
+                        f"there is no queue '{queue.name}' in vhost '{queue.vhost}' any more;"
+                        " declare it, and try again"
+                    ) from None
+            named = f"{producer}/{queue.id}"
+            async with session.producer(routing_key=queue.name, name=named) as publishing:
+                for row in records(
+                    salvage.journal(about.name), kinds={"enqueue"}, queue_id=queue.id
+                ):
+                    content = row["content"]
+                    assert isinstance(content, bytes)
+                    properties = decode_properties(header_payload_of(content))
+                    await publishing.send(body_of(content), properties=properties)
+                    sent += 1
+    return sent

@@ -1,0 +1,86 @@
+"""Salvaging: a copy is about to lose what may have been confirmed, so it is saved first (G8).
+
+That happens when a person has forced a home. Whatever else a copy is told to give up was never
+confirmed, or is at its home.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rhizome.cluster.copies.copy import Copy
+from rhizome.journal.records import FLAG_DURABLE, enqueue_record
+from rhizome.journal.salvage import About, Salvage, SavedQueue
+
+if TYPE_CHECKING:
+    from rhizome.cluster.node import Node
+
+
+class Salvager:
+    """Saves messages of copies into the store of this broker."""
+
+    def __init__(self, node: Node, salvage: Salvage) -> None:
+        self._node = node
+        self._salvage = salvage
+
+    def save(self, copy: Copy, end: int, home: str, home_epoch: int) -> About:
+        """Save what a copy has above ``end``; durable when this returns. Raises OSError.
+
+        It waits for the disk: nobody's home is here, and nothing may happen to the copy before.
+        """
+        places = self._places(copy, end)
+        pager = self._node.broker.pager
+        counts: dict[int, int] = {}
+        name, saving = self._salvage.begin(f"group-{copy.group}-epoch-{copy.epoch}")
+        for index in sorted(places):
+            position, queue_ids = places[index]
+            message = pager.read_one(position)
+            for queue_id in queue_ids:
+                counts[queue_id] = counts.get(queue_id, 0) + 1
+            saving.add(
+                enqueue_record(
+                    copy.group,
+                    copy.epoch,
+                    index,
+                    queue_ids,
+                    message.route.tail,
+                    message.arrived_ms,
+                    message.expiration_ms,
+                    message.priority,
+                    FLAG_DURABLE,
+                    message.content,
+                )
+            )
+        about = About(
+            group=int(copy.group),
+            epoch=int(copy.epoch),
+            home=home,
+            home_epoch=home_epoch,
+            first=end + 1,
+            last=int(copy.index),
+            saved_ms=int(self._node.broker.turn.now_ms),
+            queues=[self._queue(queue_id, counts[queue_id]) for queue_id in sorted(counts)],
+            name=name,
+        )
+        saving.finish(about)
+        self._node.observer.salvaged(about)
+        return about
+
+    def _places(self, copy: Copy, end: int) -> dict[int, tuple[int, list[int]]]:
+        """Where the message of each index is, and in which queues it was."""
+        found: dict[int, tuple[int, list[int]]] = {}
+        for queue_id, queue in copy.queues.items():
+            for level in queue.levels.values():
+                ranges: list[int] = []
+                level.collect_ranges(end + 1, int(copy.index) + 1, 1 << 62, ranges)
+                for at in range(0, len(ranges), 2):
+                    for index in range(ranges[at], ranges[at] + ranges[at + 1]):
+                        place = found.setdefault(index, (int(level.find(index)), []))
+                        place[1].append(queue_id)
+        return found
+
+    def _queue(self, queue_id: int, messages: int) -> SavedQueue:
+        queue = self._node.broker.shared.get(queue_id)
+        if queue is None:
+            return SavedQueue(queue_id, "", "", messages)
+        return SavedQueue(queue_id, queue.vhost, queue.name, messages)
