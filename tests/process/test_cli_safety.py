@@ -14,9 +14,9 @@ from rhizome.amqp.frames import content_frames
 from rhizome.amqp.properties import Properties, encode_header
 from rhizome.client import blocking
 from rhizome.journal.files import DiskFiles
+from rhizome.journal.identity import Identity, save_identity
 from rhizome.journal.records import FLAG_DURABLE, enqueue_record
 from rhizome.journal.salvage import About, Salvage, SavedQueue
-from rhizome.journal.store import Identity, save_identity
 
 UUID = bytes(range(16))
 NAME = "group-2-epoch-7"

@@ -20,9 +20,9 @@ from rhizome.client import open_session
 from rhizome.client.address import with_vhost
 from rhizome.errors import NotFound
 from rhizome.journal.files import DiskFiles
+from rhizome.journal.identity import load_identity
 from rhizome.journal.inspect import records
 from rhizome.journal.salvage import About, Salvage, SavedQueue
-from rhizome.journal.store import load_identity
 
 app = typer.Typer(no_args_is_help=True, help="Messages that a forced home doesn't have.")
 

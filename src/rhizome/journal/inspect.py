@@ -13,6 +13,7 @@ from librt.strings import read_i64_be
 from rhizome.journal.checkpoint import checkpoint_names, decode
 from rhizome.journal.errors import CorruptRecord, CorruptStore
 from rhizome.journal.files import DiskFiles, Files
+from rhizome.journal.identity import Identity, load_identity
 from rhizome.journal.records import (
     FLAG_IDENTITY,
     FLAG_ORIGIN,
@@ -41,7 +42,6 @@ from rhizome.journal.records import (
 from rhizome.journal.recovery import Corruption, Recovered, recover
 from rhizome.journal.scan import find_record
 from rhizome.journal.seen import identity_at, unpack_seen
-from rhizome.journal.store import Identity, load_identity
 
 CONTENT_SHOWN_BYTES_MAX: Final = 64
 

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from rhizome.journal.files import Files
+from rhizome.journal.identity import IDENTITY_NAME, Identity, save_identity
 from rhizome.journal.records import SEGMENT_HEADER_BYTES, segment_header
 
 DIRECTORY: Final = "salvage"
 ABOUT: Final = "about.json"
-IDENTITY: Final = "store.json"
 ABOUT_VERSION: Final = 1
 PIECE_BYTES: Final = 1024 * 1024
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
@@ -82,8 +82,7 @@ class Saving:
         self._end_segment()
         row: dict[str, object] = {"version": ABOUT_VERSION, **asdict(about)}
         self._files.store(ABOUT, [json.dumps(row, indent=2).encode() + b"\n"])
-        identity = {"version": 1, "uuid": self._uuid.hex(), "cluster_uuid": ""}
-        self._files.store(IDENTITY, [json.dumps(identity, indent=2).encode() + b"\n"])
+        save_identity(self._files, Identity(self._uuid))
 
     def _next_segment(self) -> None:
         self._end_segment()
@@ -132,7 +131,7 @@ class Salvage:
         found: list[About] = []
         for name in files.directories():
             inside = files.inside(name)
-            if IDENTITY in inside.names():
+            if IDENTITY_NAME in inside.names():
                 found.append(about_of(name, inside.load(ABOUT)))
         found.sort(key=lambda each: (each.saved_ms, each.name))
         return found

@@ -20,7 +20,6 @@ are called in the loop's thread; `events` are delivered there too, through `hand
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from rhizome.journal import checkpoint as checkpoints
 from rhizome.journal.checkpoint import CheckpointBuilder
 from rhizome.journal.errors import CorruptRecord, ForeignStore
 from rhizome.journal.files import DirectoryLock, DiskFiles, Files, MemoryFiles
+from rhizome.journal.identity import Identity, load_identity, save_identity
 from rhizome.journal.journal import SEGMENT_BYTES_DEFAULT, SPILL_SEGMENT_FIRST, Chunk, Journal
 from rhizome.journal.records import StoredMessage, decode_message, decode_run
 from rhizome.journal.recovery import Recovered, recover
@@ -48,8 +48,6 @@ from rhizome.journal.writer import (
     run_aside,
 )
 
-STORE_VERSION: Final = 1
-IDENTITY_NAME: Final = "store.json"
 FETCH_SPAN_BYTES_MAX: Final = 1024 * 1024
 FETCH_SLACK_BYTES: Final = 16 * 1024
 CHECKPOINT_BYTES_DEFAULT: Final = 256 * 1024 * 1024
@@ -561,42 +559,3 @@ class MemoryStore(Store):
 
     def _finish_aside(self) -> None:
         pass
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who a store is; `cluster_uuid` is empty until it has joined one."""
-
-    uuid: bytes
-    cluster_uuid: bytes = b""
-
-
-def load_identity(root: Files, new_uuid: bytes = b"") -> Identity:
-    """The identity in a store's directory; with `new_uuid` a new one is made if there is none."""
-    if IDENTITY_NAME not in root.names():
-        if not new_uuid:
-            raise ForeignStore(f"there is no {IDENTITY_NAME}: this is not a store")
-        identity = Identity(new_uuid)
-        save_identity(root, identity)
-        return identity
-    try:
-        fields = json.loads(root.load(IDENTITY_NAME))
-        version = int(fields["version"])
-        identity = Identity(bytes.fromhex(fields["uuid"]), bytes.fromhex(fields["cluster_uuid"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ForeignStore(f"{IDENTITY_NAME} can't be read ({error}): restore it") from error
-    if version > STORE_VERSION:
-        raise ForeignStore(
-            f"the store has version {version} and this program knows up to {STORE_VERSION}: "
-            "start the newer program that wrote it"
-        )
-    return identity
-
-
-def save_identity(root: Files, identity: Identity) -> None:
-    fields = {
-        "version": STORE_VERSION,
-        "uuid": identity.uuid.hex(),
-        "cluster_uuid": identity.cluster_uuid.hex(),
-    }
-    root.store(IDENTITY_NAME, [json.dumps(fields, indent=2).encode() + b"\n"])

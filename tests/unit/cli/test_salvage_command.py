@@ -13,9 +13,9 @@ from rhizome.amqp.frames import content_frames
 from rhizome.amqp.properties import Properties, encode_header
 from rhizome.client.address import with_vhost
 from rhizome.journal.files import DiskFiles
+from rhizome.journal.identity import Identity, save_identity
 from rhizome.journal.records import FLAG_DURABLE, enqueue_record
 from rhizome.journal.salvage import About, Salvage, SavedQueue
-from rhizome.journal.store import Identity, save_identity
 
 Rhizome = Callable[..., Result]
 UUID = bytes(range(16))

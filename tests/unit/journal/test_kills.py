@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from rhizome.journal.files import DiskFiles
+from rhizome.journal.identity import load_identity
 from rhizome.journal.recovery import recover
-from rhizome.journal.store import load_identity
 
 KILLS = 5
 WRITER = Path(__file__).parent / "killed_writer.py"
