@@ -14,6 +14,7 @@ from rhizome.amqp.properties import decode_properties
 from rhizome.broker.deadletters import cc_keys, dead_letter, is_cycle
 from rhizome.broker.log import TX_RECORD_BYTES
 from rhizome.broker.message import Message, largest_frame
+from rhizome.broker.port import GroupLog
 from rhizome.broker.post import post_of, take_by_post
 from rhizome.broker.publishing import enqueue, reach_of, send_on
 from rhizome.broker.queue import REASON_REJECTED, Queue
@@ -120,10 +121,13 @@ def bury(broker: Broker) -> None:
     buried: list[DeadLetter] = []
     while len(broker.dead_letters) > 0:
         buried.extend(broker.dead_letters)
+        deriving: list[GroupLog] = []
         for log in broker.logs.values():
-            log.derived = True
+            if not log.derived:
+                log.derived = True
+                deriving.append(log)
         send_letters(broker)
-        for log in broker.logs.values():
+        for log in deriving:
             log.derived = False
     broker.write_settled()
     for letter in buried:

@@ -46,6 +46,23 @@ class TxRules:
     def __init__(self) -> None:
         self.prepared_first = True
         """L4: all is prepared before it is decided; else a part is lost with the edge."""
+        self.on_disk = True
+        """L4: cases outlast a power cut; else what was prepared is lost, and the rest is done."""
+        self.taken_over = True
+        """L4: whoever is home next goes on with what the docket has; else a part is lost with its
+        home, or a decision is made twice."""
+        self.committed_first = True
+        """L4: nobody is told what was decided before that is committed; else it may be decided
+        otherwise at the next home."""
+        self.abort_noted = True
+        """L4: who is asked and has no decision notes one before it answers; else the edge may get
+        another."""
+        self.decided_once = True
+        """L4: what was decided against stays so, whatever the edge asks for later."""
+        self.kept_until_settled = True
+        """L4: a decision stays until all have settled; else who asks late is told otherwise."""
+        self.asks = True
+        """L4: a group in doubt asks, and never decides alone."""
 
 
 @dataclass
@@ -122,6 +139,7 @@ class Docket(Worker):
         queue = self.queue
         message = message_of(case, queue.broker.pager)
         message.arrived_ms = queue.broker.turn.now_ms
+        message.persistent = self.txs.rules.on_disk
         queue.log.append(message, [queue.id], True)
         queue.push(message)
         return int(message.index)
@@ -150,7 +168,9 @@ class Docket(Worker):
             return False
         queue.unacked += 1
         case = case_of(message, queue.broker.pager)
-        if case.kind == PREPARED:
+        if self._coming and not self.txs.rules.taken_over:
+            queue.ack(message)
+        elif case.kind == PREPARED:
             self._prepare(message, case)
         else:
             self._take_decision(message, case)
@@ -216,17 +236,29 @@ class Docket(Worker):
         self._tell()
 
     def _settle(self, prepared: Prepared, committed: bool) -> int:
-        broker = self.queue.broker
-        begin_all(broker, len(prepared.message.content))
+        self._begin(len(prepared.message.content))
         if committed:
             self._carry_out(prepared.case, prepared.aside)
         else:
             for queue, message, _ in prepared.aside:
                 queue.requeue(message)
         self.queue.ack(prepared.message)
-        bury(broker)
-        commit_all(broker)
+        self._commit()
         return int(self.queue.log.next_index) - 1
+
+    def _begin(self, bytes_expected: int) -> None:
+        """Begin one record of what follows from a case. Should this home be replaced before that is
+        committed, the next one has the case and does it: nothing of it is carried over, or it
+        were done twice (`unsure.py`)."""
+        # What applications have settled in this turn is not part of it.
+        self.queue.broker.write_settled()
+        begin_all(self.queue.broker, bytes_expected)
+        self.queue.log.derived = True
+
+    def _commit(self) -> None:
+        bury(self.queue.broker)
+        commit_all(self.queue.broker)
+        self.queue.log.derived = False
 
     def _carry_out(self, case: Case, aside: list[tuple[Queue, Message, int]]) -> None:
         broker = self.queue.broker
@@ -251,26 +283,26 @@ class Docket(Worker):
     def _take_decision(self, message: Message, case: Case) -> None:
         known = self.decided.get(case.tx)
         if known is not None:
-            # It was decided against when somebody asked; the edge is told so.
-            self.queue.ack(message)
-            return
+            if self.txs.rules.decided_once:
+                # It was decided against when somebody asked; the edge is told so.
+                self.queue.ack(message)
+                return
+            self.queue.ack(known.message)
         waits_for = [EDGE, *[each for each in case.groups if each != self.group]]
         self.decided[case.tx] = Decided(message, case, waits_for)
 
     def _decide(self, tx: TxId, message: Message, case: Case) -> None:
         """Do this group's part and note the decision: one record."""
-        broker = self.queue.broker
         own = Prepared(message, case, 0)
         for settle in case.settles:
             for index in settle.indexes:
                 self._set_aside(own, settle.queue_id, settle.kind, index)
-        begin_all(broker, len(message.content))
+        self._begin(len(message.content))
         self._carry_out(case, own.aside)
         self.queue.ack(message)
         del self.decided[tx]
         self._note(tx, case, True)
-        bury(broker)
-        commit_all(broker)
+        self._commit()
 
     def _note(self, tx: TxId, case: Case, committed: bool) -> None:
         noted = Case(DECISION, tx, self.group, case.groups, case.made_ms, committed)
@@ -285,7 +317,13 @@ class Docket(Worker):
         while self._next():
             pass
         if case.tx not in self.decided:
+            if not self.txs.rules.abort_noted:
+                for party in [each for each in case.groups if each != self.group]:
+                    self.txs.tell(case, party, False)
+                return
+            self.queue.log.derived = True
             self._note(case.tx, case, False)
+            self.queue.log.derived = False
         decided = self.decided.get(case.tx)
         if decided is not None:
             decided.told_ms = 0
@@ -302,13 +340,18 @@ class Docket(Worker):
         if decided.waits_for == [EDGE] and decided.told_ms:
             self.txs.tell(decided.case, EDGE, decided.case.committed)
         elif not decided.waits_for:
-            del self.decided[tx]
+            self._forget(decided)
+
+    def _forget(self, decided: Decided) -> None:
+        if self.decided.pop(decided.case.tx, None) is not None:
             self.queue.ack(decided.message)
 
     # ---- telling --------------------------------------------------------------------------------
 
     def _is_safe(self, index: int) -> bool:
         log = self.queue.log
+        if not self.txs.rules.committed_first:
+            return True
         return index <= log.committed_memory and index <= log.committed_disk
 
     def _tell(self) -> None:
@@ -319,6 +362,8 @@ class Docket(Worker):
                 if decided.told_ms == 0:
                     decided.told_ms = max(now_ms, 1)
                     self._tell_all(decided, decided.waits_for == [EDGE])
+                    if not self.txs.rules.kept_until_settled:
+                        self._forget(decided)
         for tx, (index, decider) in list(self.settling.items()):
             if self._is_safe(index):
                 del self.settling[tx]
@@ -341,7 +386,10 @@ class Docket(Worker):
             gone = not self.txs.is_current(prepared.case.tx[0])
             if (gone or waited_ms >= doubt_ms) and now_ms - prepared.asked_ms >= doubt_ms // 5:
                 prepared.asked_ms = now_ms
-                self.txs.ask(prepared.case)
+                if self.txs.rules.asks:
+                    self.txs.ask(prepared.case)
+                else:
+                    self.outcome(prepared.case.tx, False, prepared.case.decider)
         for decided in list(self.decided.values()):
             if decided.told_ms and now_ms - decided.told_ms >= doubt_ms // 5:
                 decided.told_ms = now_ms

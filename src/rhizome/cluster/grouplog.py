@@ -152,7 +152,7 @@ class ReplicatedLog(ShippedLog):
         )
 
     def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:
-        if not self.alone:
+        if not self.alone and not self.derived:
             self.unsure.dequeued(self.next_index, queue_id, indexes)
         if not durable and not self.shipping:
             self._advance()
@@ -165,7 +165,7 @@ class ReplicatedLog(ShippedLog):
         )
 
     def buried(self, queue_id: i64, index: i64, rejected: bool) -> None:
-        if not self.alone:
+        if not self.alone and not self.derived:
             self.unsure.buried(self.next_index - 1, queue_id, index, rejected)
 
     def requeue(self, queue_id: i64, index: i64, count: i64, durable: bool) -> None:

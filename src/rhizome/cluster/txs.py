@@ -82,6 +82,7 @@ class Txs(Across):
         target.queue_ids.append(DOCKET_IDS | group)
         message = message_of(case, broker.pager)
         message.arrived_ms = broker.turn.now_ms
+        message.persistent = self.rules.on_disk
         commit.elsewhere[way] = way.send(message, target, None, 0)
 
     # ---- what brokers tell each other -----------------------------------------------------------

@@ -345,13 +345,17 @@ class CoreCluster:
 
     def cut(self, one: str, other: str) -> None:
         """Break the link between two brokers and let none be made."""
-        self._cut.add(frozenset((one, other)))
+        self.part(one, other)
         for end in list(self.members[one].ends):
             if end.other is not None and end.other.owner.name == other:
                 end.close()
                 end.ended = False
                 self.members[one].busy = True
         self.settle()
+
+    def part(self, one: str, other: str) -> None:
+        """Let no link be made between two brokers; the one that there is may stay."""
+        self._cut.add(frozenset((one, other)))
 
     def heal(self) -> None:
         self._cut.clear()

@@ -38,6 +38,26 @@ class Loose:
             end.close()
         member.ends = []
 
+    def cut(self, name: str, others: list[str]) -> None:
+        """Cut a broker off from others between two turns; what was written still arrives."""
+        member = self.cluster[name]
+        for other in others:
+            self.cluster.part(name, other)
+        for end in list(member.ends):
+            if end.other is not None and end.other.owner.name in others:
+                end.close()
+                end.ended = False
+                member.busy = True
+
+    def rounds(self, condition: Callable[[], bool], count: int = 1_000) -> None:
+        """Let turns happen in order until something is so, and stop right then."""
+        for _ in range(count):
+            for member in self.cluster.running():
+                member.turn()
+                if condition():
+                    return
+        raise AssertionError("still not so")
+
     def until(self, condition: Callable[[], bool], ticks_max: int = 1_200) -> None:
         """Let turns happen and time pass until something is so."""
         for _ in range(ticks_max):

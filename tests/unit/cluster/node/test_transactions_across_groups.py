@@ -16,7 +16,6 @@ from rhizome.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
-from rhizome.cluster.docket import TxRules
 from rhizome.testing.cluster import TICK_MS, CoreCluster, make_cluster
 from rhizome.testing.core import CoreClient
 
@@ -137,7 +136,7 @@ def test_who_waits_too_long_is_told(cluster: CoreCluster) -> None:
 class Walk:
     """A commit, and somebody dies at any step of it."""
 
-    def __init__(self, seed: int, broken: str = "") -> None:
+    def __init__(self, seed: int) -> None:
         self.cluster = make_cluster(3, 2)
         self.loose = Loose(self.cluster, seed)
         self.at = self.loose.random.choice(["b1", "b2", "b3", "s1"])
@@ -145,18 +144,20 @@ class Walk:
         begin(self.client)
         for queue in QUEUES:
             standby_of(self.cluster, queue)
-        if broken:
-            for member in self.cluster.running():
-                assert getattr(member.node.roles.txs.rules, broken) is True
-                setattr(member.node.roles.txs.rules, broken, False)
 
-    def run(self) -> tuple[bool, list[list[bytes]]]:
-        """Whether the client was told that it is committed; what is in the queues at last."""
+    def _begin(self) -> str:
+        """Have it committed, up to some step; answers who is to be struck."""
         random = self.loose.random
         victim = random.choice(["b1", "b2", "b3", self.at])
         self.client.connection.receive(fill(self.client) + method_frame(1, TxCommit()))
         self.cluster[self.at].busy = True
         self.loose.steps(random.randrange(60))
+        return victim
+
+    def run(self) -> tuple[bool, list[list[bytes]]]:
+        """Whether the client was told that it is committed; what is in the queues at last."""
+        random = self.loose.random
+        victim = self._begin()
         self.loose.kill(victim)
         self.loose.steps(random.randrange(60))
         told = [each for each in self.client.take() if isinstance(each, TxCommitOk)]
@@ -164,18 +165,37 @@ class Walk:
             self.loose.until(lambda queue=queue: home_of(self.cluster, queue) != victim)  # type: ignore[misc]
         if random.random() < 0.5 or victim == self.at:
             self.cluster[victim].start()
+        return self._end(bool(told), victim)
+
+    def run_apart(self) -> tuple[bool, list[list[bytes]]]:
+        """The same, but nobody dies: somebody is cut off, from one broker, then from all."""
+        random = self.loose.random
+        victim = self._begin()
+        others = [each for each in self.cluster.members if each != victim]
+        random.shuffle(others)
+        self.loose.cut(victim, others[:1])
+        self.loose.steps(random.randrange(30))
+        self.loose.cut(victim, others)
+        ticks = random.choice([500, 3_000, 14_000]) // TICK_MS
+        for _ in range(ticks):
+            self.loose.steps(random.randrange(4, 24))
+            self.loose.pass_time()
+        self.cluster.heal()
+        return self._end(False, "")
+
+    def _end(self, told: bool, dead: str) -> tuple[bool, list[list[bytes]]]:
         self.cluster.settle()
-        for _ in range(1_200):
+        for _ in range(1_600):
             if self._is_over():
                 break
             self.cluster.advance(TICK_MS)
         assert self._is_over()
-        told += [each for each in self.client.take() if isinstance(each, TxCommitOk)]
-        if self.at != victim:
+        told = told or any(isinstance(each, TxCommitOk) for each in self.client.take())
+        if self.at != dead:
             self.client.close_socket()
         self.cluster.advance(11_000)
         reader = self.cluster["s2"].connect()
-        return bool(told), [drain(reader, queue) for queue in QUEUES]
+        return told, [drain(reader, queue) for queue in QUEUES]
 
     def _is_over(self) -> bool:
         serving = all(
@@ -190,63 +210,28 @@ DONE = [[b"x"], [b"x"], []]
 NOTHING = [[], [], [b"held"]]
 
 
-def is_whole(walk: Walk) -> bool:
-    told, found = walk.run()
+def is_whole(told: bool, found: list[list[bytes]]) -> bool:
     return found == DONE or (found == NOTHING and not told)
 
 
 @pytest.mark.parametrize("seed", range(16))
 def test_all_or_nothing_whoever_dies(seed: int) -> None:
-    assert is_whole(Walk(seed))
+    assert is_whole(*Walk(seed).run())
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(16, 400))
 def test_all_or_nothing_in_many_walks(seed: int) -> None:
-    assert is_whole(Walk(seed))
+    assert is_whole(*Walk(seed).run())
 
 
-# ---- rules broken on purpose ---------------------------------------------------------------------
-
-BROKEN = [True, False]
-
-
-def prepared_to_break(cluster: CoreCluster, rule: str, broken: bool) -> CoreClient:
-    """A client of s1; the group of queue "a", at home at b1, is the first one and decides."""
-    client = cluster["s1"].connect()
-    begin(client)
-    for queue in QUEUES:
-        standby_of(cluster, queue)
-    for member in cluster.running():
-        assert getattr(member.node.roles.txs.rules, rule) is True
-        setattr(member.node.roles.txs.rules, rule, not broken)
-    return client
+@pytest.mark.parametrize("seed", [*range(8), 35])
+def test_all_or_nothing_whoever_is_cut_off(seed: int) -> None:
+    """In the last one a home that is replaced has done its part, and nobody else knows."""
+    assert is_whole(*Walk(seed).run_apart())
 
 
-def found(cluster: CoreCluster) -> list[list[bytes]]:
-    cluster.advance_until(lambda: is_settled(cluster))
-    cluster.advance(11_000)
-    reader = cluster["b2"].connect()
-    return [drain(reader, queue) for queue in QUEUES]
-
-
-def test_there_is_a_story_for_each_rule() -> None:
-    stories = "".join([name for name in globals() if name.startswith("test_")])
-    rules = list(vars(TxRules()))
-    assert rules
-    assert [rule for rule in rules if rule not in stories] == []
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-def test_prepared_first(cluster: CoreCluster, broken: bool) -> None:
-    """What is decided before all have it is lost in part, with the edge."""
-    client = prepared_to_break(cluster, "prepared_first", broken)
-    cluster.cut("s1", "b2")
-    client.send_bytes(fill(client))
-    client.send(TxCommit())
-    cluster["s1"].kill()
-    cluster.heal()
-    cluster.advance(11_000)
-    cluster["s1"].start()
-    cluster.advance_until_ready()
-    assert found(cluster) == ([[b"x"], [], []] if broken else NOTHING)
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(36, 400))
+def test_all_or_nothing_in_many_walks_with_cuts(seed: int) -> None:
+    assert is_whole(*Walk(seed).run_apart())

@@ -1,0 +1,255 @@
+"""The rules of transactions over several groups, each broken on purpose (L4).
+
+The client is connected to s1. The group of queue "a", at home at b1, is the first one and decides;
+b1 is root, too. The groups of "b" and "c", at home at b2 and b3, take part.
+"""
+
+from __future__ import annotations
+
+import pytest
+from loose import Loose
+from scene import PERSISTENT, drain
+from test_letters_between_groups import home_of, standby_of
+from test_transactions_across_groups import DONE, NOTHING, QUEUES, begin, fill, is_settled
+
+from rhizome.amqp.frames import method_frame
+from rhizome.amqp.methods import BasicAck, ChannelClose, TxCommit, TxCommitOk
+from rhizome.cluster.docket import Docket, TxRules, docket_of
+from rhizome.testing.cluster import CoreCluster, make_cluster
+from rhizome.testing.core import CoreClient
+
+BROKEN = [True, False]
+
+
+@pytest.fixture
+def cluster() -> CoreCluster:
+    return make_cluster(3, 1)
+
+
+def prepared_to_break(cluster: CoreCluster, rule: str, broken: bool) -> CoreClient:
+    client = cluster["s1"].connect()
+    begin(client)
+    for queue in QUEUES:
+        standby_of(cluster, queue)
+    for member in cluster.running():
+        assert getattr(member.node.roles.txs.rules, rule) is True
+        setattr(member.node.roles.txs.rules, rule, not broken)
+    return client
+
+
+def commit(cluster: CoreCluster, client: CoreClient) -> Loose:
+    """Have the broker of the client read its commit in the next turn, and do nothing yet."""
+    client.connection.receive(fill(client) + method_frame(1, TxCommit()))
+    cluster["s1"].busy = True
+    return Loose(cluster, 1)
+
+
+def docket(cluster: CoreCluster, queue: str) -> Docket:
+    """The docket of the group of a queue, at its home."""
+    member = cluster[home_of(cluster, queue)]
+    found = docket_of(member.broker, int(member.queue(queue).definition.group))
+    assert found is not None
+    return found
+
+
+def are_prepared(cluster: CoreCluster) -> bool:
+    """Whether the others are; the first one knows of nothing."""
+    return all(docket(cluster, queue).prepared for queue in "bc")
+
+
+def is_told(cluster: CoreCluster) -> bool:
+    """Whether the first one has just told the others, who have yet to hear it."""
+    told = any(each.told_ms for each in docket(cluster, "a").decided.values())
+    return told and are_prepared(cluster)
+
+
+def found(cluster: CoreCluster) -> list[list[bytes]]:
+    """What is in the queues when all is over."""
+    cluster.advance_until(lambda: is_settled(cluster))
+    cluster.advance(11_000)
+    reader = cluster["b2"].connect()
+    return [drain(reader, queue) for queue in QUEUES]
+
+
+def restart(cluster: CoreCluster, *names: str) -> None:
+    for name in names:
+        cluster[name].start()
+    cluster.settle()
+    cluster.advance_until_ready()
+
+
+def test_there_is_a_story_for_each_rule() -> None:
+    stories = "".join([name for name in globals() if name.startswith("test_")])
+    rules = list(vars(TxRules()))
+    assert rules
+    assert [rule for rule in rules if rule not in stories] == []
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_prepared_first(cluster: CoreCluster, broken: bool) -> None:
+    """What is decided before all have it is lost in part, with the edge."""
+    client = prepared_to_break(cluster, "prepared_first", broken)
+    cluster.cut("s1", "b2")
+    client.send_bytes(fill(client))
+    client.send(TxCommit())
+    cluster["s1"].kill()
+    cluster.heal()
+    cluster.advance(11_000)
+    restart(cluster, "s1")
+    assert found(cluster) == ([[b"x"], [], []] if broken else NOTHING)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_on_disk(cluster: CoreCluster, broken: bool) -> None:
+    """A power cut, right when the decision is committed: those in doubt must still have their
+    parts, and the first group what it decided."""
+    client = prepared_to_break(cluster, "on_disk", broken)
+    loose = commit(cluster, client)
+    loose.rounds(lambda: is_told(cluster))
+    for name in ("b1", "b2", "b3"):
+        loose.kill(name)
+    restart(cluster, "b1", "b2", "b3")
+    assert found(cluster) == ([[b"x"], [], []] if broken else DONE)
+    assert any(isinstance(each, TxCommitOk) for each in client.take()) is not broken
+
+
+@pytest.mark.parametrize(("victim", "broken"), [("b2", True), ("b2", False), ("b3", False)])
+def test_taken_over_by_the_next_home_of_who_takes_part(
+    cluster: CoreCluster, victim: str, broken: bool
+) -> None:
+    client = prepared_to_break(cluster, "taken_over", broken)
+    loose = commit(cluster, client)
+    loose.rounds(lambda: is_told(cluster))
+    loose.kill(victim)
+    cluster.settle()
+    restart(cluster, victim)
+    assert found(cluster) == ([[b"x"], [], []] if broken else DONE)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_taken_over_by_the_next_home_of_who_decides(cluster: CoreCluster, broken: bool) -> None:
+    """It must find that it has decided, and tell the others, who ask."""
+    client = prepared_to_break(cluster, "taken_over", broken)
+    loose = commit(cluster, client)
+    loose.rounds(lambda: is_told(cluster))
+    for name in ("b2", "b3"):
+        # What b1 has told them comes too late.
+        for end in cluster[name].ends:
+            if end.other is not None and end.other.owner.name == "b1":
+                end.incoming.clear()
+    loose.kill("b1")
+    loose.kill("s1")
+    cluster.settle()
+    cluster.advance_until(lambda: home_of(cluster, "a") != "b1")
+    restart(cluster, "s1")
+    assert found(cluster) == ([[b"x"], [], [b"held"]] if broken else DONE)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_committed_first(cluster: CoreCluster, broken: bool) -> None:
+    """The standby of the first group hears nothing of the decision, and is home next."""
+    client = prepared_to_break(cluster, "committed_first", broken)
+    near = standby_of(cluster, "a").name
+    loose = commit(cluster, client)
+    loose.rounds(lambda: are_prepared(cluster) and not cluster["s1"].broker.commits[0].deciding)
+    loose.cut("b1", [near])
+    cluster.settle()
+    loose.kill("b1")
+    loose.kill("s1")
+    cluster.settle()
+    cluster.heal()
+    cluster.advance_until(lambda: home_of(cluster, "a") == near)
+    restart(cluster, "s1")
+    done = [[], [b"x"], [b"held"]] if near == "b3" else [[], [], []]
+    assert found(cluster) == (done if broken else NOTHING)
+
+
+def decided_against(cluster: CoreCluster, rule: str, broken: bool) -> CoreClient:
+    """The edge can't reach the first group, so that the others ask it; then its wish comes."""
+    client = prepared_to_break(cluster, rule, broken)
+    loose = commit(cluster, client)
+    loose.rounds(lambda: are_prepared(cluster))
+    loose.cut("s1", ["b1"])
+    cluster.settle()
+    cluster.advance(11_000)
+    assert not docket(cluster, "b").prepared
+    cluster.heal()
+    cluster.advance_until_ready()
+    return client
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("rule", ["abort_noted", "decided_once"])
+def test_abort_noted_before_it_is_told_and_decided_once(
+    cluster: CoreCluster, rule: str, broken: bool
+) -> None:
+    client = decided_against(cluster, rule, broken)
+    if not broken:
+        assert found(cluster) == NOTHING
+        assert "rolled back" in client.pick(ChannelClose).reply_text
+    else:
+        # The client has been told that it is committed; "held" was given back and delivered again.
+        client.pick(TxCommitOk)
+        assert found(cluster) == [[b"x"], [], []]
+        assert [each.redelivered for each in client.deliveries()] == [True]
+
+
+def test_an_edge_without_a_root_begins_nothing(cluster: CoreCluster) -> None:
+    """A secondary that can't see the root reads no publishes (A3), so that a commit waits in its
+    connection, unread, and nobody is in doubt. It is done when the root is back, however late."""
+    client = prepared_to_break(cluster, "asks", False)
+    assert cluster.root() == "b1"
+    cluster.cut("s1", "b1")
+    client.send_bytes(fill(client))
+    client.send(TxCommit())
+    cluster.advance(20_000)
+    assert not any(member.node.roles.txs.in_doubt() for member in cluster.running())
+    assert not cluster["s1"].broker.commits
+    cluster.heal()
+    cluster.advance_until_ready()
+    client.pick(TxCommitOk)
+    assert found(cluster) == DONE
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("rule", ["kept_until_settled", "asks"])
+def test_decisions_are_kept_until_settled_and_who_is_in_doubt_asks(
+    cluster: CoreCluster, rule: str, broken: bool
+) -> None:
+    """Who takes part (b2) can't hear the one that decides (b3) for longer than it is in doubt."""
+    client = prepared_to_break(cluster, rule, broken)
+    [held] = client.deliveries()
+    data = client.published("", "b", b"x", PERSISTENT) + method_frame(1, BasicAck(held.tag))
+    client.connection.receive(data + method_frame(1, TxCommit()))
+    cluster["s1"].busy = True
+    loose = Loose(cluster, 1)
+    loose.rounds(lambda: bool(docket(cluster, "b").prepared))
+    loose.cut("b2", ["b3"])
+    cluster.settle()
+    cluster.advance(13_000)
+    assert home_of(cluster, "b") == "b2"
+    cluster.heal()
+    cluster.advance_until_ready()
+    assert found(cluster) == [[], [] if broken else [b"x"], []]
+
+
+# ---- a home that is replaced while it lives ------------------------------------------------------
+
+
+@pytest.mark.parametrize("victim", ["b2", "b3"])
+def test_a_part_that_nobody_else_knows_to_be_done_is_not_done_twice(
+    cluster: CoreCluster, victim: str
+) -> None:
+    """It does its part alone; the next home does it, too, and must not get it from the first."""
+    client = prepared_to_break(cluster, "asks", False)
+    loose = commit(cluster, client)
+    loose.rounds(lambda: is_told(cluster))
+    loose.cut(victim, [each for each in cluster.members if each != victim])
+    queue = "b" if victim == "b2" else "c"
+    cluster[victim].turn()
+    assert not docket(cluster, queue).prepared
+    cluster.settle()
+    cluster.advance_until(lambda: home_of(cluster, queue) != victim)
+    cluster.heal()
+    cluster.advance_until_ready()
+    assert found(cluster) == DONE
