@@ -314,10 +314,10 @@ class Carrier:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Across:
-    """Commits what changes several groups."""
+    """Commits what changes several groups, or one whose home is another broker."""
 
     def commit(self, channel: Channel, transaction: Transaction) -> None:
-        """Commit a transaction in two phases, and answer the channel (L4)."""
+        """Commit a transaction as a whole, and answer the channel (L4)."""
         raise NotImplementedError
 
 

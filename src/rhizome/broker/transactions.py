@@ -1,8 +1,9 @@
 """Transactions: publishes and settlements of a channel, kept until commit and then done at once.
 
 Everything that a commit changes on a broker goes into one journal record, so that a crash leaves
-all of it or nothing. What changes several groups the cluster commits in two phases (L4). Private
-queues and streams that are elsewhere get their part as publishes; the commit waits for it.
+all of it or nothing. What changes several groups, or one that is at home elsewhere, the cluster
+commits (L4). Private queues and streams that are elsewhere get their part as publishes; the commit
+waits for it.
 """
 
 from __future__ import annotations
@@ -83,25 +84,28 @@ class Transaction:
         for tag in tags:
             self.settled[tag] = kind
 
-    def groups(self, channel: Channel) -> dict[int, None]:
-        """The groups that it changes something in; streams are not among them."""
-        found: dict[int, None] = {}
+    def groups(self, channel: Channel) -> dict[int, bool]:
+        """The groups that it changes something in, and whether that is done elsewhere; streams are
+        not among them."""
+        found: dict[int, bool] = {}
         shared = channel.connection.broker.shared
         for publication in self.publications:
             for queue in publication.queues:
                 if queue.log.group != 0 and not is_stream(queue.options):
-                    found[queue.log.group] = None
+                    found.setdefault(queue.log.group, False)
             for target in publication.targets:
                 for queue_id in target.queue_ids:
                     away = shared.get(queue_id)
                     if away is not None and not is_stream(away.options):
-                        found[target.forward.group] = None
+                        found[target.forward.group] = True
         for tag in self.settled:
             consumer = channel.unacked.consumer(tag)
             if consumer is not None and not is_stream(consumer.queue.options):
                 group = consumer.queue.definition.group
-                if group != 0:
-                    found[group] = None
+                if group != 0 and consumer.proxy is not None:
+                    found[group] = True
+                elif group != 0:
+                    found.setdefault(group, False)
         return found
 
 
@@ -127,11 +131,12 @@ def commit(channel: Channel) -> None:
     if len(transaction.publications) == 0 and len(transaction.settled) == 0:
         channel.send(TxCommitOk())
         return
-    channel.connection.suspend()
-    if len(transaction.groups(channel)) > 1:
+    groups = transaction.groups(channel)
+    if len(groups) > 1 or True in groups.values():
         broker.across.commit(channel, transaction)
     else:
         broker.commits.append(carry_out(broker, channel, transaction))
+    channel.connection.suspend()
 
 
 def carry_out(broker: Broker, channel: Channel, transaction: Transaction) -> PendingCommit:

@@ -18,7 +18,8 @@ from rhizome.broker.message import Message
 class Unsure:
     """Invariant: indexes of ``messages`` rise, and so do ``records``, the indexes of the records by
     which ``settled[i]`` left the queue ``queues[i]``. ``ids[i]`` are the queues of ``messages[i]``.
-    ``rejects`` has (record, queue, index) of what was rejected.
+    ``rejects`` has (record, queue, index) of what was rejected. ``wholes`` are the first and last
+    indexes of transactions: what is recorded there is brought as a whole (L4).
     """
 
     messages: list[Message]
@@ -27,6 +28,7 @@ class Unsure:
     queues: list[int]
     settled: list[list[int]]
     rejects: list[tuple[int, int, int]]
+    wholes: list[tuple[int, int]]
 
     def __init__(self) -> None:
         self.messages = []
@@ -35,6 +37,7 @@ class Unsure:
         self.queues = []
         self.settled = []
         self.rejects = []
+        self.wholes = []
 
     def published(self, message: Message, ids: list[int]) -> None:
         self.messages.append(message)
@@ -57,6 +60,17 @@ class Unsure:
         if rejected:
             self.rejects.append((record, queue_id, index))
 
+    def whole(self, first: i64, last: i64) -> None:
+        """What was recorded from one index to another is there as a whole or not at all."""
+        self.wholes.append((first, last))
+
+    def whole_of(self, record: i64) -> i64:
+        """The last index of the transaction that a record is in; 0 if it is in none."""
+        for first, last in self.wholes:
+            if first <= record <= last:
+                return last
+        return 0
+
     def committed(self, memory: i64, disk: i64) -> None:
         """Everything up to these indexes is committed."""
         done: i64 = 0
@@ -77,6 +91,8 @@ class Unsure:
             del self.settled[:done]
         if len(self.rejects) > 0:
             self.rejects = [each for each in self.rejects if each[0] > disk]
+        if len(self.wholes) > 0:
+            self.wholes = [each for each in self.wholes if each[1] > disk]
 
     def is_gone(self, queue_id: i64, index: i64) -> bool:
         """Whether a message has left a queue again."""

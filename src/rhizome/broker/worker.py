@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from rhizome.broker.arguments import QueueArguments
+from rhizome.broker.confirms import Confirms
 from rhizome.broker.definitions import QueueDefinition
 from rhizome.broker.message import Message
 from rhizome.broker.port import Forward, GroupLog
@@ -43,6 +44,11 @@ class Worker:
     def reserved(self) -> list[tuple[Queue, Message]]:
         """What it has set aside of other queues, where it counts as unacked."""
         return []
+
+    def at_once(self, message: Message, confirms: Confirms) -> bool:
+        """Do what a message for the queue asks for instead of putting it there, in one record with
+        the number that its edge gave it (`GroupLog.taken`); False if it belongs into the queue."""
+        return False
 
     def let_go(self) -> None:
         """The queue is no longer active here: others hold what this one held."""

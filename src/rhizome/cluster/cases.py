@@ -3,7 +3,8 @@
 A case is a message in the docket (`docket.py`), so it is recorded, copied and taken over like any:
 
     PREPARED   what a transaction does in this group, once it is decided
-    DECIDE     the same for the first group, and the wish that all be done
+    DECIDE     the same for the first group, and the wish that all be done; if there is no other
+               group it is never in the docket, but done at once
     DECISION   what was decided, until everybody has settled it
 
     body  u8 kind | u8 committed | u64 edge | u64 number | u16 decider | u16 n | n * u16 group
@@ -96,6 +97,16 @@ def message_of(case: Case, pager: Pager) -> Message:
     message = Message(pager.route(b"\0\0"), content, 0, len(body) + FRAME_HEADER_SIZE + 1)
     message.persistent = True
     return message
+
+
+def is_sole(case: Case) -> bool:
+    """Whether this is all of a transaction: nobody else has to do something, or to know."""
+    return case.kind == DECIDE and len(case.groups) == 1
+
+
+def kind_of(message: Message) -> int:
+    content = message.content
+    return content[frame_end(content, 0) + FRAME_HEADER_SIZE]
 
 
 def case_of(message: Message, pager: Pager) -> Case:

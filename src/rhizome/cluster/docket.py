@@ -12,10 +12,11 @@ Whoever is home next finds all of this in its copy and goes on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rhizome.broker.claiming import claim
+from rhizome.broker.confirms import Confirms
 from rhizome.broker.delayed import DELAYED_QUEUE, delay_of
 from rhizome.broker.letters import bury
 from rhizome.broker.message import Message
@@ -26,7 +27,17 @@ from rhizome.broker.resuming import find_held, take_held
 from rhizome.broker.together import begin_all, commit_all
 from rhizome.broker.unacked import ACK, REJECT
 from rhizome.broker.worker import Worker, make_internal
-from rhizome.cluster.cases import DECIDE, DECISION, PREPARED, Case, TxId, case_of, message_of
+from rhizome.cluster.cases import (
+    DECIDE,
+    DECISION,
+    PREPARED,
+    Case,
+    TxId,
+    case_of,
+    is_sole,
+    kind_of,
+    message_of,
+)
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -38,6 +49,10 @@ DOCKET_IDS: Final = 0xFFFE0000
 
 EDGE: Final = 0
 """Stands for the edge among the groups that have to settle."""
+
+
+Aside = tuple[Queue, Message, int]
+"""A message that was set aside, its queue, and how it is to be settled."""
 
 
 class TxRules:
@@ -72,7 +87,7 @@ class Prepared:
     message: Message
     case: Case
     since_ms: int
-    aside: list[tuple[Queue, Message, int]] = field(default_factory=list)
+    aside: list[Aside]
     asked_ms: int = 0
 
 
@@ -134,6 +149,32 @@ class Docket(Worker):
         queue = self.queue
         return queue.away is None and not queue.log.still and queue.broker.may_deliver
 
+    def take(self, case: Case) -> dict[GroupLog, int]:
+        """Take a case of a client of this broker: the index in each log that has to be safe."""
+        if is_sole(case):
+            pager = self.queue.broker.pager
+            return self._do(case_of(message_of(case, pager), pager), False)
+        return {self.queue.log: self.put(case)}
+
+    def at_once(self, message: Message, confirms: Confirms) -> bool:
+        """A transaction of this group alone is one record, with the number of the edge that sent
+        it: all or nothing, on every copy. That edge brings it to the next home if need be."""
+        if kind_of(message) != DECIDE:
+            return False
+        case = case_of(message, self.queue.broker.pager)
+        if not is_sole(case):
+            return False
+        for log, index in self._do(case, True).items():
+            confirms.need(log, index, True)
+        return True
+
+    def _do(self, case: Case, derived: bool) -> dict[GroupLog, int]:
+        aside = self._aside(case)
+        self._begin(sum(len(message.content) for message, _ in case.publishes), derived)
+        self.queue.log.taken()
+        self._carry_out(case, aside)
+        return self._commit()
+
     def put(self, case: Case) -> int:
         """Record a case here; answers its index."""
         queue = self.queue
@@ -179,21 +220,23 @@ class Docket(Worker):
     # ---- taking part ----------------------------------------------------------------------------
 
     def _prepare(self, message: Message, case: Case) -> None:
-        prepared = Prepared(message, case, self.queue.broker.turn.now_ms)
-        self.prepared[case.tx] = prepared
-        for settle in case.settles:
-            for index in settle.indexes:
-                self._set_aside(prepared, settle.queue_id, settle.kind, index)
+        since_ms = self.queue.broker.turn.now_ms
+        self.prepared[case.tx] = Prepared(message, case, since_ms, self._aside(case))
 
-    def _set_aside(self, prepared: Prepared, queue_id: int, kind: int, index: int) -> None:
-        queue = self.queue.broker.shared.get(queue_id)
-        if queue is None or queue.definition.group != self.group:
-            return
-        message = self._taken(queue, index)
-        if message is not None:
-            prepared.aside.append((queue, message, kind))
+    def _aside(self, case: Case) -> list[Aside]:
+        """Set aside what a case settles."""
+        aside: list[Aside] = []
+        for settle in case.settles:
+            queue = self.queue.broker.shared.get(settle.queue_id)
+            if queue is None or queue.definition.group != self.group:
+                continue
+            for index in settle.indexes:
+                message = self._taken(queue, index)
+                if message is not None:
+                    aside.append((queue, message, settle.kind))
             if queue.ready > 0 and not queue.marked:
                 queue.touch()
+        return aside
 
     def _taken(self, queue: Queue, index: int) -> Message | None:
         """A message, from whoever holds it; it goes on counting as unacked."""
@@ -202,8 +245,12 @@ class Docket(Worker):
             return claim(queue, index)
         for channel in self._holders():
             tag = find_held(channel, queue.id, index)
-            if tag > 0:
-                return take_held(channel, tag)
+            consumer = channel.unacked.consumer(tag) if tag > 0 else None
+            if consumer is not None and consumer.proxy is None:
+                # Else the last home has shown it, and it is ready here until that is resolved.
+                message = take_held(channel, tag)
+                channel.wake_if_global()
+                return message
         tenure = self.txs.node.tenures.tenures.get(self.group)
         if tenure is not None:
             for parked in tenure.parked.values():
@@ -236,7 +283,7 @@ class Docket(Worker):
         self._tell()
 
     def _settle(self, prepared: Prepared, committed: bool) -> int:
-        self._begin(len(prepared.message.content))
+        self._begin(len(prepared.message.content), True)
         if committed:
             self._carry_out(prepared.case, prepared.aside)
         else:
@@ -246,21 +293,22 @@ class Docket(Worker):
         self._commit()
         return int(self.queue.log.next_index) - 1
 
-    def _begin(self, bytes_expected: int) -> None:
-        """Begin one record of what follows from a case. Should this home be replaced before that is
-        committed, the next one has the case and does it: nothing of it is carried over, or it
-        were done twice (`unsure.py`)."""
+    def _begin(self, bytes_expected: int, derived: bool) -> None:
+        """Begin one record of what a case asks for. If it is ``derived`` and this home is replaced
+        before that is committed, the next one has the case, or gets it from its edge, and does it:
+        nothing is carried over, or it were done twice (`unsure.py`)."""
         # What applications have settled in this turn is not part of it.
         self.queue.broker.write_settled()
         begin_all(self.queue.broker, bytes_expected)
-        self.queue.log.derived = True
+        self.queue.log.derived = derived
 
-    def _commit(self) -> None:
+    def _commit(self) -> dict[GroupLog, int]:
         bury(self.queue.broker)
-        commit_all(self.queue.broker)
+        needed = commit_all(self.queue.broker)
         self.queue.log.derived = False
+        return needed
 
-    def _carry_out(self, case: Case, aside: list[tuple[Queue, Message, int]]) -> None:
+    def _carry_out(self, case: Case, aside: list[Aside]) -> None:
         broker = self.queue.broker
         for message, ids in case.publishes:
             message.arrived_ms = broker.turn.now_ms
@@ -293,12 +341,9 @@ class Docket(Worker):
 
     def _decide(self, tx: TxId, message: Message, case: Case) -> None:
         """Do this group's part and note the decision: one record."""
-        own = Prepared(message, case, 0)
-        for settle in case.settles:
-            for index in settle.indexes:
-                self._set_aside(own, settle.queue_id, settle.kind, index)
-        self._begin(len(message.content))
-        self._carry_out(case, own.aside)
+        aside = self._aside(case)
+        self._begin(len(message.content), True)
+        self._carry_out(case, aside)
         self.queue.ack(message)
         del self.decided[tx]
         self._note(tx, case, True)
@@ -400,9 +445,13 @@ class Docket(Worker):
         self._tell()
 
 
+def docket_id(group: int) -> int:
+    return DOCKET_IDS | group
+
+
 def open_docket(broker: Broker, group: int, txs: Txs) -> None:
     """Give a group its docket, wherever its home is."""
-    queue_id = DOCKET_IDS | group
+    queue_id = docket_id(group)
     if queue_id not in broker.internal:
         queue = make_internal(broker, queue_id, f"amq.docket.{group}", group)
         queue.worker = Docket(queue, txs)
@@ -410,6 +459,6 @@ def open_docket(broker: Broker, group: int, txs: Txs) -> None:
 
 def docket_of(broker: Broker, group: int) -> Docket | None:
     """The docket of a group."""
-    queue = broker.internal.get(DOCKET_IDS | group)
+    queue = broker.internal.get(docket_id(group))
     worker = None if queue is None else queue.worker
     return worker if isinstance(worker, Docket) else None

@@ -46,6 +46,7 @@ class ReplicatedLog(ShippedLog):
     _size: i64
     _inner: list[bytes] | None
     _inner_durable: bool
+    _inner_first: i64
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class ReplicatedLog(ShippedLog):
         self._size = 0
         self._inner = None
         self._inner_durable = False
+        self._inner_first = 0
 
     # ---- records --------------------------------------------------------------------------------
 
@@ -209,6 +211,7 @@ class ReplicatedLog(ShippedLog):
         """The journal's own record is opened by the local log, which begins first."""
         self._inner = []
         self._inner_durable = False
+        self._inner_first = self.next_index
 
     def commit(self) -> i64:
         inner = self._inner
@@ -216,6 +219,8 @@ class ReplicatedLog(ShippedLog):
         if inner is None or len(inner) == 0:
             return 0
         index = self.next_index
+        if not self.alone and not self.derived:
+            self.unsure.whole(self._inner_first, index)
         flags: i64 = FLAG_DURABLE if self._inner_durable else 0
         if self._inner_durable:
             self.recorded = index

@@ -8,12 +8,11 @@ in them is simply local. When that changes, nothing that they have under way is 
   tenure is resolved, consumers become local, with what they hold (A2).
 - ``leave_home``: local consumers become proxied ones, with what they hold, and are presented to the
   new home like those of any edge. What was recorded here and may not be committed is brought to
-  the new home as far as it lacks it (`broker/unsure.py`).
+  the new home as far as it lacks it (`carrying.py`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
@@ -25,10 +24,9 @@ from rhizome.broker.message import Message, copy_of
 from rhizome.broker.publishing import enqueue
 from rhizome.broker.queue import Queue
 from rhizome.broker.streams.reader import start_at
-from rhizome.broker.targets import Target
-from rhizome.broker.unacked import ACK, REJECT
 from rhizome.cluster.asking import ReattachCall
 from rhizome.cluster.attachment import Attachment, Taken, start_after
+from rhizome.cluster.carrying import carry_over
 from rhizome.cluster.session import Session
 from rhizome.cluster.tenure import OwnEdge, Tenure, Tenures, settle_claimed
 from rhizome.errors import AmqpError
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from rhizome.broker.consumer import Consumer
     from rhizome.broker.port import GroupLog
     from rhizome.cluster.edge import Edge
-    from rhizome.cluster.forwarding import GroupWay
     from rhizome.cluster.remote import RemoteGroup
 
 
@@ -137,54 +134,6 @@ def _step_aside_with(remote: RemoteGroup, channel: Channel) -> None:
             else:
                 queue.unacked -= 1
     _leave_with(remote, channel)
-
-
-def carry_over(remote: RemoteGroup, log: GroupLog) -> None:
-    """Bring what was recorded here, and may not be committed, to the next home: what is confirmed
-    to applications here waits for that one from now on."""
-    broker = remote.broker
-    way = remote.way
-    unsure = log.unsure
-    indexes: list[int] = []
-    numbers: list[int] = []
-    targets: dict[tuple[bytes, tuple[int, ...]], Target] = {}
-    for message, ids in zip(unsure.messages, unsure.ids, strict=True):
-        left = [each for each in ids if not unsure.is_gone(each, message.index)]
-        left = [each for each in left if each in broker.shared]
-        if left:
-            key = (message.route.tail, tuple(left))
-            target = targets.get(key)
-            if target is None:
-                target = Target(way, broker.shared[left[0]].vhost, [])
-                target.queue_ids = left
-                targets[key] = target
-            numbers.append(way.adopt(copy_of(message), target, message.index, log.epoch))
-            indexes.append(message.index)
-    for queue_id, settled in zip(unsure.queues, unsure.settled, strict=True):
-        if settled:
-            remote.keep(ACK, {queue_id: settled})
-    for _, queue_id, index in unsure.rejects:
-        remote.keep(REJECT, {queue_id: [index]})
-    _wait_elsewhere(broker, log, way, indexes, numbers)
-
-
-def _wait_elsewhere(
-    broker: Broker, log: GroupLog, way: GroupWay, indexes: list[int], numbers: list[int]
-) -> None:
-    """Let confirms and commits that wait for a log wait for what was carried over."""
-    for connection in broker.connections.values():
-        for channel in connection.channels.values():
-            if channel.confirms is not None:
-                channel.confirms.wait_elsewhere(log, way, indexes, numbers)
-    for queue in broker.internal.values():
-        if queue.worker is not None:
-            queue.worker.wait_elsewhere(log, way, indexes, numbers)
-    for commit in broker.commits:
-        index = commit.here.pop(log, 0)
-        if index > 0:
-            at = bisect_right(indexes, index)
-            if at > 0:
-                commit.elsewhere[way] = max(commit.elsewhere.get(way, 0), numbers[at - 1])
 
 
 def _leave_with(remote: RemoteGroup, channel: Channel) -> None:
@@ -286,6 +235,9 @@ class Homecoming(OwnEdge):
                 queues.append(queue)
         message = copy_of(sent)
         confirms = self.attached.confirms
+        worker = queues[0].worker if len(queues) == 1 else None
+        if worker is not None and worker.at_once(message, confirms):
+            return
         if len(queues) == 1 and queues[0].name == DELAYED_QUEUE and message.route.exchange != "":
             self.broker.delayed.hold(queues[0], message, delay_of(message), confirms)
         elif not enqueue(self.broker, message, queues, confirms):

@@ -274,7 +274,9 @@ class Taking:
             if queue is not None and queue.away is None:
                 queues.append(queue)
         attached.log.take_from(attached.origin, number)
-        enqueue(self.broker, message, queues, attached.confirms)
+        worker = queues[0].worker if len(queues) == 1 else None
+        if worker is None or not worker.at_once(message, attached.confirms):
+            enqueue(self.broker, message, queues, attached.confirms)
         attached.log.taken()
         return True
 

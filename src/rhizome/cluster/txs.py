@@ -1,10 +1,5 @@
-"""Transactions over several groups: the edge whose client commits, and what brokers tell each other
-about them (L4).
-
-The edge sends each group its part, as a case for the docket of that group, on the way of its
-publishes: numbered, repeated, and known to be committed there. When all have it the first group
-gets its own part with the wish to commit. What is decided the edge is told; then it answers its
-client.
+"""Transactions that concern other brokers: how cases get to dockets, and what brokers tell each
+other about them (L4).
 
     TX_ASK       {edge, number, decider, groups}    a group in doubt asks the first one
     TX_OUTCOME   {edge, number, decider, party, committed}    the first group tells
@@ -20,20 +15,15 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from rhizome.amqp.methods import TxCommitOk
 from rhizome.amqp.values import encode_table
-from rhizome.broker.delayed import DELAYED_QUEUE
-from rhizome.broker.message import Message
-from rhizome.broker.port import Across, Forward, GroupLog
-from rhizome.broker.publishing import Publication
-from rhizome.broker.streams.rules import is_stream
+from rhizome.broker.port import Across
 from rhizome.broker.targets import Target
 from rhizome.broker.transactions import PendingCommit, Transaction, carry_out
 from rhizome.cluster.asking import number_in
-from rhizome.cluster.cases import DECIDE, PREPARED, Case, Settle, TxId, message_of
+from rhizome.cluster.cases import PREPARED, Case, TxId, message_of
+from rhizome.cluster.committing import Committing, Sole, Split
 from rhizome.cluster.copies.frames import table_in
-from rhizome.cluster.docket import DOCKET_IDS, EDGE, Docket, TxRules, docket_of
-from rhizome.errors import PreconditionFailed
+from rhizome.cluster.docket import EDGE, Docket, TxRules, docket_id, docket_of
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
@@ -65,7 +55,14 @@ class Txs(Across):
 
     def commit(self, channel: Channel, transaction: Transaction) -> None:
         self._last += 1
-        Committing(self, self._last, channel, transaction).prepare()
+        split = Split(self, self._last, channel, transaction)
+        if len(split.parts) > 1:
+            Committing(self, channel, split).prepare()
+        elif len(split.parts) == 1:
+            Sole(self, channel, split).send()
+        else:
+            broker = self.node.broker
+            broker.commits.append(carry_out(broker, channel, transaction))
 
     def send(self, group: int, case: Case, commit: PendingCommit) -> None:
         """Have a case recorded in the docket of a group; the commit waits for that."""
@@ -74,12 +71,12 @@ class Txs(Across):
         assert docket is not None
         queue = docket.queue
         if queue.away is None:
-            index = docket.put(case)
-            commit.here[queue.log] = max(commit.here.get(queue.log, 0), index)
+            for log, index in docket.take(case).items():
+                commit.here[log] = max(commit.here.get(log, 0), index)
             return
         way = queue.away.forward()
         target = Target(way, "", [])
-        target.queue_ids.append(DOCKET_IDS | group)
+        target.queue_ids.append(docket_id(group))
         message = message_of(case, broker.pager)
         message.arrived_ms = broker.turn.now_ms
         message.persistent = self.rules.on_disk
@@ -213,160 +210,3 @@ def _told_of(group: int, case: Case, what: str, waits_for: list[int]) -> dict[st
         "since_ms": case.made_ms,
         "waits_for": ["edge" if each == EDGE else f"group {each}" for each in waits_for],
     }
-
-
-class Committing(PendingCommit):
-    """A transaction of a client here, first while it is prepared, then while it is decided.
-
-    Invariant: ``parts`` has what each group does; ``rest`` what private queues and streams get once
-    it is decided.
-    """
-
-    def __init__(self, txs: Txs, number: int, channel: Channel, transaction: Transaction) -> None:
-        here: dict[GroupLog, int] = {}
-        elsewhere: dict[Forward, int] = {}
-        super().__init__(here, elsewhere, channel, TxCommitOk())
-        self.txs = txs
-        self.number = number
-        self.tx = (int(txs.node.me.incarnation, 16), number)
-        self.transaction = transaction
-        self.parts: dict[int, Case] = {}
-        self.rest = Transaction()
-        self.deciding = False
-        self.outcome: bool | None = None
-        self._split()
-        self.decider = self._choose()
-        for case in self.parts.values():
-            case.decider = self.decider
-            case.groups = list(self.parts)
-
-    # ---- its parts ------------------------------------------------------------------------------
-
-    def _part(self, group: int) -> Case:
-        part = self.parts.get(group)
-        if part is None:
-            now_ms = int(self.txs.node.broker.turn.now_ms)
-            part = Case(PREPARED, self.tx, 0, [], now_ms)
-            self.parts[group] = part
-        return part
-
-    def _split(self) -> None:
-        for publication in self.transaction.publications:
-            self._split_publication(publication)
-        by_queue: dict[tuple[int, int, int], list[int]] = {}
-        for tag, kind in self.transaction.settled.items():
-            consumer = self.channel.unacked.consumer(tag)
-            message = self.channel.unacked.message(tag)
-            if consumer is None or message is None:
-                continue
-            group = int(consumer.queue.definition.group)
-            if group == 0 or is_stream(consumer.queue.options):
-                self.rest.settled[tag] = kind
-            else:
-                key = (group, int(consumer.queue.id), kind)
-                by_queue.setdefault(key, []).append(int(message.index))
-        for (group, queue_id, kind), indexes in by_queue.items():
-            self._part(group).settles.append(Settle(queue_id, kind, indexes))
-
-    def _split_publication(self, publication: Publication) -> None:
-        message = publication.message
-        shared = self.txs.node.broker.shared
-        queues = list(publication.queues)
-        if message.route.delayed and publication.steering.delay_ms > 0:
-            vhost = self.channel.connection.router.vhost
-            held = self.txs.node.broker.state.vhosts[vhost].destinations.get(DELAYED_QUEUE)
-            found = [each for each in shared.values() if each is held]
-            by_group = {int(each.definition.group): [int(each.id)] for each in found}
-            self._publish(by_group, message)
-            return
-        by_group = {}
-        rest = Publication(message, [], [], publication.mandatory, publication.steering)
-        rest.unrouted = publication.unrouted
-        for queue in queues:
-            if queue.log.group == 0 or is_stream(queue.options):
-                rest.queues.append(queue)
-            else:
-                by_group.setdefault(int(queue.log.group), []).append(int(queue.id))
-        for target in publication.targets:
-            away = [shared[each] for each in target.queue_ids if each in shared]
-            if target.forward.group == 0 or any(is_stream(each.options) for each in away):
-                rest.targets.append(target)
-            elif away:
-                ids = by_group.setdefault(int(target.forward.group), [])
-                ids.extend(int(each.id) for each in away)
-        self._publish(by_group, message)
-        if rest.queues or rest.targets or not by_group:
-            self.rest.publications.append(rest)
-
-    def _publish(self, by_group: dict[int, list[int]], message: Message) -> None:
-        for group, ids in by_group.items():
-            self._part(group).publishes.append((message, ids))
-
-    def _choose(self) -> int:
-        """Who decides: a group that is at home here, if there is one."""
-        for group in self.parts:
-            docket = docket_of(self.txs.node.broker, group)
-            if docket is not None and docket.queue.away is None:
-                return group
-        return min(self.parts)
-
-    # ---- phases ---------------------------------------------------------------------------------
-
-    def prepare(self) -> None:
-        self.txs.open[self.number] = self
-        for group, case in self.parts.items():
-            if group != self.decider:
-                self.txs.send(group, case, self)
-        self.txs.node.broker.commits.append(self)
-        if not self.txs.rules.prepared_first:
-            self._decide()
-
-    def is_safe(self) -> bool:
-        """Whether there is something to do: all have prepared, or the outcome is known. What was
-        decided against is over only when nothing of it can come to the first group any more."""
-        if self.deciding:
-            return self.outcome is not None and (self.outcome or super().is_safe())
-        return self.outcome is not None or super().is_safe()
-
-    def finish(self) -> None:
-        if self.outcome is None:
-            self._decide()
-            self.txs.node.broker.commits.append(self)
-            return
-        del self.txs.open[self.number]
-        if self.outcome:
-            self._done()
-        else:
-            self._failed()
-        self.txs.report(self.tx, EDGE, self.decider)
-
-    def _decide(self) -> None:
-        self.deciding = True
-        case = self.parts[self.decider]
-        case.kind = DECIDE
-        self.txs.send(self.decider, case, self)
-
-    def _done(self) -> None:
-        """Everything is decided: settle here what homes have settled, and answer."""
-        channel = self.channel
-        for tag, kind in self.transaction.settled.items():
-            if tag not in self.rest.settled:
-                channel.settle_one(tag, kind)
-        if len(self.rest.publications) == 0 and len(self.rest.settled) == 0:
-            super().finish()
-            return
-        broker = self.txs.node.broker
-        broker.commits.append(carry_out(broker, channel, self.rest))
-
-    def _failed(self) -> None:
-        channel = self.channel
-        channel.connection.resume()
-        if not channel.closing:
-            channel.fail(
-                PreconditionFailed(
-                    "the transaction was rolled back: not all of its queues could be reached in "
-                    "time; it may be tried again",
-                    90,
-                    20,
-                )
-            )

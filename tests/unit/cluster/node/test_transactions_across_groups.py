@@ -27,9 +27,9 @@ def cluster() -> CoreCluster:
     return make_cluster(3, 1)
 
 
-def begin(client: CoreClient) -> None:
-    """Queues in three groups, a message of the last held by a client in a transaction."""
-    for queue, home in QUEUES.items():
+def begin(client: CoreClient, homes: dict[str, str] = QUEUES) -> None:
+    """Queues with these homes, a message of the last held by a client in a transaction."""
+    for queue, home in homes.items():
         queue_at(client, queue, home, durable=True)
     client.publish("", "c", b"held", PERSISTENT)
     client.call(TxSelect(), TxSelectOk)
@@ -37,7 +37,7 @@ def begin(client: CoreClient) -> None:
 
 
 def fill(client: CoreClient) -> bytes:
-    """What a transaction does: a message to each of two groups, and an ack in the third."""
+    """What a transaction does: a message to each of two queues, and an ack in the third."""
     [delivery] = client.deliveries()
     assert delivery.body == b"held"
     data = client.published("", "a", b"x", PERSISTENT) + client.published("", "b", b"x", PERSISTENT)
@@ -136,12 +136,12 @@ def test_who_waits_too_long_is_told(cluster: CoreCluster) -> None:
 class Walk:
     """A commit, and somebody dies at any step of it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, homes: dict[str, str] = QUEUES) -> None:
         self.cluster = make_cluster(3, 2)
         self.loose = Loose(self.cluster, seed)
         self.at = self.loose.random.choice(["b1", "b2", "b3", "s1"])
         self.client = self.cluster[self.at].connect()
-        begin(self.client)
+        begin(self.client, homes)
         for queue in QUEUES:
             standby_of(self.cluster, queue)
 
