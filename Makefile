@@ -24,7 +24,7 @@ DATA ?= ./data
 UP_DATA ?= ./data/cluster
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run lone test check unit interop soak bench pipeline build clean constraints test-deps
+.PHONY: help run lone test check unit interop soak bench pipeline build wheel clean constraints test-deps
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,6 +72,12 @@ bench: build ## measure against RabbitMQ; BENCH="--quick --only NAME" passes opt
 
 build: $(VENV)/run.stamp ## compile the hot modules in place, if they changed
 	@$(BIN)/python tools/build_hot.py
+
+wheel: $(VENV)/run.stamp ## build the source archive and, from it, a compiled wheel for this interpreter, in ./dist
+	rm -rf dist
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
+	@ls dist
 
 clean: ## remove everything that was built; keeps ./data
 	rm -rf $(VENV) .cache build dist bench/bin src/*.egg-info
