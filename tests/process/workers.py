@@ -317,11 +317,15 @@ class Workers:
         self._threads.append(thread)
 
     def finish(self, seconds_max: float) -> None:
-        """Stop publishing, let consumers empty the queues, and stop."""
+        """Stop publishing, let consumers empty the queues as long as they get something, stop."""
         self.publishing = False
         self._end_nodes("p")
+        came = 0
         deadline = time.monotonic() + seconds_max
         while self.history.lost() and time.monotonic() < deadline:
+            if len(self.history.deliveries) > came:
+                came = len(self.history.deliveries)
+                deadline = time.monotonic() + seconds_max
             time.sleep(PAUSE_SECONDS)
         # What might still come twice gets its chance.
         time.sleep(1)

@@ -56,6 +56,7 @@ from rhizome.cluster.homesettings import HomeSettings
 from rhizome.cluster.identity import SECONDARY, Hello
 from rhizome.cluster.interest import Interest, interest_of
 from rhizome.cluster.interests import NAME_MARK, Interests
+from rhizome.cluster.learning import Learning
 from rhizome.cluster.leaving import Leaving
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.links import Links
@@ -161,6 +162,7 @@ class Node(Cluster):
         self.when_ready: list[Callable[[], None]] = []
         self._begun = False
         self.gossip = Gossip(self)
+        self.learning = Learning(self)
         self.down_since_ms: dict[str, int] = {}
         broker.isolate("this broker has not joined its cluster yet")
 
@@ -197,7 +199,7 @@ class Node(Cluster):
 
     def queue_made(self, queue: Queue) -> None:
         self.roles.queue_made(queue)
-        queue.away = self._away(queue)
+        queue.away = self.away(queue)
         found = self.kept.pop(queue.definition.id, None)
         if found is not None:
             restore_queue(queue, found)
@@ -211,7 +213,7 @@ class Node(Cluster):
         self.kept = {}
         self.broker.streams.forget_others()
 
-    def _away(self, queue: Queue) -> Away | None:
+    def away(self, queue: Queue) -> Away | None:
         group = self.state.group_of(queue.definition)
         if group is None or self.roles.serves(group.id):
             return None
@@ -426,7 +428,7 @@ class Node(Cluster):
         for outcome in self.state.restore(index, data):
             self.broker.announce(outcome)
         self._advance(index)
-        self._brokers_changed()
+        self.learning.everything()
         for number in list(self.proposals.open):
             answer = self.state.outcome_of(self.me.incarnation, number)
             if answer is not None:
@@ -437,7 +439,7 @@ class Node(Cluster):
         self._advance(entry.index)
         if applied is not None:
             if applied.facts:
-                self._brokers_changed()
+                self.learning.learn(applied.facts)
             self._resolve(entry.index, applied)
         self.observer.applied(entry)
 
@@ -478,27 +480,6 @@ class Node(Cluster):
             if settled.waiter is not None:
                 settled.waiter.resolved(settled.outcome)
             self.broker.announce(settled.outcome)
-
-    def _brokers_changed(self) -> None:
-        """Brokers or groups are others than before: learn where homes and brokers are."""
-        self.roles.update()
-        self.homes_changed()
-        self.tenures.brokers_changed()
-        for record in self.state.registry.view():
-            if record.name != self.me.name:
-                self.links.learn(record.name, record.addresses, record.role)
-        self.telling.changed()
-
-    def homes_changed(self) -> None:
-        """Homes are elsewhere than before, or here: queues and routes lead there."""
-        for group in self.state.groups.groups.values():
-            if not self.roles.is_home(group.id):
-                home = group.home if group.home != self.me.name else ""
-                self.remote(group.id).home_is(self.neighbour(home) if home else None, group.epoch)
-        for queue in self.broker.shared.values():
-            queue.away = self._away(queue)
-        for vhost in self.broker.state.vhosts.values():
-            vhost.router.epoch += 1
 
     def _begin_cluster(self) -> None:
         """At the root: give a new cluster its first settings and definitions."""

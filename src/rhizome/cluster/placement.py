@@ -343,9 +343,15 @@ class Groups:
             if changed != group:
                 self._put(changed, facts)
 
-    def follow(self, failover_map: FailoverMap, facts: list[ClusterFact]) -> None:
-        """Take the failover list of each group's home from the map."""
-        for group in list(self.groups.values()):
+    def follow(
+        self, failover_map: FailoverMap, among: Iterable[int], facts: list[ClusterFact]
+    ) -> None:
+        """Take the failover lists of the homes of these groups from the map. All others have theirs
+        from the same map already."""
+        for number in among:
+            group = self.groups.get(number)
+            if group is None:
+                continue
             infos = () if group.local else failover_map.get(group.home, ())
             names = tuple(info.broker for info in infos)
             if names != group.failover:

@@ -12,6 +12,7 @@ changed, and makes this broker what the state says.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -88,6 +89,8 @@ class Roles:
         """How far whoever invited this broker last had applied the cluster's log."""
         self._early: dict[int, tuple[str, bytes]] = {}
         """Invitations to groups that this broker has yet to learn of, and who sent them."""
+        self._undecided: dict[int, None] = {}
+        """Groups whose copy here may be of no use, once more of the log is applied."""
         self._dropped: dict[int, Copy] = {}
         """Emptied; the journal says that they aren't whole, and so must whatever goes on there."""
         self.link = StandbyLink(node)
@@ -100,36 +103,54 @@ class Roles:
 
     def update(self) -> None:
         """Be what the state says, to all groups."""
-        groups = self.node.state.groups.groups
-        me = self.node.me
-        for number in [each for each in self.homes if each not in groups]:
-            self.lose_home(number)
-        for number in [each for each in self.standbys if each not in groups]:
-            del self.standbys[number]
-        for queue in list(self.broker.internal.values()):
-            if queue.definition.group not in groups:
-                drop_internal(queue)
-        for group in groups.values():
-            if not group.stream:
-                open_post(self.broker, group.id, self.post_rules)
-                open_docket(self.broker, group.id, self.txs)
-            standby = self.standbys.get(group.id)
-            if standby is not None:
-                standby.learn(group.epoch)
-            mine = group.home == me.name and group.incarnation == me.incarnation
-            home = self.homes.get(group.id)
-            if home is not None and (not mine or home.log.epoch != group.epoch):
-                self.lose_home(group.id)
-                home = None
-            if mine and home is None:
-                self.become_home(group)
-            elif home is not None:
-                home.changed(group)
-            elif self._is_spare(group):
-                self._drop_copy(group.id)
-        for number in [each for each in self._early if each in groups]:
+        known = self.node.state.groups.groups
+        gone = [*self.homes, *self.standbys]
+        gone += [int(queue.definition.group) for queue in self.broker.internal.values()]
+        self.update_groups([*(each for each in gone if each not in known), *known])
+
+    def update_groups(self, groups: Iterable[int]) -> None:
+        """Be what the state says, to these."""
+        known = self.node.state.groups.groups
+        undecided = list(self._undecided) if self.node.ready else []
+        for number in [*groups, *undecided]:
+            group = known.get(number)
+            if group is None:
+                self._forget(number)
+            else:
+                self._update(group)
+        for number in [each for each in self._early if each in known]:
             name, payload = self._early.pop(number)
             self.frame(name, INVITE, payload, 0, len(payload))
+
+    def _forget(self, number: int) -> None:
+        """There is no such group any more."""
+        if number in self.homes:
+            self.lose_home(number)
+        self.standbys.pop(number, None)
+        self._undecided.pop(number, None)
+        for queue in list(self.broker.internal.values()):
+            if queue.definition.group == number:
+                drop_internal(queue)
+
+    def _update(self, group: Group) -> None:
+        me = self.node.me
+        if not group.stream:
+            open_post(self.broker, group.id, self.post_rules)
+            open_docket(self.broker, group.id, self.txs)
+        standby = self.standbys.get(group.id)
+        if standby is not None:
+            standby.learn(group.epoch)
+        mine = group.home == me.name and group.incarnation == me.incarnation
+        home = self.homes.get(group.id)
+        if home is not None and (not mine or home.log.epoch != group.epoch):
+            self.lose_home(group.id)
+            home = None
+        if mine and home is None:
+            self.become_home(group)
+        elif home is not None:
+            home.changed(group)
+        elif self._is_spare(group):
+            self._drop_copy(group.id)
 
     def _drop_copy(self, group: int) -> None:
         standby = self.standbys.pop(group, None)
@@ -150,11 +171,12 @@ class Roles:
         older than an invitation.
         """
         me = self.node.me.name
-        if not self.node.ready or group.home in ("", me) or not self._is_kept(group):
+        self._undecided.pop(group.id, None)
+        if group.home in ("", me) or not self._is_kept(group):
             return False
-        if self.has_unseen(group):
-            return False
-        if self.node.applied.index < self._invited.get(group.id, 0):
+        unknown = not self.node.ready or self.has_unseen(group)
+        if unknown or self.node.applied.index < self._invited.get(group.id, 0):
+            self._undecided[group.id] = None
             return False
         if group.member(me) is not None or me in wanted_standbys(group, self.node.state.registry):
             return False
@@ -311,7 +333,7 @@ class Roles:
         log.aside = True
         log.judge_visible()
         self.moving.step_aside(group_id)
-        self.node.homes_changed()
+        self.node.learning.homes_changed([group_id])
 
     def step_back(self, group_id: int) -> None:
         """Be home as before; edges attach anew."""
@@ -321,7 +343,7 @@ class Roles:
         for queue in queues_of(self.broker, group_id):
             queue.away = None
         self.moving.come_home(group_id, home.group.epoch, home.tenure.log)
-        self.node.homes_changed()
+        self.node.learning.homes_changed([group_id])
         for link in self.node.links.open_links():
             payload = encode_table({"group": group_id, "epoch": home.group.epoch})
             link.send(REATTACH, payload)

@@ -55,6 +55,7 @@ from rhizome.cluster.facts import (
     BrokerRemoved,
     ClusterFact,
     FailoverMapChanged,
+    GroupChanged,
     SettingsChanged,
 )
 from rhizome.cluster.failover import RING, FailoverMap, FailoverPolicy, make_map, ring
@@ -347,10 +348,12 @@ class ClusterState:
     def _follow(self, facts: list[ClusterFact]) -> None:
         """Bring failover map and failover lists up to date (J1)."""
         failover_map = self._make_map()
+        among = [fact.group.id for fact in facts if isinstance(fact, GroupChanged)]
         if failover_map != self.failover_map:
             self.failover_map = failover_map
             facts.append(FailoverMapChanged())
-        self.groups.follow(failover_map, facts)
+            among = list(self.groups.groups)
+        self.groups.follow(failover_map, among, facts)
 
     def _make_map(self) -> FailoverMap:
         """As long as the group that wants most copies needs it, and the settings."""

@@ -35,7 +35,7 @@ class StreamRoles:
 
     def become_home(self, group: Group) -> None:
         """Begin an epoch with what the log here has (G1)."""
-        queue = self._queue_of(group.id)
+        queue = self.queue_of(group.id)
         if queue is None:
             return
         roles = self.roles
@@ -57,7 +57,7 @@ class StreamRoles:
         assert isinstance(log, ShippedStream)
         self.roles.moving.leave_home(group, log.stream.group_log)
         log.let_go()
-        queue = self._queue_of(group)
+        queue = self.queue_of(group)
         if queue is not None:
             self.broker.streams.close(queue)
 
@@ -72,17 +72,17 @@ class StreamRoles:
 
     def is_kept(self, group: int) -> bool:
         """Whether there is a copy of a group here."""
-        queue = self._queue_of(group)
+        queue = self.queue_of(group)
         return queue is not None and self.broker.streams.has(queue.id)
 
     def drop(self, group: int) -> None:
-        queue = self._queue_of(group)
+        queue = self.queue_of(group)
         if queue is not None:
             self.broker.streams.drop(queue.id)
 
     def standby(self, group: int) -> StreamStandby | None:
         """What speaks for the copy here; None if the stream is not known."""
-        queue = self._queue_of(group)
+        queue = self.queue_of(group)
         if queue is None:
             return None
         streams = self.broker.streams
@@ -94,7 +94,7 @@ class StreamRoles:
 
     def standing(self, group: int) -> Standing:
         """How far the copy here is (G3)."""
-        queue = self._queue_of(group)
+        queue = self.queue_of(group)
         streams = self.broker.streams
         if queue is None or not streams.has(queue.id) or not self._opened(queue):
             return Standing(0, NO_COPY)
@@ -111,6 +111,6 @@ class StreamRoles:
             return False
         return True
 
-    def _queue_of(self, group: int) -> Queue | None:
+    def queue_of(self, group: int) -> Queue | None:
         """The stream of a group; None if it is deleted, or not made yet."""
         return self.broker.shared.get(self.ids.get(group, 0))

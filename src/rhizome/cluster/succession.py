@@ -91,8 +91,7 @@ class Succession:
         link.send_urgent(STANDING, encode_answer(standings))
 
     def answered(self, name: str, payload: bytes) -> None:
-        for group, standing in decode_answer(payload).items():
-            self.takeover.standing(name, group, standing.epoch, standing.index)
+        self.takeover.standings(name, decode_answer(payload))
 
     # ---- the port of the root -------------------------------------------------------------------
 
@@ -107,9 +106,8 @@ class Succession:
 
     def ask_standing(self, broker: str, groups: list[int]) -> None:
         if broker == self.node.me.name:
-            for group in groups:
-                standing = self.node.roles.standing(group)
-                self.takeover.standing(broker, group, standing.epoch, standing.index)
+            roles = self.node.roles
+            self.takeover.standings(broker, {group: roles.standing(group) for group in groups})
             return
         link = self.node.links.link_to(broker)
         if link is not None:

@@ -20,6 +20,7 @@ for anybody who is neither an in-sync member nor the last home, and if epoch or 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -135,12 +136,13 @@ class Takeover:
         """Entries were applied, or a snapshot."""
         self._tend()
 
-    def standing(self, name: str, group: int, epoch: int, index: int) -> None:
-        """A broker's answer: how far its copy of a group is (`NO_COPY`: it can't be home)."""
-        case = self.bereft.get(group)
-        if case is not None and name in case.asked:
-            case.asked[name].standing = Standing(epoch, index)
-            self._tend()
+    def standings(self, name: str, told: Mapping[int, Standing]) -> None:
+        """A broker's answer: how far its copies of groups are (`NO_COPY`: it can't be home)."""
+        for group, standing in told.items():
+            case = self.bereft.get(group)
+            if case is not None and name in case.asked:
+                case.asked[name].standing = standing
+        self._tend()
 
     def tick(self, now_ms: int) -> None:
         self.now_ms = now_ms

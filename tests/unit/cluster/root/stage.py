@@ -110,7 +110,7 @@ class Stage:
             self.settle()
 
     def answer(self, name: str, group: int, epoch: int, index: int) -> None:
-        self.root.standing(name, group, epoch, index)
+        self.root.standings(name, {group: Standing(epoch, index)})
         self.settle()
 
     def answer_all(self, standings: dict[str, Standing]) -> None:
@@ -120,7 +120,7 @@ class Stage:
             for group in groups:
                 if name in standings:
                     standing = standings[name]
-                    self.root.standing(name, group, standing.epoch, standing.index)
+                    self.root.standings(name, {group: standing})
         if not self.answers:
             self.settle()
 

@@ -29,6 +29,7 @@ from rhizome.cluster.commands import (
 from rhizome.cluster.placement import Group
 from rhizome.cluster.rootport import UNKNOWN
 from rhizome.cluster.rootsettings import EAGER, RootSettings
+from rhizome.cluster.standings import Standing
 from rhizome.cluster.takeover import Takeover
 from tests.unit.cluster.state.machines import Machine, make_machine, register
 
@@ -323,7 +324,7 @@ class TakeoverWalk(RuleBasedStateMachine):
             if broker.up:
                 for group in groups:
                     last = max(broker.disk, default=0)
-                    self.root.standing(name, group, 1, last)
+                    self.root.standings(name, {group: Standing(1, last)})
 
     # --- in the end
 
