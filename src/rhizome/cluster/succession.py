@@ -107,7 +107,7 @@ class Succession:
     def ask_standing(self, broker: str, groups: list[int]) -> None:
         if broker == self.node.me.name:
             roles = self.node.roles
-            self.takeover.standings(broker, {group: roles.standing(group) for group in groups})
+            self.takeover.note_standings(broker, {group: roles.standing(group) for group in groups})
             return
         link = self.node.links.link_to(broker)
         if link is not None:

@@ -138,11 +138,18 @@ class Takeover:
 
     def standings(self, name: str, told: Mapping[int, Standing]) -> None:
         """A broker's answer: how far its copies of groups are (`NO_COPY`: it can't be home)."""
-        for group, standing in told.items():
-            case = self.bereft.get(group)
+        self.note_standings(name, told)
+        for number in told:
+            group = self.state.groups.groups.get(number)
+            if self.is_root and group is not None and number in self.bereft:
+                self._tend_bereft(group)
+
+    def note_standings(self, name: str, told: Mapping[int, Standing]) -> None:
+        """An answer that is there as soon as it is asked for, by whoever decides next."""
+        for number, standing in told.items():
+            case = self.bereft.get(number)
             if case is not None and name in case.asked:
                 case.asked[name].standing = standing
-        self._tend()
 
     def tick(self, now_ms: int) -> None:
         self.now_ms = now_ms
