@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pika
@@ -59,8 +58,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=[False, True], ids=["without-compiler", "with-compiler"])
-def compiled(request: pytest.FixtureRequest) -> Iterator[bool]:
-    yield request.param
+def compiled(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
 @pytest.fixture
