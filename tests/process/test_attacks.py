@@ -27,7 +27,7 @@ from rhizome.cluster.identity import Hello
 from rhizome.cluster.link.proof import MECHANISM, Dialler, LinkKey
 from rhizome.testing.processes import BrokerProcess, wait_until
 
-from .kit import PROTOCOL_HEADER, RawClient, run
+from .kit import PROTOCOL_HEADER, RawClient, resident_bytes, run
 
 pytestmark = [pytest.mark.rhizome_only, pytest.mark.timeout(180)]
 
@@ -35,6 +35,10 @@ KEY: Final = "the-key-of-this-cluster-and-of-no-other"
 SLOW: Final = 60
 """Connections of an attacker who is slow on purpose."""
 DEEP: Final = 20_000
+WARMING: Final = 4
+REPEATED: Final = 8
+GROWTH_BYTES_MAX: Final = 200_000
+"""Of memory per round, which sends two megabytes; 45 KB are normal."""
 
 CONFIGURATION: Final = """
 [broker]
@@ -58,13 +62,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         assert process.is_running(), process.printed()
 
 
-def sockets_of(broker: BrokerProcess) -> int:
-    names = Path(f"/proc/{broker.pid}/fd").iterdir()
-    found = 0
-    for name in names:
-        with contextlib.suppress(OSError):
-            found += str(name.readlink()).startswith("socket:")
-    return found
+def open_files_of(broker: BrokerProcess) -> int:
+    """All descriptors: sockets, pipes, files."""
+    return len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
 
 
 def still_serves(broker: BrokerProcess) -> None:
@@ -108,7 +108,7 @@ def raw_http(broker: BrokerProcess, request: bytes) -> bytes:
 def test_clients_that_are_slow_on_purpose_are_closed(
     broker: BrokerProcess, http_port: bool
 ) -> None:
-    before = sockets_of(broker)
+    before = open_files_of(broker)
     port = broker.http_port if http_port else broker.port
     begun = b"GET /api/overview HTTP/1.1\r\nhost: x\r\nx-slow: " if http_port else b"AMQP\0"
     with contextlib.ExitStack() as stack:
@@ -127,7 +127,7 @@ def test_clients_that_are_slow_on_purpose_are_closed(
             with contextlib.suppress(ConnectionError):
                 while stream.recv(4096):
                     pass
-    wait_until(lambda: sockets_of(broker) <= before, "their sockets to be freed")
+    wait_until(lambda: open_files_of(broker) <= before, "their descriptors to be freed")
     if http_port:
         assert "its request has not come in time" in broker.output.read_text()
 
@@ -325,3 +325,35 @@ def test_an_application_is_no_broker_and_a_broker_no_application(broker: BrokerP
 
     run(scenario())
     still_serves(broker)
+
+
+# ---- again and again
+
+
+def attack_all(broker: BrokerProcess) -> None:
+    """What an attacker can repeat without being made to wait, as one who guesses passwords is."""
+    test_headers_that_are_too_large_are_refused(broker)
+    test_a_frame_that_is_too_large_is_refused_unread(broker)
+    for kind in (b"F", b"A"):
+        test_tables_that_are_nested_without_end_are_refused(broker, kind)
+    for body in ("[" * 500_000, '{"a":' * 200_000):
+        test_json_that_is_nested_without_end_is_refused(broker, body)
+    test_compressed_bodies_are_not_unpacked(broker)
+    test_paths_lead_nowhere_but_to_the_console(broker, "/console/..%2f..%2fetc%2fpasswd")
+    test_other_sites_change_nothing(broker)
+    test_a_broker_with_another_key_is_refused(broker)
+    test_a_recorded_proof_is_good_for_nothing(broker)
+
+
+def test_attacks_that_are_repeated_leave_nothing_behind(broker: BrokerProcess) -> None:
+    """What grows is garbage of connections, some kilobytes each, which is collected after some
+    thousands of them; the megabytes that were sent are gone."""
+    for _ in range(WARMING):
+        attack_all(broker)
+    files, memory = open_files_of(broker), resident_bytes(broker.pid)
+    for _ in range(REPEATED):
+        attack_all(broker)
+    grown = resident_bytes(broker.pid) - memory
+    print(f"{REPEATED} rounds: {grown / 1024:.0f} KiB")
+    assert grown < REPEATED * GROWTH_BYTES_MAX, f"{grown / 1024:.0f} KiB"
+    wait_until(lambda: open_files_of(broker) <= files, "their descriptors to be freed")
