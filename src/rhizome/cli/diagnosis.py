@@ -147,6 +147,8 @@ REMEDIES: Final = {
     "link": "look at the network between the two brokers",
     "broker": "`rhizome status` shows more",
     "group": "`rhizome group list` shows more",
+    "transaction": "it is over by itself once who is waited for is back; `rhizome tx list` shows"
+    " more",
 }
 
 

@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "pipeline": "rhizome.cli.pipeline",
     "store": "rhizome.cli.store",
     "salvage": "rhizome.cli.salvage",
+    "tx": "rhizome.cli.tx",
     "sim": "rhizome.cli.sim",
     "config": "rhizome.cli.config",
 }

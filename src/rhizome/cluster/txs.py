@@ -166,17 +166,6 @@ class Txs(Across):
         workers = [each.worker for each in self.node.broker.internal.values() if each.away is None]
         return [each for each in workers if isinstance(each, Docket)]
 
-    def in_doubt(self) -> list[dict[str, object]]:
-        """For people: what is not settled at homes here."""
-        found: list[dict[str, object]] = []
-        for docket in self.dockets():
-            for prepared in docket.prepared.values():
-                found.append(_told_of(docket.group, prepared.case, "prepared", []))
-            for decided in docket.decided.values():
-                what = "committed" if decided.case.committed else "aborted"
-                found.append(_told_of(docket.group, decided.case, what, decided.waits_for))
-        return found
-
     def _docket_here(self, group: int) -> Docket | None:
         docket = docket_of(self.node.broker, group)
         return None if docket is None or docket.queue.away is not None else docket
@@ -198,15 +187,3 @@ class Txs(Across):
 
 def _numbers(value: object) -> list[int]:
     return [each for each in value if isinstance(each, int)] if isinstance(value, list) else []
-
-
-def _told_of(group: int, case: Case, what: str, waits_for: list[int]) -> dict[str, object]:
-    return {
-        "group": group,
-        "transaction": f"{case.tx[0]:012x}.{case.tx[1]}",
-        "state": what,
-        "decider": case.decider,
-        "groups": list(case.groups),
-        "since_ms": case.made_ms,
-        "waits_for": ["edge" if each == EDGE else f"group {each}" for each in waits_for],
-    }

@@ -35,6 +35,7 @@ from rhizome.management import (
     stalls,
     status,
     streams,
+    transactions,
     users,
     vhosts,
 )
@@ -51,6 +52,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *checkup.ENDPOINTS,
     *cluster.ENDPOINTS,
     *groups.ENDPOINTS,
+    *transactions.ENDPOINTS,
     *sessions.ENDPOINTS,
     *exchanges.ENDPOINTS,
     *queues.ENDPOINTS,

@@ -34,6 +34,7 @@ from rhizome.management.clusterview import (
     GroupInfo,
     Preview,
     Quorum,
+    TxPart,
 )
 from rhizome.management.context import Context
 from rhizome.management.document import Document
@@ -86,6 +87,9 @@ class LoneView:
 
     def copy_of(self, group: int) -> CopyInfo | None:
         return None
+
+    def doubts(self) -> list[TxPart]:
+        return []
 
     def unseen_groups(self) -> list[int]:
         return []

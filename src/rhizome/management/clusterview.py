@@ -157,6 +157,53 @@ class FailoverInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TxPart:
+    """What one broker knows of a transaction over several groups that isn't settled.
+
+    ``role``: edge, decides or takes part. ``group`` is 0 for an edge; ``homes`` are those of
+    ``groups``, "" if one has none. ``set_aside``: how many messages nobody gets until it is over.
+    """
+
+    broker: str
+    transaction: str
+    edge: str
+    edge_is_gone: bool
+    role: str
+    group: int
+    decider: int
+    groups: tuple[int, ...]
+    homes: tuple[str, ...]
+    state: str
+    age_ms: int
+    set_aside: int
+    waits_for: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TxParty:
+    """A group that takes part; ``state`` is unknown if its home doesn't answer, or has nothing."""
+
+    group: int
+    home: str
+    state: str
+    set_aside: int
+
+
+@dataclass(frozen=True, slots=True)
+class TxInfo:
+    """A transaction over several groups that isn't settled, from what all brokers know of it."""
+
+    id: str
+    age_ms: int
+    state: str
+    edge: str
+    edge_is_gone: bool
+    decider: int
+    parties: tuple[TxParty, ...]
+    waits_for: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDocument:
     """Everything that `rhizome status` shows of a cluster, as the broker ``seen_by`` sees it.
 
@@ -180,6 +227,10 @@ class ClusterView(Protocol):
 
     def copy_of(self, group: int) -> CopyInfo | None:
         """What this broker itself has of a group; None if nothing."""
+        ...
+
+    def doubts(self) -> list[TxPart]:
+        """What this broker itself knows of transactions over several groups that aren't settled."""
         ...
 
     def unseen_groups(self) -> list[int]:

@@ -27,7 +27,17 @@ from rhizome.management.context import Context
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.everywhere import documents
 
-KINDS: Final = ("alarm", "isolated", "publishers", "disk", "link", "broker", "group", "copy")
+KINDS: Final = (
+    "alarm",
+    "isolated",
+    "publishers",
+    "disk",
+    "link",
+    "broker",
+    "group",
+    "copy",
+    "transaction",
+)
 QUEUES_NAMED_MAX: Final = 20
 OWN_PATH: Final = "/api/rhizome/stalls/own"
 

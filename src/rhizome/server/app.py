@@ -329,6 +329,7 @@ class Application:
         from rhizome.management.service import HttpService
         from rhizome.server.copystalls import copy_stalls
         from rhizome.server.nodeview import NodeControl, NodeView
+        from rhizome.server.txstalls import tx_stalls
 
         assert self.shell is not None
         view = NodeView(self.driver.node, self.config) if self.driver is not None else None
@@ -340,6 +341,7 @@ class Application:
         self.http.context.audit = self.audit
         if self.driver is not None:
             self.http.context.stall_sources.append(partial(copy_stalls, self.driver.node))
+            self.http.context.stall_sources.append(partial(tx_stalls, self.driver.node))
         addresses = await self.http.start()
         if self.colleagues is not None:
             self.http.context.others = self.colleagues

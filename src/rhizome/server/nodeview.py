@@ -7,6 +7,7 @@ from typing import Final
 
 from rhizome.cluster.consensus import ChangeRefused as Refused
 from rhizome.cluster.consensus import NotRoot
+from rhizome.cluster.doubts import Doubt, doubts
 from rhizome.cluster.home import Home
 from rhizome.cluster.node import Node
 from rhizome.management.clusterview import (
@@ -24,6 +25,7 @@ from rhizome.management.clusterview import (
     FailoverInfo,
     Preview,
     StandbyInfo,
+    TxPart,
 )
 from rhizome.management.proposals import Proposal
 from rhizome.server.clusterpicture import Known, broker_infos, cluster_info
@@ -49,6 +51,24 @@ DONE: Final = {
 HOME: Final = "home"
 STANDBY: Final = "standby"
 SPARE: Final = "spare"
+
+
+def tx_part(doubt: Doubt) -> TxPart:
+    return TxPart(
+        doubt.broker,
+        doubt.transaction,
+        doubt.edge,
+        doubt.edge_is_gone,
+        doubt.role,
+        doubt.group,
+        doubt.decider,
+        tuple(doubt.groups),
+        tuple(doubt.homes),
+        doubt.state,
+        doubt.age_ms,
+        doubt.set_aside,
+        tuple(doubt.waits_for),
+    )
 
 
 def known_to(node: Node) -> Known:
@@ -91,6 +111,9 @@ class NodeView:
                 for name, infos in node.state.failover_map.items()
             },
         )
+
+    def doubts(self) -> list[TxPart]:
+        return [tx_part(each) for each in doubts(self._node.roles.txs)]
 
     def unseen_groups(self) -> list[int]:
         node = self._node

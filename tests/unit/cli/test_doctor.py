@@ -97,6 +97,11 @@ def stalled_copy(d: Any) -> None:
     d["facts"]["b2"]["stalls"] = [stall]
 
 
+def transaction_in_doubt(d: Any) -> None:
+    stall = {"broker": "b2", "kind": "transaction", "what": "transaction a.1", "why": "it waits"}
+    d["facts"]["b2"]["stalls"] = [stall]
+
+
 def salvaged(d: Any) -> None:
     saved = {"name": "group-1-epoch-1", "group": 1, "messages": 4, "saved_ms": NOW_MS}
     d["facts"]["b2"]["salvaged"] = [saved]
@@ -170,6 +175,7 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (below_min_copies, PROBLEM, "groups", "1 of 2 copies"),
         (stalled_copy, WARNING, "stalls", "b3 is silent"),
         (alarm, PROBLEM, "alarms", "low on disk"),
+        (transaction_in_doubt, WARNING, "stalls", "transaction a.1: it waits"),
         (salvaged, PROBLEM, "salvage", "salvage/group-1-epoch-1"),
         (unseen, WARNING, "salvage", "from before its home was forced"),
         (disk_low, WARNING, "disk", "300.0 MiB"),

@@ -15,6 +15,8 @@ from test_transactions_across_groups import DONE, NOTHING, QUEUES, begin, fill, 
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import BasicAck, ChannelClose, TxCommit, TxCommitOk
 from rhizome.cluster.docket import Docket, TxRules, docket_of
+from rhizome.cluster.doubts import LONG_MS, doubts
+from rhizome.server.txstalls import tx_stalls
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import CoreClient
 
@@ -203,7 +205,7 @@ def test_an_edge_without_a_root_begins_nothing(cluster: CoreCluster) -> None:
     client.send_bytes(fill(client))
     client.send(TxCommit())
     cluster.advance(20_000)
-    assert not any(member.node.roles.txs.in_doubt() for member in cluster.running())
+    assert not any(doubts(member.node.roles.txs) for member in cluster.running())
     assert not cluster["s1"].broker.commits
     cluster.heal()
     cluster.advance_until_ready()
@@ -231,6 +233,31 @@ def test_decisions_are_kept_until_settled_and_who_is_in_doubt_asks(
     cluster.heal()
     cluster.advance_until_ready()
     assert found(cluster) == [[], [] if broken else [b"x"], []]
+
+
+# ---- what people are told -----------------------------------------------------------------------
+
+
+def test_what_is_in_doubt_for_long_is_told(cluster: CoreCluster) -> None:
+    """The first group has no home: everybody else waits, and says for what."""
+    client = prepared_to_break(cluster, "asks", False)
+    loose = commit(cluster, client)
+    loose.rounds(lambda: are_prepared(cluster))
+    [edge] = doubts(cluster["s1"].node.roles.txs)
+    assert (edge.role, edge.state, edge.group) == ("edge", "preparing", 0)
+    for name in ("b1", standby_of(cluster, "a").name):
+        loose.kill(name)
+    cluster.settle()
+    [left] = [each.name for each in cluster.running() if each.name != "s1"]
+    cluster.advance(LONG_MS // 2)
+    assert tx_stalls(cluster[left].node) == []
+    cluster.advance(LONG_MS // 2)
+    [stall] = tx_stalls(cluster[left].node)
+    assert (stall["broker"], stall["kind"]) == (left, "transaction")
+    assert "waits for the decision of group 1" in str(stall["why"])
+    restart(cluster, "b1", "b2" if left == "b3" else "b3")
+    cluster.advance_until(lambda: is_settled(cluster))
+    assert tx_stalls(cluster[left].node) == []
 
 
 # ---- a home that is replaced while it lives ------------------------------------------------------

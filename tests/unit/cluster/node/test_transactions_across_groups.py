@@ -16,6 +16,7 @@ from rhizome.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
+from rhizome.cluster.doubts import doubts
 from rhizome.testing.cluster import TICK_MS, CoreCluster, make_cluster
 from rhizome.testing.core import CoreClient
 
@@ -103,8 +104,13 @@ def test_a_group_in_doubt_asks_and_the_first_one_decides_against(cluster: CoreCl
     edge.turn()
     Loose(cluster, 1).kill("s1")
     cluster.settle()
-    doubts = [each for m in cluster.running() for each in m.node.roles.txs.in_doubt()]
-    assert [each["state"] for each in doubts] == ["prepared", "prepared"]
+    found = [each for m in cluster.running() for each in doubts(m.node.roles.txs)]
+    assert [(each.state, each.edge, each.edge_is_gone) for each in found] == [
+        ("prepared", "s1", False),
+        ("prepared", "s1", False),
+    ]
+    assert [each.set_aside for each in found if each.broker == "b3"] == [1]
+    assert [each.waits_for for each in found] == [["the decision of group 1 at b1"]] * 2
     cluster["s1"].start()
     cluster.advance_until_ready()
     cluster.advance_until(lambda: is_settled(cluster))
