@@ -404,7 +404,7 @@ class Broker(StandbyPort):
     def applied(self) -> i64:
         return 1
 
-    def loses(self, copy: Copy, index: i64, messages: i64) -> None:
+    def loses(self, copy: Copy, end: i64, home: str, epoch: i64) -> None:
         raise AssertionError("nothing that was confirmed is ever cut off")
 
     # ---- what happens
