@@ -70,6 +70,15 @@ class Home:
         if log.committed_memory != memory or log.committed_disk != disk or log.visible != visible:
             self.node.broker.committed()
 
+    def rests(self) -> bool:
+        """Whether there is nothing to do before something happens to the group. Asked of streams:
+        of other groups there are few, and something happens to them all the time."""
+        log = self.log
+        if not log.stored or log.recovering or self.transfer.aside or self.group.moving_to:
+            return False
+        last = log.next_index - 1
+        return log.disk() >= last and log.committed_disk >= last and self.copies.rests()
+
     def _judge_recovered(self) -> None:
         if not self.copies.settled() or not self._all_attached():
             return

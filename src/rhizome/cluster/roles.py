@@ -89,6 +89,8 @@ class Roles:
         """How far whoever invited this broker last had applied the cluster's log."""
         self._early: dict[int, tuple[str, bytes]] = {}
         """Invitations to groups that this broker has yet to learn of, and who sent them."""
+        self._awake: dict[int, None] = {}
+        """Groups to look at when the turn ends."""
         self._undecided: dict[int, None] = {}
         """Groups whose copy here may be of no use, once more of the log is applied."""
         self._dropped: dict[int, Copy] = {}
@@ -145,6 +147,7 @@ class Roles:
         if home is not None and (not mine or home.log.epoch != group.epoch):
             self.lose_home(group.id)
             home = None
+        self._awake[group.id] = None
         if mine and home is None:
             self.become_home(group)
         elif home is not None:
@@ -377,6 +380,7 @@ class Roles:
             self.txs.frame(method, data, start, end)
             return
         group = int(group_in(method, data, start, end))
+        self._awake[group] = None
         home = self.homes.get(group)
         if method in TO_HOME or (method == REFUSED and home is not None):
             if home is not None:
@@ -421,16 +425,26 @@ class Roles:
         return standby
 
     def tick(self) -> None:
-        for home in self.homes.values():
+        for number, home in self.homes.items():
             home.tick()
+            self._awake[number] = None
+        for number in self.standbys:
+            self._awake[number] = None
         self.txs.tick()
         self.broker.hold_back(next(filter(None, map(Home.stall, self.homes.values())), ""))
 
     def end_turn(self) -> None:
-        for home in self.homes.values():
-            home.end_turn()
-        for standby in self.standbys.values():
-            standby.end_turn()
+        """Streams to which nothing happens are left alone until the next tick: there may be
+        thousands of them, and of turns."""
+        awake = self._awake
+        for stream in self.broker.streams.unsafe:
+            awake[stream.queue.definition.group] = None
+        for number in list(awake):
+            part = self.homes.get(number) or self.standbys.get(number)
+            if part is not None:
+                part.end_turn()
+            if part is None or part.rests():
+                del awake[number]
 
     # ---- the store ------------------------------------------------------------------------------
 

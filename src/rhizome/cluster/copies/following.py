@@ -149,18 +149,26 @@ class Following:
         self.settle()
         if not self.joined:
             return
-        state = self.state()
-        memory = self.memory()
-        disk: i64 = 0 if state == INSTALLING else self.disk()
-        changed = (
-            memory != self._told_memory or disk != self._told_disk or state != self._told_state
-        )
-        if changed or self.kept_due:
+        if not self.has_told_all():
+            state = self.state()
+            memory = self.memory()
+            disk: i64 = 0 if state == INSTALLING else self.disk()
             self.kept_due = False
             self._told_memory = memory
             self._told_disk = disk
             self._told_state = state
             self.send(KEPT, kept(self.group, self.epoch, memory, disk, state, self.listing))
+
+    def has_told_all(self) -> bool:
+        """Whether the home knows how far this copy is."""
+        state = self.state()
+        disk: i64 = 0 if state == INSTALLING else self.disk()
+        told = state == self._told_state and disk == self._told_disk
+        return told and self.memory() == self._told_memory and not self.kept_due
+
+    def rests(self) -> bool:
+        """Whether all is told, and nothing to come before something is heard."""
+        return False
 
     # ---- leaving --------------------------------------------------------------------------------
 

@@ -249,6 +249,10 @@ class Copies:
         self.in_sync.propose_changed()
         self._judge_alone()
 
+    def rests(self) -> bool:
+        """Whether the next turn has nothing to do unless something is recorded or heard."""
+        return not self._due and self.in_sync.proposed is None
+
     def tick(self, now_ms: i64) -> None:
         """Now and then: see who doesn't answer, and try again where something failed."""
         self.now_ms = now_ms

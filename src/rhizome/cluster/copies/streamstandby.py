@@ -62,6 +62,10 @@ class StreamStandby(Following):
     def state(self) -> i64:
         return WHOLE
 
+    def rests(self) -> bool:
+        """Of streams there may be thousands, to which nothing happens."""
+        return not self.joined or (self.disk() >= self.memory() and self.has_told_all())
+
     def invited(self, table: dict[str, object]) -> None:
         if not self._cut_back(number_in(table, "number")):
             self.give_up("what is to be dropped is still being written")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from scene import confirmed
+
 from rhizome.cluster.commands import WHOLE
 from rhizome.testing.cluster import CoreCluster, make_cluster
 
@@ -44,6 +46,23 @@ def test_all_streams_of_a_dead_root_find_new_homes() -> None:
     for name in names():
         home = next(home for home in ("b1", "b2", "b3") if is_home(cluster, home, name))
         assert cluster[home].queue(name).ready == 1
+
+
+def test_streams_to_which_nothing_happens_take_no_part_in_turns() -> None:
+    cluster = make_cluster(3)
+    client = cluster["b1"].connect()
+    client.confirm()
+    for number in range(10):
+        client.declare(f"s{number}", durable=True, x_queue_type="stream", x_group="b1")
+    cluster.advance_until(lambda: all(whole for _, whole in stream_groups(cluster, "b1")))
+    for name in ("s3", "s7"):
+        client.publish("", name, b"something happens")
+    cluster.settle()
+    for member in cluster.running():
+        groups = member.node.state.groups.groups
+        awake = [each for each in member.node.roles._awake if groups[each].stream]
+        assert awake == [], member.name
+    assert confirmed(client) == 2
 
 
 def is_home(cluster: CoreCluster, at: str, name: str) -> bool:
