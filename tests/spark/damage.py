@@ -27,7 +27,7 @@ from rhizome.journal.records import (
     number_record,
     requeue_record,
 )
-from rhizome.spark.journalrows import record_offsets
+from rhizome.spark.journalrecords import record_offsets
 from tests.spark.journals import JournalFiles, content, route
 
 GROUP = 1

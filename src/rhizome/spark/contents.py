@@ -19,6 +19,7 @@ from rhizome.spark.tables import MAP_TYPE, maps
 from rhizome.spark.window import (
     Numbers,
     Window,
+    distinct,
     joined,
     lengths_of,
     scattered,
@@ -83,6 +84,8 @@ class _Spans:
             self.ends.append(ends)
 
     def in_order(self) -> tuple[Numbers, Numbers, Numbers]:
+        if len(self.rows) == 1:
+            return self.rows[0], self.starts[0], self.ends[0]
         rows = np.concatenate(self.rows)
         order = np.argsort(rows, kind="stable")
         return rows[order], np.concatenate(self.starts)[order], np.concatenate(self.ends)[order]
@@ -159,9 +162,8 @@ class Contents:
     def _properties(self, wanted: set[str]) -> dict[str, Any]:
         spans = {name: _Spans() for name in wanted}
         words = self.window.u16(self.starts + _FLAGS_AT)
-        for word in np.unique(words):
-            rows = np.flatnonzero(words == word)
-            self._walk(int(word), rows, spans)
+        for word in distinct(words):
+            self._walk(word, np.flatnonzero(words == word), spans)
         return {
             name: self._column(spans[name], form) for _, name, form in PROPERTIES if name in wanted
         }

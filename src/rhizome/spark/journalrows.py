@@ -1,19 +1,10 @@
-"""Records of the journal as rows of a table. No Python object per row.
-
-A row is an event: something that happened to a message in a queue. A record that names several
-queues, or settles several messages, makes several rows with the same segment and offset. Records
-that concern no message make one row each; marks of the journal itself (SYNCED, END) make none.
-
-Messages carry their time. Other records have that of the mark (SYNCED) at the end of the batch that
-they were written in; where there is none, that of the message before them, or else after them.
-"""
+"""Records of the journal as rows of a table. No Python object per row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from struct import Struct
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +18,6 @@ from rhizome.journal.records import (
     FLAG_ORIGIN,
     KIND_DEQUEUE,
     KIND_DROP_QUEUE,
-    KIND_END,
     KIND_ENQUEUE,
     KIND_EPOCH,
     KIND_INSTALL,
@@ -38,23 +28,31 @@ from rhizome.journal.records import (
     KIND_REQUEUE,
     KIND_SHOWN,
     KIND_STATE,
-    KIND_SYNCED,
     KIND_TX,
     KIND_WATERMARK,
     ORIGIN_BYTES,
-    RECORD_HEADER_BYTES,
     crc32c,
 )
-from rhizome.journal.walk import walk
 from rhizome.spark.contents import COLUMNS, Contents
+from rhizome.spark.journalrecords import (
+    MESSAGE_FORM,
+    NO_TIME,
+    PAYLOAD_AT,
+    QUEUES_AT,
+    Records,
+    RowIndex,
+    with_inner,
+)
 from rhizome.spark.streamrows import route_columns
 from rhizome.spark.window import (
+    INSTANT,
     MalformedError,
     Numbers,
     Window,
     constant,
     interned,
     known,
+    of_type,
     scattered,
     texts,
 )
@@ -87,30 +85,8 @@ _LEVELS: Final = {0: LEVEL_PERSISTENT, 1: LEVEL_RELIABLE}
 ROWS_PER_BATCH_MAX: Final = 8192
 LOCAL_GROUP: Final = 0
 
-_HEAD: Final = Struct(">IIB")
-_NO_TIME: Final = -1
 _NONE: Final = np.empty(0, np.int64)
 _NO_EXPIRATION: Final = -1
-# Offsets in a record.
-_KIND_AT: Final = 8
-_FLAGS_AT: Final = 9
-_GROUP_AT: Final = 10
-_EPOCH_AT: Final = 12
-_INDEX_AT: Final = 16
-_PAYLOAD_AT: Final = RECORD_HEADER_BYTES
-_ARRIVED_AT: Final = _PAYLOAD_AT
-_EXPIRATION_AT: Final = _PAYLOAD_AT + 8
-_QUEUE_COUNT_AT: Final = _PAYLOAD_AT + 18
-_QUEUES_AT: Final = _PAYLOAD_AT + 20
-# Kinds whose payload begins with a queue id, and where it names a message, if it does.
-_OF_ONE_QUEUE: Final = {
-    KIND_REQUEUE: 4,
-    KIND_PURGE: 4,
-    KIND_SHOWN: 5,
-    KIND_DROP_QUEUE: 0,
-    KIND_WATERMARK: 0,
-    KIND_LEASES: 0,
-}
 
 
 @dataclass(frozen=True)
@@ -138,24 +114,6 @@ class Wanted:
         return [each.name for each in self.schema.field("message").type]
 
 
-def up_to_a_mark(data: bytes, offsets: Numbers, stop: int) -> tuple[Numbers, int]:
-    """The records up to the last mark of a time, and where the next one begins: those behind it
-    wait for theirs. All of them if there is no mark.
-    """
-    kinds = np.frombuffer(data, np.uint8)[offsets + _KIND_AT]
-    marks = np.flatnonzero(kinds == KIND_SYNCED)
-    if len(marks) == 0 or marks[-1] == len(offsets) - 1:
-        return offsets, stop
-    end = int(marks[-1]) + 1
-    return offsets[:end], int(offsets[end])
-
-
-def record_offsets(data: bytes, start: int) -> tuple[Numbers, int]:
-    """Offsets of the valid records from `start` on, and where the first other thing is."""
-    packed, stop = walk(data, start)
-    return np.frombuffer(packed, ">i8").astype(np.int64), int(stop)
-
-
 class Rows:
     """Turns the records of one segment after the other into batches.
 
@@ -166,14 +124,14 @@ class Rows:
         self.store = store
         self.names = names
         self.wanted = wanted
-        self.clock_ms = _NO_TIME
+        self.clock_ms = NO_TIME
 
     def batches(self, data: bytes, offsets: Numbers, segment: int, base: int) -> Iterator[Any]:
         """The rows of the records at `offsets` in `data`, which is at `base` in its segment."""
         window = Window(data)
-        records = _Records(window, _with_inner(window, offsets))
+        records = Records(window, with_inner(window, offsets))
         times, self.clock_ms = records.times(self.clock_ms)
-        rows = records.rows().only(self.wanted, records)
+        rows = _only(records.rows(), self.wanted, records)
         for first in range(0, len(rows.record), ROWS_PER_BATCH_MAX):
             part = rows.part(first, first + ROWS_PER_BATCH_MAX)
             try:
@@ -202,158 +160,13 @@ class Rows:
         return pa.record_batch(columns, schema=schema)
 
 
-def _with_inner(window: Window, offsets: Numbers) -> Numbers:
-    """The offsets, with those of the records inside transactions after each."""
-    kinds = window.octets[offsets + 8]
-    if not (kinds == KIND_TX).any():
-        return offsets
-    found: list[int] = []
-    for offset, kind in zip(offsets.tolist(), kinds.tolist(), strict=True):
-        found.append(offset)
-        if kind == KIND_TX:
-            length = _HEAD.unpack_from(window.data, offset)[0]
-            at, end = offset + RECORD_HEADER_BYTES, offset + RECORD_HEADER_BYTES + length
-            while at < end:
-                found.append(at)
-                at += RECORD_HEADER_BYTES + _HEAD.unpack_from(window.data, at)[0]
-    return np.array(found, np.int64)
-
-
-@dataclass
-class _RowIndex:
-    """For each row its record, and the queue and message that it is about (-1: none)."""
-
-    record: Numbers
-    queue: Numbers
-    message: Numbers
-
-    def part(self, first: int, end: int) -> _RowIndex:
-        return _RowIndex(self.record[first:end], self.queue[first:end], self.message[first:end])
-
-    def chosen(self, keep: Numbers) -> _RowIndex:
-        return _RowIndex(self.record[keep], self.queue[keep], self.message[keep])
-
-    def only(self, wanted: Wanted, records: _Records) -> _RowIndex:
-        found = self
-        if wanted.events:
-            kinds = [kind for kind, event in EVENTS.items() if event in wanted.events]
-            found = found.chosen(np.isin(records.kinds[found.record], kinds))
-        if wanted.queue_ids is not None:
-            found = found.chosen(np.isin(found.queue, list(wanted.queue_ids)))
-        return found
-
-
-class _Records:
-    """Records in a window, and the rows that they make."""
-
-    def __init__(self, window: Window, offsets: Numbers) -> None:
-        self.window = window
-        self.offsets = offsets
-        self.kinds = window.octets[offsets + 8].astype(np.int64)
-        self.is_message = (self.kinds == KIND_ENQUEUE) | (self.kinds == KIND_MOVED)
-
-    def times(self, clock_ms: int) -> tuple[Numbers, int]:
-        """The time of each record, and the clock after them."""
-        marks = np.flatnonzero(self.kinds == KIND_SYNCED)
-        words = self.window.u32(self.offsets[marks] + _EPOCH_AT) << 16
-        marked = words | self.window.u16(self.offsets[marks] + _GROUP_AT)
-        marks, marked = marks[marked > 0], marked[marked > 0]
-        arrivals = np.flatnonzero(self.kinds == KIND_ENQUEUE)
-        arrived = self.window.i64(self.offsets[arrivals] + _ARRIVED_AT)
-        found = self._since(arrivals, arrived, clock_ms)
-        if len(marks):
-            following = np.searchsorted(marks, np.arange(len(self.offsets)))
-            known = following < len(marks)
-            found[known] = marked[following[known]]
-            found[~known] = np.maximum(found[~known], marked[-1])
-        found[arrivals] = arrived
-        moved = np.flatnonzero(self.kinds == KIND_MOVED)
-        found[moved] = self.window.i64(self.offsets[moved] + _ARRIVED_AT)
-        clocks = [clock_ms, *arrived[-1:].tolist(), *marked[-1:].tolist()]
-        return found, max(clocks)
-
-    def _since(self, arrivals: Numbers, arrived: Numbers, clock_ms: int) -> Numbers:
-        """The time of the message before each record; of the first one if there is none."""
-        count = len(self.offsets)
-        found = np.full(count, clock_ms, np.int64)
-        if len(arrivals) == 0:
-            return found
-        latest = np.zeros(count, np.int64)
-        latest[arrivals] = np.arange(1, len(arrivals) + 1)
-        np.maximum.accumulate(latest, out=latest)
-        before = latest > 0
-        found[before] = arrived[latest[before] - 1]
-        if clock_ms == _NO_TIME:
-            found[~before] = arrived[0]
-        return found
-
-    def rows(self) -> _RowIndex:
-        counts = np.ones(len(self.offsets), np.int64)
-        counts[(self.kinds == KIND_SYNCED) | (self.kinds == KIND_END)] = 0
-        messages = np.flatnonzero(self.is_message)
-        queue_counts = self.window.u16(self.offsets[messages] + _QUEUE_COUNT_AT)
-        counts[messages] = queue_counts
-        dequeues = np.flatnonzero(self.kinds == KIND_DEQUEUE)
-        settled = _Settled(self.window, self.offsets[dequeues])
-        counts[dequeues] = settled.totals()
-        record = np.repeat(np.arange(len(self.offsets)), counts)
-        firsts = np.cumsum(counts) - counts
-        queue = np.full(len(record), -1, np.int64)
-        message = np.full(len(record), -1, np.int64)
-        self._fill_messages(messages, queue_counts, firsts, queue, message)
-        self._fill_others(firsts, queue, message)
-        places = _runs(firsts[dequeues], counts[dequeues])
-        message[places] = settled.indexes()
-        queue[places] = np.repeat(
-            self.window.u32(self.offsets[dequeues] + _PAYLOAD_AT), counts[dequeues]
-        )
-        return _RowIndex(record, queue, message)
-
-    def _fill_messages(
-        self, messages: Numbers, counts: Numbers, firsts: Numbers, queue: Numbers, message: Numbers
-    ) -> None:
-        places = _runs(firsts[messages], counts)
-        at = self.offsets[messages] + _QUEUES_AT
-        queue[places] = self.window.u32(_runs(at, counts, 4))
-        message[places] = np.repeat(self.window.i64(self.offsets[messages] + _INDEX_AT), counts)
-
-    def _fill_others(self, firsts: Numbers, queue: Numbers, message: Numbers) -> None:
-        for kind, message_at in _OF_ONE_QUEUE.items():
-            records = np.flatnonzero(self.kinds == kind)
-            if len(records) == 0:
-                continue
-            payloads = self.offsets[records] + _PAYLOAD_AT
-            queue[firsts[records]] = self.window.u32(payloads)
-            if message_at:
-                message[firsts[records]] = self.window.i64(payloads + message_at)
-
-
-class _Settled:
-    """The ranges of messages in DEQUEUE records."""
-
-    def __init__(self, window: Window, offsets: Numbers) -> None:
-        self.ranges = window.u32(offsets + _PAYLOAD_AT + 4)
-        at = _runs(offsets + _PAYLOAD_AT + 8, self.ranges, 12)
-        self.firsts = window.i64(at)
-        self.counts = window.u32(at + 8)
-
-    def totals(self) -> Numbers:
-        """How many messages each record settles."""
-        ends = np.concatenate(([0], np.cumsum(self.counts)))
-        bounds = np.concatenate(([0], np.cumsum(self.ranges)))
-        return ends[bounds[1:]] - ends[bounds[:-1]]
-
-    def indexes(self) -> Numbers:
-        return _runs(self.firsts, self.counts)
-
-
-def _runs(starts: Numbers, counts: Numbers, step: int = 1) -> Numbers:
-    """start, start + step, ... for each start, `count` of them, one run after the other."""
-    if len(counts) and (counts == 1).all():
-        return starts
-    total = int(counts.sum())
-    within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(starts, counts) + within * step
+def _only(index: RowIndex, wanted: Wanted, records: Records) -> RowIndex:
+    if wanted.events:
+        kinds = [kind for kind, event in EVENTS.items() if event in wanted.events]
+        index = index.chosen(np.isin(records.kinds[index.record], kinds))
+    if wanted.queue_ids is not None:
+        index = index.chosen(np.isin(index.queue, list(wanted.queue_ids)))
+    return index
 
 
 class _Batch:
@@ -362,8 +175,8 @@ class _Batch:
     def __init__(
         self,
         rows: Rows,
-        records: _Records,
-        index: _RowIndex,
+        records: Records,
+        index: RowIndex,
         times: Numbers,
         segment: int,
         base: int,
@@ -379,6 +192,7 @@ class _Batch:
         self.distinct = index.record[new]
         self.place = np.cumsum(new) - 1
         self.offsets = records.offsets[self.distinct]
+        self.heads = records.heads[self.distinct]
         self.kinds = records.kinds[self.distinct]
         self.messages = np.flatnonzero(records.is_message[self.distinct])
         self.times = times[self.distinct]
@@ -389,7 +203,7 @@ class _Batch:
         return pa.record_batch(columns, schema=schema)
 
     def _column(self, asked: Any) -> Any:
-        return _MAKERS[asked.name](self).cast(asked.type)
+        return of_type(_MAKERS[asked.name](self), asked.type)
 
     def of_records(self, values: Any) -> Any:
         """A column of one value per record, for the rows."""
@@ -413,16 +227,16 @@ class _Batch:
         return self.numbers(self.offsets + self.base)
 
     def time(self) -> Any:
-        return self._instants(self.times, _NO_TIME)
+        return self._instants(self.times, NO_TIME)
 
     def group(self) -> Any:
-        return self.numbers(self.window.u16(self.offsets + _GROUP_AT))
+        return self.numbers(self.heads["group"].astype(np.int32))
 
     def epoch(self) -> Any:
-        return self.numbers(self.window.u32(self.offsets + _EPOCH_AT))
+        return self.numbers(self.heads["epoch"].astype(np.int64))
 
     def record(self) -> Any:
-        return self.numbers(self.window.i64(self.offsets + _INDEX_AT))
+        return self.numbers(self.heads["index"].astype(np.int64))
 
     def event(self) -> Any:
         return self.of_records(interned(self.kinds, EVENTS))
@@ -440,8 +254,8 @@ class _Batch:
         return known(self.index.message, self.index.message < 0)
 
     def level(self) -> Any:
-        words = self.window.u32(self.offsets + 8)
-        reliable = (words >> 16 & FLAG_DURABLE != 0) & (words & 0xFFFF != LOCAL_GROUP)
+        heads = self.heads
+        reliable = (heads["flags"] & FLAG_DURABLE != 0) & (heads["group"] != LOCAL_GROUP)
         return self.of_records(interned(reliable.astype(np.int64), _LEVELS))
 
     def delivery_count(self) -> Any:
@@ -449,7 +263,7 @@ class _Batch:
 
     def expires(self) -> Any:
         found = np.full(len(self.distinct), _NO_EXPIRATION, np.int64)
-        found[self.messages] = self.window.i64(self.offsets[self.messages] + _EXPIRATION_AT)
+        found[self.messages] = self._payloads["expiration"]
         return self._instants(found, _NO_EXPIRATION)
 
     def origin(self) -> Any:
@@ -485,7 +299,7 @@ class _Batch:
         return self._of(KIND_INSTALL, read, pa.string())
 
     def checksum(self) -> Any:
-        return self.numbers(self.window.u32(self.offsets + 4))
+        return self.numbers(self.heads["checksum"].astype(np.int64))
 
     def digest(self) -> Any:
         """A checksum over route and content of messages, the same wherever their records are."""
@@ -505,7 +319,7 @@ class _Batch:
         if any(name in COLUMNS for name in wanted):
             found.update(Contents(self.window, starts, ends).columns(set(wanted)))
         kind = self.rows.wanted.schema.field("message").type
-        fields = [found[each.name].cast(each.type) for each in kind]
+        fields = [of_type(found[each.name], each.type) for each in kind]
         values = pa.StructArray.from_arrays(fields, fields=list(kind))
         return self.of_records(scattered(values, self.messages, len(self.distinct)))
 
@@ -513,28 +327,33 @@ class _Batch:
 
     def _instants(self, times_ms: Numbers, missing: int) -> Any:
         column = known(times_ms * 1000, times_ms == missing)
-        return self.of_records(column.cast(pa.timestamp("us", "UTC")))
+        return self.of_records(column.view(INSTANT))
 
     def _of(self, kind: int, read: Any, arrow: Any) -> Any:
         """What `read` makes of the payloads of one kind of record; null in the other rows."""
         rows = np.flatnonzero(self.kinds == kind)
         if len(rows) == 0:
             return pa.nulls(self.count, arrow)
-        values = read(self.offsets[rows] + _PAYLOAD_AT)
+        values = read(self.offsets[rows] + PAYLOAD_AT)
         return self.of_records(scattered(values, rows, len(self.distinct)))
+
+    @cached_property
+    def _payloads(self) -> Any:
+        """Of the messages: what their payloads begin with."""
+        return self.window.fields(self.offsets[self.messages] + PAYLOAD_AT, MESSAGE_FORM)
 
     @cached_property
     def _contents(self) -> tuple[Numbers, Numbers, Numbers]:
         """Of the messages: where their routes begin, and their contents begin and end."""
         offsets = self.offsets[self.messages]
-        tails = offsets + _QUEUES_AT + 4 * self.window.u16(offsets + _QUEUE_COUNT_AT)
+        tails = offsets + QUEUES_AT + 4 * self._payloads["queues"].astype(np.int64)
         starts = tails + 2 + self.window.u16(tails) + 4
         return tails, starts, starts + self.window.u32(starts - 4)
 
     @cached_property
     def _flags(self) -> Numbers:
         """Of the messages."""
-        return self.window.u8(self.offsets[self.messages] + _FLAGS_AT)
+        return self.heads["flags"][self.messages]
 
     def _behind_contents(self, flag: int) -> tuple[Numbers, Numbers]:
         """The messages with a flag, and where their contents end."""
@@ -549,13 +368,13 @@ class _Batch:
         numbers = np.flatnonzero(self.kinds == KIND_NUMBER)
         return (
             np.concatenate((messages, numbers)),
-            np.concatenate((at, self.offsets[numbers] + _PAYLOAD_AT)),
+            np.concatenate((at, self.offsets[numbers] + PAYLOAD_AT)),
         )
 
     def _identities(self) -> tuple[Numbers, Numbers]:
         """The messages with an identity (L5), and where it is."""
         messages, at = self._behind_contents(FLAG_IDENTITY)
-        flags = self.window.u8(self.offsets[messages] + _FLAGS_AT)
+        flags = self.heads["flags"][messages]
         return messages, at + ORIGIN_BYTES * (flags & FLAG_ORIGIN != 0)
 
 

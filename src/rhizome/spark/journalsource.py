@@ -27,6 +27,7 @@ from rhizome.journal.recovery import following_record, is_torn_tail
 from rhizome.journal.scan import GroupReplay
 from rhizome.spark import schema as schemas
 from rhizome.spark import stores
+from rhizome.spark.journalrecords import record_offsets, up_to_a_mark
 from rhizome.spark.journalrows import (
     CHECKPOINT,
     CHECKPOINTED,
@@ -36,8 +37,6 @@ from rhizome.spark.journalrows import (
     Names,
     Rows,
     Wanted,
-    record_offsets,
-    up_to_a_mark,
 )
 from rhizome.spark.options import Options
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from rhizome.spark.contents import COLUMNS, Contents
 from rhizome.spark.leaseclient import Piece
-from rhizome.spark.streamrows import StreamPlace, route_columns
-from rhizome.spark.window import Numbers, Window, constant
+from rhizome.spark.streamrows import StreamPlace, in_order, own_columns, route_columns
+from rhizome.spark.window import Numbers, Window
 
 # Offsets in an entry (broker/leases/delivery.py).
 _ARRIVED_AT: Final = 8
@@ -30,30 +29,15 @@ class LeaseRows:
         window = Window(b"".join(piece.body for piece in pieces))
         starts, ends = _entries(pieces)
         wanted = set(self.schema.names)
-        found = self._own(wanted, window, starts)
+        indexes, times = window.i64(starts), window.i64(starts + _ARRIVED_AT)
+        found = own_columns(self.place, wanted, indexes, times)
         tails = starts + _TAIL_AT
         if wanted & {"exchange", "key"}:
             found.update(route_columns(window, tails))
         if any(name in COLUMNS for name in wanted):
             contents = tails + window.u16(starts + _TAIL_LENGTH_AT)
             found.update(Contents(window, contents, ends).columns(wanted))
-        columns = [found[each.name].cast(each.type) for each in self.schema]
-        return pa.record_batch(columns, schema=self.schema)
-
-    def _own(self, wanted: set[str], window: Window, starts: Numbers) -> dict[str, Any]:
-        """Columns that are of the queue rather than of its messages."""
-        count = len(starts)
-        found: dict[str, Any] = {}
-        if "queue" in wanted:
-            found["queue"] = constant(self.place.queue, count, pa.string())
-        if "partition" in wanted:
-            found["partition"] = constant(self.place.partition, count, pa.int32())
-        if "offset" in wanted:
-            found["offset"] = pa.array(window.i64(starts))
-        if "timestamp" in wanted:
-            times = window.i64(starts + _ARRIVED_AT) * 1000
-            found["timestamp"] = pa.array(times, pa.timestamp("us", "UTC"))
-        return found
+        return in_order(self.schema, found)
 
 
 def _entries(pieces: list[Piece]) -> tuple[Numbers, Numbers]:

@@ -36,7 +36,8 @@ from rhizome.journal.checkpoint import decode as decode_checkpoint
 from rhizome.journal.errors import CorruptRecord, ForeignStore
 from rhizome.journal.files import SEGMENT_SUFFIX, DiskFiles
 from rhizome.journal.records import KIND_STATE, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
-from rhizome.spark.journalrows import Names, record_offsets
+from rhizome.spark.journalrecords import record_offsets
+from rhizome.spark.journalrows import Names
 
 JOURNAL: Final = "journal"
 HISTORY: Final = "history"

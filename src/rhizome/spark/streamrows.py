@@ -17,7 +17,7 @@ from rhizome.journal.streamformat import (
 )
 from rhizome.journal.walk import walk_chunks
 from rhizome.spark.contents import COLUMNS, Contents
-from rhizome.spark.window import Numbers, Window, constant, texts
+from rhizome.spark.window import INSTANT, Numbers, Window, constant, of_type, texts
 
 STAMP_BYTES: Final = 25
 """The header x-stream-offset, which the broker puts before all others."""
@@ -71,7 +71,7 @@ class _Rows:
         tails = self.entries + ENTRY_HEADER_BYTES + ORIGIN_BYTES * (flags & FLAG_ORIGIN != 0)
         known = np.flatnonzero(flags & FLAG_IDENTITY)
         tails[known] += 2 + self.window.u16(tails[known])
-        found = self._own(wanted)
+        found = own_columns(self.place, wanted, self.offsets, self.times)
         if wanted & {"exchange", "key"}:
             found.update(route_columns(self.window, tails))
         if any(name in COLUMNS for name in wanted):
@@ -79,22 +79,30 @@ class _Rows:
             ends = self.entries + 4 + self.window.u32(self.entries)
             contents = Contents(self.window, starts, ends, STAMP_BYTES, flags & FLAG_TABLE != 0)
             found.update(contents.columns(wanted))
-        columns = [found[each.name].cast(each.type) for each in schema]
-        return pa.record_batch(columns, schema=schema)
+        return in_order(schema, found)
 
-    def _own(self, wanted: set[str]) -> dict[str, Any]:
-        """Columns that are of the stream rather than of its messages."""
-        count = len(self.entries)
-        found: dict[str, Any] = {}
-        if "queue" in wanted:
-            found["queue"] = constant(self.place.queue, count, pa.string())
-        if "partition" in wanted:
-            found["partition"] = constant(self.place.partition, count, pa.int32())
-        if "offset" in wanted:
-            found["offset"] = pa.array(self.offsets)
-        if "timestamp" in wanted:
-            found["timestamp"] = pa.array(self.times * 1000, pa.timestamp("us", "UTC"))
-        return found
+
+def own_columns(
+    place: StreamPlace, wanted: set[str], offsets: Numbers, times_ms: Numbers
+) -> dict[str, Any]:
+    """Columns that are of the stream or queue rather than of its messages."""
+    count = len(offsets)
+    found: dict[str, Any] = {}
+    if "queue" in wanted:
+        found["queue"] = constant(place.queue, count, pa.string())
+    if "partition" in wanted:
+        found["partition"] = constant(place.partition, count, pa.int32())
+    if "offset" in wanted:
+        found["offset"] = pa.array(offsets)
+    if "timestamp" in wanted:
+        found["timestamp"] = pa.array(times_ms * 1000, INSTANT)
+    return found
+
+
+def in_order(schema: Any, found: dict[str, Any]) -> Any:
+    """A batch of the columns that a schema asks for."""
+    columns = [of_type(found[each.name], each.type) for each in schema]
+    return pa.record_batch(columns, schema=schema)
 
 
 def route_columns(window: Window, at: Numbers) -> dict[str, Any]:

@@ -22,6 +22,8 @@ Numbers = Any
 
 SPAN_BYTES_MAX: Final = (1 << 31) - 1
 """Arrow's binary type counts bytes in 32 bits."""
+INSTANT: Final = pa.timestamp("us", "UTC")
+"""A time, as Spark wants it."""
 _WIDTHS: Final = {2: ">u2", 4: ">u4", 8: ">i8"}
 
 
@@ -55,12 +57,20 @@ class Window:
     def _numbers(self, at: Numbers, width: int) -> Numbers:
         if len(at) == 0:
             return np.empty(0, np.int64)
-        # A number at every byte, overlapping: gathering from that is one pass over the offsets.
+        return self._everywhere(_WIDTHS[width], width)[at].astype(np.int64)
+
+    def _everywhere(self, form: str, width: int) -> Any:
+        """One thing at every byte, overlapping: gathering from that is one pass over offsets."""
         places = len(self.data) - width + 1
         if places <= 0:
             raise MalformedError("lengths in a message don't fit into it")
-        numbers = np.ndarray((places,), _WIDTHS[width], self.data, 0, (1,))
-        return numbers[at].astype(np.int64)
+        return np.ndarray((places,), form, self.data, 0, (1,))
+
+    def fields(self, at: Numbers, form: Any) -> Any:
+        """The structures of a numpy type that begin at each offset, gathered in one pass."""
+        if len(at) == 0:
+            return np.empty(0, form)
+        return self._everywhere(f"V{form.itemsize}", form.itemsize)[at].view(form)
 
     def rows(self, at: Numbers, width: int) -> Any:
         """The `width` bytes at each offset, as a matrix of octets."""
@@ -87,6 +97,19 @@ class Window:
             pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), self._buffer]
         )
         return whole.take(pa.array(np.arange(0, 2 * count - 1, 2, np.int32)))
+
+
+def of_type(values: Any, kind: Any) -> Any:
+    """A column as another type; asking Arrow for the one that it has costs as much as a cast."""
+    return values if values.type == kind else values.cast(kind)
+
+
+def distinct(numbers: Numbers) -> list[int]:
+    """Which numbers there are, in order; mostly that is one."""
+    if len(numbers) and (numbers == numbers[0]).all():
+        return [int(numbers[0])]
+    found: list[int] = np.unique(numbers).tolist()
+    return found
 
 
 def texts(binary: Any) -> Any:
