@@ -11,13 +11,8 @@ from rhizome.amqp.properties import Properties, encode_header
 from rhizome.client.blocking import Connection
 from rhizome.errors import NotFound
 from rhizome.spark import schema
-from rhizome.spark.streamclient import (
-    DataLossError,
-    NoStreamError,
-    RangeReader,
-    StreamClient,
-    StreamTimeoutError,
-)
+from rhizome.spark.asking import DataLossError, StreamTimeoutError
+from rhizome.spark.streamclient import NoStreamError, RangeReader, StreamClient
 from rhizome.spark.streamrows import StreamPlace, StreamRows
 from rhizome.spark.wire import addresses_of
 from rhizome.testing.processes import Broker, BrokerProcess, wait_until

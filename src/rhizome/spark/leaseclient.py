@@ -7,23 +7,19 @@ breaks: what was done stays done, and a position always means the same message.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from rhizome.amqp import methods
 from rhizome.amqp.properties import decode_properties
 from rhizome.client.address import Address
-from rhizome.client.errors import ConnectionLost
-from rhizome.client.events import ContentReceived, MethodReceived
-from rhizome.errors import NotFound, RhizomeError
-from rhizome.spark.streamclient import DataLossError, StreamTimeoutError
-from rhizome.spark.wire import Wire, connect_patiently, is_passing
+from rhizome.client.events import ContentReceived
+from rhizome.errors import RhizomeError
+from rhizome.spark.asking import RANGE_TAG, Asker, DataLossError, PatientReader
+from rhizome.spark.wire import Wire
 
 CAPABILITY: Final = "queue.leases"
-BATCH_BYTES: Final = 2 << 20
-POLL_SECONDS: Final = 1.0
 CODE_NOT_FOUND: Final = 404
 
 
@@ -96,99 +92,33 @@ def _consume(wire: Wire, queue: str, tag: str, lease: str, **arguments: object) 
     )
 
 
-def _deliveries(wire: Wire, tag: str) -> list[Told]:
-    """What has come for a consumer; of others, which are cancelled, something may still come."""
-    found = []
-    for event in wire.poll(POLL_SECONDS):
-        if isinstance(event, ContentReceived):
-            method = event.method
-            if isinstance(method, methods.BasicDeliver) and method.consumer_tag == tag:
-                found.append(_told(event))
-        elif isinstance(event, MethodReceived) and isinstance(event.method, methods.BasicCancel):
-            raise ConnectionLost("the broker ended the consumer")
-    return found
-
-
-class LeaseClient:
-    """Asks over one connection that it keeps."""
-
-    def __init__(self, addresses: Sequence[Address], patience_s: float) -> None:
-        self.addresses = addresses
-        self.patience_s = patience_s
-        self._wire: Wire | None = None
-        self._asked = 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_wire": None}
+class LeaseClient(Asker):
+    """Has things done with leases."""
 
     def ask(self, queue: str, lease: str, **arguments: object) -> Told:
         """Have something done, `take` for x-lease-take and so on; asked again if that is needed.
 
         Without arguments it is a sign of life.
         """
-        deadline = time.monotonic() + self.patience_s
-        while True:
-            try:
-                return self._ask(queue, lease, arguments)
-            except (LeaseLostError, LeaseRefusedError):
-                raise
-            except (RhizomeError, OSError) as error:
-                self.close()
-                if not is_passing(error) or time.monotonic() > deadline:
-                    raise
+        return self.again(lambda wire: self._ask(wire, queue, lease, arguments))
 
-    def _ask(self, queue: str, lease: str, arguments: dict[str, object]) -> Told:
-        wire = self._connected()
-        self._asked += 1
-        tag = f"lease-{self._asked}"
+    def _ask(self, wire: Wire, queue: str, lease: str, arguments: dict[str, object]) -> Told:
+        tag = self.tag()
         _consume(wire, queue, tag, lease, **arguments)
-        deadline = time.monotonic() + self.patience_s
-        try:
-            while time.monotonic() < deadline:
-                for told in _deliveries(wire, tag):
-                    return told
-        finally:
-            wire.send(methods.BasicCancel(tag, True))
-        raise StreamTimeoutError(f"queue '{queue}' said nothing for {self.patience_s:g} s")
+        told = _told(self.first(wire, tag, queue))
+        wire.send(methods.BasicCancel(tag, True))
+        return told
 
     def ready(self, queue: str) -> int:
         """How many messages of a queue are ready; raises NotFound if there is none."""
-        deadline = time.monotonic() + self.patience_s
-        while True:
-            try:
-                declared = self._connected().call(
-                    methods.QueueDeclare(queue=queue, passive=True), methods.QueueDeclareOk
-                )
-                return int(declared.message_count)
-            except NotFound:
-                self.close()
-                raise
-            except (RhizomeError, OSError) as error:
-                self.close()
-                if not is_passing(error) or time.monotonic() > deadline:
-                    raise
+        return int(self.declared(queue).message_count)
 
     def has_leases(self) -> bool:
-        return has_leases(self._connected())
-
-    def close(self) -> None:
-        if self._wire is not None:
-            self._wire.drop()
-            self._wire = None
-
-    def _connected(self) -> Wire:
-        if self._wire is None:
-            self._wire = connect_patiently(self.addresses, "rhizome.spark", self.patience_s)
-        return self._wire
+        return has_leases(self.connected())
 
 
-class LeaseReader:
-    """Reads the positions from `start` up to `end` of a lease, through broken connections.
-
-    With `fail_on_loss` positions that are gone raise DataLossError; else they are passed over.
-
-    Invariant: everything below `next` was yielded or is gathered, whatever becomes of connections.
-    """
+class LeaseReader(PatientReader[Piece]):
+    """Reads positions of a lease."""
 
     def __init__(
         self,
@@ -200,73 +130,34 @@ class LeaseReader:
         patience_s: float,
         fail_on_loss: bool,
     ) -> None:
-        self.addresses = addresses
-        self.queue = queue
+        # Tasks begin with different brokers.
+        super().__init__(addresses, queue, start, end, patience_s, fail_on_loss, start)
         self.lease = lease
-        self.next = start
-        self.end = end
-        self.patience_s = patience_s
-        self.fail_on_loss = fail_on_loss
-        self.first_address = start
-        self._heard_s = time.monotonic()
-        self._gathered: list[Piece] = []
-        self._gathered_bytes = 0
 
     def pieces(self) -> Iterator[list[Piece]]:
         """The messages of the range, in pieces of several deliveries each."""
-        while self.next < self.end:
-            try:
-                yield from self._session()
-            except (LeaseLostError, LeaseRefusedError) as error:
-                self._lost(str(error))
-                break
-            except (RhizomeError, OSError) as error:
-                if not is_passing(error) or self._is_late():
-                    raise
-                self.first_address += 1
-        if self._gathered:
-            yield self._take_gathered()
+        try:
+            yield from self.helpings()
+        except (LeaseLostError, LeaseRefusedError) as error:
+            self._lost(str(error))
+            yield from self.rest()
 
-    def _take_gathered(self) -> list[Piece]:
-        found, self._gathered = self._gathered, []
-        self._gathered_bytes = 0
-        return found
+    def _begin(self, wire: Wire) -> None:
+        _consume(wire, self.queue, RANGE_TAG, self.lease, read=self.next, until=self.end)
 
-    def _session(self) -> Iterator[list[Piece]]:
-        """One connection, until the range is read or the connection breaks."""
-        name = f"rhizome.spark {self.queue} {self.next}-{self.end}"
-        wire = connect_patiently(self.addresses, name, self.patience_s, self.first_address)
-        with wire:
-            _consume(wire, self.queue, "range", self.lease, read=self.next, until=self.end)
-            while self.next < self.end:
-                for told in self._received(wire):
-                    self._take(told)
-                if self._gathered_bytes >= BATCH_BYTES:
-                    yield self._take_gathered()
-
-    def _received(self, wire: Wire) -> list[Told]:
-        found = _deliveries(wire, "range")
-        if found:
-            self._heard_s = time.monotonic()
-        elif self._is_late():
-            raise StreamTimeoutError(
-                f"queue '{self.queue}' sent nothing for {self.patience_s:g} s, and positions "
-                f"{self.next} to {self.end - 1} of lease '{self.lease}' are still to come"
-            )
-        return found
-
-    def _take(self, told: Told) -> None:
-        """Gather what is new in a delivery. After a takeover some comes again, cut elsewhere."""
+    def _take(self, wire: Wire, event: ContentReceived) -> None:
+        """After a takeover some comes again, cut elsewhere."""
+        told = _told(event)
         if told.count == 0 or told.offset + told.count <= self.next:
             return
         if told.offset > self.next:
             self._lost(f"positions {self.next} to {told.offset - 1} were lost with a restart")
-        self._gathered.append(Piece(told.body, told.count, max(0, self.next - told.offset)))
-        self._gathered_bytes += len(told.body)
+        piece = Piece(told.body, told.count, max(0, self.next - told.offset))
+        self.gather(piece, len(told.body))
         self.next = told.offset + told.count
 
-    def _is_late(self) -> bool:
-        return time.monotonic() - self._heard_s > self.patience_s
+    def _missing(self) -> str:
+        return f"positions {self.next} to {self.end - 1} of lease '{self.lease}'"
 
     def _lost(self, why: str) -> None:
         if self.fail_on_loss:

@@ -31,11 +31,11 @@ from pyspark.sql.types import StructType
 
 from rhizome.errors import NotFound, PreconditionFailed, RhizomeError
 from rhizome.spark import schema as schemas
+from rhizome.spark.asking import DataLossError
 from rhizome.spark.leaseclient import LeaseClient, LeaseLostError, LeaseReader, Told
 from rhizome.spark.leaserows import LeaseRows
 from rhizome.spark.offsets import Offsets, Plan, from_json, ranges
 from rhizome.spark.options import OptionError, Options
-from rhizome.spark.streamclient import DataLossError
 from rhizome.spark.streamrows import StreamPlace
 from rhizome.spark.wire import addresses_of
 

@@ -21,9 +21,10 @@ from pyspark.sql.types import StructType
 
 from rhizome.errors import NotFound
 from rhizome.spark import schema as schemas
+from rhizome.spark.asking import DataLossError
 from rhizome.spark.offsets import Offsets, Plan, Range, from_json, limited, ranges
 from rhizome.spark.options import OptionError, Options
-from rhizome.spark.streamclient import Bounds, DataLossError, RangeReader, StreamClient
+from rhizome.spark.streamclient import Bounds, RangeReader, StreamClient
 from rhizome.spark.streamrows import StreamPlace, StreamRows
 from rhizome.spark.wire import addresses_of
 
