@@ -120,9 +120,11 @@ class Succession:
             return  # asked again later, if there is still a reason to
 
     def records_of(self, group: int) -> int:
-        for news in self.node.gossip.all_news().values():
-            records = news.get("records")
-            count = records.get(str(group)) if isinstance(records, dict) else None
-            if isinstance(count, int):
-                return count
-        return UNKNOWN
+        own = self.node.roles.homes.get(group)
+        if own is not None:
+            return int(own.log.next_index) - 1
+        known = self.node.state.groups.groups.get(group)
+        news = self.node.gossip.heard.get(known.home, {}) if known is not None else {}
+        records = news.get("records")
+        count = records.get(str(group)) if isinstance(records, dict) else None
+        return count if isinstance(count, int) else UNKNOWN

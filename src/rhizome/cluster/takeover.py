@@ -36,6 +36,10 @@ from rhizome.cluster.state import ClusterState
 
 NEVER_MS: Final = 1 << 62
 
+MANY: Final = 100
+TEND_EVERY_MS: Final = 250
+"""Each look is at all groups. If there are many, the root doesn't take one at every tick."""
+
 ORDER_PATIENCE_MS: Final = 200
 """How long a new root lets a whole member wait for one that comes before it in the failover list
 and has not shown itself yet."""
@@ -97,6 +101,7 @@ class Takeover:
         self.port = port
         self.settings = settings
         self.presence = Presence(me, incarnation, now_ms)
+        self._tended_ms = now_ms
         self.is_root = False
         self.now_ms = now_ms
         self.bereft = {}
@@ -153,7 +158,8 @@ class Takeover:
 
     def tick(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self._tend()
+        if len(self.state.groups.groups) < MANY or now_ms - self._tended_ms >= TEND_EVERY_MS:
+            self._tend()
 
     def deadline_ms(self) -> int:
         """When ``tick`` is due at the latest."""
@@ -180,6 +186,7 @@ class Takeover:
     def _tend(self) -> None:
         if not self.is_root:
             return
+        self._tended_ms = self.now_ms
         self._note_absence()
         registry = self.state.registry
         for group in self.state.groups.groups.values():
