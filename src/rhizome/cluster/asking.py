@@ -236,6 +236,11 @@ def number_in(table: dict[str, object], name: str) -> int:
     return value
 
 
+def number_or(table: dict[str, object], name: str, other: int) -> int:
+    """A number that brokers of an older release don't send."""
+    return number_in(table, name) if name in table else other
+
+
 def bytes_in(table: dict[str, object], name: str) -> bytes:
     value = table[name]
     assert isinstance(value, bytes)

@@ -98,8 +98,10 @@ class Attachment:
     without a message (A1); of group 0, private queues, any that is above. ``sessions`` are the
     channels here that stand for channels of the edge's applications. ``since`` is the epoch in
     which the edge was home itself, if it has something left from then. ``held``, ``settled``,
-    ``joining`` (consumers) and ``waiting`` (frames) are there until it is resolved. Of publishes to
-    a group the edge is told whether standbys have them, so ``confirms`` notes levels.
+    ``joining`` (consumers) and ``waiting`` (frames) are there until it is resolved; of these, what
+    has an index of ``void_from`` or above, if that isn't 0, was lost with an earlier epoch: the
+    messages that have these indexes now are others. Of publishes to a group the edge is told
+    whether standbys have them, so ``confirms`` notes levels.
     """
 
     group: i64
@@ -108,6 +110,7 @@ class Attachment:
     numbered: GroupLog | None
     origin: i64
     since: i64
+    void_from: i64
     open: bool
     resolved: bool
     last: i64
@@ -131,6 +134,7 @@ class Attachment:
         """The edge has nothing here, and nothing of it is taken, until it attaches (again)."""
         self.epoch = 0
         self.since = 0
+        self.void_from = 0
         self.numbered = None
         self.open = False
         self.resolved = False

@@ -30,6 +30,10 @@ class AttachRules:
     older_epochs_dropped: bool
     """A2: an edge drops what isn't of the attach that counts; else it shows a message twice."""
 
+    epochs_compared: bool
+    """A2: what an edge has from the lost end of an earlier epoch is void; else a message that has
+    got the same index since is taken for it, and with that lost."""
+
     def __init__(self) -> None:
         self.numbers_counted = True
         self.kept_until_committed = True
@@ -37,3 +41,4 @@ class AttachRules:
         self.settled_presented = True
         self.lists_awaited = True
         self.older_epochs_dropped = True
+        self.epochs_compared = True

@@ -12,7 +12,7 @@ from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.wire import u32_at
-from rhizome.cluster.asking import number_in
+from rhizome.cluster.asking import number_in, number_or
 from rhizome.cluster.attachrules import AttachRules
 from rhizome.cluster.remote import RemoteGroup
 from rhizome.cluster.session import Session
@@ -133,6 +133,8 @@ class Edge:
                 number_in(table, "epoch"),
                 number_in(table, "last"),
                 number_in(table, "start"),
+                number_or(table, "void_from", 0),
+                number_or(table, "doubtful", 0),
             )
 
     def attach_anew(self, neighbour: Neighbour, number: i64, epoch: i64) -> None:

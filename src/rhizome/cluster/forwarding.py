@@ -268,6 +268,21 @@ class GroupWay(Way):
             track.link.touch()
         return self.sent
 
+    def doubt(self, last: i64, shared: dict[int, Queue]) -> None:
+        """Of what it took up to ``last`` the home has only what was on its disk. The rest may be
+        lost, and sent again it may come twice: its publishers are told that it isn't safe."""
+        at: i64 = 0
+        while at < len(self.messages) and self.first + at <= last:
+            message = self.messages[at]
+            if message is not None and message is not self.nothing:
+                on_disk = message.persistent
+                for queue_id in self.targets[at].queue_ids:
+                    queue = shared.get(queue_id)
+                    on_disk = on_disk and queue is not None and queue.durable
+                if not on_disk:
+                    self.refuse(self.first + at)
+            at += 1
+
     def drop_deleted(self, shared: dict[int, Queue]) -> None:
         """Without a home: give up what is for queues only that were deleted."""
         at: i64 = 0

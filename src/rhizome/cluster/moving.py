@@ -28,7 +28,7 @@ from rhizome.cluster.asking import ReattachCall
 from rhizome.cluster.attachment import Attachment, Taken, start_after
 from rhizome.cluster.carrying import carry_over
 from rhizome.cluster.session import Session
-from rhizome.cluster.tenure import OwnEdge, Tenure, Tenures, settle_claimed
+from rhizome.cluster.tenure import OwnEdge, Tenure, Tenures, is_void, settle_claimed
 from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ class Moving:
         self.edge = edge
         self.tenures = tenures
 
-    def come_home(self, group: i64, epoch: i64, log: GroupLog) -> None:
-        """A group is at home here from now on, and its queues are active."""
+    def come_home(self, group: i64, epoch: i64, log: GroupLog, doubtful: dict[int, int]) -> None:
+        """A group is at home here from now on, and its queues are active. ``doubtful`` are the last
+        numbers of edges, if what was in memory only is lost."""
         for queue in queues_of(self.edge.broker, group):
             queue.last_used_ms = self.edge.broker.turn.now_ms
         remote = self.edge.group(group)
@@ -60,6 +61,7 @@ class Moving:
         tenure = self.tenures.begin(group, epoch, log)
         tenure.recovering = log.recovering
         tenure.aside = False
+        tenure.doubtful = doubtful
         own = Homecoming(remote, tenure)
         tenure.own = own
         own.take_publishes()
@@ -213,6 +215,7 @@ class Homecoming(OwnEdge):
         way = self.remote.way
         log = self.attached.numbered
         start = start_after(self.tenure.log.starts, way.since())
+        way.doubt(self.tenure.doubtful.get(self.attached.origin, 0), self.broker.shared)
         first = way.first
         for refused in self.attached.taken.refused:
             way.refuse(refused)
@@ -281,19 +284,28 @@ class Homecoming(OwnEdge):
         self.remote.touched = []
 
     def settle(self, kind: i64) -> None:
+        void_from = self._void_from()
         for settled in self.remote.kept:
             if settled.kind != kind:
                 continue
             for queue_id, indexes in settled.by_queue.items():
                 queue = self.broker.shared.get(queue_id)
                 if queue is not None and queue.away is None:
-                    _settle_all(queue, indexes, kind)
+                    known = [each for each in indexes if not is_void(queue, each, void_from)]
+                    _settle_all(queue, known, kind)
+
+    def _void_from(self) -> i64:
+        """From which index on the log has lost what was held or kept here; 0: nothing."""
+        if not self.tenure.rules.epochs_compared:
+            return 0
+        return start_after(self.tenure.log.starts, self.remote.seen)
 
     def hold(self) -> None:
         for session in self._sessions():
             self._hold(session)
 
     def _hold(self, session: Session) -> None:
+        void_from = self._void_from()
         channel = session.channel
         unacked = channel.unacked
         for tag in unacked.tags():
@@ -308,7 +320,7 @@ class Homecoming(OwnEdge):
             if queue.stream is not None:
                 message = shown
                 queue.unacked += 1
-            elif not queue.deleted:
+            elif not queue.deleted and not is_void(queue, shown.index, void_from):
                 message = claim(queue, shown.index)
             if message is not None:
                 unacked.replace(tag, message)
@@ -333,6 +345,7 @@ class Homecoming(OwnEdge):
         self.remote.sessions = {}
         self.remote.uncounted = {}
         self.remote.kept = []
+        self.remote.seen = self.tenure.epoch
         self.attached.settled_up_to(self.attached.settles.published + 1)
 
     def _sessions(self) -> list[Session]:

@@ -83,7 +83,8 @@ class RemoteGroup(Away):
     one for consumers that don't acknowledge. ``consumers`` holds those that the home knows by their
     number, or will once it is attached to. Each entry of ``calls`` stands for one suspension of its
     channel's connection, but for those that attach a consumer again. ``kept`` is what was settled,
-    by rising numbers, as long as no home has said that it is safe.
+    by rising numbers, as long as no home has said that it is safe. All that is held or kept was in
+    the log of the group in the epoch ``seen``.
     """
 
     edge: Edge
@@ -101,6 +102,7 @@ class RemoteGroup(Away):
     touched: list[Session]
     kept: list[Settled]
     kept_last: i64
+    seen: i64
 
     def __init__(self, edge: Edge, group: i64) -> None:
         super().__init__()
@@ -119,6 +121,7 @@ class RemoteGroup(Away):
         self.touched = []
         self.kept = []
         self.kept_last = 0
+        self.seen = 0
 
     def forward(self) -> Forward:
         return self.way
@@ -149,6 +152,7 @@ class RemoteGroup(Away):
                 "epoch": self.epoch,
                 "first": self.way.first,
                 "since": self.way.since(),
+                "seen": self.seen,
             },
         )
         rules = self.edge.rules
@@ -189,11 +193,37 @@ class RemoteGroup(Away):
             else:
                 self._call(call, call.frame, call.table)
 
-    def attached_to(self, track: Track, epoch: i64, last: i64, start: i64) -> None:
-        """The home has taken the attach: what follows is of this epoch."""
+    def attached_to(
+        self, track: Track, epoch: i64, last: i64, start: i64, void_from: i64, doubtful: i64
+    ) -> None:
+        """The home has taken the attach: what follows is of this epoch. Its log has lost what was
+        shown here from index ``void_from`` on, if that isn't 0, and of the publishes up to
+        ``doubtful`` what was in memory only."""
         if track is self.track and epoch == self.epoch and not self.attached:
             self.attached = True
+            if void_from > 0:
+                self._void(void_from)
+            if doubtful > 0:
+                self.way.doubt(doubtful, self.broker.shared)
+            self.seen = epoch
             self.way.attached(track, last, start)
+
+    def _void(self, first: i64) -> None:
+        """Nothing that is held or was settled from this index on may be presented again: other
+        messages get these indexes (A2). Its tags stay, and the home swallows what is said of it."""
+        self._flush(self.track)
+        for session in self.sessions.values():
+            session.void(first)
+        shared = self.broker.shared
+        for settled in self.kept:
+            for queue_id in list(settled.by_queue):
+                queue = shared.get(queue_id)
+                if queue is None or queue.stream is None:
+                    left = [index for index in settled.by_queue[queue_id] if index < first]
+                    settled.by_queue[queue_id] = left
+                    if len(left) == 0:
+                        del settled.by_queue[queue_id]
+        self.kept = [settled for settled in self.kept if len(settled.by_queue) > 0]
 
     def detached(self) -> None:
         """The link is gone, or the home is another. What applications hold they go on holding."""

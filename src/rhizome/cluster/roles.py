@@ -241,7 +241,8 @@ class Roles:
             # It was deleted while this broker did not follow (H13).
             log.drop(queue_id)
         copy.let_go()
-        self.moving.come_home(group.id, group.epoch, log)
+        doubtful = {} if copy.whole else dict(copy.origins)
+        self.moving.come_home(group.id, group.epoch, log, doubtful)
         broker.delayed.recover()
         docket = docket_of(broker, group.id)
         if docket is not None:
@@ -345,7 +346,7 @@ class Roles:
         home.log.judge_visible()
         for queue in queues_of(self.broker, group_id):
             queue.away = None
-        self.moving.come_home(group_id, home.group.epoch, home.tenure.log)
+        self.moving.come_home(group_id, home.group.epoch, home.tenure.log, home.tenure.doubtful)
         self.node.learning.homes_changed([group_id])
         for link in self.node.links.open_links():
             payload = encode_table({"group": group_id, "epoch": home.group.epoch})

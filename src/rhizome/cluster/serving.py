@@ -24,6 +24,7 @@ from rhizome.broker.port import Carrier
 from rhizome.broker.showing import was_delivered, with_delivery_count
 from rhizome.broker.topology import check_deletable
 from rhizome.broker.unacked import ACK
+from rhizome.cluster.asking import number_or
 from rhizome.cluster.attachment import (
     Attachment,
     HeldRange,
@@ -121,6 +122,8 @@ class Serving(Carrier):
             attached = self.taking.attachment(group)
             tenure.begin(self.name, self, attached, _int(table, "first"))
             attached.since = _int(table, "since")
+            if tenure.rules.epochs_compared:
+                attached.void_from = start_after(attached.log.starts, number_or(table, "seen", 0))
 
     def presented(self, data: bytes, at: i64) -> None:
         """A HELD frame."""
@@ -179,6 +182,8 @@ class Serving(Carrier):
             "epoch": epoch,
             "last": attached.last,
             "start": start_after(attached.log.starts, attached.since),
+            "void_from": attached.void_from,
+            "doubtful": tenure.doubtful.get(attached.origin, 0),
         }
         put_frame(self.outbox, ATTACHED_TO, encode_table(answer))
         for number in attached.taken.refused:

@@ -26,6 +26,10 @@ WINDOW_BYTES: Final = 2 << 20
 """What a home may send a consumer beyond what its application's socket has taken."""
 
 
+VOID: Final = 0
+"""The index of what an application holds and no log has: none begins so low."""
+
+
 @final
 class Settling:
     """What was settled in one way and isn't told yet: tags at the home, and indexes by queue.
@@ -162,6 +166,16 @@ class Session(Proxy):
                 number = consumer.number if self.home.is_attached(consumer) else 0
                 message.tag = held.add(number, consumer.queue.id, message.index)
         held.put(outbox)
+
+    def void(self, first: i64) -> None:
+        """What the application holds from this index on is in no log any more."""
+        unacked = self.channel.unacked
+        for tag in unacked.tags():
+            consumer = unacked.consumer(tag)
+            message = unacked.message(tag)
+            if consumer is not None and message is not None and consumer.proxy is self:
+                if message.index >= first and consumer.queue.stream is None:
+                    message.index = VOID
 
     def detach(self, consumer: Consumer) -> None:
         self.home.detach(self, consumer)

@@ -6,8 +6,10 @@ been away for ``PARK_MS``.
 
 When an edge attaches, what it presents is compared with what the queues have. A settlement wins
 over anything, what is held wins over what was given back (A2). What is presented and nowhere to be
-found is void: settling it later means nothing. What was parked and isn't presented never reached
-its application, and goes back to its queue as if it had not been delivered.
+found is void: settling it later means nothing. So is what was shown by an earlier home and lost
+with it, though other messages may have these indexes now: it is epoch and index that name one. What
+was parked and isn't presented never reached its application, and goes back to its queue as if it
+had not been delivered.
 
 A home that is new begins *recovering*: it collects what edges present, and compares when all of it
 is there (`Tenure.resolve_all`); until then nothing is delivered.
@@ -139,6 +141,8 @@ class Tenure:
 
     Invariant: each edge, by name, has an attachment in ``attachments``, or something in ``parked``,
     or neither; ``parked`` outlasts an attach until that is resolved. ``taken`` is by incarnation.
+    ``doubtful`` has the last number of each edge that was taken before what was in memory only was
+    lost; it is empty if nothing was.
     """
 
     broker: Broker
@@ -153,6 +157,7 @@ class Tenure:
     servings: dict[str, Serving]
     parked: dict[str, Parked]
     taken: dict[str, Taken]
+    doubtful: dict[int, int]
 
     def __init__(
         self, broker: Broker, rules: AttachRules, group: i64, epoch: i64, log: GroupLog
@@ -169,6 +174,7 @@ class Tenure:
         self.servings = {}
         self.parked = {}
         self.taken = {}
+        self.doubtful = {}
 
     # ---- edges come and go ----------------------------------------------------------------------
 
@@ -275,16 +281,17 @@ class Tenure:
         if own is not None:
             own.settle(kind)
         for name in names:
-            for settled in self.attachments[name].settled:
+            attached = self.attachments[name]
+            for settled in attached.settled:
                 if settled.kind == kind:
-                    self._settle_range(self.parked.get(name), settled)
+                    self._settle_range(self.parked.get(name), settled, attached.void_from)
 
-    def _settle_range(self, parked: Parked | None, settled: SettledRange) -> None:
+    def _settle_range(self, parked: Parked | None, settled: SettledRange, void_from: i64) -> None:
         queue = self._queue(settled.queue_id)
         if queue is None:
             return
         index = settled.first
-        while index <= settled.last:
+        while index <= settled.last and not is_void(queue, index, void_from):
             message = None if parked is None else parked.take(queue.id, index)
             if message is None:
                 message = self._abandoned(queue, index)
@@ -316,7 +323,7 @@ class Tenure:
                 message: Message | None = None
                 if queue is not None and queue.stream is not None:
                     message = self._place_of(queue, index)
-                elif queue is not None:
+                elif queue is not None and not is_void(queue, index, attached.void_from):
                     if parked is not None:
                         message = parked.take(queue.id, index)
                     if message is None:
@@ -365,6 +372,12 @@ class Tenure:
         for parked in self.parked.values():
             parked.forget()
         self.parked = {}
+
+
+def is_void(queue: Queue, index: i64, void_from: i64) -> bool:
+    """Whether what somebody has of a queue was lost with an earlier epoch. Streams have logs of
+    their own, and show only what is on disk."""
+    return 0 < void_from <= index and queue.stream is None
 
 
 @final

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rhizome.cluster.commands import WHOLE, AppointHome
+from rhizome.cluster.commands import WHOLE, AppointHome, ClusterCommand, ForceHome
 from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.placement import Group
 from rhizome.cluster.tenure import Tenure
@@ -69,7 +69,15 @@ class Standby:
         """Make the standby the home of a new epoch, whatever the copy has; the old home lives."""
         group = self.group
         incarnation = self.cluster[self.name].node.me.incarnation
-        command = AppointHome(group.id, self.name, incarnation, group.epoch, group.version)
+        self._order(AppointHome(group.id, self.name, incarnation, group.epoch, group.version))
+
+    def force(self) -> None:
+        """The same, though it is no longer in sync."""
+        incarnation = self.cluster[self.name].node.me.incarnation
+        epoch, version = self.group.epoch, self.group.version
+        self._order(ForceHome(self.number, self.name, incarnation, epoch, version, epoch))
+
+    def _order(self, command: ClusterCommand) -> None:
         root = self.cluster[self.cluster.root()]
         root.node.propose(command, None)
         root.settle()

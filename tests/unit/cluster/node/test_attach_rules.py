@@ -6,7 +6,7 @@ import pytest
 from following import Standby, leads_to
 from scene import PERSISTENT, confirmed, drain, queue_at
 
-from rhizome.amqp.methods import BasicAck
+from rhizome.amqp.methods import BasicAck, BasicCancel
 from rhizome.cluster.attachrules import AttachRules
 from rhizome.testing.cluster import CoreCluster, Member, make_cluster
 from rhizome.testing.core import CoreClient
@@ -160,3 +160,42 @@ def test_older_epochs_dropped(cluster: CoreCluster, broken: bool) -> None:
     under_way.incoming = late
     cluster["s1"].settle()
     assert client.bodies() == ([b"once"] if broken else [])
+
+
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_epochs_compared(cluster: CoreCluster, broken: bool, settled: bool) -> None:
+    """What was lost with its home is held by an application, or settled: another message that has
+    its index now is neither, though it was confirmed before all edges had attached."""
+    if broken:
+        break_rule(cluster, "epochs_compared")
+    holder, publisher = cluster["s1"].connect(), cluster["s2"].connect()
+    standby = followed(cluster, holder)
+    publisher.confirm()
+    tag = holder.consume("q")
+    standby.hold()
+    publish(holder, b"lost")
+    cluster.advance_until(lambda: not standby.group.in_sync)
+    cluster.settle()
+    [delivery] = holder.deliveries()
+    holder.send(BasicCancel(tag))
+    cluster.settle()
+    cluster.cut("s1", NEXT)
+    if settled:
+        cluster.cut("s1", HOME)
+        holder.send(BasicAck(delivery.tag))
+    standby.force()
+    publish(publisher, b"confirmed")
+    cluster.heal()
+    cluster.advance_until(lambda: "s1" in standby.tenure.attached())
+    cluster.advance_until(lambda: not standby.log.recovering)
+    cluster.advance_until(lambda: confirmed(publisher) == 1)
+    # Attached again, it has not forgotten that it is void.
+    cluster.cut("s1", NEXT)
+    cluster.heal()
+    cluster.advance_until_ready()
+    cluster.advance_until(lambda: "s1" in standby.tenure.attached())
+    if not settled:
+        holder.send(BasicAck(delivery.tag))
+        cluster.settle()
+    assert drain(cluster["b1"].connect(), "q") == ([] if broken else [b"confirmed"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from following import leads_to
 from scene import (
     PERSISTENT,
     confirmed,
@@ -18,6 +19,7 @@ from rhizome.amqp.methods import (
     BasicConsume,
     BasicConsumeOk,
     BasicGet,
+    BasicNack,
     ChannelClose,
     ConnectionBlocked,
     ConnectionUnblocked,
@@ -393,3 +395,24 @@ def test_private_queue_is_gone_with_its_broker_and_costs_nobody(cluster: CoreClu
     cluster["b3"].kill()
     publisher.publish("", queue, b"m")
     assert confirmed(publisher) == 1
+
+
+def test_what_was_lost_with_the_memory_of_a_home_is_not_confirmed(cluster: CoreCluster) -> None:
+    """The home has taken both, under consecutive numbers, and its disk has the second."""
+    client = cluster["s1"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    client.confirm()
+    [end] = [each for each in cluster["b1"].ends if leads_to(each, "s1")]
+    end.write = [].extend  # type: ignore[method-assign]
+    client.publish("", "q", b"in memory")
+    client.publish("", "q", b"on disk", PERSISTENT)
+    cluster.settle()
+    assert client.take() == []
+    restart(cluster, "b1")
+    cluster.advance_until(lambda: len(client.events[1]) == 2)
+    nack, ack = client.take()
+    assert isinstance(nack, BasicNack)
+    assert nack.delivery_tag == 1
+    assert isinstance(ack, BasicAck)
+    assert ack.delivery_tag == 2
+    assert drain(client, "q") == [b"on disk"]
