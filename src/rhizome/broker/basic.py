@@ -156,12 +156,16 @@ def get(channel: Channel, method: BasicGet) -> None:
 
 
 def pull(queue: Queue) -> Message | None:
-    """Take the first message for somebody who asked for one.
+    """Take the first message for somebody who asked for one. None: there is none that may be given
+    out now, because it isn't committed (L1), or because this broker has no lease (R9) and others
+    may be about to give it out.
 
     Whoever pulls did not wait: a message goes to its very last instant to consumers only.
     """
     now_ms = queue.broker.turn.now_ms
     queue.last_used_ms = now_ms
+    if not queue.broker.may_deliver:
+        return None
     if queue.log.visible < EVERYTHING and queue.ready > 0 and not queue.may_show_first():
         return None
     return queue.next_message(now_ms + 1)

@@ -417,6 +417,8 @@ class Broker:
                 if queue.ready > 0 and not queue.marked:
                     queue.touch()
             self.committed()
+            self._pull_again()
+            self.cluster.submitted()
 
     def hold_back(self, reason: str) -> None:
         """Have publishers wait for copies of what they publish, until the reason is empty (G10)."""
@@ -454,6 +456,9 @@ class Broker:
         for queue in list(self.congested):
             queue.pacing.judge(now_ms)
         self.streams.tick(now_ms)
+        if len(self.pulls) > 0:
+            # The home of what they want may be another one by now.
+            self._pull_again()
 
     def end_turn(self) -> None:
         """Dispatch, settle and confirm everything that this wake-up has touched."""

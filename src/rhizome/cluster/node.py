@@ -48,7 +48,6 @@ from rhizome.cluster.consensus.events import (
     RootKnown,
     RootReady,
 )
-from rhizome.cluster.consensus.settings import STALL_MS
 from rhizome.cluster.edge import Edge
 from rhizome.cluster.gossip import GOSSIP, Gossip
 from rhizome.cluster.handling import NodeObserver
@@ -339,8 +338,8 @@ class Node(Cluster):
     # ---- turns ----------------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> None:
-        if now_ms - self.now_ms > STALL_MS:
-            self.consensus.stalled(now_ms)
+        if self.consensus.woken(self.now_ms, now_ms) and self.broker.may_deliver:
+            self._set_isolated(True)
         self.now_ms = now_ms
         self.links.now_ms = now_ms
         self.succession.begin(now_ms)

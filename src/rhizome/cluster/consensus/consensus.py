@@ -13,7 +13,7 @@ from rhizome.cluster.consensus.office import Office
 from rhizome.cluster.consensus.ready import Ready, Status
 from rhizome.cluster.consensus.registry import Registry, encode_snapshot
 from rhizome.cluster.consensus.rules import ALL_RULES, Rules
-from rhizome.cluster.consensus.settings import ConsensusSettings
+from rhizome.cluster.consensus.settings import STALL_MS, ConsensusSettings
 from rhizome.cluster.consensus.status import describe
 from rhizome.cluster.identity import Hello
 from rhizome.cluster.storage import Image, Snapshot
@@ -133,6 +133,17 @@ class Consensus:
         if self.desk.is_up(sender):
             self.machine.handle(sender, message)
         self.machine.end()
+
+    def woken(self, before_ms: int, now_ms: int) -> bool:
+        """A wake-up begins; the last one was at ``before_ms``. Answers whether there is no lease
+        any more, so that nothing of this wake-up is done on one that is over (R9)."""
+        if now_ms - before_ms > STALL_MS:
+            self.stalled(now_ms)
+        if self.holds_lease(now_ms):
+            return False
+        self.desk.now_ms = max(self.desk.now_ms, now_ms)
+        self.machine.notice_lease()
+        return True
 
     def stalled(self, now_ms: int) -> None:
         """The driver was away for so long that it may have missed a deadline. Before anything else

@@ -6,8 +6,13 @@ import pytest
 from scene import PERSISTENT, bind, confirmed, queue_at
 from scene import drain as contents_of
 
+from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
     BasicAck,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGet,
+    BasicGetEmpty,
     BasicNack,
     ConfirmSelect,
     ConfirmSelectOk,
@@ -399,3 +404,50 @@ def test_a_transaction_follows_its_queue(cluster: CoreCluster, at: str) -> None:
     cluster.settle()
     client.expect(TxCommitOk)
     assert cluster[home].queue("q").ready == 3
+
+
+@pytest.mark.parametrize("taken_over", [True, False])
+def test_a_home_without_a_lease_answers_no_pull(cluster: CoreCluster, taken_over: bool) -> None:
+    """R9: others may give the message out. The pull is answered when there is a home again."""
+    old = cluster.root()
+    others = [name for name in ("b1", "b2", "b3") if name != old]
+    client = cluster[old].connect()
+    queue_at(client, "q", old, durable=True)
+    wait_for_copy(cluster, "q")
+    client.publish("", "q", b"once", PERSISTENT)
+    cluster.settle()
+    for name in cluster.members:
+        if name != old:
+            cluster.cut(old, name)
+    cluster.advance_until(lambda: cluster[old].node.isolated)
+    client.take()
+    client.send(BasicGet("q", True))
+    cluster.advance(200)
+    assert client.take() == []
+    if taken_over:
+        elsewhere = cluster[others[0]].connect()
+        cluster.advance_until(lambda: any(cluster[each].queue("q").away is None for each in others))
+        elsewhere.consume("q")
+        cluster.advance_until(lambda: elsewhere.bodies() == [b"once"])
+    cluster.heal()
+    cluster.advance_until_ready()
+    cluster.advance_until(lambda: len(client.events[1]) > 0)
+    [answer] = client.take()
+    assert isinstance(answer, BasicGetEmpty if taken_over else Content)
+
+
+def test_a_home_that_stood_still_beyond_its_lease_delivers_nothing(cluster: CoreCluster) -> None:
+    """R9: what has come for it meanwhile is read before anything else is noticed."""
+    home = cluster[cluster.root()]
+    client = home.connect()
+    queue_at(client, "q", home.name, durable=True)
+    wait_for_copy(cluster, "q")
+    client.publish("", "q", b"once", PERSISTENT)
+    cluster.settle()
+    cluster.elapsed_ms += 60_000
+    client.connection.receive(method_frame(1, BasicConsume("q", "c")))
+    home.busy = True
+    home.turn()
+    assert home.node.isolated
+    client.expect(BasicConsumeOk)
+    assert client.bodies() == []
