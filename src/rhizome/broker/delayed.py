@@ -100,23 +100,45 @@ class Delayed:
         return [(queue, message) for _, _, queue, message in self.held]
 
     def release_due(self, now_ms: int) -> None:
-        """Route what is due, unless this broker may not deliver (R9)."""
+        """Route what is due, unless this broker may not deliver (R9), or the log must not change
+        (A2)."""
         if not self.broker.may_deliver:
             return
         if not self.held or self.held[0][0] > now_ms:
             return
-        # A message and what it is routed to are one record, as with dead letters.
-        whole = len(self.broker.internal) > 0
-        if whole:
-            begin_all(self.broker, 0)
+        due: list[tuple[Queue, Message]] = []
+        still: list[tuple[int, int, Queue, Message]] = []
         while self.held and self.held[0][0] <= now_ms:
-            _, _, queue, message = heapq.heappop(self.held)
+            entry = heapq.heappop(self.held)
+            if entry[2].log.still and not entry[2].deleted:
+                still.append(entry)
+            else:
+                due.append((entry[2], entry[3]))
+        for entry in still:
+            heapq.heappush(self.held, entry)
+        # A message and what it is routed to are one record, as with dead letters.
+        if len(self.broker.internal) == 0:
+            self._release_all(due)
+        elif len(due) > 0:
+            begin_all(self.broker, 0)
+            self._release_all(due)
+            self.broker.write_settled()
+            for queue, message in due:
+                if not queue.deleted:
+                    queue.log.buried(queue.id, message.index, False)
+            commit_all(self.broker)
+
+    def _release_all(self, due: list[tuple[Queue, Message]]) -> None:
+        """What follows from a message's time having come, the next home finds out itself, if this
+        one is replaced before it is committed: nothing of it is presented there."""
+        for log in self.broker.logs.values():
+            log.derived = True
+        for queue, message in due:
             if not queue.deleted:
                 self._release(queue, message)
             queue.ack(message)
-        if whole:
-            self.broker.write_settled()
-            commit_all(self.broker)
+        for log in self.broker.logs.values():
+            log.derived = False
 
     def _release(self, queue: Queue, held: Message) -> None:
         router = self.broker.state.vhosts[queue.vhost].router

@@ -157,6 +157,29 @@ def test_a_letter_is_sent_again_by_the_next_home(cluster: CoreCluster) -> None:
     assert drain(client, "q") == []
 
 
+@pytest.mark.parametrize("target", ["b1", "b2", "b3"])
+def test_a_delayed_message_of_a_home_that_is_replaced_is_sent_by_the_next(
+    cluster: CoreCluster, target: str
+) -> None:
+    """Its time came at the old home, and nobody else knows of it: the next one does it again, and
+    is told nothing of what followed from it."""
+    client = cluster["s1"].connect()
+    queue_at(client, "q", target, durable=True)
+    exchange(client, "later", "x-delayed-message", x_delayed_type="direct")
+    bind(client, "q", "later", "q")
+    delayed = Properties(delivery_mode=2, headers={"x-delay": 3_000})
+    client.publish("later", "q", b"once", delayed)
+    cluster.settle()
+    standby = standby_of(cluster, "amq.delayed")
+    home = cluster[standby.group.home]
+    standby.hold()
+    cluster.advance_until(lambda: home.queue("amq.delayed").unacked == 0)
+    standby.take_over()
+    held = cluster[standby.name].queue("amq.delayed")
+    cluster.advance_until(lambda: held.unacked == 0 and is_worked_off(cluster))
+    assert drain(cluster["b3"].connect(), "q") == [b"once"]
+
+
 def test_a_restart_of_everything_sends_what_is_in_the_post(cluster: CoreCluster) -> None:
     client = cluster["s1"].connect()
     declare(client, target=TARGET)
