@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rhizome.testing.sim import traffic as told
+from rhizome.testing.sim.observations import Observation
 from rhizome.testing.sim.timeline import lease
 from tests.simulation.story import EDGE, HOME, OTHER, PUBLISHER, WORKER, Story, seen_by
 
@@ -469,6 +470,20 @@ ODD: dict[str, tuple[str, Tell]] = {
         NOTHING,
         lambda: Story().sends("p/1").sends("p/2").comes("p/2").comes("p/1", to=OTHER),
     ),
+    "out of order, another consumer was cancelled": (
+        NOTHING,
+        lambda: _out_of_order(
+            Story().then(told.Consuming(OTHER, 1, "d", "orders", 0)),
+            told.ConsumerGone(OTHER, 1, "d"),
+        ),
+    ),
+    "out of order, a consumer of another queue was cancelled": (
+        "OrderPerPublisherAndQueue",
+        lambda: _out_of_order(
+            Story().then(told.Consuming(OTHER, 1, "d", "bills", 0)),
+            told.ConsumerGone(OTHER, 1, "d"),
+        ),
+    ),
     "out of order, the link was reset": (
         NOTHING,
         lambda: Story().sends("p/1").sends("p/2").comes("p/2").strikes(LINK).comes("p/1"),
@@ -574,6 +589,10 @@ def _committed(story: Story) -> Story:
     return story.then(told.TransactionEnds(1, told.COMMIT)).then(
         told.TransactionEnded(1, told.COMMIT)
     )
+
+
+def _out_of_order(story: Story, meanwhile: Observation) -> Story:
+    return story.sends("p/1").sends("p/2").then(meanwhile).comes("p/2").comes("p/1")
 
 
 def _in_doubt(story: Story, second: str = "orders") -> Story:

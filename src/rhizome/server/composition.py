@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from random import Random
 
@@ -18,7 +19,7 @@ from rhizome.broker.log import JournalLog
 from rhizome.broker.observer import Observer
 from rhizome.cluster.admission import AdmissionRules
 from rhizome.cluster.consensus import ALL_RULES, Consensus, Rules
-from rhizome.cluster.failover import ENTRY_POINTS, load_policies
+from rhizome.cluster.failover import ENTRY_POINTS, FailoverPolicy, load_policies
 from rhizome.cluster.handling import NodeHandler, NodeObserver
 from rhizome.cluster.identity import SECONDARY, Hello
 from rhizome.cluster.link.accepting import LinkAuthenticator
@@ -96,6 +97,12 @@ class ReadyGate(Authenticator):
         node.when_ready.append(later)
 
 
+@cache
+def _installed_policies() -> dict[str, FailoverPolicy]:
+    """Looking through all that is installed takes longer than making a broker: once is enough."""
+    return load_policies(entry_points(group=ENTRY_POINTS))
+
+
 def compose(
     config: Config,
     world: World,
@@ -144,7 +151,7 @@ def compose(
         starting=True,
         rules=world.rules,
     )
-    state = ClusterState(broker, load_policies(entry_points(group=ENTRY_POINTS)))
+    state = ClusterState(broker, dict(_installed_policies()))
     handler = NodeHandler()
     links = Links(me, LinkKey(key), link_settings, handler, world.chance, world.now_ms)
     node = Node(

@@ -101,9 +101,17 @@ class CopiesComeBack(Checker):
     """After the faults every group has a home that serves, and as many whole copies as it wants and
     brokers that are there can hold."""
 
+    def is_done(self) -> bool:
+        return not self._missing()
+
     def final(self) -> None:
+        for text in self._missing():
+            self.fail(text)
+
+    def _missing(self) -> list[str]:
+        found: list[str] = []
         for broker in self.watch.brokers.values():
             wanted = getattr(broker, "copies_missing", None)
             if wanted is not None:
-                for text in wanted():
-                    self.fail(text)
+                found += wanted()
+        return found

@@ -11,6 +11,7 @@ import random
 from typing import Final
 
 from rhizome.amqp.methods import ExchangeDeclare, QueueBind, QueueBindOk, QueueDeclare
+from rhizome.amqp.properties import decode_properties
 from rhizome.client.events import (
     ChannelEnded,
     ConnectionBlocked,
@@ -89,6 +90,12 @@ def body_of(message: str, size: int) -> bytes:
 
 def id_of(body: bytes) -> str:
     return body[: body.index(b" ")].decode()
+
+
+def died_in(header: bytes) -> str:
+    """The queue that a message died in first; empty if it has not died."""
+    headers = decode_properties(header).headers or {}
+    return str(headers.get("x-first-death-queue", ""))
 
 
 class AppProgram(Program):
@@ -261,7 +268,8 @@ class Founder(AppProgram):
             return
         channel = core.open_channel()
         for name, kind in topology.exchanges.items():
-            core.send(channel, ExchangeDeclare(name, kind, durable=True))
+            arguments = topology.exchange_arguments(name)
+            core.send(channel, ExchangeDeclare(name, kind, durable=True, arguments=arguments))
         for plan in topology.queues.values():
             arguments = plan.arguments()
             core.send(channel, QueueDeclare(plan.name, durable=plan.durable, arguments=arguments))

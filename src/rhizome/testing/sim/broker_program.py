@@ -476,11 +476,13 @@ class BrokerProgram(Program, Adopter):
         return {queue.name: [id_of(body) for body in bodies(queue)] for queue in active}
 
     def depths(self) -> dict[str, str]:
-        """For each queue that is active here and not empty, what there is."""
+        """For each queue that is active here and not empty, what there is; posts and dockets of
+        groups among them."""
+        queues = [*self.broker.shared.values(), *self.broker.internal.values()]
         return {
             queue.name: f"{queue.ready} ready, {queue.unacked} unacked, {queue.consumer_count} "
             f"consumers"
-            for queue in self.broker.shared.values()
+            for queue in queues
             if queue.away is None and queue.ready + queue.unacked > 0
         }
 

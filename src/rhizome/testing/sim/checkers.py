@@ -79,6 +79,10 @@ class Checker:
     def glance(self) -> None:
         """Called every so often: what is wrong now, whatever has happened?"""
 
+    def is_done(self) -> bool:
+        """In the calm: whether there is nothing left that `final` would have to wait for."""
+        return True
+
     def final(self) -> None:
         """The simulation ends: what should have happened by now?"""
 
@@ -116,6 +120,9 @@ class Watch:
         for checker in self.checkers:
             checker.glance()
         self.world.after(GLANCE_US, self.glance)
+
+    def is_done(self) -> bool:
+        return all(checker.is_done() for checker in self.checkers)
 
     def final(self) -> None:
         for checker in self.checkers:

@@ -161,14 +161,20 @@ class AllJoined(Checker):
         super().__init__()
         self._expected = expected
 
+    def is_done(self) -> bool:
+        return not self._missing()
+
     def final(self) -> None:
+        for text in self._missing():
+            self.fail(text)
+
+    def _missing(self) -> list[str]:
         running = {program.name: program for program in programs(self)}
-        for name in self._expected:
-            program = running.get(name)
-            if program is None:
-                self.fail(f"{name} doesn't run at the end")
-            elif not program.node.ready or program.node.isolated:
-                self.fail(f"{name} has not joined: {program.explain()}")
+        found = [f"{name} doesn't run at the end" for name in self._expected if name not in running]
+        for name, program in running.items():
+            if not program.node.ready or program.node.isolated:
+                found.append(f"{name} has not joined: {program.explain()}")
+        return found
 
 
 class ClusterScenario:

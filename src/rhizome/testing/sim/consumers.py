@@ -24,7 +24,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.client.events import ChannelEnded, ContentReceived, MethodReceived
 from rhizome.testing.sim import traffic as told
-from rhizome.testing.sim.apps import AppProgram, Workload, body_of, id_of
+from rhizome.testing.sim.apps import AppProgram, Workload, body_of, died_in, id_of
 from rhizome.testing.sim.process import Host
 
 ACT_MS_MEAN: Final = 150
@@ -226,8 +226,8 @@ class Worker(AppProgram):
                 )
             )
         elif isinstance(method, (BasicCancelOk, BasicCancel)):
-            if isinstance(method, BasicCancel):
-                self.see(told.Cancelled(self.session, place.channel, place.consumer))
+            kind = told.Cancelled if isinstance(method, BasicCancel) else told.ConsumerGone
+            self.see(kind(self.session, place.channel, place.consumer))
             place.consuming = False
             self._consume(place)
         elif isinstance(method, BasicGetEmpty):
@@ -253,6 +253,7 @@ class Worker(AppProgram):
                 int(method.redelivered),
                 int(automatic),
                 int(event.body == body_of(message, len(event.body))),
+                died_in(event.header),
             )
         )
         if not automatic:

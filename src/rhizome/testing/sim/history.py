@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.checkers import Checker
-from rhizome.testing.sim.topology import Topology
+from rhizome.testing.sim.topology import LATER, Topology
 from rhizome.testing.sim.world import shown_time
 
 NEVER_US: Final = -1
@@ -48,6 +48,7 @@ class Delivery:
     redelivered: bool
     automatic: bool
     at_us: int
+    died_in: str = ""
     verdict: str = ""
     settled_us: int = NEVER_US
     transaction: int = 0
@@ -77,6 +78,7 @@ class Message:
     transaction: int
     size: int
     at_us: int
+    delayed: bool = False
     outcome: str = UNKNOWN
     outcome_us: int = NEVER_US
     returned: bool = False
@@ -224,6 +226,7 @@ class History(Checker):
             seen.transaction,
             seen.size,
             self.now_us,
+            seen.exchange == LATER,
         )
         self.messages[message.id] = message
         if message.message_id:
@@ -286,6 +289,7 @@ class History(Checker):
             bool(seen.redelivered),
             bool(seen.automatic),
             self.now_us,
+            seen.died_in,
         )
         if delivery.automatic:
             delivery.verdict, delivery.settled_us = told.ACK, self.now_us

@@ -27,6 +27,7 @@ from rhizome.testing.sim.checkers import (
 from rhizome.testing.sim.cluster_scenario import AllJoined
 from rhizome.testing.sim.consumers import QUEUES_MAX, Worker
 from rhizome.testing.sim.history import History
+from rhizome.testing.sim.letters import LettersComeOnce
 from rhizome.testing.sim.message_faults import MessageFaults
 from rhizome.testing.sim.observations import Healed
 from rhizome.testing.sim.process import Host, Process
@@ -68,6 +69,7 @@ def checkers_of(topology: Topology, promises: Promises = TODAY) -> list[Checker]
         NothingMadeUp,
         NoAckedMessageRedelivered,
         ExactlyOnceBetweenEdgeAndHome,
+        LettersComeOnce,
         DuplicatesAreDropped,
         OrderPerPublisherAndQueue,
         OneActiveConsumer,
@@ -124,6 +126,7 @@ class MessagesScenario:
         assert isinstance(history, History)
         simulation.plan.more = lambda faults: MessageFaults(simulation, history, faults).kinds()
         simulation.plan.rare = RARE
+        simulation.ends_when_done = True
         return simulation
 
 

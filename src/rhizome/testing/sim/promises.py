@@ -15,7 +15,7 @@ from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.checkers import Checker
 from rhizome.testing.sim.history import CONFIRMED, Delivery, History, Message
 from rhizome.testing.sim.timeline import Timeline, lease, pair
-from rhizome.testing.sim.topology import GRAVES, QueuePlan
+from rhizome.testing.sim.topology import GRAVES, HELD, QueuePlan
 from rhizome.testing.sim.world import SECOND
 
 PARK_US: Final = 10 * SECOND
@@ -49,7 +49,7 @@ class Promises:
     letters: bool = False
 
 
-TODAY: Final = Promises(copies=2, resumes=True, remembers=True)
+TODAY: Final = Promises(copies=2, resumes=True, remembers=True, letters=True)
 
 
 class MessageChecker(Checker):
@@ -74,7 +74,7 @@ class MessageChecker(Checker):
         is committed in memory is shown before it is on disk."""
         until_us = self.now_us if message.outcome_us < 0 else message.outcome_us
         if self.promises.resumes:
-            return self.have_ended(message.at_us, [queue], until_us)
+            return self.have_ended(message.at_us, places_of(message, queue), until_us)
         homes = self.homes(queue, message.at_us, until_us)
         return self.timeline.ended(homes, message.at_us, until_us) or self.is_damaged(homes)
 
@@ -133,6 +133,45 @@ class MessageChecker(Checker):
         for home in homes:
             places += [home, pair(session.broker, home)]
         return places
+
+    def verdict_may_be_lost(self, earlier: Delivery) -> bool:
+        """Whether what an application said of a delivery may not have got to where it counts
+        (NoAckedMessageRedelivered)."""
+        session = earlier.session
+        near = [session.broker, pair(session.application, session.broker)]
+        every = self.between(earlier, self.now_us)
+        homes = self.homes(earlier.queue, earlier.at_us, self.now_us)
+        if self.is_damaged(homes):
+            return True
+        if earlier.transaction and self.history.transactions[earlier.transaction].is_in_doubt:
+            return True
+        done_us = self.timeline.done_us(earlier.settled_us, every)
+        over = session.over_us
+        if 0 <= over <= done_us and over >= earlier.settled_us:
+            return True
+        if 0 <= session.let_go_us <= done_us:
+            return True
+        if not self.promises.resumes:
+            return self.was_struck(earlier, every, done_us)
+        return self.was_struck(earlier, near, done_us) or self.was_out_of_reach(earlier)
+
+    def hold_may_be_lost(self, earlier: Delivery) -> bool:
+        """Whether the broker of a delivery may have lost its right to it
+        (ExactlyOnceBetweenEdgeAndHome)."""
+        session, now_us = earlier.session, self.now_us
+        homes = self.homes(earlier.queue, earlier.at_us, now_us)
+        near = [session.broker, pair(session.application, session.broker)]
+        links = [pair(session.broker, home) for home in homes]
+        if self.was_struck(earlier, near, now_us) or self.is_damaged(homes):
+            return True
+        if not self.promises.resumes:
+            return self.was_struck(earlier, [*links, *homes], now_us)
+        return self.was_out_of_reach(earlier)
+
+
+def places_of(message: Message, queue: str) -> list[str]:
+    """The queues that a message is in, one after the other, on its way to consumers of one."""
+    return [HELD, queue] if message.delayed else [queue]
 
 
 # --- losses
@@ -284,7 +323,7 @@ class ToldLevelIsKept(_Fates):
         # What is dropped as a duplicate was there when the first of its kind was sent.
         same = self.history.same.get(message.message_id, []) if plan.dedup else []
         since_us = min([message.at_us, *[each.at_us for each in same]])
-        places = [queue, GRAVES] if plan.dead_to else [queue]
+        places = places_of(message, queue) + ([GRAVES] if plan.dead_to else [])
         if self.have_ended(since_us, places, self.now_us):
             return True
         over = self.history.automatic_over.get(queue, ())
@@ -318,31 +357,12 @@ class NoAckedMessageRedelivered(MessageChecker):
         for earlier in message.came_from(seen.queue)[:-1]:
             if not self.history.is_settled(earlier):
                 continue
-            if self.may_be_there_twice(message, seen.queue) or self._is_excused(earlier):
+            if self.may_be_there_twice(message, seen.queue) or self.verdict_may_be_lost(earlier):
                 continue
             self.fail(
                 f"{seen.queue} gives {message.id} to {seen.application} although "
                 f"{earlier.session.application} has settled it. {self.history.story(message.id)}"
             )
-
-    def _is_excused(self, earlier: Delivery) -> bool:
-        session = earlier.session
-        near = [session.broker, pair(session.application, session.broker)]
-        every = self.between(earlier, self.now_us)
-        homes = self.homes(earlier.queue, earlier.at_us, self.now_us)
-        if self.is_damaged(homes):
-            return True
-        if earlier.transaction and self.history.transactions[earlier.transaction].is_in_doubt:
-            return True
-        done_us = self.timeline.done_us(earlier.settled_us, every)
-        over = session.over_us
-        if 0 <= over <= done_us and over >= earlier.settled_us:
-            return True
-        if 0 <= session.let_go_us <= done_us:
-            return True
-        if not self.promises.resumes:
-            return self.was_struck(earlier, every, done_us)
-        return self.was_struck(earlier, near, done_us) or self.was_out_of_reach(earlier)
 
 
 class ExactlyOnceBetweenEdgeAndHome(MessageChecker):
@@ -365,22 +385,11 @@ class ExactlyOnceBetweenEdgeAndHome(MessageChecker):
         for earlier in message.came_from(seen.queue)[:-1]:
             if not earlier.is_held() or self.may_be_there_twice(message, seen.queue):
                 continue
-            if not self._is_excused(earlier):
+            if not self.hold_may_be_lost(earlier):
                 self.fail(
                     f"{seen.queue} gives {message.id} to {seen.application} although "
                     f"{earlier.session.application} holds it. {self.history.story(message.id)}"
                 )
-
-    def _is_excused(self, earlier: Delivery) -> bool:
-        session, now_us = earlier.session, self.now_us
-        homes = self.homes(earlier.queue, earlier.at_us, now_us)
-        near = [session.broker, pair(session.application, session.broker)]
-        links = [pair(session.broker, home) for home in homes]
-        if self.was_struck(earlier, near, now_us) or self.is_damaged(homes):
-            return True
-        if not self.promises.resumes:
-            return self.was_struck(earlier, [*links, *homes], now_us)
-        return self.was_out_of_reach(earlier)
 
 
 class DuplicatesAreDropped(MessageChecker):

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rhizome.testing.sim import traffic as told
+from rhizome.testing.sim.apps import TRAFFIC_AFTER_US
 from rhizome.testing.sim.history import CONFIRMED, Delivery, Message, Transaction
 from rhizome.testing.sim.observations import Healed
-from rhizome.testing.sim.promises import MessageChecker, _Fates
+from rhizome.testing.sim.promises import MessageChecker, _Fates, places_of
 from rhizome.testing.sim.timeline import DONE_US, pair
 from rhizome.testing.sim.topology import GRAVES
 from rhizome.testing.sim.world import SECOND, shown_time
@@ -129,20 +130,37 @@ class OrderPerPublisherAndQueue(MessageChecker):
     """What one session published to a queue, with one priority, comes to a consumer in that order.
 
     Messages that come again are out of it: those that say so, and those that came to somebody
-    before. Excused when, since the earlier of the two was sent, the home has ended or a link to it
-    has broken: what was under way then is delivered later, and may not know that it was.
+    before; so are delayed ones. Excused when, since the earlier of the two was sent, the home has
+    ended or a link to it has broken: what was under way then is delivered later, and may not know
+    that it was. Also when another consumer of the queue was cancelled meanwhile: what was under way
+    to it went back.
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._last: dict[tuple[object, ...], Message] = {}
+        self._consumed: dict[tuple[int, int, str], str] = {}
+        self._cancelled: dict[str, list[int]] = {}
+        """When consumers of a queue had the answer to their cancel."""
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {told.Delivered: self._delivered}
+        return {
+            told.Delivered: self._delivered,
+            told.Consuming: self._consuming,
+            told.ConsumerGone: self._gone,
+        }
+
+    def _consuming(self, seen: told.Consuming) -> None:
+        self._consumed[seen.session, seen.channel, seen.consumer] = seen.queue
+
+    def _gone(self, seen: told.ConsumerGone) -> None:
+        queue = self._consumed.get((seen.session, seen.channel, seen.consumer))
+        if queue is not None:
+            self._cancelled.setdefault(queue, []).append(self.now_us)
 
     def _delivered(self, seen: told.Delivered) -> None:
         message = self.history.messages.get(seen.message)
-        if message is None or seen.queue == GRAVES or seen.redelivered:
+        if message is None or seen.queue == GRAVES or seen.redelivered or message.delayed:
             return
         if len(message.came_from(seen.queue)) > 1:
             return
@@ -165,6 +183,8 @@ class OrderPerPublisherAndQueue(MessageChecker):
             )
 
     def _is_excused(self, queue: str, message: Message) -> bool:
+        if any(us >= message.at_us for us in self._cancelled.get(queue, ())):
+            return True
         homes = self.homes(queue, message.at_us, self.now_us)
         return self.timeline.struck_around(homes, message.at_us, self.now_us)
 
@@ -274,7 +294,7 @@ class PrefetchIsKept(MessageChecker):
         plan = self.history.topology.queues[oldest.queue]
         if message.persistent and plan.durable and message.outcome == CONFIRMED:
             return False
-        return self.have_ended(message.at_us, [oldest.queue], self.now_us)
+        return self.have_ended(message.at_us, places_of(message, oldest.queue), self.now_us)
 
 
 class NoMessageStuck(MessageChecker):
@@ -292,26 +312,43 @@ class NoMessageStuck(MessageChecker):
     def _healed(self, _: Healed) -> None:
         self._healed_us = self.now_us
 
+    def is_done(self) -> bool:
+        """Applications have begun nothing new for a while, have all answers, and left nothing."""
+        if self._healed_us < 0 or self.now_us < self._healed_us + TRAFFIC_AFTER_US:
+            return False
+        if self._left():
+            return False
+        return not any(self._lacks_answer(each, 0) for each in self.history.messages.values())
+
     def final(self) -> None:
         if not self.history.messages:
             self.fail("nobody has published anything")
         for message in self.history.messages.values():
-            self._check_answer(message)
+            if self._lacks_answer(message, ANSWER_US):
+                self.fail(f"{message.id} was never answered. {self.history.story(message.id)}")
+        for text in self._left():
+            self.fail(text)
+
+    def _left(self) -> list[str]:
+        """The queues that are not empty."""
+        found: list[str] = []
         for broker in self.watch.brokers.values():
             depths = getattr(broker, "depths", None)
             if depths is not None:
                 for queue, depth in depths().items():
-                    if depth:
-                        self.fail(f"{queue} is not empty: {depth}. {broker.explain()}")
+                    found.append(f"{queue} is not empty: {depth}. {broker.explain()}")
+        return found
 
-    def _check_answer(self, message: Message) -> None:
-        session = message.session
-        if message.outcome or session.over_us >= 0 or message.at_us > self.now_us - ANSWER_US:
-            return
+    def _lacks_answer(self, message: Message, patience_us: int) -> bool:
+        """Whether its answer, or that of its transaction, is still to come after so long."""
+        session, asked_us = message.session, message.at_us
+        if message.outcome or session.over_us >= 0:
+            return False
         if message.transaction:
             transaction = self.history.transactions[message.transaction]
-            if not transaction.is_in_doubt or transaction.asked_us > self.now_us - ANSWER_US:
-                return
+            if not transaction.is_in_doubt:
+                return False
+            asked_us = max(asked_us, transaction.asked_us)
         elif (session.number, message.channel) in self.history.channels_gone:
-            return
-        self.fail(f"{message.id} was never answered. {self.history.story(message.id)}")
+            return False
+        return asked_us <= self.now_us - patience_us

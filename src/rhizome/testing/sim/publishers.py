@@ -25,9 +25,9 @@ from rhizome.amqp.properties import Properties
 from rhizome.client.events import ChannelEnded, ContentReceived, MethodReceived
 from rhizome.client.levels import CAPABILITY
 from rhizome.testing.sim import traffic as told
-from rhizome.testing.sim.apps import AppProgram, Workload, body_of, id_of
+from rhizome.testing.sim.apps import AppProgram, Workload, body_of, died_in, id_of
 from rhizome.testing.sim.process import Host
-from rhizome.testing.sim.topology import GRAVES
+from rhizome.testing.sim.topology import GRAVES, LATER
 
 PAUSE_MS_MEAN: Final = 250
 BURST_MAX: Final = 4
@@ -38,6 +38,7 @@ BIG_CHANCE: Final = 0.003
 TRANSIENT_CHANCE: Final = 0.25
 MANDATORY_CHANCE: Final = 0.2
 NOWHERE_CHANCE: Final = 0.03
+DELAY_MS_MAX: Final = 1_500
 CHANNEL_CHANCE: Final = 0.01
 """How often an application closes its channel and goes on with another."""
 PERSISTENT: Final = 2
@@ -54,7 +55,16 @@ them under another id as something new, or under the same message id as what the
 class _Outgoing:
     """What an application means to send, however often it takes."""
 
-    __slots__ = ("exchange", "key", "mandatory", "message_id", "persistent", "priority", "size")
+    __slots__ = (
+        "delay_ms",
+        "exchange",
+        "key",
+        "mandatory",
+        "message_id",
+        "persistent",
+        "priority",
+        "size",
+    )
 
     def __init__(self, exchange: str, key: str) -> None:
         self.exchange = exchange
@@ -64,6 +74,7 @@ class _Outgoing:
         self.priority = 0
         self.message_id = ""
         self.size = 0
+        self.delay_ms = 0
 
 
 class Sender(AppProgram):
@@ -78,6 +89,9 @@ class Sender(AppProgram):
         outgoing.persistent = self.chance.random() >= TRANSIENT_CHANCE
         outgoing.mandatory = self.chance.random() < MANDATORY_CHANCE
         outgoing.priority = self.pick(5) if key == "urgent" else 0
+        if exchange == LATER:
+            outgoing.delay_ms = 1 + self.pick(DELAY_MS_MAX)
+            outgoing.mandatory = False
         big = self.chance.random() < BIG_CHANCE
         outgoing.size = BIG_SIZE if big else SIZES[self.pick(len(SIZES))]
         return outgoing
@@ -106,6 +120,7 @@ class Sender(AppProgram):
             delivery_mode=PERSISTENT if outgoing.persistent else TRANSIENT,
             priority=outgoing.priority or None,
             message_id=outgoing.message_id or None,
+            headers={"x-delay": outgoing.delay_ms} if outgoing.delay_ms else None,
         )
         self.core.publish(
             channel, outgoing.exchange, outgoing.key, outgoing.mandatory, properties, body
@@ -175,7 +190,7 @@ class Publisher(Sender):
         if self._afterwards == SENDS_THE_SAME:
             outgoing.message_id = f"of {self.workload.next_id(f'{self.name}.ids')}"
             if "once" in self.workload.topology.queues and self.chance.random() < 0.5:
-                outgoing.exchange, outgoing.key = "", "once"
+                outgoing.exchange, outgoing.key, outgoing.delay_ms = "", "once", 0
         return outgoing
 
     def _publish(self, outgoing: _Outgoing) -> None:
@@ -268,8 +283,9 @@ class Trader(Sender):
             self.asks(self._channel)
             return
         outgoing = self._drawn()
-        if not self.workload.topology.route(outgoing.exchange, outgoing.key):
-            outgoing.exchange, outgoing.key = "work", "both"
+        nowhere = not self.workload.topology.route(outgoing.exchange, outgoing.key)
+        if nowhere or outgoing.delay_ms:
+            outgoing.exchange, outgoing.key, outgoing.delay_ms = "work", "both", 0
         outgoing.persistent = True
         self._send(self._channel, outgoing, self._transaction)
 
@@ -322,6 +338,7 @@ class Trader(Sender):
                 int(method.redelivered),
                 0,
                 int(event.body == body_of(message, len(event.body))),
+                died_in(event.header),
             )
         )
         self.core.send(self._channel, BasicAck(tag, False))

@@ -26,6 +26,8 @@ CALM_US_MIN: Final = 40 * SECOND
 STORM_START_US: Final = 5 * SECOND
 EARLY_STORM_CHANCE: Final = 0.3
 """How often things go wrong from the first moment on."""
+QUIET_US: Final = 3 * SECOND
+"""A run may end when no checker has waited for anything for so long."""
 TAIL_LINES: Final = 40
 
 Range = tuple[int, int]
@@ -62,6 +64,8 @@ class Simulation:
         """Programs beside them; only a scenario's own faults happen to these."""
         self.watch = Watch(world, checkers)
         self.plan = FaultPlan(0, 0)
+        self.ends_when_done = False
+        """Applications come to an end in the calm: there is no need to watch idle brokers."""
 
 
 class Scenario(Protocol):
@@ -137,7 +141,7 @@ def _run(simulation: Simulation, faults: Faults, end_us: int) -> tuple[str, str]
         watch.glance()
         world.run_until(simulation.plan.end_us)
         watch.see(Healed())
-        world.run_until(end_us)
+        _run_calm(simulation, end_us)
         watch.final()
     except Violation as violation:
         return violation.checker, violation.text
@@ -145,6 +149,16 @@ def _run(simulation: Simulation, faults: Faults, end_us: int) -> tuple[str, str]
         # A program that fails is as bad as a rule that is broken.
         return "ProgramFailed", traceback.format_exc()
     return "", ""
+
+
+def _run_calm(simulation: Simulation, end_us: int) -> None:
+    """Run to the end, or until all has come right and nothing has happened since."""
+    world, watch = simulation.world, simulation.watch
+    quiet_us = 0
+    while world.now_us < end_us and not (simulation.ends_when_done and quiet_us >= QUIET_US):
+        step_us = min(SECOND, end_us - world.now_us)
+        world.run_until(world.now_us + step_us)
+        quiet_us = quiet_us + step_us if watch.is_done() else 0
 
 
 def drawn(world: World, name: str, limits: Range) -> int:

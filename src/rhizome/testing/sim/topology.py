@@ -15,6 +15,9 @@ DEAD: Final = "dead"
 WORK: Final = "work"
 ALL: Final = "all"
 TOPICS: Final = "topics"
+LATER: Final = "later"
+"""What is published there is held for a while, in a queue of a group that may be another one."""
+HELD: Final = "amq.delayed"
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,9 @@ class Topology:
     """Exchange, key and queue."""
     exchanges: dict[str, str] = field(default_factory=dict)
 
+    def exchange_arguments(self, exchange: str) -> dict[str, object]:
+        return {"x-delayed-type": "direct"} if exchange == LATER else {}
+
     def route(self, exchange: str, key: str) -> tuple[str, ...]:
         """The queues that a publish goes to."""
         if exchange == "":
@@ -108,7 +114,9 @@ class Topology:
     def destinations(self) -> list[tuple[str, str]]:
         """Exchanges and keys that an application may publish to; some lead nowhere."""
         found = [("", name) for name in self.queues if name != GRAVES]
-        found += [(exchange, key) for exchange, key, _ in self.bindings if exchange == WORK]
+        found += [
+            (exchange, key) for exchange, key, _ in self.bindings if exchange in (WORK, LATER)
+        ]
         found += [(ALL, ""), (TOPICS, "eu.paid"), (TOPICS, "us.paid"), (TOPICS, "us.late")]
         return [*dict.fromkeys(found)]
 
@@ -124,7 +132,13 @@ def drawn_topology(chance: random.Random) -> Topology:
     """The queues of a seed."""
     plans = [*ALWAYS, *[plan for plan in SOMETIMES if chance.random() < SOMETIMES_CHANCE]]
     topology = Topology({plan.name: plan for plan in plans})
-    topology.exchanges = {DEAD: "fanout", WORK: "direct", ALL: "fanout", TOPICS: "topic"}
+    topology.exchanges = {
+        DEAD: "fanout",
+        WORK: "direct",
+        ALL: "fanout",
+        TOPICS: "topic",
+        LATER: "x-delayed-message",
+    }
     bind = topology.bindings.append
     bind((DEAD, "", GRAVES))
     for name in topology.queues:
@@ -133,6 +147,8 @@ def drawn_topology(chance: random.Random) -> Topology:
         bind((WORK, name, name))
         if name not in ("narrow", "once") and chance.random() < 0.5:
             bind((ALL, "", name))
+        if name not in ("narrow", "once", "lossy"):
+            bind((LATER, name, name))
     bind((WORK, "both", "orders"))
     bind((WORK, "both", "bills"))
     bind((TOPICS, "eu.#", "orders"))

@@ -93,7 +93,7 @@ class Returned(NamedTuple):
 
 class Delivered(NamedTuple):
     """A message came to an application; `tag` is that of its channel, `consumer` is empty if it
-    was pulled. `intact`: the body is what was sent."""
+    was pulled. `intact`: the body is what was sent. `died_in`: the queue that it died in first."""
 
     application: str
     session: int
@@ -105,6 +105,7 @@ class Delivered(NamedTuple):
     redelivered: int
     automatic: int
     intact: int
+    died_in: str = ""
 
 
 class SettledBy(NamedTuple):
@@ -139,6 +140,15 @@ class Consuming(NamedTuple):
 
 class Cancelled(NamedTuple):
     """A consumer has asked to be no more, or was told so."""
+
+    session: int
+    channel: int
+    consumer: str
+
+
+class ConsumerGone(NamedTuple):
+    """A consumer that asked to be no more has its answer: what was under way to it and came too
+    late has gone back, and nobody has seen it."""
 
     session: int
     channel: int
