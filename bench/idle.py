@@ -4,8 +4,8 @@ costs those who send messages.
     .venv/bin/python bench/idle.py [--queues 1000] [--connections 1000] [--seconds 20]
 
 The processor time of the broker is read from /proc: it doesn't depend on what else runs. The pause
-that scrapes cause is the difference between rounds of messages with scrapes and rounds without, in
-turn, within one run.
+that scrapes cause is what the broker works between a publish and its confirm: during a scrape, less
+that of as many publishes without one, in turn, within one run.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SCRAPE_SECONDS = 15.0
 """As Prometheus does it unless told otherwise."""
 
 CONSOLE_SECONDS = 2.0
-ROUNDS = 4
-MESSAGES_PER_ROUND = 300
-PAUSE_BETWEEN_S = 0.002
+SCRAPED = ("/metrics", "/metrics/per-object", "/api/rhizome/live", "/api/queues")
+SCRAPES = 20
+PAUSE_BETWEEN_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Figures:
 
     idle_share: float
     watched_share: float
-    calm_ms: float
-    scraped_ms: float
+    slowest_ms: dict[str, tuple[float, float]]
+    """The slowest publishes without and with scrapes, by what is scraped."""
 
     @property
     def pause_ms(self) -> float:
         """How much longer the slowest messages take while there are scrapes."""
-        return self.scraped_ms - self.calm_ms
+        return max(scraped - calm for calm, scraped in self.slowest_ms.values())
 
 
 def get(broker: BrokerProcess, target: str) -> int:
@@ -106,18 +106,62 @@ async def share(broker: BrokerProcess, seconds: float) -> float:
     return (processor_seconds(broker.pid) - used) / (time.monotonic() - begun)
 
 
-async def slowest_ms(channel: Channel) -> float:
-    """The median over parts of a round of the slowest publish in each, confirm included."""
-    slowest: list[float] = []
-    for _ in range(10):
-        taken: list[float] = []
-        for _ in range(MESSAGES_PER_ROUND // 10):
-            begun = time.perf_counter()
-            await channel.publish(b"x" * 100, routing_key="probe")
-            taken.append((time.perf_counter() - begun) * 1000)
-            await asyncio.sleep(PAUSE_BETWEEN_S)
-        slowest.append(max(taken))
-    return statistics.median(slowest)
+def processor_ms(pid: int) -> float:
+    """Of all threads of a process so far: what one of them does, another may have to wait for."""
+    files = [each / "schedstat" for each in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int(file.read_text().split()[0]) for file in files) / 1e6
+
+
+async def publish_ms(channel: Channel, broker: BrokerProcess) -> float:
+    """What the broker works from a publish to its confirm: that is how long it takes where a
+    processor is free, and it doesn't depend on what else runs."""
+    before = processor_ms(broker.pid)
+    await channel.publish(b"x" * 100, routing_key="probe")
+    return processor_ms(broker.pid) - before
+
+
+class Scraper:
+    """Asks for a page over one connection, in the loop of those who publish: nothing else takes
+    part in the measurement."""
+
+    def __init__(self, broker: BrokerProcess, target: str) -> None:
+        login = b64encode(f"{broker.user}:{broker.password}".encode()).decode()
+        lines = f"GET {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {login}\r\n\r\n"
+        self._request = lines.encode()
+        self.broker = broker
+
+    async def __aenter__(self) -> Scraper:
+        self._reader, self._writer = await asyncio.open_connection(
+            self.broker.host, self.broker.http_port
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    async def scrape(self) -> None:
+        self._writer.write(self._request)
+        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.partition(b"content-length:")[2].partition(b"\r")[0])
+        await self._reader.readexactly(length)
+
+
+async def slowest_ms(channel: Channel, scraper: Scraper) -> tuple[float, float]:
+    """The slowest of some publishes, confirm included: while nothing else happens, and of as many
+    from the beginning of a scrape to its end. Medians over many scrapes."""
+    calm: list[float] = []
+    scraped: list[float] = []
+    for _ in range(SCRAPES):
+        scrape = asyncio.create_task(scraper.scrape())
+        taken = [await publish_ms(channel, scraper.broker)]
+        while not scrape.done():
+            taken.append(await publish_ms(channel, scraper.broker))
+        await scrape
+        scraped.append(max(taken))
+        calm.append(max([await publish_ms(channel, scraper.broker) for _ in taken]))
+        await asyncio.sleep(PAUSE_BETWEEN_S)
+    return statistics.median(calm), statistics.median(scraped)
 
 
 async def measure(broker: BrokerProcess, queues: int, connections: int, seconds: float) -> Figures:
@@ -135,14 +179,12 @@ async def measure(broker: BrokerProcess, queues: int, connections: int, seconds:
         watching = {"/metrics": SCRAPE_SECONDS, "/api/rhizome/live": CONSOLE_SECONDS}
         with asking(broker, watching):
             watched = await share(broker, seconds)
-        calm: list[float] = []
-        scraped: list[float] = []
         await channel.select_confirms()
-        for _ in range(ROUNDS):
-            calm.append(await slowest_ms(channel))
-            with asking(broker, {"/metrics": 0.05, "/metrics/per-object": 0.05}):
-                scraped.append(await slowest_ms(channel))
-        return Figures(idle, watched, statistics.median(calm), statistics.median(scraped))
+        pauses: dict[str, tuple[float, float]] = {}
+        for target in SCRAPED:
+            async with Scraper(broker, target) as scraper:
+                pauses[target] = await slowest_ms(channel, scraper)
+        return Figures(idle, watched, pauses)
 
 
 def main() -> None:
@@ -161,8 +203,8 @@ def main() -> None:
     print(f"{given.queues} queues, {given.connections} connections")
     print(f"idle:                        {figures.idle_share:.2%} of a core")
     print(f"scraped, console open:       {figures.watched_share:.2%} of a core")
-    print(f"slowest publish, calm:       {figures.calm_ms:.2f} ms")
-    print(f"slowest publish, scraped:    {figures.scraped_ms:.2f} ms")
+    for target, (calm, scraped) in figures.slowest_ms.items():
+        print(f"work until a confirm: {calm:.2f} ms, during {target} {scraped:.2f} ms")
 
 
 if __name__ == "__main__":
