@@ -51,6 +51,7 @@ def drain(
     password: PasswordOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Empty a broker before it is stopped: its homes and copies go elsewhere, then its connections.
 
@@ -65,9 +66,12 @@ def drain(
         raise CliError(f"--grace: {error}") from None
     api = Api(endpoint(http, user, password))
     target = path("rhizome", "brokers", name, "drain")
-    done = carry_out(api, target, {"grace_ms": grace_ms}, yes, dry_run)
-    if done and wait:
-        until_drained(api, name, grace_ms)
+
+    def empty() -> str:
+        return until_drained(api, name, grace_ms, quiet=as_json)
+
+    request = {"grace_ms": grace_ms}
+    carry_out(api, target, request, yes, dry_run, as_json, empty if wait else None)
 
 
 @app.command("undrain")
@@ -78,10 +82,11 @@ def undrain(
     password: PasswordOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a broker that was drained take work again."""
     api = Api(endpoint(http, user, password))
-    carry_out(api, path("rhizome", "brokers", name, "undrain"), {}, yes, dry_run)
+    carry_out(api, path("rhizome", "brokers", name, "undrain"), {}, yes, dry_run, as_json)
 
 
 @app.command("rejoin")

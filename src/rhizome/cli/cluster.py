@@ -41,6 +41,7 @@ def force_root(
     password: PasswordOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make the broker at --http the root of a new cluster of itself.
 
@@ -48,7 +49,7 @@ def force_root(
     they may not come back into the new cluster with their old stores.
     """
     api = Api(endpoint(http, user, password))
-    carry_out(api, path("rhizome", "cluster", "force-root"), {}, yes, dry_run)
+    carry_out(api, path("rhizome", "cluster", "force-root"), {}, yes, dry_run, as_json)
 
 
 @app.command("add-primary")
@@ -59,10 +60,11 @@ def add_primary(
     password: PasswordOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Admit a broker as a primary. It runs already, with role primary or witness."""
     api = Api(endpoint(http, user, password))
-    carry_out(api, path("rhizome", "cluster", "primaries"), {"add": name}, yes, dry_run)
+    carry_out(api, path("rhizome", "cluster", "primaries"), {"add": name}, yes, dry_run, as_json)
 
 
 @app.command("remove-primary")
@@ -73,10 +75,11 @@ def remove_primary(
     password: PasswordOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Take a primary's vote away, for good; a broker that is lost, or about to be stopped."""
     api = Api(endpoint(http, user, password))
-    carry_out(api, path("rhizome", "cluster", "primaries"), {"remove": name}, yes, dry_run)
+    carry_out(api, path("rhizome", "cluster", "primaries"), {"remove": name}, yes, dry_run, as_json)
 
 
 @app.command("settings")
@@ -95,6 +98,7 @@ def change_settings(
     password: PasswordOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Change what the whole cluster does alike. The configuration counts for new clusters only."""
     given = {"copies": copies, "min_copies": min_copies, "placement": placement}
@@ -102,4 +106,4 @@ def change_settings(
     if not request:
         raise CliError("give --copies, --min-copies or --placement")
     api = Api(endpoint(http, user, password))
-    carry_out(api, path("rhizome", "cluster", "settings"), request, yes, dry_run)
+    carry_out(api, path("rhizome", "cluster", "settings"), request, yes, dry_run, as_json)

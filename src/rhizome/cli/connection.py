@@ -14,7 +14,7 @@ from rhizome.cli.options import (
     PasswordOption,
     UserOption,
 )
-from rhizome.cli.output import print_json, print_table
+from rhizome.cli.output import print_done, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="See who is connected, and close connections.")
 
@@ -46,11 +46,12 @@ def close_connection(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Close a connection; its application learns the reason."""
     api = Api(endpoint(http, user, password))
     api.delete(path("connections", name), headers={"X-Reason": reason})
-    print(f"closed connection '{name}'")
+    print_done(f"closed connection '{name}'", as_json)
 
 
 def _columns(connection: Row) -> list[object]:

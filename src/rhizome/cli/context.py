@@ -12,7 +12,7 @@ import typer
 from rhizome.cli.contexts import Context, contexts_file, load, save
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import JsonOption
-from rhizome.cli.output import print_json, print_table
+from rhizome.cli.output import print_done, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Remember clusters, and choose one.")
 
@@ -46,6 +46,7 @@ def add(
         Path | None,
         typer.Option("--password-file", help="File with the password; without it you are asked."),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Remember a cluster, or change what is remembered. The first one becomes the current one.
 
@@ -64,18 +65,18 @@ def add(
     contexts.found[name] = context
     contexts.current = contexts.current or name
     save(file, contexts)
-    print(f"context '{name}' is remembered in {file}")
+    print_done(f"context '{name}' is remembered in {file}", as_json)
 
 
 @app.command("use")
-def use(name: KnownArgument) -> None:
+def use(name: KnownArgument, as_json: JsonOption = False) -> None:
     """Make a context the one that commands talk to."""
     file = contexts_file()
     contexts = load(file)
     contexts.one(name)
     contexts.current = name
     save(file, contexts)
-    print(f"commands now talk to '{name}' ({contexts.one(name).http})")
+    print_done(f"commands now talk to '{name}' ({contexts.one(name).http})", as_json)
 
 
 @app.command("list")
@@ -101,7 +102,7 @@ def list_contexts(as_json: JsonOption = False) -> None:
 
 
 @app.command("remove")
-def remove(name: KnownArgument) -> None:
+def remove(name: KnownArgument, as_json: JsonOption = False) -> None:
     """Forget a context."""
     file = contexts_file()
     contexts = load(file)
@@ -110,7 +111,7 @@ def remove(name: KnownArgument) -> None:
     if contexts.current == name:
         contexts.current = ""
     save(file, contexts)
-    print(f"context '{name}' is forgotten")
+    print_done(f"context '{name}' is forgotten", as_json)
 
 
 def _without_login(address: str) -> tuple[str, tuple[str, str] | None]:

@@ -71,10 +71,18 @@ def move_home(
     password: PasswordOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Move a group's home to another broker. Nothing is lost; its queues pause for a moment."""
     api = Api(endpoint(http, user, password))
-    carry_out(api, path("rhizome", "groups", str(group), "move"), {"broker": broker}, yes, dry_run)
+    carry_out(
+        api,
+        path("rhizome", "groups", str(group), "move"),
+        {"broker": broker},
+        yes,
+        dry_run,
+        as_json,
+    )
 
 
 @app.command("force-home")
@@ -86,6 +94,7 @@ def force_home(
     password: PasswordOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a broker the home of a group that nobody can take over safely. This may lose messages.
 
@@ -94,7 +103,7 @@ def force_home(
     """
     api = Api(endpoint(http, user, password))
     target = path("rhizome", "groups", str(group), "force-home")
-    carry_out(api, target, {"broker": broker}, yes, dry_run)
+    carry_out(api, target, {"broker": broker}, yes, dry_run, as_json)
 
 
 def group_fields(row: Row) -> list[tuple[str, object]]:

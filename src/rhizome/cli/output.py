@@ -12,6 +12,14 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
 
 
+def print_done(text: str, as_json: bool) -> None:
+    """Say what was done."""
+    if as_json:
+        print_json({"done": text})
+    else:
+        print(text)
+
+
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
     """Print columns, numbers to the right; `empty` is said instead if there are no rows."""
     body = [list(row) for row in rows]

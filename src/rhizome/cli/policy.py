@@ -19,7 +19,7 @@ from rhizome.cli.options import (
     UserOption,
     VhostOption,
 )
-from rhizome.cli.output import print_json, print_table
+from rhizome.cli.output import print_done, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Arguments for queues and exchanges, by pattern.")
 
@@ -67,6 +67,7 @@ def set_policy(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Create or replace a policy."""
     document = {
@@ -76,7 +77,7 @@ def set_policy(
         "apply-to": apply_to.value,
     }
     Api(endpoint(http, user, password)).put(path("policies", vhost, name), document)
-    print(f"policy '{name}' is set in vhost '{vhost}'")
+    print_done(f"policy '{name}' is set in vhost '{vhost}'", as_json)
 
 
 @app.command("delete")
@@ -86,10 +87,11 @@ def delete_policy(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Delete a policy."""
     Api(endpoint(http, user, password)).delete(path("policies", vhost, name))
-    print(f"deleted policy '{name}' in vhost '{vhost}'")
+    print_done(f"deleted policy '{name}' in vhost '{vhost}'", as_json)
 
 
 def _definition(text: str) -> dict[str, object]:

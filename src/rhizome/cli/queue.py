@@ -16,7 +16,7 @@ from rhizome.cli.options import (
     UserOption,
     VhostOption,
 )
-from rhizome.cli.output import print_fields, print_json, print_table
+from rhizome.cli.output import print_done, print_fields, print_json, print_table
 from rhizome.cli.pairs import parse_pairs
 
 app = typer.Typer(no_args_is_help=True, help="Look at queues, declare, purge and delete them.")
@@ -104,6 +104,7 @@ def declare_queue(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Declare a queue."""
     document: Row = {
@@ -112,7 +113,7 @@ def declare_queue(
         "arguments": parse_pairs("--argument", argument or [], guess_types=True),
     }
     Api(endpoint(http, user, password)).put(path("queues", vhost, name), document)
-    print(f"declared queue '{name}' in vhost '{vhost}'")
+    print_done(f"declared queue '{name}' in vhost '{vhost}'", as_json)
 
 
 @app.command("purge")
@@ -122,10 +123,11 @@ def purge_queue(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Drop all messages of a queue that are ready for delivery."""
     Api(endpoint(http, user, password)).delete(path("queues", vhost, name, "contents"))
-    print(f"purged queue '{name}' in vhost '{vhost}'")
+    print_done(f"purged queue '{name}' in vhost '{vhost}'", as_json)
 
 
 @app.command("delete")
@@ -139,12 +141,13 @@ def delete_queue(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Delete a queue with its messages."""
     conditions = {"if-empty": if_empty, "if-unused": if_unused}
     query = {key: "true" for key, wanted in conditions.items() if wanted}
     Api(endpoint(http, user, password)).delete(path("queues", vhost, name), query)
-    print(f"deleted queue '{name}' in vhost '{vhost}'")
+    print_done(f"deleted queue '{name}' in vhost '{vhost}'", as_json)
 
 
 @app.command("leases")
@@ -173,10 +176,11 @@ def end_lease(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Give the messages of a lease back to the queue; its reader will fail."""
     Api(endpoint(http, user, password)).delete(_leases(vhost, name, lease))
-    print(f"ended lease '{lease}' of queue '{name}' in vhost '{vhost}'")
+    print_done(f"ended lease '{lease}' of queue '{name}' in vhost '{vhost}'", as_json)
 
 
 def _leases(vhost: str, name: str, *lease: str) -> str:

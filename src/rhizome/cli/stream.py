@@ -19,7 +19,7 @@ from rhizome.cli.options import (
     UserOption,
     VhostOption,
 )
-from rhizome.cli.output import bytes_text, print_fields, print_json, print_table
+from rhizome.cli.output import bytes_text, print_done, print_fields, print_json, print_table
 from rhizome.cli.pairs import parse_pairs
 
 app = typer.Typer(no_args_is_help=True, help="Look at streams, create and delete them.")
@@ -202,6 +202,7 @@ def create_stream(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Create a stream, or a partitioned one with everything that belongs to it."""
     arguments = dict(parse_pairs("--argument", argument or [], guess_types=True))
@@ -215,11 +216,12 @@ def create_stream(
     if partitions:
         document["partitions"] = partitions
     Api(endpoint(http, user, password)).put(path("rhizome", "streams", vhost, name), document)
+    spread = f" with {partitions} partitions" if partitions else ""
+    done = f"created stream '{name}'{spread} in vhost '{vhost}'"
     if partitions:
-        print(f"created stream '{name}' with {partitions} partitions in vhost '{vhost}'")
-        print(f"publish to exchange '{name}'; read from {name}-0 to {name}-{partitions - 1}")
-    else:
-        print(f"created stream '{name}' in vhost '{vhost}'")
+        last = f"{name}-{partitions - 1}"
+        done += f"\npublish to exchange '{name}'; read from {name}-0 to {last}"
+    print_done(done, as_json)
 
 
 @app.command("delete")
@@ -229,10 +231,11 @@ def delete_stream(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Delete a stream with all that it holds; of a partitioned one all parts."""
     Api(endpoint(http, user, password)).delete(path("rhizome", "streams", vhost, name))
-    print(f"deleted stream '{name}' in vhost '{vhost}'")
+    print_done(f"deleted stream '{name}' in vhost '{vhost}'", as_json)
 
 
 # ---- offsets ------------------------------------------------------------------------------------
@@ -265,11 +268,14 @@ def set_offset(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Have a consumer go on after an offset when it comes next."""
     target = path("rhizome", "streams", vhost, name, "offsets", consumer)
     Api(endpoint(http, user, password)).put(target, {"offset": offset})
-    print(f"consumer '{consumer}' of stream '{name}' goes on with offset {offset + 1}")
+    print_done(
+        f"consumer '{consumer}' of stream '{name}' goes on with offset {offset + 1}", as_json
+    )
 
 
 @offset_app.command("forget")
@@ -280,11 +286,12 @@ def forget_offset(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Have a consumer begin anew, where it asks to, when it comes next."""
     target = path("rhizome", "streams", vhost, name, "offsets", consumer)
     Api(endpoint(http, user, password)).delete(target)
-    print(f"nothing is remembered for consumer '{consumer}' of stream '{name}'")
+    print_done(f"nothing is remembered for consumer '{consumer}' of stream '{name}'", as_json)
 
 
 # ---- times --------------------------------------------------------------------------------------

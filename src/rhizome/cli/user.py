@@ -16,7 +16,7 @@ from rhizome.cli.options import (
     UserOption,
     VhostOption,
 )
-from rhizome.cli.output import print_json, print_table
+from rhizome.cli.output import print_done, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Users and what they may do.")
 
@@ -53,11 +53,14 @@ def add_user(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Add a user, or give an existing one another password."""
     document = {"password": new_password or _ask_password(name), "tags": tags}
     Api(endpoint(http, user, password)).put(path("users", name), document)
-    print(f"user '{name}' is set; allow it something with: rhizome user permit {name}")
+    print_done(
+        f"user '{name}' is set; allow it something with: rhizome user permit {name}", as_json
+    )
 
 
 def _ask_password(name: str) -> str:
@@ -74,10 +77,11 @@ def delete_user(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Delete a user and its permissions."""
     Api(endpoint(http, user, password)).delete(path("users", name))
-    print(f"deleted user '{name}'")
+    print_done(f"deleted user '{name}'", as_json)
 
 
 @app.command("permissions")
@@ -106,11 +110,12 @@ def permit_user(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Let a user work in a virtual host; the patterns are regular expressions."""
     document = {"configure": configure, "write": write, "read": read}
     Api(endpoint(http, user, password)).put(path("permissions", vhost, name), document)
-    print(f"user '{name}' may work in vhost '{vhost}'")
+    print_done(f"user '{name}' may work in vhost '{vhost}'", as_json)
 
 
 @app.command("forbid")
@@ -120,10 +125,11 @@ def forbid_user(
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
     password: PasswordOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Take a user's permissions in a virtual host away."""
     Api(endpoint(http, user, password)).delete(path("permissions", vhost, name))
-    print(f"user '{name}' has no access to vhost '{vhost}' any more")
+    print_done(f"user '{name}' has no access to vhost '{vhost}' any more", as_json)
 
 
 def _tags(tags: object) -> str:

@@ -14,8 +14,9 @@ PATIENCE_S: Final = 600.0
 """For homes and copies; the grace period of the connections comes on top."""
 
 
-def until_drained(api: Api, name: str, grace_ms: int) -> None:
-    """Return when a broker may be stopped; each change of what it still has is told."""
+def until_drained(api: Api, name: str, grace_ms: int, quiet: bool) -> str:
+    """Return when a broker may be stopped, and say so; each change of what it still has is told,
+    unless ``quiet``."""
     give_up_s = time.monotonic() + PATIENCE_S + grace_ms / 1000
     told = ""
     pause = threading.Event()
@@ -23,9 +24,8 @@ def until_drained(api: Api, name: str, grace_ms: int) -> None:
         row = _broker(api, name)
         left = left_of(row)
         if not left:
-            print(f"{name} is empty: stop it")
-            return
-        if left != told:
+            return f"{name} is empty: stop it"
+        if left != told and not quiet:
             print(f"{name} still has {left}")
             told = left
         if time.monotonic() > give_up_s:

@@ -128,6 +128,19 @@ def test_drain_returns_when_the_broker_is_empty(rhizome: Rhizome, api: Any) -> N
     ]
 
 
+def test_drain_tells_programs_all_in_one_document(rhizome: Rhizome, api: Any) -> None:
+    api.answer(DRAIN, {**PREVIEW, "done": "b2 is being drained"})
+    api.answer("GET /api/rhizome/cluster", cluster())
+    arguments = ("broker", "drain", "b2", "--json", "--http", api.address)
+    asked = rhizome(*arguments)
+    assert (asked.exit_code, api.requests) == (1, [])
+    assert "--yes or --dry-run" in asked.stderr
+    shown = json.loads(rhizome(*arguments, "--dry-run").stdout)
+    assert shown == {"steps": PREVIEW["steps"], "warnings": PREVIEW["warnings"], "done": None}
+    done = json.loads(rhizome(*arguments, "--yes").stdout)
+    assert done == {**shown, "done": "b2 is empty: stop it"}
+
+
 def test_drain_tells_what_is_left(
     rhizome: Rhizome, api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -256,3 +256,36 @@ def test_the_address_may_come_from_the_environment(rhizome: Rhizome, api: Any) -
     result = rhizome("queue", "list", env={"RHIZOME_HTTP": f"http://bob:pw@127.0.0.1:{api.port}"})
     assert result.exit_code == 0
     assert api.requests[0].headers["Authorization"] == login("bob", "pw")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line", "done"),
+    [
+        (("queue", "declare", "q"), "PUT /api/queues/%2F/q", "declared queue 'q' in vhost '/'"),
+        (
+            ("queue", "purge", "q"),
+            "DELETE /api/queues/%2F/q/contents",
+            "purged queue 'q' in vhost '/'",
+        ),
+        (("user", "delete", "ann"), "DELETE /api/users/ann", "deleted user 'ann'"),
+        (
+            ("policy", "set", "cap", "^q$", '{"max-length": 1}'),
+            "PUT /api/policies/%2F/cap",
+            "policy 'cap' is set in vhost '/'",
+        ),
+        (
+            ("stream", "create", "s", "--partitions", "2"),
+            "PUT /api/rhizome/streams/%2F/s",
+            "created stream 's' with 2 partitions in vhost '/'\n"
+            "publish to exchange 's'; read from s-0 to s-1",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_what_was_done_is_told_to_people_and_programs(
+    rhizome: Rhizome, api: Any, arguments: tuple[str, ...], line: str, done: str
+) -> None:
+    api.answer(line, None, 204)
+    told = rhizome(*arguments, "--http", api.address)
+    assert (told.exit_code, told.stdout) == (0, done + "\n")
+    assert json.loads(rhizome(*arguments, "--json", "--http", api.address).stdout) == {"done": done}

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from typer.testing import Result
 
 from rhizome.build import describe
-from rhizome.cli.main import COMMANDS
+from rhizome.cli.main import COMMANDS, _load
 
 Rhizome = Callable[..., Result]
+
+WITHOUT_JSON = {
+    "serve": "runs until it is stopped",
+    "up": "runs until it is stopped",
+    "consume": "has --format json, a line per message",
+    "publish": "tells people on the standard error what it did",
+    "salvage publish": "as publish",
+    "salvage delete": "asks",
+    "broker rejoin": "asks",
+    "config show": "prints a configuration file",
+}
 
 
 def test_version_is_that_of_the_build(rhizome: Rhizome) -> None:
@@ -33,6 +45,22 @@ def test_every_command_has_a_help_of_its_own(rhizome: Rhizome, command: str) -> 
     assert result.exit_code == 0
     assert f"rhizome {command}" in result.stdout
     assert "--install-completion" not in result.stdout
+
+
+def all_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    inside = getattr(command, "commands", None)
+    if inside is None:
+        yield name, command
+        return
+    for each, sub in inside.items():
+        yield from all_commands(sub, f"{name} {each}")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_speaks_json(name: str) -> None:
+    for path, command in all_commands(_load(name), name):
+        options = [option for parameter in command.params for option in parameter.opts]
+        assert ("--json" in options) != (path in WITHOUT_JSON), path
 
 
 @pytest.mark.parametrize(
