@@ -22,6 +22,21 @@ _TRUE: Final = ("true", "yes", "1")
 _FALSE: Final = ("false", "no", "0")
 
 
+READ_SECONDS_DEFAULT: Final = 120
+OF_SOURCES: Final = (
+    "uri",
+    "url",
+    "subscribe",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "readTimeout",
+)
+"""What the sources on streams and on work queues both know."""
+
+
 class OptionError(RhizomeError):
     """An option is missing, unknown or wrong; the text says which and what it may be."""
 
@@ -53,6 +68,11 @@ class Options:
 
     def text(self, name: str, default: str = "") -> str:
         return self._given.get(name.lower(), default)
+
+    def uri(self) -> str:
+        """Where the brokers are."""
+        example = "amqp://user:password@host1,host2/vhost"
+        return self.text("url") or self.required("uri", example)
 
     def required(self, name: str, example: str) -> str:
         if not self.has(name):

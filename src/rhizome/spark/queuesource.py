@@ -35,27 +35,14 @@ from rhizome.spark.asking import DataLossError
 from rhizome.spark.leaseclient import LeaseClient, LeaseLostError, LeaseReader, Told
 from rhizome.spark.leaserows import LeaseRows
 from rhizome.spark.offsets import Offsets, Plan, from_json, ranges
-from rhizome.spark.options import OptionError, Options
+from rhizome.spark.options import OF_SOURCES, READ_SECONDS_DEFAULT, OptionError, Options
 from rhizome.spark.streamrows import StreamPlace
 from rhizome.spark.wire import addresses_of
 
-OPTIONS: Final = (
-    "uri",
-    "url",
-    "subscribe",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "includeHeaders",
-    "readTimeout",
-    "leaseTimeout",
-    "leaseId",
-)
+OPTIONS: Final = (*OF_SOURCES, "leaseTimeout", "leaseId")
 OF_STREAMS: Final = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
 ROWS_DEFAULT: Final = 100_000
 BYTES_DEFAULT: Final = 64 << 20
-READ_SECONDS_DEFAULT: Final = 120
 LEASE_SECONDS_DEFAULT: Final = 300
 IDLE_SECONDS: Final = 0.1
 """An idle query asks for more a hundred times a second; the queues are asked ten."""
@@ -128,7 +115,7 @@ def queue_settings(given: Mapping[str, str]) -> QueueSettings:
             )
     options = Options(given, OPTIONS, "rhizome")
     options.flag("includeHeaders", True)
-    uri = options.text("url") or options.required("uri", "amqp://user:password@host1,host2/vhost")
+    uri = options.uri()
     queues = tuple(options.names("subscribe"))
     if len(set(queues)) < len(queues):
         raise OptionError(f"'subscribe' names a queue twice: {', '.join(queues)}")

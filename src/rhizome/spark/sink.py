@@ -83,7 +83,7 @@ class SinkSettings:
 
 def sink_settings(options: Options, schema: StructType) -> SinkSettings:
     """Check options and columns; ask the broker whether the destination is there."""
-    uri = options.text("url") or options.required("uri", "amqp://user:password@host1,host2/vhost")
+    uri = options.uri()
     names = schema.fieldNames()
     if options.has("queue") and options.has("exchange"):
         raise OptionError("give the sink either 'queue' or 'exchange', not both")

@@ -23,29 +23,20 @@ from rhizome.errors import NotFound
 from rhizome.spark import schema as schemas
 from rhizome.spark.asking import DataLossError
 from rhizome.spark.offsets import Offsets, Plan, Range, from_json, limited, ranges
-from rhizome.spark.options import OptionError, Options
+from rhizome.spark.options import OF_SOURCES, READ_SECONDS_DEFAULT, OptionError, Options
 from rhizome.spark.streamclient import Bounds, RangeReader, StreamClient
 from rhizome.spark.streamrows import StreamPlace, StreamRows
 from rhizome.spark.wire import addresses_of
 
 OPTIONS: Final = (
-    "uri",
-    "url",
-    "subscribe",
+    *OF_SOURCES,
     "startingOffsets",
     "startingTimestamp",
     "endingOffsets",
     "endingTimestamp",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "includeHeaders",
-    "readTimeout",
 )
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-READ_SECONDS_DEFAULT: Final = 120
 BOUNDS_SECONDS: Final = 0.1
 """An idle query asks for the end of its streams a hundred times a second; they are asked ten."""
 
@@ -72,7 +63,7 @@ class SourceSettings:
 
 def source_settings(options: Options, streaming: bool) -> SourceSettings:
     """Check the options of a source."""
-    uri = options.text("url") or options.required("uri", "amqp://user:password@host1,host2/vhost")
+    uri = options.uri()
     addresses_of(uri)
     options.required("subscribe", "events or orders,payments")
     if options.has("startingOffsets") and options.has("startingTimestamp"):
