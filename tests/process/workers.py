@@ -88,6 +88,8 @@ class History:
             seen.setdefault(each.body, []).append(each)
         found = []
         for body, times in seen.items():
+            if len(times) <= 1 + self.resent.get(body, 0):
+                continue
             unexcused = [each for each in times if not each.broken and not self._unheard(each)]
             if len(unexcused) > 1 + self.resent.get(body, 0):
                 found.append(f"{body}: {', '.join(self._told(each) for each in times)}")
