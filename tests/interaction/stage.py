@@ -30,6 +30,8 @@ from rhizome.cluster.consensus.events import (
     RootKnown,
     RootLost,
     RootReady,
+    VoterRests,
+    VoterWakes,
 )
 from rhizome.cluster.consensus.messages import (
     Abdication,
@@ -438,6 +440,10 @@ def _describe(event: Event) -> str:
         return "belongs to a cluster now"
     if isinstance(event, PeerRefused):
         return f"refuses {event.name}"
+    if isinstance(event, VoterRests):
+        return f"lets {event.name} rest: {event.voters} vote"
+    if isinstance(event, VoterWakes):
+        return f"counts {event.name} again: {event.voters} vote"
     if isinstance(event, IncarnationRetired):
         return f"was retired as {event.incarnation}"
     return "may serve" if isinstance(event, LeaseGained) else "may not serve"

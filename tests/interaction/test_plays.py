@@ -6,6 +6,7 @@ change of behaviour shows as a change of a script: read it, and if the story is 
 
 from __future__ import annotations
 
+from rhizome.cluster.consensus import ConsensusSettings
 from rhizome.cluster.consensus.messages import Append
 from rhizome.cluster.identity import WITNESS
 from tests.interaction.stage import Stage
@@ -495,3 +496,42 @@ def test_a_wiped_primary_is_admitted_again() -> None:
     memberships = stage.core("b1").desk.ledger.log.memberships
     identities = [membership.voters[2].uuid for _, membership in memberships[1:]]
     assert identities == ["b3-uuid-0", "", "b3-uuid-1"]
+
+
+def test_the_last_man_stands() -> None:
+    """b3 and b2 go one after the other, and come back. With `rest_ms` the electorate follows: two
+    that die within that time would still be too many."""
+    stage = Stage(THREE, (), ConsensusSettings(rest_ms=5000))
+    stage.start(*THREE)
+    stage.run_until(lambda: len(stage.holders()) == 3)
+    stage.run(1000)
+    stage.curtain()
+    stage.kill("b3")
+    stage.run(6000)
+    stage.kill("b2")
+    stage.run(6000)
+    stage.start("b2")
+    stage.run(1000)
+    stage.start("b3")
+    stage.run(1000)
+    reads(
+        stage,
+        """
+            0  b3 dies
+         1572  b1 counts the lease of b3-1 as over
+         5139  b1 lets b3 rest: 2 vote
+         6000  b2 dies
+         7572  b1 counts the lease of b2-1 as over
+        11139  b1 lets b2 rest: 1 vote
+        12000  b2 starts
+        12001  b2 follows b1 in term 1
+        12007  b1 grants b2 its first lease
+        12008  b1 counts b2 again: 2 vote
+        12008  b2 may serve
+        13000  b3 starts
+        13001  b3 follows b1 in term 1
+        13007  b1 grants b3 its first lease
+        13008  b1 counts b3 again: 3 vote
+        13008  b3 may serve
+        """,
+    )

@@ -223,6 +223,14 @@ class ClusterSection:
         "100ms",
         "10m",
     )
+    last_man_standing_ms: int = duration(
+        "0s",
+        "Time after which a primary that is away doesn't count in the quorum until it is back, so"
+        " that a cluster may lose its brokers one after the other, down to the last. 0s: it always"
+        " counts. Longer than home_lease; see docs/operating/cluster.md before you use it.",
+        "0s",
+        "30d",
+    )
     sync_timeout_ms: int = duration(
         "2s",
         "Time after which a home goes on without a copy that doesn't answer, and an alarm is"
@@ -444,6 +452,13 @@ def _time_contradictions(section: ClusterSection) -> Iterator[tuple[str, str]]:
             f"{format_duration(section.home_lease_ms)} must be more than root_lease and"
             f" election_patience together ({format_duration(replaced_ms)}): else every broker stops"
             " serving whenever a root is replaced",
+        )
+    if 0 < section.last_man_standing_ms <= section.home_lease_ms:
+        yield (
+            "last_man_standing",
+            f"{format_duration(section.last_man_standing_ms)} must be longer than home_lease"
+            f" ({format_duration(section.home_lease_ms)}), or 0s: else a broker that restarts loses"
+            " its vote",
         )
     if section.reconnect_delay_ms > section.reconnect_delay_max_ms:
         yield "reconnect_delay", "is longer than reconnect_delay_max"

@@ -28,6 +28,8 @@ from rhizome.cluster.consensus.events import (
     Resigned,
     RootKnown,
     RootLost,
+    VoterRests,
+    VoterWakes,
 )
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.link.link import Link
@@ -89,6 +91,14 @@ class LogNodeObserver(NodeObserver):
             logger.info("holds a lease: serving")
         elif isinstance(event, ClusterNamed):
             logger.info("belongs to cluster %s", event.cluster_uuid)
+        elif isinstance(event, VoterRests):
+            logger.warning(
+                "%s is away and doesn't count any more: %d vote now (last_man_standing)",
+                event.name,
+                event.voters,
+            )
+        elif isinstance(event, VoterWakes):
+            logger.info("%s is back and counts again: %d vote now", event.name, event.voters)
         elif isinstance(event, PeerRefused):
             logger.error("refused broker %s: %s", event.name, event.reason)
 

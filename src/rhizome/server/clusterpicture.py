@@ -69,7 +69,12 @@ def _notes(known: Known) -> Iterator[str]:
             yield f"{member.name} is a primary that has not come yet"
         elif member.linked and not member.counts:
             yield f"{member.name} has come with another store, and votes once it is admitted"
-        if not member.votes:
+        if member.rests:
+            yield (
+                f"{member.name} has no vote: it was away for longer than cluster.last_man_standing,"
+                " and votes again when it is back and has caught up"
+            )
+        elif not member.votes:
             yield (
                 f"{member.name} has no vote: it shares its machine with another primary"
                 " (cluster.machine)"

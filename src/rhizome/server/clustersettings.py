@@ -27,6 +27,7 @@ def consensus_settings(section: ClusterSection) -> ConsensusSettings:
         startup_patience_ms=section.startup_patience_ms,
         home_lease_ms=section.home_lease_ms,
         max_drift=section.max_drift,
+        rest_ms=section.last_man_standing_ms,
     )
 
 

@@ -10,12 +10,20 @@ its office over.
 Two changes the root makes by itself. A primary that was absent at the founding is bound to its UUID
 when it comes. A primary that comes back with another UUID, because its store was empty or damaged,
 is admitted in two steps: its old identity is removed, then the new one is bound.
+
+Two more if the settings want a last man standing (`rest_ms`). A voter that was away for that long
+*rests*: it stays a primary, but doesn't count, so that the others are a quorum among themselves and
+may go on losing brokers, one after the other, down to one. When it is back and has caught up it
+counts again. Each is a change like any other: one at a time, and both quorums are needed for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rhizome.cluster.consensus.desk import Desk
 from rhizome.cluster.consensus.entries import MEMBERSHIP, payload
+from rhizome.cluster.consensus.events import VoterRests, VoterWakes
 from rhizome.cluster.consensus.membership import Membership, Voter, one_vote_per_machine
 from rhizome.cluster.consensus.office import Office
 from rhizome.errors import RhizomeError
@@ -49,8 +57,9 @@ def remove_voter(office: Office, name: str) -> int:
     if membership.get(name) is None:
         raise ChangeRefused(f"{name} is no primary of this cluster")
     remaining = membership.without(name)
-    here, needed = _present(office.desk, remaining), remaining.electing(office.desk.rules)
-    if here < needed:
+    if not _electable(office.desk, remaining):
+        here = _present(office.desk, remaining)
+        needed = remaining.electing(office.desk.rules)
         raise ChangeRefused(
             f"without {name} electing a root would need {needed} primaries and only {here} are "
             "here: bring the others back first, or remove them first"
@@ -67,8 +76,14 @@ def _present(desk: Desk, membership: Membership) -> int:
     )
 
 
+def _electable(desk: Desk, membership: Membership) -> bool:
+    """Whether those who are here could elect a root in it."""
+    return _present(desk, membership) >= membership.electing(desk.rules)
+
+
 def tend(office: Office) -> None:
-    """Bind and admit those who have come, if nothing stands against it."""
+    """Bind and admit those who have come, and let those rest who stay away, if nothing stands
+    against it."""
     if _obstacle(office):
         return
     desk = office.desk
@@ -84,6 +99,43 @@ def tend(office: Office) -> None:
         changed = _arrived(office, voter)
         if changed is not None:
             _propose(office, membership.with_voter(changed))
+            return
+    if not _wake(office, membership):
+        _rest(office, membership)
+
+
+def _wake(office: Office, membership: Membership) -> bool:
+    """Have one count again that is back."""
+    desk = office.desk
+    resting = membership.resting()
+    for name in resting:
+        voter = membership.get(name)
+        if voter is None or not desk.is_up(name) or not desk.counts(membership, voter):
+            continue
+        if office.progress[name].is_current():
+            _propose(office, membership, [each for each in resting if each != name])
+            desk.emit(VoterWakes(name, len(membership.voting()) + 1))
+            return True
+    return False
+
+
+def _rest(office: Office, membership: Membership) -> None:
+    """Let the one rest that has been away for longest, if that is long enough and the others can
+    do without it."""
+    desk = office.desk
+    if desk.settings.rest_ms <= 0:
+        return
+    away = [(office.away_ms(each.name), each) for each in membership.voting()]
+    gone = [each for each in away if each[0] >= desk.settings.rest_ms]
+    for _, voter in sorted(gone, key=lambda each: -each[0]):
+        if voter.name in office.given.leases:
+            continue
+        resting = [*membership.resting(), voter.name]
+        voters = one_vote_per_machine(membership.voters, desk.me.name, desk.rules, resting)
+        left = Membership(voters)
+        if _electable(desk, left):
+            _propose(office, membership, resting)
+            desk.emit(VoterRests(voter.name, len(left.voting())))
             return
 
 
@@ -120,7 +172,10 @@ def _changeable(office: Office) -> Membership:
     return office.desk.electorate.newest
 
 
-def _propose(office: Office, membership: Membership) -> int:
+def _propose(office: Office, membership: Membership, resting: Collection[str] | None = None) -> int:
+    """Propose a membership in which these rest; None: those who do now."""
     desk = office.desk
-    voters = one_vote_per_machine(membership.voters, desk.me.name, desk.rules)
+    if resting is None:
+        resting = desk.electorate.newest.resting()
+    voters = one_vote_per_machine(membership.voters, desk.me.name, desk.rules, resting)
     return office.append(MEMBERSHIP, payload(Membership(voters))).index

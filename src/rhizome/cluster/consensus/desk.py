@@ -136,6 +136,8 @@ class Desk:
         assert hello is not None
         if not hello.votes():
             return "it is a secondary"
+        if voter.name in membership.resting():
+            return "it was away, and votes again when it has caught up"
         if not voter.votes:
             return "another voter has its machine id"
         if not membership.founding:

@@ -91,6 +91,22 @@ class IncarnationRetired:
     incarnation: str
 
 
+@dataclass(frozen=True, slots=True)
+class VoterRests:
+    """At the root: a voter was away for so long that it is to count no more until it is back."""
+
+    name: str
+    voters: int
+
+
+@dataclass(frozen=True, slots=True)
+class VoterWakes:
+    """At the root: a voter that rested is back and is to count again."""
+
+    name: str
+    voters: int
+
+
 Event: TypeAlias = (
     BecameRoot
     | RootReady
@@ -104,4 +120,6 @@ Event: TypeAlias = (
     | ClusterNamed
     | PeerRefused
     | IncarnationRetired
+    | VoterRests
+    | VoterWakes
 )

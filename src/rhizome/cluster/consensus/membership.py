@@ -2,7 +2,8 @@
 
 A ``Membership`` names the primaries. One without a UUID hasn't come yet: it counts in N, but nobody
 can vote or store in its name until a later membership entry binds it (R7). Of the brokers with one
-machine id at most one votes (R13): the others are listed, but count nowhere.
+machine id at most one votes (R13): the others are listed, but count nowhere. Nor does one that
+*rests*: it was away for so long that the electorate shrank (last man standing).
 
 An ``Electorate`` is what a broker must satisfy now: one membership, or two while the newer one
 isn't known to be committed (R4).
@@ -10,7 +11,7 @@ isn't known to be committed (R4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -46,6 +47,11 @@ class Membership:
     def voting(self) -> tuple[Voter, ...]:
         return tuple(voter for voter in self.voters if voter.votes)
 
+    def resting(self) -> tuple[str, ...]:
+        """Those who don't vote though nobody votes for their machine: they were away."""
+        voting = [voter.machine for voter in self.voting() if voter.machine]
+        return tuple(v.name for v in self.voters if not v.votes and v.machine not in voting)
+
     def electing(self, rules: Rules) -> int:
         """E: floor(N/2) + 1 (R1)."""
         n = self._defined(rules)
@@ -70,18 +76,25 @@ class Membership:
         return replace(self, voters=tuple(v for v in self.voters if v.name != name))
 
 
-def one_vote_per_machine(voters: Iterable[Voter], root: str, rules: Rules) -> tuple[Voter, ...]:
-    """The voters, of which one of each machine votes: the root, or else the first (R13)."""
+def one_vote_per_machine(
+    voters: Iterable[Voter], root: str, rules: Rules, resting: Collection[str] = ()
+) -> tuple[Voter, ...]:
+    """The voters, of which one of each machine votes: the root, or else the first (R13) that
+    doesn't rest."""
     listed = list(voters)
     chosen: dict[str, str] = {v.machine: v.name for v in listed if v.name == root}
     for voter in listed:
-        chosen.setdefault(voter.machine, voter.name)
+        if voter.name not in resting:
+            chosen.setdefault(voter.machine, voter.name)
     return tuple(
         replace(
             voter,
-            votes=not voter.machine
-            or chosen[voter.machine] == voter.name
-            or not rules.one_vote_per_machine,
+            votes=voter.name not in resting
+            and (
+                not voter.machine
+                or chosen[voter.machine] == voter.name
+                or not rules.one_vote_per_machine
+            ),
         )
         for voter in listed
     )

@@ -175,6 +175,14 @@ class Office:
     def peer_down(self, name: str) -> None:
         self._away_since_ms[name] = self.desk.now_ms
 
+    def away_ms(self, name: str) -> int:
+        """How long a broker has had no link; one that had none when this office began is counted
+        from the first question on."""
+        desk = self.desk
+        if name == desk.me.name or desk.is_up(name):
+            return 0
+        return desk.now_ms - self._away_since_ms.setdefault(name, desk.now_ms)
+
     def reported(self, name: str, report: Report) -> None:
         self.lease.answered(name, report.stamp_ms)
         progress = self.progress[name]

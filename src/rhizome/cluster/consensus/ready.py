@@ -72,6 +72,8 @@ class MemberStatus:
     linked: bool
     counts: bool
     """Whether the broker under this name is the one that the membership means."""
+    rests: bool = False
+    """Whether it doesn't vote because it was away (last man standing)."""
 
 
 @dataclass(frozen=True, slots=True)

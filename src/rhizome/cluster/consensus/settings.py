@@ -40,6 +40,10 @@ class ConsensusSettings:
     retire_ms: int = 60_000
     """How long a registered broker that doesn't vote may be away before it is retired."""
 
+    rest_ms: int = 0
+    """Last man standing (R4): how long a voter may be away before it doesn't count until it is
+    back; 0: it always counts."""
+
     log_entries_max: int = 4096
     """Applied entries in the log at which the application is asked for a snapshot."""
     log_bytes_max: int = 8 * MIB
@@ -64,6 +68,11 @@ class ConsensusSettings:
             raise SettingsError(
                 f"root_lease ({self.root_lease_ms} ms) must be at least three heartbeats of "
                 f"{self.heartbeat_ms} ms, or one late answer costs the root its office"
+            )
+        if 0 < self.rest_ms <= self.home_lease_ms:
+            raise SettingsError(
+                f"last_man_standing ({self.rest_ms} ms) must be longer than home_lease "
+                f"({self.home_lease_ms} ms), or a broker that restarts loses its vote: raise it"
             )
         if not 0 <= self.max_drift < 1:
             raise SettingsError(f"max_drift is {self.max_drift}: it must be in [0, 1)")

@@ -61,6 +61,7 @@ def _members(desk: Desk) -> tuple[MemberStatus, ...]:
             name=voter.name,
             bound=bool(voter.uuid),
             votes=voter.votes,
+            rests=voter.name in newest.resting(),
             linked=voter.name == desk.me.name or desk.is_up(voter.name),
             counts=desk.counts(newest, voter),
         )
