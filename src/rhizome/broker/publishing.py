@@ -19,7 +19,7 @@ from rhizome.broker.blocking import published_by
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import put_content
 from rhizome.broker.dedup import accept, is_duplicate, set_window, wait_for_original
-from rhizome.broker.levels import COPIED, ON_DISK, ceiling
+from rhizome.broker.levels import ceiling
 from rhizome.broker.message import (
     DELIVERY_MODE_ONLY,
     HEADER_FLAGS_OFFSET,
@@ -34,7 +34,7 @@ from rhizome.broker.replies import REPLY_PREFIX
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.steering import Steering, steer
-from rhizome.broker.targets import Reach, Target
+from rhizome.broker.targets import Reach, Target, keeping_of
 from rhizome.errors import (
     AccessRefused,
     NotFound,
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 ROUTES_MAX: Final = 65536
 NO_ROUTE: Final = 312
-HELD_LEVEL: Final = COPIED | ON_DISK
-"""What is held for later is in a queue that is durable and replicated (`delayed.py`)."""
 
 
 def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) -> None:
@@ -282,7 +280,8 @@ def _publish_steered(channel: Channel, route: Route, message: Message, flags: i6
         confirms.published += 1
         if confirms.levels is not None:
             if route.delayed and steering.delay_ms > 0:
-                level = HELD_LEVEL
+                held = channel.connection.broker.delayed.queue(channel.connection.router.vhost)
+                level = 0 if held is None else keeping_of(held)
             logs = len(parts_of(publication.queues))
             confirms.at_most(ceiling(level, message.persistent, logs))
         channel.touch()

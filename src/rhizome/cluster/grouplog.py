@@ -34,7 +34,11 @@ from rhizome.journal.scan import note_refused
 
 @final
 class ReplicatedLog(ShippedLog):
-    """The log of a group's queues. Invariant: each record takes the next index."""
+    """The log of a group's queues. Invariant: each record takes the next index.
+
+    What is about messages of ``bare`` queues is recorded as any, and standbys get something else in
+    the place of such a record.
+    """
 
     journal: Journal
     recorded: i64
@@ -107,7 +111,7 @@ class ReplicatedLog(ShippedLog):
         if origin != 0:
             self.origins[origin] = number
         elif not self.alone and not self.derived:
-            self.unsure.published(message, ids)
+            self._note_unsure(message, ids)
         if not durable and not self.shipping:
             self._advance()
             return
@@ -129,7 +133,59 @@ class ReplicatedLog(ShippedLog):
         if durable:
             message.position = self._keep(record, len(ids))
             message.shared = len(ids) > 1
+        if len(self.bare) > 0:
+            record = self._stripped(record, message, ids, durable, origin, number)
         self._ship(record, durable)
+
+    def _replicated_ids(self, ids: list[int]) -> list[int]:
+        return [each for each in ids if each not in self.bare]
+
+    def _note_unsure(self, message: Message, ids: list[int]) -> None:
+        if len(self.bare) > 0:
+            # What is kept of the others is brought to the next home as well (`returning.py`).
+            ids = self._replicated_ids(ids)
+            if len(ids) == 0:
+                return
+        self.unsure.published(message, ids)
+
+    def _stripped(
+        self,
+        record: bytes,
+        message: Message,
+        ids: list[int],
+        durable: bool,
+        origin: i64,
+        number: i64,
+    ) -> bytes:
+        """What standbys get in the place of a message that not all of its queues replicate."""
+        replicated = self._replicated_ids(ids)
+        if len(replicated) == len(ids):
+            return record
+        if len(replicated) == 0:
+            if origin != 0:
+                return number_record(
+                    self.group, self.epoch, self.next_index, origin, number, FLAG_DURABLE
+                )
+            return self._nothing(ids[0])
+        return enqueue_record(
+            self.group,
+            self.epoch,
+            self.next_index,
+            replicated,
+            message.route.tail,
+            message.arrived_ms,
+            message.expiration_ms,
+            message.priority,
+            FLAG_DURABLE if durable else 0,
+            message.content,
+            origin,
+            number,
+            message.kept_identity(),
+        )
+
+    def _nothing(self, queue_id: i64) -> bytes:
+        """A record that takes an index and changes nothing."""
+        return dequeue_record(self.group, self.epoch, self.next_index, queue_id, [], 0)
 
     def note_number(self, origin: i64, number: i64) -> None:
         """A number of an edge was taken without a message; 0: the edge won't come back."""
@@ -175,7 +231,8 @@ class ReplicatedLog(ShippedLog):
             self._advance()
             return
         flags: i64 = FLAG_DURABLE if durable else 0
-        self._put(
+        self._put_of(
+            queue_id,
             requeue_record(self.group, self.epoch, self.next_index, queue_id, index, count, flags),
             durable,
         )
@@ -186,10 +243,11 @@ class ReplicatedLog(ShippedLog):
             self.group, self.epoch, self.next_index, queue_id, priority, message_index
         )
         self.journal.append_raw(record, 0)
-        self._ship(record, False)
+        self._ship(self._nothing(queue_id) if queue_id in self.bare else record, False)
 
     def leased(self, queue_id: i64, packed: bytes) -> None:
-        self._put(
+        self._put_of(
+            queue_id,
             leases_record(self.group, self.epoch, self.next_index, queue_id, packed, FLAG_DURABLE),
             True,
         )
@@ -206,6 +264,7 @@ class ReplicatedLog(ShippedLog):
         self._put(
             drop_queue_record(self.group, self.epoch, self.next_index, queue_id, FLAG_DURABLE), True
         )
+        self.bare.pop(int(queue_id), None)
 
     def begin(self, bytes_expected: i64) -> None:
         """The journal's own record is opened by the local log, which begins first."""
@@ -226,6 +285,12 @@ class ReplicatedLog(ShippedLog):
             self.recorded = index
         self._ship(tx_record(self.group, self.epoch, index, flags, inner), self._inner_durable)
         return index
+
+    def _put_of(self, queue_id: i64, record: bytes, durable: bool) -> None:
+        """Record what is about messages of a queue, which its standbys may not have."""
+        if durable:
+            self._keep(record, 0)
+        self._ship(self._nothing(queue_id) if queue_id in self.bare else record, durable)
 
     def _put(self, record: bytes, durable: bool) -> None:
         if durable:

@@ -67,9 +67,10 @@ class StandbyLink(StandbyPort):
     def loses(self, copy: Copy, end: i64, home: str, epoch: i64) -> None:
         assert self.salvager is not None
         try:
-            self.salvager.save(copy, int(end), home, int(epoch))
+            about = self.salvager.save(copy, int(end), home, int(epoch))
         except OSError as error:
             raise SyntaxErrorFault(f"what it must give up can't be saved: {error}") from error
+        self.node.observer.salvaged(about)
 
 
 class HomePort(CopiesPort):
@@ -106,6 +107,8 @@ class HomePort(CopiesPort):
         queue = self.node.broker.shared.get(int(queue_id))
         if queue is None:
             return None
+        if int(queue_id) in self.home.log.bare:
+            return LiveQueue([], {}, None, {}, b"")
         parts: list[PagedIndex] = []
         for lane in queue.lanes:
             parts.append(lane.paged)

@@ -49,6 +49,7 @@ from rhizome.cluster.homeport import StandbyLink
 from rhizome.cluster.homesettings import HomeSettings
 from rhizome.cluster.moving import Moving, queues_of
 from rhizome.cluster.placement import Group, wanted_standbys
+from rhizome.cluster.returning import BARE, Returning
 from rhizome.cluster.standings import NO_COPY, Standing
 from rhizome.cluster.streamroles import StreamRoles
 from rhizome.cluster.txs import Txs, is_about_txs
@@ -96,9 +97,13 @@ class Roles:
         self._dropped: dict[int, Copy] = {}
         """Emptied; the journal says that they aren't whole, and so must whatever goes on there."""
         self.link = StandbyLink(node)
+        self.returning: Returning | None = None
         journal, spill = self.broker.pager.journal, self.broker.pager.spill
         for group in [each for each in recovered.groups if each != LOCAL_GROUP]:
             self.copies[group] = Copy.from_recovery(group, recovered, journal, spill)
+        self._unlooked: dict[int, None] = dict.fromkeys(self.copies)
+        """Groups whose copies here may have what isn't replicated: from before a restart, or from
+        when this broker was home (G9)."""
 
     def is_home(self, group: int) -> bool:
         return group in self.homes
@@ -177,7 +182,7 @@ class Roles:
         self._undecided.pop(group.id, None)
         if group.home in ("", me) or not self._is_kept(group):
             return False
-        unknown = not self.node.ready or self.has_unseen(group)
+        unknown = not self.node.ready or self.has_unseen(group) or self._has_bare(group.id)
         if unknown or self.node.applied.index < self._invited.get(group.id, 0):
             self._undecided[group.id] = None
             return False
@@ -253,6 +258,8 @@ class Roles:
     def _activate(self, queue: Queue, log: ReplicatedLog, copy: Copy) -> None:
         queue.use_log(log)
         queue.away = None
+        if queue.options.replicate == BARE:
+            log.bare[int(queue.id)] = None
         found = copy.recovered(queue.id)
         if found is not None:
             restore_queue(queue, found)
@@ -285,6 +292,9 @@ class Roles:
         for queue in queues:
             copy.adopt(self._kept(queue))
         self.moving.leave_home(group_id, log)
+        if self.returning is not None:
+            self.returning.lost_home(group_id, log.bare)
+            self._unlooked[group_id] = None
         for queue in queues:
             broker.delayed.let_go(queue)
             broker.leases.let_go(queue)
@@ -362,6 +372,8 @@ class Roles:
             self.streams.queue_made(queue, home)
         elif home is not None:
             queue.use_log(home.log)
+            if queue.options.replicate == BARE:
+                home.log.bare[int(queue.id)] = None
 
     # ---- links and turns ------------------------------------------------------------------------
 
@@ -397,6 +409,9 @@ class Roles:
                     # What it is a group of isn't known here.
                     self._early[group] = (name, data[start:end])
                     return
+                if self._has_bare(group):
+                    self._refuse(name, group, 0, "it sets aside what it has kept")
+                    return
                 self._invited[group] = number_in(table, "applied")
             standby = self._standby(group)
             if standby is not None:
@@ -431,8 +446,30 @@ class Roles:
             self._awake[number] = None
         for number in self.standbys:
             self._awake[number] = None
+        self._return_kept()
         self.txs.tick()
         self.broker.hold_back(next(filter(None, map(Home.stall, self.homes.values())), ""))
+
+    def _has_bare(self, group: int) -> bool:
+        """Whether the copy here has messages that are not replicated, and nowhere else."""
+        copy = self.copies.get(group) if group in self._unlooked else None
+        return copy is not None and self.returning is not None and self.returning.has_bare(copy)
+
+    def _return_kept(self) -> None:
+        """Bring what was kept of queues that are taken over empty to their homes (G9)."""
+        returning = self.returning
+        if returning is None or not self.node.ready:
+            return
+        for number in list(self._unlooked):
+            copy = self.copies.get(number)
+            group = self.node.state.groups.groups.get(number)
+            if copy is None or group is None:
+                del self._unlooked[number]
+            elif group.home not in ("", self.node.me.name):
+                returning.take(copy, group)
+                if not returning.has_bare(copy):
+                    del self._unlooked[number]
+        returning.tick()
 
     def end_turn(self) -> None:
         """Streams to which nothing happens are left alone until the next tick: there may be

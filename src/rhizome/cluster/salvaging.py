@@ -21,17 +21,20 @@ class Salvager:
 
     def __init__(self, node: Node, salvage: Salvage) -> None:
         self._node = node
-        self._salvage = salvage
+        self.salvage = salvage
 
-    def save(self, copy: Copy, end: int, home: str, home_epoch: int) -> About:
-        """Save what a copy has above ``end``; durable when this returns. Raises OSError.
+    def save(
+        self, copy: Copy, end: int, home: str, home_epoch: int, only: list[int] | None = None
+    ) -> About:
+        """Save what a copy has above ``end``, of these queues or of all; durable when this returns.
+        Raises OSError.
 
         It waits for the disk: nobody's home is here, and nothing may happen to the copy before.
         """
-        places = self._places(copy, end)
+        places = self._places(copy, end, only)
         pager = self._node.broker.pager
         counts: dict[int, int] = {}
-        name, saving = self._salvage.begin(f"group-{copy.group}-epoch-{copy.epoch}")
+        name, saving = self.salvage.begin(f"group-{copy.group}-epoch-{copy.epoch}")
         for index in sorted(places):
             position, queue_ids = places[index]
             message = pager.read_one(position)
@@ -63,13 +66,16 @@ class Salvager:
             name=name,
         )
         saving.finish(about)
-        self._node.observer.salvaged(about)
         return about
 
-    def _places(self, copy: Copy, end: int) -> dict[int, tuple[int, list[int]]]:
+    def _places(
+        self, copy: Copy, end: int, only: list[int] | None
+    ) -> dict[int, tuple[int, list[int]]]:
         """Where the message of each index is, and in which queues it was."""
         found: dict[int, tuple[int, list[int]]] = {}
         for queue_id, queue in copy.queues.items():
+            if only is not None and queue_id not in only:
+                continue
             for level in queue.levels.values():
                 ranges: list[int] = []
                 level.collect_ranges(end + 1, int(copy.index) + 1, 1 << 62, ranges)

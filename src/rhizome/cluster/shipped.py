@@ -34,13 +34,15 @@ class ShippedLog(GroupLog):
     new, and confirms and shows nothing before its copies and edges are heard (G7, A2). ``aside``:
     it is about to hand over, and shows nothing more (G11). ``shipping``: a standby listens, so
     records are kept for it. ``stored``: all of it can be read from its store, so that a standby
-    that is far behind gets what it lacks from there, and nothing is compared.
+    that is far behind gets what it lacks from there, and nothing is compared. ``bare`` are the ids
+    of queues whose messages standbys don't get (G9, `configuration`).
     """
 
     alone: bool
     aside: bool
     shipping: bool
     stored: bool
+    bare: dict[int, None]
 
     def __init__(self, group: i64, epoch: i64, next_index: i64) -> None:
         super().__init__(group, epoch, next_index)
@@ -48,6 +50,7 @@ class ShippedLog(GroupLog):
         self.aside = False
         self.shipping = False
         self.stored = False
+        self.bare = {}
 
     def ship(self, shipping: bool) -> None:
         """Keep what is recorded from now on for standbys, or for nobody."""

@@ -11,14 +11,24 @@ No broker ever takes anything back from it: that is for a person to decide (`rhi
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from rhizome.journal.files import Files
 from rhizome.journal.identity import IDENTITY_NAME, Identity, save_identity
-from rhizome.journal.records import SEGMENT_HEADER_BYTES, segment_header
+from rhizome.journal.records import (
+    SEGMENT_HEADER_BYTES,
+    StoredMessage,
+    check_record,
+    parse_message,
+    segment_header,
+)
 
 DIRECTORY: Final = "salvage"
+KEPT: Final = "kept"
+"""Beside it: what a broker kept of queues whose messages are not replicated, until the next home
+has it (G9)."""
 ABOUT: Final = "about.json"
 ABOUT_VERSION: Final = 1
 PIECE_BYTES: Final = 1024 * 1024
@@ -107,13 +117,14 @@ class Saving:
 class Salvage:
     """All that was saved in one store. ``root`` is the store's directory."""
 
-    def __init__(self, root: Files, store_uuid: bytes) -> None:
+    def __init__(self, root: Files, store_uuid: bytes, directory: str = DIRECTORY) -> None:
         self._root = root
         self._uuid = store_uuid
+        self._directory = directory
 
     def begin(self, name: str) -> tuple[str, Saving]:
         """Begin to save under this name, or one like it that is free."""
-        files = self._root.inside(DIRECTORY)
+        files = self._root.inside(self._directory)
         finished = [about.name for about in self.entries()]
         free, number = name, 1
         while free in finished:
@@ -125,9 +136,9 @@ class Salvage:
 
     def entries(self) -> list[About]:
         """What was saved, oldest first."""
-        if DIRECTORY not in self._root.directories():
+        if self._directory not in self._root.directories():
             return []
-        files = self._root.inside(DIRECTORY)
+        files = self._root.inside(self._directory)
         found: list[About] = []
         for name in files.directories():
             inside = files.inside(name)
@@ -138,11 +149,21 @@ class Salvage:
 
     def journal(self, name: str) -> Files:
         """The segments of one of them."""
-        return self._root.inside(DIRECTORY).inside(name).inside("journal")
+        return self._root.inside(self._directory).inside(name).inside("journal")
+
+    def messages(self, name: str) -> Iterator[StoredMessage]:
+        """The messages of one of them, in order; a segment at a time is in memory."""
+        files = self.journal(name)
+        for segment in files.segments():
+            buffer = files.read(segment, 0, files.size(segment))
+            offset = SEGMENT_HEADER_BYTES
+            while (size := int(check_record(buffer, offset))) > 0:
+                yield parse_message(buffer, offset)
+                offset += size
 
     def remove(self, name: str) -> None:
         """Give up what was saved under this name."""
-        self._root.inside(DIRECTORY).remove_directory(name)
+        self._root.inside(self._directory).remove_directory(name)
 
 
 def about_of(name: str, data: bytes) -> About:

@@ -7,6 +7,7 @@
     DIR/spill/NNNNNNNNNN.seg     bodies of transient messages; emptied at every start
     DIR/streams/ID/              the segments of one stream (streamstore.py)
     DIR/salvage/NAME/            what a copy had to give up (salvage.py)
+    DIR/kept/NAME/               what is on its way to the next home of its queue
 
 The shell's duties, once per wake-up and in this order:
 1. let the core append to `journal`, `spill` and `streams`;
@@ -34,7 +35,7 @@ from rhizome.journal.identity import Identity, load_identity, save_identity
 from rhizome.journal.journal import SEGMENT_BYTES_DEFAULT, SPILL_SEGMENT_FIRST, Chunk, Journal
 from rhizome.journal.records import StoredMessage, decode_message, decode_run
 from rhizome.journal.recovery import Recovered, recover
-from rhizome.journal.salvage import Salvage
+from rhizome.journal.salvage import KEPT, Salvage
 from rhizome.journal.streamstore import STREAM_BYTES_RESERVED, StreamStore, StreamWriter
 from rhizome.journal.writer import (
     ALWAYS,
@@ -113,6 +114,7 @@ class Store(ABC):
         """``root`` is the directory that has what is asked for by name only."""
         self.uuid = store_uuid
         self.salvage = Salvage(root, store_uuid)
+        self.kept = Salvage(root, store_uuid, KEPT)
         self.options = options
         self._files = files
         self._spill_files = spill_files

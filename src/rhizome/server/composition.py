@@ -27,6 +27,7 @@ from rhizome.cluster.link.links import Links
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.link.proof import LinkKey
 from rhizome.cluster.node import Node
+from rhizome.cluster.returning import Returning
 from rhizome.cluster.salvaging import Salvager
 from rhizome.cluster.state import ClusterState
 from rhizome.cluster.storage import ClusterStore
@@ -170,6 +171,7 @@ def compose(
         world.now_ms,
     )
     node.roles.link.salvager = Salvager(node, world.store.salvage)
+    node.roles.returning = Returning(node, Salvager(node, world.store.kept))
     node.attach(links)
     handler.node = node
     gate.node = node
