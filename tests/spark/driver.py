@@ -1,9 +1,10 @@
-"""A driver as a process of its own, to be killed: two queries in one session.
+"""A driver as a process of its own, to be killed: three queries in one session.
 
-    stream -> Parquet     the job `archive`, in small batches
-    Parquet -> queue      the sink, a pair of files per batch
+    stream -> Parquet       the job `archive`, in small batches
+    Parquet -> queue        the sink, a pair of files per batch
+    work queue -> Parquet   the source on work queues, which leases what it reads
 
-Both go on as input comes, and end once there is a file `enough` and all input is done. Run as
+All go on as input comes, and end once there is a file `enough` and all input is done. Run as
 `python -m tests.spark.driver SETTINGS`, with `DriverSettings` as JSON.
 """
 
@@ -15,23 +16,27 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rhizome.testing.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = "value STRING"
 LOOK_SECONDS = 0.2
+WORKER_LATE = "failed to connect back"
 
 
 @dataclass(frozen=True)
 class DriverSettings:
-    """What both queries read and write; `directory` is this driver's, over all its lives."""
+    """What the queries read and write; `directory` is this driver's, over all its lives."""
 
     uri: str
     stream: str
     queue: str
+    work: str
     directory: str
     rows_per_batch: int
     rows_per_second: int
@@ -46,6 +51,10 @@ class DriverSettings:
         return f"{self.directory}/files"
 
     @property
+    def leased(self) -> str:
+        return f"{self.directory}/leased"
+
+    @property
     def enough(self) -> Path:
         return Path(self.directory) / "enough"
 
@@ -54,6 +63,44 @@ def die_with_the_test() -> None:
     """Whoever started this process holds the other end of its stdin."""
     sys.stdin.read()
     os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+class Kept:
+    """A query that is started again if Spark could not start its worker. It gives that ten seconds,
+    which nothing can change and a busy machine does not keep; nothing has happened by then.
+    """
+
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._start = start
+        self._query: Any = None
+        self.look()
+
+    def look(self) -> None:
+        """Start it if it does not run; raises what else it failed with."""
+        while self._query is None or self._query.exception() is not None:
+            if self._query is not None and WORKER_LATE not in str(self._query.exception()):
+                raise self._query.exception()
+            self._patiently(self._begin)
+
+    def finish(self) -> None:
+        """Have it do all that there is."""
+        self._patiently(self._query.processAllAvailable)
+        while self._query.exception() is not None:
+            self.look()
+            self._patiently(self._query.processAllAvailable)
+        self._query.stop()
+
+    def _begin(self) -> None:
+        self._query = self._start()
+
+    def _patiently(self, do: Callable[[], None]) -> None:
+        from pyspark.errors import PySparkException
+
+        try:
+            do()
+        except PySparkException as error:
+            if WORKER_LATE not in str(error):
+                raise
 
 
 def main(settings: DriverSettings) -> None:
@@ -72,25 +119,43 @@ def main(settings: DriverSettings) -> None:
         interval_s=LOOK_SECONDS,
         rows_per_batch=settings.rows_per_batch,
     )
-    queries = [
-        archive.start(spark, options),
-        spark.readStream.schema(SCHEMA)
-        .option("maxFilesPerTrigger", 2)
-        .parquet(settings.files)
-        .writeStream.format("rhizome")
-        .option("uri", settings.uri)
-        .option("queue", settings.queue)
-        .option("deduplicate", settings.deduplicate)
-        .option("maxRowsPerSecond", settings.rows_per_second)
-        .option("checkpointLocation", f"{settings.directory}/checkpoint")
-        .trigger(processingTime=f"{LOOK_SECONDS} seconds")
-        .start(),
+    starts: list[Callable[[], Any]] = [
+        lambda: archive.start(spark, options),
+        lambda: (
+            spark.readStream.schema(SCHEMA)
+            .option("maxFilesPerTrigger", 2)
+            .parquet(settings.files)
+            .writeStream.format("rhizome")
+            .option("uri", settings.uri)
+            .option("queue", settings.queue)
+            .option("deduplicate", settings.deduplicate)
+            .option("maxRowsPerSecond", settings.rows_per_second)
+            .option("checkpointLocation", f"{settings.directory}/checkpoint")
+            .trigger(processingTime=f"{LOOK_SECONDS} seconds")
+            .start()
+        ),
+        lambda: (
+            spark.readStream.format("rhizome")
+            .option("uri", settings.uri)
+            .option("subscribe", settings.work)
+            .option("maxOffsetsPerTrigger", settings.rows_per_batch)
+            .load()
+            .select("value")
+            .writeStream.format("parquet")
+            .option("path", settings.leased)
+            .option("checkpointLocation", f"{settings.directory}/leases")
+            .trigger(processingTime=f"{LOOK_SECONDS} seconds")
+            .start()
+        ),
     ]
+    queries = [Kept(start) for start in starts]
+    pause = threading.Event()  # never set
     while not settings.enough.exists():
-        spark.streams.awaitAnyTermination(LOOK_SECONDS)  # raises what a query failed with
+        for query in queries:
+            query.look()
+        pause.wait(LOOK_SECONDS)
     for query in queries:
-        query.processAllAvailable()
-        query.stop()
+        query.finish()
     spark.stop()
 
 

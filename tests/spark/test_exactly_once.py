@@ -1,11 +1,12 @@
 """Exactly once, with real processes: drivers and homes are killed -9 while queries run.
 
-Numbers go through a stream into an archive, and from Parquet files into a queue. At the end each is
-there once, in both.
+Numbers go through a stream into an archive, from Parquet files into a queue, and from a work queue
+into Parquet. At the end each is there once, in all three.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections import Counter
@@ -25,35 +26,43 @@ from tests.spark.driver import Driver, DriverSettings
 
 QUEUE = "results"
 STREAMS = ("events-0", "events-1", "events-2")
-SECONDS_MAX = 180.0
+WORK = ("work-0", "work-1", "work-2")
+SECONDS_MAX = 600.0
 SEED = int(os.environ.get("RHIZOME_TEST_SEED", "11"))
 
 
 class Work:
-    """A cluster with a stream and a queue that have the same home, and a driver for both."""
+    """A cluster with a stream and two queues that have the same home, and a driver for them."""
 
     def __init__(self, cluster: ClusterProcess, directory: Path, **settings: Any) -> None:
         self.cluster = cluster
         brokers = cluster.brokers.values()
         ports = ",".join(f"{each.host}:{each.port}" for each in brokers)
         self.uri = f"amqp://guest:guest@{ports}/"
-        self.stream = self._declare()
+        self.stream, self.work = self._declare()
         directory.mkdir()
-        self.settings = DriverSettings(self.uri, self.stream, QUEUE, str(directory), **settings)
+        self.settings = DriverSettings(
+            self.uri, self.stream, QUEUE, self.work, str(directory), **settings
+        )
         self.driver = Driver(self.settings)
         self.published = 0
         self.filed = 0
         self._files = 0
 
-    def _declare(self) -> str:
+    def _declare(self) -> tuple[str, str]:
         with Connection(self.uri) as connection:
             channel = connection.channel()
             channel.declare_queue(QUEUE, durable=True)
             for name in STREAMS:
                 channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
-        # Streams are spread over the brokers, so one of them is where the queue is.
+            for name in WORK:
+                channel.declare_queue(name, durable=True)
+        # They are spread over the brokers, so one of each is where the queue is.
         home = self.home_of(QUEUE)
-        return next(name for name in STREAMS if self.home_of(name) == home)
+        stream, work = (
+            next(name for name in names if self.home_of(name) == home) for names in (STREAMS, WORK)
+        )
+        return stream, work
 
     def home_of(self, queue: str) -> str:
         document = call_api(self.cluster.running()[0], "GET", "queues", "/", queue)
@@ -62,19 +71,22 @@ class Work:
     # --- input
 
     def publish(self, count: int) -> None:
-        """More numbers into the stream, each once: what is sent again has the same sequence."""
+        """More numbers into the stream and the work queue, each once: what is sent again has the
+        same sequence."""
         import pyarrow as pa
 
         from rhizome.spark.messageframes import Addressing, Framer, Producer
         from rhizome.spark.publisher import Publisher
         from rhizome.spark.wire import addresses_of
 
-        publisher = Publisher(addresses_of(self.uri), "numbers", SECONDS_MAX)
-        framer = Framer(Addressing("", self.stream, True, True), publisher.frame_bytes_max)
         bodies = [b"%d" % number for number in range(self.published, self.published + count)]
         batch = pa.record_batch({"value": pa.array(bodies, pa.binary())})
-        publisher.publish(framer.frames(batch, Producer("numbers", self.published)))
-        self.published += publisher.finish()
+        for name in (self.stream, self.work):
+            publisher = Publisher(addresses_of(self.uri), "numbers", SECONDS_MAX)
+            framer = Framer(Addressing("", name, True, True), publisher.frame_bytes_max)
+            publisher.publish(framer.frames(batch, Producer("numbers", self.published)))
+            assert publisher.finish() == count
+        self.published += count
 
     def file(self, files: int, rows: int) -> None:
         """More numbers into files, each of which appears at once."""
@@ -99,11 +111,14 @@ class Work:
 
     # --- how far it is
 
-    def batches(self) -> int:
-        """How many batches are in the archive for good."""
-        metadata = Path(self.settings.archive) / archive.METADATA
-        names = [path.name.split(".")[0] for path in metadata.glob("[0-9]*")]
-        return max((int(name) + 1 for name in names), default=0)
+    def batches(self) -> list[int]:
+        """How many batches are for good in the archive, and in what was leased."""
+        found = []
+        for path in (self.settings.archive, self.settings.leased):
+            metadata = Path(path) / archive.METADATA
+            names = [path.name.split(".")[0] for path in metadata.glob("[0-9]*")]
+            found.append(max((int(name) + 1 for name in names), default=0))
+        return found
 
     def sent(self) -> int:
         """How many messages are in the queue."""
@@ -112,13 +127,14 @@ class Work:
             return int(found.message_count)
 
     def wait_for_progress(self, batches: int, messages: int) -> None:
-        """Wait until both queries have done so much more."""
-        batches += self.batches()
+        """Wait until all queries have done so much more."""
+        wanted = [done + batches for done in self.batches()]
         messages += self.sent()
 
         def is_further() -> bool:
             assert not self.driver.has_ended(), self.driver.said()
-            return self.batches() >= batches and self.sent() >= messages
+            far = all(map(operator.ge, self.batches(), wanted))
+            return far and self.sent() >= messages
 
         wait_until(is_further, f"progress\n{self.driver.said()}", SECONDS_MAX)
 
@@ -136,6 +152,13 @@ class Work:
         rows = archive.read(spark, self.settings.archive).select("offset", "value").collect()
         assert_once((int(row.value) for row in rows), self.published)
         assert_once((row.offset for row in rows), self.published)
+
+    def check_leased(self, spark: Any) -> None:
+        rows = spark.read.parquet(self.settings.leased).collect()
+        assert_once((int(row.value) for row in rows), self.published)
+        with Connection(self.uri) as connection:
+            found = connection.channel().declare_queue(self.work, passive=True)
+            assert found.message_count == 0
 
     def check_queue(self) -> None:
         messages = drain(self.uri)
@@ -175,7 +198,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
     cluster.kill()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_each_message_counts_once_though_driver_and_home_are_killed(
     spark: Any, cluster: ClusterProcess, tmp_path: Path
 ) -> None:
@@ -197,6 +220,7 @@ def test_each_message_counts_once_though_driver_and_home_are_killed(
     finally:
         work.driver.kill()
     work.check_archive(spark)
+    work.check_leased(spark)
     work.check_queue()
 
 
@@ -228,11 +252,12 @@ def test_each_message_counts_once_through_five_kills_of_the_driver_and_two_of_ho
         work.driver.kill()
     assert work.published == 120_000
     work.check_archive(spark)
+    work.check_leased(spark)
     work.check_queue()
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_without_sequences_a_killed_driver_leaves_duplicates(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
