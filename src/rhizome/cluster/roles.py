@@ -65,6 +65,9 @@ if TYPE_CHECKING:
 
 TO_HOME: Final = (FOLLOW, KEPT, WANT)
 
+STREAMS_TICK_MS: Final = 100
+"""How often streams are looked at to which nothing happens."""
+
 
 def is_about_groups(method: i64) -> bool:
     return INVITE <= method <= REFUSED or is_about_txs(method)
@@ -90,6 +93,7 @@ class Roles:
         """How far whoever invited this broker last had applied the cluster's log."""
         self._early: dict[int, tuple[str, bytes]] = {}
         """Invitations to groups that this broker has yet to learn of, and who sent them."""
+        self._ticked_ms = node.now_ms
         self._awake: dict[int, None] = {}
         """Groups to look at when the turn ends."""
         self._undecided: dict[int, None] = {}
@@ -441,11 +445,14 @@ class Roles:
         return standby
 
     def tick(self) -> None:
+        everything = self.node.now_ms - self._ticked_ms >= STREAMS_TICK_MS
         for number, home in self.homes.items():
-            home.tick()
-            self._awake[number] = None
-        for number in self.standbys:
-            self._awake[number] = None
+            if everything or not home.log.stored:
+                home.tick()
+                self._awake[number] = None
+        if everything:
+            self._ticked_ms = self.node.now_ms
+            self._awake.update(dict.fromkeys(self.standbys))
         self._return_kept()
         self.txs.tick()
         self.broker.hold_back(next(filter(None, map(Home.stall, self.homes.values())), ""))
@@ -472,7 +479,7 @@ class Roles:
         returning.tick()
 
     def end_turn(self) -> None:
-        """Streams to which nothing happens are left alone until the next tick: there may be
+        """Streams to which nothing happens are left alone for a while: there may be
         thousands of them, and of turns."""
         awake = self._awake
         for stream in self.broker.streams.unsafe:
