@@ -28,6 +28,9 @@ QUEUES = ["orders", "mails", "jobs"]
 ONCE = "once"
 """Of sessions, which send again by themselves: here nothing excuses a duplicate."""
 STREAM = "events"
+LEDGERS = ["ledger", "other-ledger"]
+"""Of transactions; the home of each is another broker, mostly."""
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
 PACE_S = 0.03
 SOAK_TURNS = 4
 FORTH = 10
@@ -175,6 +178,10 @@ class Upgrade:
     def __init__(self, cluster: ClusterProcess, traffic: Traffic) -> None:
         self.cluster = cluster
         self.traffic = traffic
+        with channel_of(cluster.brokers["b1"]) as channel:
+            for queue in LEDGERS:
+                channel.queue_declare(queue, durable=True)
+        self.entries = dict.fromkeys(LEDGERS, 0)
         self.known = definitions(cluster.brokers["b1"])
         self.met: dict[tuple[str, str], None] = {}
 
@@ -205,6 +212,22 @@ class Upgrade:
                 self.met[home, facts[member["broker"]]["version"]] = None
         for broker in self.cluster.brokers.values():
             assert definitions(broker) == self.known
+            self.commit(broker)
+
+    def commit(self, broker: BrokerProcess) -> None:
+        """A transaction in one queue and one over both, through a broker of either release."""
+        with channel_of(broker) as channel:
+            channel.tx_select()
+            for queues in (LEDGERS[:1], LEDGERS):
+                for queue in queues:
+                    channel.basic_publish("", queue, b"entry", PERSISTENT)
+                    self.entries[queue] += 1
+                channel.tx_commit()
+            counts = {
+                queue: channel.queue_declare(queue, passive=True).method.message_count
+                for queue in LEDGERS
+            }
+        assert counts == self.entries
 
 
 def old_and_new_were_home(upgrade: Upgrade) -> bool:
