@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,10 +169,10 @@ def test_without_the_rule_they_are_gone(rule: bool) -> None:
     cluster = apart()
     force(cluster, "b3", 1)
     cluster["b1"].start()
-    link = cluster["b1"].node.roles.link
-    if not rule:
-        link.forced = lambda group: 0  # type: ignore[method-assign]
     cluster.advance_until_ready()
+    groups = cluster["b1"].node.state.groups.groups
+    if not rule:
+        groups[1] = replace(groups[1], forced=0)
     cluster.advance_until(lambda: group_of(cluster).home == "b1", 60_000)
     assert saved(cluster["b1"]) == ({"group-1-epoch-1": numbers(5, 9)} if rule else {})
 
