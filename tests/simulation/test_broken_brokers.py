@@ -6,9 +6,12 @@ What is compiled can't be patched, so the world is: the disk under the brokers.
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
+from crc32c import crc32c
 
+from rhizome.journal.records import KIND_ENQUEUE
 from rhizome.testing.sim.disk import SimDisk, SimFile
 from rhizome.testing.sim.files import SimWriter
 from rhizome.testing.sim.process import Process
@@ -16,6 +19,10 @@ from rhizome.testing.sim.run import RunOptions
 from rhizome.testing.sim.scenarios import run_named
 
 SEEDS = range(12)
+FILE_HEADER_BYTES = 64
+RECORD_HEADER_BYTES = 24
+BODY = re.compile(rb"([pt]\d+/\d+ )\1")
+"""The beginning of a message's body: its id, twice."""
 LOST = ("NoConfirmedMessageLost", "NoAckedMessageRedelivered", "CopiesAgreeAtCommittedIndex")
 
 
@@ -67,3 +74,28 @@ def test_a_disk_that_forgets_what_it_has_synced_is_seen(monkeypatch: pytest.Monk
     monkeypatch.setattr(SimDisk, "flip_bit", lambda self, under="": "")
     options = RunOptions(brokers=(3, 3), minutes=1.0, faults=("blackout",), pace=2)
     assert _seen(options, LOST)
+
+
+def _flip_unseen(disk: SimDisk, under: str = "") -> str:
+    """Flip a bit in the body of each message on disk, and make the checksums of its record right:
+    as if nobody looked at them."""
+    for name in [each for each in disk.names() if each.startswith(under)]:
+        for content in (disk.files[name].content, disk.files[name].durable):
+            at = FILE_HEADER_BYTES
+            while at + RECORD_HEADER_BYTES <= len(content):
+                end = at + RECORD_HEADER_BYTES + int.from_bytes(content[at : at + 4], "big")
+                body = BODY.search(content, at, min(end, len(content)))
+                if body is not None and content[at + 8] == KIND_ENQUEUE and end <= len(content):
+                    content[body.end() - 2] ^= 1
+                    checksum = crc32c(bytes(content[at + 8 : end]))
+                    content[at + 4 : at + 8] = checksum.to_bytes(4, "big")
+                at = end
+    return "everywhere"
+
+
+@pytest.mark.timeout(600)
+def test_a_flipped_bit_that_is_served_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a copy has of a message may come to an application when the home is gone."""
+    monkeypatch.setattr(SimDisk, "flip_bit", _flip_unseen)
+    options = RunOptions(brokers=(3, 3), minutes=0.9, faults=("flip-journal", "kill"), pace=5)
+    assert _seen(options, ("NothingMadeUp",))

@@ -40,6 +40,7 @@ from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.agreement import Holding
 from rhizome.testing.sim.application import Application
 from rhizome.testing.sim.apps import id_of
+from rhizome.testing.sim.broken import break_rules
 from rhizome.testing.sim.checkers import Watch
 from rhizome.testing.sim.clusterstore import SimClusterStore
 from rhizome.testing.sim.files import SimStore
@@ -69,6 +70,8 @@ class BrokerOptions:
     store: StoreOptions = field(default_factory=StoreOptions)
     resident_budget_bytes: int = 0
     """0: the usual."""
+    broken: Sequence[str] = ()
+    """Rules to break on purpose (`broken.py`)."""
 
 
 class Wire:
@@ -178,6 +181,7 @@ class BrokerProgram(Program, Adopter):
         self.node = self.clustered.node
         self.links = self.clustered.links
         self.links.adopter = self
+        break_rules(self.node, self.options.broken)
         self.incarnation_name = self.broker.incarnation
         shell = cast(Any, _MaintenanceShell(self))
         self.maintenance = Maintenance(config, self.broker, self.store, shell)

@@ -16,6 +16,7 @@ from rhizome.cluster.identity import PRIMARY, SECONDARY
 from rhizome.journal.store import StoreOptions
 from rhizome.testing.sim.agreement import CopiesAgreeAtCommittedIndex, CopiesComeBack
 from rhizome.testing.sim.apps import AppProgram, Founder, Workload
+from rhizome.testing.sim.broken import rules_of_consensus
 from rhizome.testing.sim.broker_program import BrokerOptions, BrokerProgram
 from rhizome.testing.sim.checkers import (
     Checker,
@@ -113,8 +114,8 @@ class MessagesScenario:
                 AllJoined(names),
             ],
         )
-        rules = Rules(**dict.fromkeys(options.broken, False))
-        setup = _setup(chance)
+        rules = rules_of_consensus(options.broken)
+        setup = replace(_setup(chance), broken=options.broken)
         for name in names:
             role = PRIMARY if name in primaries else SECONDARY
             simulation.processes.append(_broker(simulation, name, role, primaries, rules, setup))

@@ -308,8 +308,9 @@ class ToldLevelIsKept(_Fates):
                 self.fail(
                     f"{message.id} was said to be {level}; {queue} keeps it in memory. {story}"
                 )
-            if level == Level.RELIABLE_TRANSIENT and self._was_alone(message, queue):
-                self.fail(f"{message.id} was said to be {level}; {queue} had no copy. {story}")
+            took = places_of(message, queue)[0]
+            if level == Level.RELIABLE_TRANSIENT and self._was_alone(message, took):
+                self.fail(f"{message.id} was said to be {level}; {took} had no copy. {story}")
 
     def _was_alone(self, message: Message, queue: str) -> bool:
         group = self.history.groups.get(queue, -1)

@@ -1,0 +1,60 @@
+"""Rules of messages broken on purpose in whole brokers: the checkers must see it.
+
+An attack names the faults that bring out what the rule prevents; `first` is a seed that showed it
+when this was written, where the search begins. The same attack on unbroken brokers shows nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from rhizome.testing.sim.run import Outcome, RunOptions
+from rhizome.testing.sim.scenarios import run_named
+
+SEEDS_MAX = 40
+TWICE = ("NoAckedMessageRedelivered", "ExactlyOnceBetweenEdgeAndHome", "PrefetchIsKept")
+
+
+@dataclass(frozen=True)
+class Attack:
+    rule: str
+    faults: tuple[str, ...]
+    pace: float
+    seen_by: tuple[str, ...]
+    first: int = 0
+
+    def run(self, seed: int, broken: bool) -> Outcome:
+        options = RunOptions(
+            brokers=(3, 3),
+            minutes=0.9,
+            faults=self.faults,
+            pace=self.pace,
+            broken=(self.rule,) if broken else (),
+        )
+        return run_named("messages", seed, options)
+
+
+ATTACKS = [
+    Attack("numbers_counted", ("disconnect", "storm"), 4, TWICE, 4),
+    Attack("held_presented", ("kill", "ambush-ack", "ambush-delivery"), 3, TWICE, 2),
+]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("attack", ATTACKS, ids=[attack.rule for attack in ATTACKS])
+def test_a_broken_rule_is_seen(attack: Attack) -> None:
+    for seed in range(attack.first, attack.first + SEEDS_MAX):
+        outcome = attack.run(seed, broken=True)
+        if not outcome.passed:
+            assert outcome.checker in attack.seen_by, outcome.text
+            return
+    pytest.fail(f"{SEEDS_MAX} seeds without {attack.rule}, and no checker sees anything")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("attack", ATTACKS, ids=[attack.rule for attack in ATTACKS])
+def test_the_same_attack_shows_nothing_while_the_rule_holds(attack: Attack) -> None:
+    outcome = attack.run(attack.first, broken=False)
+    assert outcome.passed, f"{outcome.checker}: {outcome.text}"
