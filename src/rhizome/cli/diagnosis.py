@@ -94,12 +94,17 @@ def check_quorum(document: Row) -> Iterator[Finding]:
         )
 
 
+GONE: Final = {
+    "stopped": "start it, or look at its log and its network",
+    "isolated": "mend its network, or start enough primaries: it comes back by itself",
+}
+
+
 def check_brokers(document: Row) -> Iterator[Finding]:
     for broker in document["brokers"]:
         name, status = broker["name"], broker["status"]
-        if status in ("stopped", "isolated"):
-            remedy = "start it, or look at its log and its network"
-            yield Finding(PROBLEM, "brokers", name, f"it is {status}", remedy)
+        if status in GONE:
+            yield Finding(PROBLEM, "brokers", name, f"it is {status}", GONE[status])
         elif status not in ("active", "ready"):
             remedy = "wait; `rhizome status` shows how far it is"
             yield Finding(WARNING, "brokers", name, f"it is {status}", remedy)

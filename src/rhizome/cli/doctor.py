@@ -44,4 +44,8 @@ def _print(findings: list[Finding]) -> None:
     problems = sum(each.level == PROBLEM for each in findings)
     warnings = sum(each.level == WARNING for each in findings)
     print()
-    print(f"{problems} problems, {warnings} warnings")
+    print(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

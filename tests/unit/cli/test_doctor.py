@@ -72,6 +72,10 @@ def stopped(d: Any) -> None:
     d["brokers"][1]["status"] = "stopped"
 
 
+def isolated(d: Any) -> None:
+    d["brokers"][1]["status"] = "isolated"
+
+
 def silent(d: Any) -> None:
     d["silent"] = ["b2"]
 
@@ -168,6 +172,7 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (broker_missing, WARNING, "quorum", "2 of 3"),
         (two_primaries, WARNING, "quorum", "two primaries"),
         (stopped, PROBLEM, "brokers", "stopped"),
+        (isolated, PROBLEM, "brokers", "isolated"),
         (silent, PROBLEM, "brokers", "doesn't answer"),
         (catching_up, WARNING, "brokers", "catching-up"),
         (no_home, PROBLEM, "groups", "unavailable"),
@@ -211,6 +216,6 @@ def test_a_problem_makes_the_exit_code_1_and_a_warning_does_not(rhizome: Rhizome
     result = rhizome("doctor", "--http", api.address)
     assert result.exit_code == 1
     assert "PROBLEM brokers" in result.stdout
-    assert "1 problems, 1 warnings" in result.stdout
+    assert "1 problem, 1 warning" in result.stdout
     rows = json.loads(rhizome("doctor", "--http", api.address, "--json").stdout)
     assert {"level", "check", "broker", "what", "remedy"} == set(rows[0])
