@@ -84,11 +84,18 @@ class Kept:
 
     def finish(self) -> None:
         """Have it do all that there is."""
-        self._patiently(self._query.processAllAvailable)
+        self._through("processAllAvailable")
+        self._query.stop()
+
+    def wait(self) -> None:
+        """Wait for the end of one that has an end."""
+        self._through("awaitTermination")
+
+    def _through(self, call: str) -> None:
+        self._patiently(getattr(self._query, call))
         while self._query.exception() is not None:
             self.look()
-            self._patiently(self._query.processAllAvailable)
-        self._query.stop()
+            self._patiently(getattr(self._query, call))
 
     def _begin(self) -> None:
         self._query = self._start()

@@ -29,6 +29,7 @@ from rhizome.spark.queuesource import QueueStreamReader, queue_settings
 from rhizome.spark.source import RhizomeSource
 from rhizome.spark.wire import addresses_of
 from rhizome.testing.processes import Broker, BrokerProcess, wait_until
+from tests.spark.driver import ROOT
 from tests.spark.streams import declare_stream, fill, numbered, numbers
 
 Unique = Callable[[str], str]
@@ -56,6 +57,11 @@ def read(reader: QueueStreamReader, start: dict[str, Any], end: dict[str, Any]) 
     copy = pickle.loads(pickle.dumps(reader))
     batches = [batch for part in parts for batch in copy.read(part)]
     return [int(value.as_py()) for value in pa.Table.from_batches(batches)["value"]]
+
+
+def ready(broker: Broker, name: str) -> int:
+    with Connection(broker.url) as connection:
+        return int(connection.channel().declare_queue(name, passive=True).message_count)
 
 
 def left(broker: Broker, name: str) -> list[tuple[int, bool]]:
@@ -159,12 +165,7 @@ def test_query_that_is_gone_gives_its_messages_back(
     assert hasty.latestOffset(initial, ReadMaxRows(3)) == first
     for each in (reader, hasty):
         each.stop()
-
-    def came_back() -> bool:
-        with Connection(own_broker.url) as connection:
-            return connection.channel().declare_queue(name, passive=True).message_count == 5
-
-    wait_until(came_back, "the messages to come back", 60)
+    wait_until(lambda: ready(own_broker, name) == 5, "the messages to come back", 60)
     assert left(own_broker, name) == [(0, True), (1, True), (2, True), (3, False), (4, False)]
     again = reader_of(own_broker, name)
     with pytest.raises(DataLossError, match="has expired: nothing was heard of its reader for 5 s"):
@@ -246,9 +247,7 @@ def test_queries_empty_a_queue_each_message_once(
     assert query.exception() is None
     assert [batch["numInputRows"] for batch in query.recentProgress] == [1000, 1000, 500]
     assert "guest" not in query.lastProgress.json
-    with Connection(broker.url) as connection:
-        channel = connection.channel()
-        assert channel.declare_queue(name, passive=True).message_count == 0
+    assert ready(broker, name) == 0
     client = LeaseClient(addresses_of(broker.url), 10)
     lease = json.loads(query.lastProgress.json)["sources"][0]["endOffset"]["lease"]
     told = client.ask(name, lease)
@@ -267,8 +266,9 @@ import os, sys, time
 from pathlib import Path
 from rhizome.spark import register
 from rhizome.spark.session import local_session
+from tests.spark.driver import Kept
 
-uri, name, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+uri, name, directory, seconds = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]
 go_on = str(directory / "go-on")
 
 def slowly(batches):
@@ -280,48 +280,88 @@ def slowly(batches):
 
 spark = local_session("driver", "local[2]", directory / "spark", quick=True)
 register(spark)
-frame = (
+query = Kept(lambda: (
     spark.readStream.format("rhizome").option("uri", uri).option("subscribe", name)
-    .option("maxOffsetsPerTrigger", "400").option("minPartitions", "2").load().select("value")
-)
-query = (
-    frame.mapInArrow(slowly, "value binary").writeStream.format("parquet")
+    .option("maxOffsetsPerTrigger", "400").option("minPartitions", "2")
+    .option("leaseTimeout", seconds).load().select("value")
+    .mapInArrow(slowly, "value binary").writeStream.format("parquet")
     .option("path", str(directory / "out"))
     .option("checkpointLocation", str(directory / "checkpoint"))
     .trigger(availableNow=True).start()
-)
-query.awaitTermination()
+))
+query.wait()
 """
 
 
+class SlowDriver:
+    """A process with the script above. It goes no further than its first batch until told to."""
+
+    def __init__(self, uri: str, name: str, directory: Path, lease_s: int) -> None:
+        self.directory = directory
+        self.commits = directory / "checkpoint" / "commits"
+        script = directory / "driver.py"
+        script.write_text(textwrap.dedent(DRIVER))
+        self._command = [sys.executable, str(script), uri, name, str(directory), str(lease_s)]
+        self._environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+
+    def kill_amid_a_batch(self) -> None:
+        """Start it, and kill -9 it when tasks have read and nothing is committed."""
+        driver = subprocess.Popen(self._command, env=self._environment, start_new_session=True)
+
+        def has_read() -> bool:
+            assert driver.poll() is None, "the driver has ended"
+            return any(self.directory.glob("read-*"))
+
+        try:
+            wait_until(has_read, "tasks that have read", 600)
+            assert not (self.commits / "0").exists()
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+        for file in self.directory.glob("read-*"):
+            file.unlink()
+
+    def finish(self) -> None:
+        (self.directory / "go-on").touch()
+        subprocess.run(
+            self._command, env=self._environment, start_new_session=True, timeout=600, check=True
+        )
+
+    def written(self) -> list[int]:
+        """What counts of the Parquet files."""
+        manifest = [
+            line
+            for file in sorted((self.directory / "out" / "_spark_metadata").glob("[0-9]*"))
+            for line in file.read_text().splitlines()[1:]
+        ]
+        files = [json.loads(line)["path"].removeprefix("file://") for line in manifest]
+        return [int(value) for file in files for value in pq.read_table(file)["value"].to_pylist()]
+
+
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_driver_killed_amid_a_batch_gives_each_message_once(
     own_broker: BrokerProcess, unique: Unique, tmp_path: Path
 ) -> None:
     name = unique("killed")
     declare(own_broker.url, name, 1000)
-    script = tmp_path / "driver.py"
-    script.write_text(textwrap.dedent(DRIVER))
-    command = [sys.executable, str(script), own_broker.url, name, str(tmp_path)]
-    checkpoint = tmp_path / "checkpoint"
-    for _ in range(2):
-        driver = subprocess.Popen(command, start_new_session=True)
-        wait_until((checkpoint / "offsets" / "0").exists, "a batch under way", 300)
-        wait_until(lambda: list(tmp_path.glob("read-*")), "tasks that have read", 300)
-        assert not (checkpoint / "commits" / "0").exists()
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-        for file in tmp_path.glob("read-*"):
-            file.unlink()
-    (tmp_path / "go-on").touch()
-    assert subprocess.run(command, start_new_session=True, timeout=600, check=False).returncode == 0
-    manifest = [
-        line
-        for file in sorted((tmp_path / "out" / "_spark_metadata").glob("[0-9]*"))
-        for line in file.read_text().splitlines()[1:]
-    ]
-    files = [json.loads(line)["path"].removeprefix("file://") for line in manifest]
-    found = [int(value) for file in files for value in pq.read_table(file)["value"].to_pylist()]
-    assert sorted(found) == list(range(1000))
+    driver = SlowDriver(own_broker.url, name, tmp_path, lease_s=600)
+    driver.kill_amid_a_batch()
+    driver.kill_amid_a_batch()
+    driver.finish()
+    assert sorted(driver.written()) == list(range(1000))
     assert left(own_broker, name) == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_messages_of_a_killed_driver_go_to_other_consumers(
+    own_broker: BrokerProcess, unique: Unique, tmp_path: Path
+) -> None:
+    name = unique("deserted")
+    declare(own_broker.url, name, 1000)
+    driver = SlowDriver(own_broker.url, name, tmp_path, lease_s=20)
+    driver.kill_amid_a_batch()
+    wait_until(lambda: ready(own_broker, name) == 1000, "the messages to come back", 60)
+    assert left(own_broker, name) == [(number, number < 400) for number in range(1000)]
+    assert driver.written() == []
