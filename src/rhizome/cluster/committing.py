@@ -209,6 +209,9 @@ class Committing(Parted):
         return self.outcome is not None or super().is_safe()
 
     def finish(self) -> None:
+        if self.outcome is None and self.channel.closing:
+            self._give_up()
+            return
         if self.outcome is None:
             self._decide()
             self.txs.node.broker.commits.append(self)
@@ -219,6 +222,12 @@ class Committing(Parted):
         else:
             self._failed()
         self.txs.report(self.tx, EDGE, self.decider)
+
+    def _give_up(self) -> None:
+        """Its client is gone, and what it held of the first group is in its queues again, for
+        others: have it decided against."""
+        del self.txs.open[self.number]
+        self.txs.ask(self.parts[self.decider])
 
     def _decide(self) -> None:
         self.deciding = True

@@ -115,14 +115,14 @@ class MessagesScenario:
             ],
         )
         rules = rules_of_consensus(options.broken)
-        setup = replace(_setup(chance), broken=options.broken)
+        setup = replace(drawn_setup(chance), broken=options.broken)
         for name in names:
             role = PRIMARY if name in primaries else SECONDARY
             simulation.processes.append(_broker(simulation, name, role, primaries, rules, setup))
         workload = Workload(simulation.watch, topology, names)
-        _follow(workload, simulation.watch)
+        follow(workload, simulation.watch)
         for name, make in _applications(chance, topology).items():
-            simulation.applications.append(_application(simulation, name, make, workload))
+            simulation.applications.append(application(simulation, name, make, workload))
         history = books[0]
         assert isinstance(history, History)
         simulation.plan.more = lambda faults: MessageFaults(simulation, history, faults).kinds()
@@ -131,7 +131,7 @@ class MessagesScenario:
         return simulation
 
 
-def _setup(chance: random.Random) -> BrokerOptions:
+def drawn_setup(chance: random.Random) -> BrokerOptions:
     """Small segments and budgets, so that what is rare happens: paging, checkpoints, compaction."""
     segment_bytes = chance.choice(SEGMENT_BYTES)
     store = StoreOptions(
@@ -162,7 +162,7 @@ def _broker(
     return Process(simulation.world, simulation.network, name, make)
 
 
-def _follow(workload: Workload, watch: Watch) -> None:
+def follow(workload: Workload, watch: Watch) -> None:
     def healed(_: Healed) -> None:
         workload.healed_us = watch.world.now_us
 
@@ -192,7 +192,7 @@ def _worker(queues: list[str]) -> MakeApp:
     return lambda host, name, workload: Worker(host, name, workload, queues)
 
 
-def _application(simulation: Simulation, name: str, make: MakeApp, workload: Workload) -> Process:
+def application(simulation: Simulation, name: str, make: MakeApp, workload: Workload) -> Process:
     return Process(
         simulation.world, simulation.network, name, lambda host: make(host, name, workload)
     )

@@ -49,7 +49,7 @@ class Promises:
     letters: bool = False
 
 
-TODAY: Final = Promises(copies=2, resumes=True, remembers=True, letters=True)
+TODAY: Final = Promises(copies=2, resumes=True, atomic=True, remembers=True, letters=True)
 
 
 class MessageChecker(Checker):

@@ -238,6 +238,10 @@ class Publisher(Sender):
 class Trader(Sender):
     """Publishes and acknowledges in transactions, one after the other."""
 
+    pulls: tuple[str, ...] = ("orders", "bills", GRAVES)
+    """The queues that it takes messages from."""
+    pull_chance = 0.3
+
     def __init__(self, host: Host, name: str, workload: Workload) -> None:
         super().__init__(host, name, workload)
         self._channel = 0
@@ -276,9 +280,9 @@ class Trader(Sender):
     def _step(self) -> None:
         """Mostly a publish, sometimes a message to acknowledge."""
         assert self.core is not None
-        if self.chance.random() < 0.3:
+        if self.chance.random() < self.pull_chance:
             self._waits = True
-            self._pulled = ("orders", "bills", GRAVES)[self.pick(3)]
+            self._pulled = self.pulls[self.pick(len(self.pulls))]
             self.core.send(self._channel, BasicGet(self._pulled, False))
             self.asks(self._channel)
             return

@@ -235,6 +235,26 @@ def test_decisions_are_kept_until_settled_and_who_is_in_doubt_asks(
     assert found(cluster) == [[], [] if broken else [b"x"], []]
 
 
+def test_a_client_that_is_gone_before_it_is_decided_has_done_nothing(cluster: CoreCluster) -> None:
+    """What it held of the group that decides is for others at once: they may have it by the time
+    that its transaction could be decided."""
+    client = cluster["b3"].connect()
+    begin(client)
+    for queue in QUEUES:
+        standby_of(cluster, queue)
+    other = cluster["s1"].connect()
+    other.consume("c")
+    client.connection.receive(fill(client) + method_frame(1, TxCommit()))
+    cluster["b3"].busy = True
+    loose = Loose(cluster, 1)
+    loose.rounds(lambda: all(docket(cluster, queue).prepared for queue in "ab"))
+    client.close_socket()
+    cluster.advance(1_000)
+    assert is_settled(cluster)
+    assert [each.body for each in other.deliveries()] == [b"held"]
+    assert [drain(cluster["b2"].connect(), queue) for queue in "ab"] == [[], []]
+
+
 # ---- what people are told -----------------------------------------------------------------------
 
 
