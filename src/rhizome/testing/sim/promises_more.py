@@ -113,6 +113,9 @@ class TransactionsAllOrNothing(_Fates):
                 there = bool(message.came_from(queue)) or id_ in kept.get(queue, {})
                 done[f"{id_} to {queue}"] = there
         for delivery in transaction.settled:
+            if not self.history.messages[delivery.message].persistent:
+                # It may be gone with its homes, acked or not.
+                continue
             done[f"ack of {delivery.message} of {delivery.queue}"] = not self._came_again(
                 delivery, kept
             )
