@@ -194,6 +194,7 @@ def test_all_misfortunes_in_namespaces(tmp_path: Path, seconds: float) -> None:
             what = roll_in_network(cluster, network, disks, chance, workers.history)
             print(f"{what}: {len(workers.history.confirmed)} confirmed", flush=True)
             workers.wait_for_progress(5, SETTLED_SECONDS_MAX)
+            workers.wait_for_deliveries(alone, SETTLED_SECONDS_MAX)
         workers.finish(SETTLED_SECONDS_MAX)
     finally:
         network.heal()

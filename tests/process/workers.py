@@ -21,7 +21,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -31,9 +31,11 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, NackError, UnroutableError
 
-from rhizome.client import Failover, open_session
+from rhizome.client import Failover, Session, open_session
 from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import wait_until
+
+from .kit import call_api
 
 NODE_WORKER = Path(__file__).with_name("node_worker.js")
 PAUSE_SECONDS = 0.05
@@ -128,6 +130,10 @@ class History:
             last[key] = max(int(number), last.get(key, -1))
         return found
 
+    def count(self, consumer: str) -> int:
+        """How many messages a consumer has got, in all its lives."""
+        return sum(each.consumer.split("/")[0] == consumer for each in list(self.deliveries))
+
     def out_of_turn(self, consumer: str) -> list[str]:
         """What a consumer that has its queue to itself got after something younger. Nobody else
         can have held a message back, so a redelivery is no excuse; to be sent twice is."""
@@ -167,6 +173,7 @@ class Workers:
         self._threads: list[threading.Thread] = []
         self._lives = 0
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._sessions: dict[str, Session] = {}
 
     def kill(self) -> None:
         """For when a test has failed: what runs in processes of its own must end."""
@@ -252,6 +259,7 @@ class Workers:
                 open_session(brokers, failover=UNTIRING) as session,
                 session.queue(queue, declare=False, prefetch=PREFETCH) as messages,
             ):
+                self._sessions[name] = session
                 async for message in messages:
                     delivery = Delivery(message.body.decode(), name, message.redelivered)
                     self.history.deliveries.append(delivery)
@@ -368,6 +376,31 @@ class Workers:
             wait_until(lambda: not stuck(), "all publishers to go on", seconds_max)
         except TimeoutError as error:
             raise AssertionError(f"{error}; stuck: {stuck()}; {self.history.errors}") from None
+
+    def wait_for_deliveries(self, consumers: Iterable[str], seconds_max: float) -> None:
+        """Wait until each of these has got something more."""
+        for consumer in consumers:
+            before = self.history.count(consumer)
+            try:
+                wait_until(
+                    lambda: self.history.count(consumer) > before,  # noqa: B023
+                    f"a message for {consumer}",
+                    seconds_max,
+                )
+            except TimeoutError as error:
+                raise AssertionError(f"{error}; {self._picture()}; {self.history.errors}") from None
+
+    def _picture(self) -> str:
+        """What brokers and sessions say of themselves, to go with a failure."""
+        told = [f"{name}: {session.statistics()}" for name, session in self._sessions.items()]
+        for name in self.cluster.names():
+            broker = self.cluster.brokers[name]
+            for what in ("queues", "consumers", "rhizome/cluster"):
+                try:
+                    told.append(f"{name} {what}: {call_api(broker, 'GET', *what.split('/'))}")
+                except (OSError, AssertionError) as error:
+                    told.append(f"{name} {what}: {error}")
+        return "\n".join(told)
 
     # --- publishers
 
