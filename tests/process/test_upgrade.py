@@ -216,9 +216,9 @@ class Upgrade:
 
     def send_home_and_back(self, name: str) -> None:
         """Have a group's home moved to a broker and away again, which leaves a copy there."""
-        other = next(each for each in self.cluster.brokers if each != name)
-        known = groups(self.cluster, other)
-        number = next(each["id"] for each in known if each["home"] == other and each["queues"])
+        known = groups(self.cluster, name)
+        group = next(each for each in known if each["home"] != name and each["queues"])
+        number, other = group["id"], group["home"]
         for broker in (name, other):
             self._move(number, broker, other)
         wait_until(lambda: name in self._members(number, other), "a copy", SECONDS_MAX)
