@@ -27,6 +27,9 @@ REJECTED: Final = 2
 REQUEUED: Final = 3
 
 _ENTRY: Final = Struct(">QIQB")
+METHOD_BYTES: Final = 64
+"""More than a frame and a method take around what a session.resume presents."""
+FRAME_BYTES_USUAL: Final = 131_072
 
 Settlement = methods.BasicAck | methods.BasicNack | methods.BasicReject
 
@@ -146,6 +149,14 @@ class Holdings:
         self._late = []
         self._unsure.clear()
         self.syncing = 0
+
+
+def in_parts(entries: bytes, frame_bytes_max: int) -> list[bytes]:
+    """What is presented, in pieces that a frame can take. While a home is slow to answer syncs a
+    busy consumer settles more than one takes."""
+    size = (frame_bytes_max or FRAME_BYTES_USUAL) - METHOD_BYTES
+    size -= size % _ENTRY.size
+    return [entries[at : at + size] for at in range(0, len(entries), size)]
 
 
 def kind_of(method: Settlement) -> int:

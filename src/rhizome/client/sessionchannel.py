@@ -27,7 +27,7 @@ from rhizome.client.confirms import ConfirmLedger
 from rhizome.client.consumer import Consumer
 from rhizome.client.errors import ConnectionLost, SendBufferFull, renewed
 from rhizome.client.events import ContentReceived
-from rhizome.client.holdings import Holdings, Identity, kind_of, settlement
+from rhizome.client.holdings import Holdings, Identity, in_parts, kind_of, settlement
 from rhizome.client.levels import Level
 from rhizome.client.message import Message, ReturnedMessage
 from rhizome.client.topology import Arguments
@@ -542,9 +542,13 @@ class SessionChannel(Channel):
         if not _resumes(self._connection) or away_s > RESUME_S_MAX:
             self._lose_holdings()
             return
-        reply = await self._call_once(methods.SessionResume(entries), (methods.SessionResumeOk,))
-        assert isinstance(reply, methods.SessionResumeOk)
-        for tag, kind in self._holdings.resumed(int(reply.first_tag)):
+        first_tag = 0
+        for part in in_parts(entries, self._connection._core.frame_bytes_max):
+            reply = await self._call_once(methods.SessionResume(part), (methods.SessionResumeOk,))
+            assert isinstance(reply, methods.SessionResumeOk)
+            # The tags of later parts follow: nothing is delivered before all are presented.
+            first_tag = first_tag or int(reply.first_tag)
+        for tag, kind in self._holdings.resumed(first_tag):
             self._send(settlement(tag, kind))
 
 

@@ -93,6 +93,31 @@ def test_what_is_held_is_presented_and_settled_at_the_next_broker(
     run(scenario)
 
 
+def test_more_than_a_frame_takes_is_presented_in_parts(peer_context: PeerContext) -> None:
+    """The first broker never says that what was settled is safe."""
+    count = 7_000
+
+    async def scenario() -> None:
+        async with pair(peer_context) as (first, second, session):
+            channel = await session.channel()
+            consumer = channel.consume("q", tag="c")
+            await consumer.subscribe()
+            for tag in range(1, count + 1):
+                deliver(first, tag, tag)
+                message = await anext(consumer)
+                if tag > 1:
+                    await message.ack()
+            await first.stop()
+            await second.until(methods.SessionResumed)
+            parts = [resume.entries for resume in second.of(methods.SessionResume)]
+            assert len(parts) == 2
+            assert max(map(len, parts)) < 131_072 - 8
+            found = [entry[2:] for entry in struct.iter_unpack(">QIQB", b"".join(parts))]
+            assert found == [(1, HELD), *((index, ACKED) for index in range(2, count + 1))]
+
+    run(scenario)
+
+
 def test_what_is_settled_while_there_is_no_broker_is_told_to_the_next(
     peer_context: PeerContext,
 ) -> None:
