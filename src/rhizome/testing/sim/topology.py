@@ -77,7 +77,7 @@ SOMETIMES: Final = (
     QueuePlan("urgent", priority_max=4),
     QueuePlan("brief", ttl_ms=1_500, dead_to=GRAVES),
     QueuePlan("short", length_max=6, dead_to=GRAVES),
-    QueuePlan("narrow", length_max=5, rejects=True),
+    QueuePlan("narrow", length_max=1, rejects=True),
     QueuePlan("tries", delivery_limit=2, dead_to=GRAVES),
     QueuePlan("once", dedup=True),
     QueuePlan("notes", durable=False, purged=True),
