@@ -115,7 +115,11 @@ class Files(ABC):
 
 
 class _Handle:
-    """A file descriptor that is closed when the last thread that reads from it lets go of it."""
+    """A file descriptor that is closed when the last thread that uses it lets go of it.
+
+    So whoever uses ``fd`` keeps the handle in a variable of its own meanwhile: another thread may
+    remove the segment, and the number may be another file's the next moment.
+    """
 
     def __init__(self, path: Path, flags: int) -> None:
         self.fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
@@ -178,10 +182,12 @@ class DiskFiles(Files):
         return total
 
     def sync(self, segment: int) -> None:
-        os.fdatasync(self._handle(segment).fd)
+        handle = self._handle(segment)
+        os.fdatasync(handle.fd)
 
     def cut(self, segment: int, size: int) -> None:
-        os.ftruncate(self._handle(segment).fd, size)
+        handle = self._handle(segment)
+        os.ftruncate(handle.fd, size)
 
     def read(self, segment: int, offset: int, length: int) -> bytes:
         try:
@@ -200,7 +206,8 @@ class DiskFiles(Files):
         return b"".join(pieces)
 
     def size(self, segment: int) -> int:
-        return os.fstat(self._handle(segment).fd).st_size
+        handle = self._handle(segment)
+        return os.fstat(handle.fd).st_size
 
     def remove(self, segment: int) -> None:
         with self._lock:
