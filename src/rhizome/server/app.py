@@ -381,7 +381,8 @@ class Application:
                 await asyncio.wait_for(self.stopping.wait(), TICK_S)
             except TimeoutError:
                 self.shell.tick()
-                self.hooks.observe(roles_of(self.driver.node if self.driver else None))
+                if self.hooks.has_commands:
+                    self.hooks.observe(roles_of(self.driver.node if self.driver else None))
             if loop.time() >= next_maintenance:
                 next_maintenance = loop.time() + MAINTENANCE_S
                 self.maintenance.run()

@@ -75,6 +75,11 @@ class Hooks:
         self._told: dict[Role, int] = {}
         self._telling: asyncio.Task[None] | None = None
 
+    @property
+    def has_commands(self) -> bool:
+        """Whether there is anybody to tell: with many groups it takes time to find out what."""
+        return bool(self.settings.promoted or self.settings.demoted)
+
     def observe(self, roles: Roles) -> None:
         """The roles that this broker has now. Costs nothing while they stay the same."""
         if roles == self._wanted:
