@@ -213,7 +213,7 @@ class Workers:
 
     def start_sessions(self, publishers: int, consumers: int) -> None:
         """The same with sessions of the Rhizome client. They find other brokers and send again by
-        themselves, so nothing excuses them: each message comes once."""
+        themselves, so each message comes once, unless their broker was cut off with the ack."""
         brokers = [each.url for each in self.cluster.brokers.values()]
         for number in range(publishers):
             order = self._chance.sample(brokers, len(brokers))
@@ -261,7 +261,11 @@ class Workers:
             ):
                 self._sessions[name] = session
                 async for message in messages:
-                    delivery = Delivery(message.body.decode(), name, message.redelivered)
+                    at = self.cluster.brokers.get(session.broker)
+                    address = f"{at.host}:{at.port}" if at is not None else ""
+                    delivery = Delivery(
+                        message.body.decode(), name, message.redelivered, address=address
+                    )
                     self.history.deliveries.append(delivery)
                     await message.ack()
 
