@@ -292,6 +292,10 @@ class Away:
         """The channel's prefetch for all its consumers has changed."""
         raise NotImplementedError
 
+    def saw(self, epoch: i64) -> None:
+        """A client that resumes brings something that it was given in an epoch."""
+        raise NotImplementedError
+
     def holder(self, channel: Channel) -> Proxy:
         """What a channel holds messages through that its client held before."""
         raise NotImplementedError

@@ -313,6 +313,7 @@ def _hold(channel: Channel, tag: i64, queue: Queue, epoch: i64, index: i64) -> b
     message = broker.ghosts.take(client, queue.id, index)
     away = queue.away
     if away is not None:
+        away.saw(epoch)
         message = Message(broker.pager.route_last, b"", 0, 0)
         message.index = index
     elif message is None and is_same(queue.log, epoch, index):

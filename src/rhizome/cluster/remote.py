@@ -381,6 +381,12 @@ class RemoteGroup(Away):
             table["client"] = client
             self._put(SESSION_OF, table)
 
+    def saw(self, epoch: i64) -> None:
+        """Perhaps this broker was away then: what was given in that epoch isn't lost with the one
+        that it has seen itself."""
+        if epoch > self.seen:
+            self.seen = epoch
+
     def holder(self, channel: Channel) -> Proxy:
         return self.session(channel)
 
