@@ -9,7 +9,7 @@ confirmed. Everything is noted in a `History`, which knows afterwards what went 
   its own broker, or the consumer that had it first lost its own before it acked, or was at a broker
   that was cut off just then, which could tell nobody of the ack;
 - messages of a publisher that a consumer got out of order, duplicates aside, are disordered;
-- a consumer that has its queue to itself gets them in order whatever happens, redelivered or not.
+- a session that has its queue to itself gets them in order whatever happens, redelivered or not.
 """
 
 from __future__ import annotations
@@ -135,13 +135,16 @@ class History:
         return sum(each.consumer.split("/")[0] == consumer for each in list(self.deliveries))
 
     def out_of_turn(self, consumer: str) -> list[str]:
-        """What a consumer that has its queue to itself got after something younger. Nobody else
-        can have held a message back, so a redelivery is no excuse; to be sent twice is."""
+        """What a consumer that has its queue to itself got after something younger. Only an earlier
+        life of its own, at a broker that was cut off, can have held a message back; a session has
+        one life. To be sent twice is an excuse, too."""
         last: dict[tuple[str, str], int] = {}
         found = []
         for each in self.deliveries:
             publisher, number = each.body.rsplit(" ", 1)
             if each.consumer.split("/")[0] != consumer or self.resent.get(each.body):
+                continue
+            if each.redelivered and "/" in each.consumer:
                 continue
             key = (each.consumer, publisher)
             if int(number) <= last.get(key, -1):
