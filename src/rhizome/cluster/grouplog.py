@@ -115,10 +115,22 @@ class ReplicatedLog(ShippedLog):
         if not durable and not self.shipping:
             self._advance()
             return
-        record = enqueue_record(
+        record = self._record_of(message, ids, durable, origin, number)
+        if durable:
+            message.position = self._keep(record, len(ids))
+            message.shared = len(ids) > 1
+        if len(self.bare) > 0:
+            record = self._stripped(record, message, ids, durable, origin, number)
+        self._ship(record, durable)
+
+    def _record_of(
+        self, message: Message, ids: list[int], durable: bool, origin: i64, number: i64
+    ) -> bytes:
+        """The record of a message that takes the next index."""
+        return enqueue_record(
             self.group,
             self.epoch,
-            index,
+            self.next_index,
             ids,
             message.route.tail,
             message.arrived_ms,
@@ -130,12 +142,6 @@ class ReplicatedLog(ShippedLog):
             number,
             message.kept_identity(),
         )
-        if durable:
-            message.position = self._keep(record, len(ids))
-            message.shared = len(ids) > 1
-        if len(self.bare) > 0:
-            record = self._stripped(record, message, ids, durable, origin, number)
-        self._ship(record, durable)
 
     def _replicated_ids(self, ids: list[int]) -> list[int]:
         return [each for each in ids if each not in self.bare]
@@ -167,21 +173,7 @@ class ReplicatedLog(ShippedLog):
                     self.group, self.epoch, self.next_index, origin, number, FLAG_DURABLE
                 )
             return self._nothing(ids[0])
-        return enqueue_record(
-            self.group,
-            self.epoch,
-            self.next_index,
-            replicated,
-            message.route.tail,
-            message.arrived_ms,
-            message.expiration_ms,
-            message.priority,
-            FLAG_DURABLE if durable else 0,
-            message.content,
-            origin,
-            number,
-            message.kept_identity(),
-        )
+        return self._record_of(message, replicated, durable, origin, number)
 
     def _nothing(self, queue_id: i64) -> bytes:
         """A record that takes an index and changes nothing."""
