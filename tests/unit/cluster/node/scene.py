@@ -22,6 +22,8 @@ from rhizome.amqp.methods import (
     QueueUnbindOk,
 )
 from rhizome.amqp.properties import Properties
+from rhizome.cluster.commands import WHOLE
+from rhizome.cluster.placement import Group
 from rhizome.testing.cluster import CoreCluster
 from rhizome.testing.core import Content, CoreClient
 
@@ -31,6 +33,8 @@ AWAY = ("b1", "b2", "s1")
 EVERYWHERE = ("b1", "b2", "b3", "s1", "s2")
 
 PERSISTENT = Properties(delivery_mode=2)
+
+PATIENCE_MS = 60_000
 
 
 def queue_at(client: CoreClient, name: str, home: str, **options: object) -> str:
@@ -117,3 +121,35 @@ def sent_on(cluster: CoreCluster, origin: str) -> dict[str, int]:
     neighbours = cluster[origin].node.neighbours
     copies = {name: each.track.copies for name, each in neighbours.items() if each.track}
     return {name: int(count) for name, count in copies.items() if count}
+
+
+def group_of(cluster: CoreCluster, queue: str) -> Group:
+    """The group of a queue, as a broker that runs knows it."""
+    member = cluster.running()[0]
+    found = member.node.state.group_of(member.queue(queue).definition)
+    assert found is not None
+    return found
+
+
+def wait_for_copy(cluster: CoreCluster, queue: str) -> None:
+    """Until the queue's group has a home that serves, and a whole copy."""
+
+    def is_safe() -> bool:
+        group = group_of(cluster, queue)
+        running = [each.name for each in cluster.running()]
+        return (
+            group.home in running
+            and not cluster[group.home].queue(queue).log.recovering
+            and any(each.copy == WHOLE and each.broker in running for each in group.in_sync)
+        )
+
+    cluster.advance_until(is_safe, PATIENCE_MS)
+
+
+def wait_for_new_home(cluster: CoreCluster, queue: str, old: str) -> str:
+    """Until another broker than the old home serves the queue; it."""
+    cluster.advance_until(lambda: group_of(cluster, queue).home not in ("", old), PATIENCE_MS)
+    home = group_of(cluster, queue).home
+    log = cluster[home].queue(queue).log
+    cluster.advance_until(lambda: not log.recovering, PATIENCE_MS)
+    return home

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from scene import PERSISTENT, bind, confirmed, queue_at
+from scene import (
+    PERSISTENT,
+    bind,
+    confirmed,
+    group_of,
+    queue_at,
+    wait_for_copy,
+    wait_for_new_home,
+)
 
 from rhizome.amqp.methods import BasicAck, BasicReject, ConfirmLevel
 from rhizome.amqp.properties import Properties
 from rhizome.broker.commands import PutPolicy
 from rhizome.cluster.commands import WHOLE, PlanMove
 from rhizome.cluster.grouplog import ReplicatedLog
-from rhizome.cluster.placement import Group
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import CoreClient
 
@@ -20,33 +27,6 @@ TRANSIENT = Properties(delivery_mode=1)
 @pytest.fixture
 def cluster() -> CoreCluster:
     return make_cluster(3, 1)
-
-
-def group_of(cluster: CoreCluster, queue: str) -> Group:
-    member = cluster.running()[0]
-    found = member.node.state.group_of(member.queue(queue).definition)
-    assert found is not None
-    return found
-
-
-def wait_for_copy(cluster: CoreCluster, queue: str) -> None:
-    def is_safe() -> bool:
-        group = group_of(cluster, queue)
-        running = [each.name for each in cluster.running()]
-        return (
-            group.home in running
-            and not cluster[group.home].queue(queue).log.recovering
-            and any(each.copy == WHOLE and each.broker in running for each in group.in_sync)
-        )
-
-    cluster.advance_until(is_safe, 60_000)
-
-
-def wait_for_home(cluster: CoreCluster, queue: str, old: str) -> str:
-    cluster.advance_until(lambda: group_of(cluster, queue).home not in ("", old), 60_000)
-    home = group_of(cluster, queue).home
-    cluster.advance_until(lambda: not cluster[home].queue(queue).log.recovering, 60_000)
-    return home
 
 
 def publish(
@@ -89,7 +69,7 @@ def test_it_is_taken_over_empty_with_its_bindings(
     publish(client, "whole", 5, 9)
     assert confirmed(client) == 9
     cluster["b1"].kill()
-    home = wait_for_home(cluster, "bare", "b1")
+    home = wait_for_new_home(cluster, "bare", "b1")
     assert cluster[home].queue("bare").ready == 0
     assert cluster[home].queue("whole").ready == 4
     client.send_bytes(client.published("amq.topic", "a.b", b"new", PERSISTENT))
@@ -105,7 +85,7 @@ def test_who_returns_brings_what_it_kept_and_it_comes_once(cluster: CoreCluster)
     client.confirm()
     publish(client, "bare", 0, 20)
     cluster["b1"].kill()
-    home = wait_for_home(cluster, "bare", "b1")
+    home = wait_for_new_home(cluster, "bare", "b1")
     publish(client, "bare", 20, 25)
     cluster["b1"].start()
     cluster.advance_until_ready()
@@ -125,7 +105,7 @@ def test_a_broker_that_dies_on_the_way_begins_anew_and_nothing_comes_twice(
     client.confirm()
     publish(client, "bare", 0, 30)
     cluster["b1"].kill()
-    home = wait_for_home(cluster, "bare", "b1")
+    home = wait_for_new_home(cluster, "bare", "b1")
     for _ in range(3):
         cluster["b1"].start()
         returning = cluster["b1"].node.roles.returning
@@ -246,7 +226,7 @@ def test_a_policy_says_it_too(cluster: CoreCluster) -> None:
     publish(client, "by policy", 0, 3)
     publish(client, "by argument", 0, 3)
     cluster["b1"].kill()
-    home = wait_for_home(cluster, "by policy", "b1")
+    home = wait_for_new_home(cluster, "by policy", "b1")
     assert cluster[home].queue("by policy").ready == 0
     assert cluster[home].queue("by argument").ready == 3
 
@@ -262,7 +242,7 @@ def test_without_the_rule_it_is_lost_when_its_broker_returns(
     client.confirm()
     publish(client, "bare", 0, 5)
     cluster["b1"].kill()
-    wait_for_home(cluster, "bare", "b1")
+    wait_for_new_home(cluster, "bare", "b1")
     cluster["b1"].start()
     if not rule:
         cluster["b1"].node.roles.returning = None

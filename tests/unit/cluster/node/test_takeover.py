@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from scene import PERSISTENT, bind, confirmed, queue_at
+from scene import (
+    PERSISTENT,
+    bind,
+    confirmed,
+    group_of,
+    queue_at,
+    wait_for_copy,
+    wait_for_new_home,
+)
 from scene import drain as contents_of
 
 from rhizome.amqp.frames import method_frame
@@ -24,8 +32,7 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.properties import Properties
 from rhizome.broker.commands import Command
 from rhizome.broker.port import Waiter
-from rhizome.cluster.commands import WHOLE, PlanMove, SetDraining, TransferHome
-from rhizome.cluster.placement import Group
+from rhizome.cluster.commands import PlanMove, SetDraining, TransferHome
 from rhizome.server.copystalls import copy_stalls
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import Content, CoreClient
@@ -36,36 +43,6 @@ TRANSIENT = Properties(delivery_mode=1)
 @pytest.fixture
 def cluster() -> CoreCluster:
     return make_cluster(3, 1)
-
-
-def group_of(cluster: CoreCluster, queue: str) -> Group:
-    member = cluster.running()[0]
-    found = member.node.state.group_of(member.queue(queue).definition)
-    assert found is not None
-    return found
-
-
-def wait_for_copy(cluster: CoreCluster, queue: str) -> None:
-    """Until the queue's group has a home that serves, and a whole copy."""
-
-    def is_safe() -> bool:
-        group = group_of(cluster, queue)
-        running = [each.name for each in cluster.running()]
-        return (
-            group.home in running
-            and not cluster[group.home].queue(queue).log.recovering  # type: ignore[attr-defined]
-            and any(each.copy == WHOLE and each.broker in running for each in group.in_sync)
-        )
-
-    cluster.advance_until(is_safe)
-
-
-def wait_for_new_home(cluster: CoreCluster, queue: str, old: str) -> str:
-    cluster.advance_until(lambda: group_of(cluster, queue).home != old)
-    home = group_of(cluster, queue).home
-    log = cluster[home].queue(queue).log
-    cluster.advance_until(lambda: not log.recovering)  # type: ignore[attr-defined]
-    return home
 
 
 def publish(client: CoreClient, queue: str, bodies: list[bytes], properties: Properties) -> None:
