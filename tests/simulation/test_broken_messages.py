@@ -12,6 +12,7 @@ import pytest
 
 from rhizome.testing.sim.run import Outcome, RunOptions
 from rhizome.testing.sim.scenarios import run_named
+from tests.simulation.attacks import expect_nothing, expect_to_be_seen
 
 SEEDS_MAX = 40
 TWICE = ("NoAckedMessageRedelivered", "ExactlyOnceBetweenEdgeAndHome", "PrefetchIsKept")
@@ -45,16 +46,10 @@ ATTACKS = [
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("attack", ATTACKS, ids=[attack.rule for attack in ATTACKS])
 def test_a_broken_rule_is_seen(attack: Attack) -> None:
-    for seed in range(attack.first, attack.first + SEEDS_MAX):
-        outcome = attack.run(seed, broken=True)
-        if not outcome.passed:
-            assert outcome.checker in attack.seen_by, outcome.text
-            return
-    pytest.fail(f"{SEEDS_MAX} seeds without {attack.rule}, and no checker sees anything")
+    expect_to_be_seen(attack, SEEDS_MAX)
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("attack", ATTACKS, ids=[attack.rule for attack in ATTACKS])
 def test_the_same_attack_shows_nothing_while_the_rule_holds(attack: Attack) -> None:
-    outcome = attack.run(attack.first, broken=False)
-    assert outcome.passed, f"{outcome.checker}: {outcome.text}"
+    expect_nothing(attack)

@@ -18,6 +18,7 @@ from rhizome.cluster.consensus import Rules
 from rhizome.testing.sim.checkers import Checker, HealthyRootStays
 from rhizome.testing.sim.consensus_scenario import ConsensusScenario
 from rhizome.testing.sim.run import Outcome, RunOptions, run_seed
+from tests.simulation.attacks import expect_nothing, expect_to_be_seen
 
 SEEDS_MAX = 80
 NEVER_LATE = "late_snapshot_ignored"
@@ -124,19 +125,13 @@ def test_every_rule_that_can_be_broken_is_attacked() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("attack", ATTACKS, ids=[attack.rule for attack in ATTACKS])
 def test_a_broken_rule_is_seen(attack: Attack) -> None:
-    for seed in range(attack.first, attack.first + SEEDS_MAX):
-        outcome = attack.run(seed, broken=True)
-        if not outcome.passed:
-            assert outcome.checker in attack.seen_by, outcome.text
-            return
-    pytest.fail(f"{SEEDS_MAX} seeds without {attack.rule}, and no checker sees anything")
+    expect_to_be_seen(attack, SEEDS_MAX)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("attack", ATTACKS, ids=[attack.rule for attack in ATTACKS])
 def test_the_same_attack_shows_nothing_while_the_rule_holds(attack: Attack) -> None:
-    outcome = attack.run(attack.first, broken=False)
-    assert outcome.passed, f"{outcome.checker}: {outcome.text}"
+    expect_nothing(attack)
 
 
 @pytest.mark.soak
