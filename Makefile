@@ -23,6 +23,8 @@ HTTP ?= 127.0.0.1:15672
 DATA ?= ./data
 UP_DATA ?= ./data/cluster
 FUZZ_SECONDS ?= 600
+# Tests start hundreds of brokers, and without bytecode each of them would compile its sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run lone test check unit interop soak bench pipeline build wheel clean constraints test-deps
 
