@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.testing.processes import BrokerProcess
+from rhizome.testing.processes import CHEAP_PASSWORDS, BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASES = ROOT / "packaging" / "releases.txt"
@@ -58,8 +58,12 @@ class ReleaseProcess(BrokerProcess):
         self.source = source
         self._environment.pop("PYTHONPATH", None)
         self._environment.pop("RHIZOME_PURE", None)
-        if source is not None:
-            self._environment |= {"PYTHONPATH": str(source), "RHIZOME_PURE": "1"}
+        if source is None:
+            self._environment |= CHEAP_PASSWORDS
+            return
+        for unknown in CHEAP_PASSWORDS:
+            self._environment.pop(unknown, None)
+        self._environment |= {"PYTHONPATH": str(source), "RHIZOME_PURE": "1"}
 
     def restart_with(self, source: Path | None, seconds: float) -> None:
         """The same broker, store and ports with other code."""

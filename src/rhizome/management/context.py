@@ -22,6 +22,7 @@ from rhizome.management.rates import Rates
 from rhizome.security.audit import Audit
 from rhizome.security.login import LoginStatistics
 from rhizome.security.mechanisms import Credentials
+from rhizome.security.passwords import ScryptCost
 
 
 class ListenAddress(Protocol):
@@ -81,6 +82,8 @@ class HttpConfig(Protocol):
     def tls(self) -> TlsSettings: ...
     @property
     def limits(self) -> LimitSettings: ...
+
+    def password_cost(self) -> ScryptCost: ...
 
 
 class Turns(Protocol):

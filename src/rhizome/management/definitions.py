@@ -54,6 +54,7 @@ from rhizome.management.rows import (
     user_row,
 )
 from rhizome.management.users import permission_command, topic_permission_command, user_command
+from rhizome.security.passwords import ScryptCost
 
 VHOST_LIMITS: Final = "vhost-limits"
 OPERATOR_POLICY: Final = "operator_policy"
@@ -234,7 +235,8 @@ def _binding_rows(exchange: Exchange) -> list[Row]:
 async def import_all(call: Call) -> Response:
     """Add what a definitions file has to what is there; the first refusal ends the import."""
     document = parse_document(await call.body(DEFINITIONS_BYTES_MAX))
-    commands = [command async for command in commands_of(document)]
+    cost = call.context.config.password_cost()
+    commands = [command async for command in commands_of(document, cost)]
     await _carry_out(call.context, commands)
     return done()
 
@@ -280,7 +282,7 @@ def _vhost_of(document: Document) -> str:
     return document.text("vhost")
 
 
-async def commands_of(document: Document) -> AsyncIterator[Command]:
+async def commands_of(document: Document, cost: ScryptCost) -> AsyncIterator[Command]:
     """Everything in a definitions file, in an order in which nothing is missing when it is used.
 
     Raises BadRequest before anything is changed if a part of it makes no sense.
@@ -290,7 +292,7 @@ async def commands_of(document: Document) -> AsyncIterator[Command]:
         yield PutVhost(each.text("name"), each.text("description", ""), tags)
     for each in document.items("users"):
         name = each.text("name")
-        yield await user_command(name, each, KIND_APPLICATION)
+        yield await user_command(name, each, KIND_APPLICATION, cost)
         for limit, value in each.table("limits").items():
             yield _limit(SCOPE_USER, name, limit, value)
     for each in document.items("permissions"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from starlette.responses import Response
@@ -33,13 +34,18 @@ from rhizome.management.rows import (
     topic_permission_row,
     user_row,
 )
-from rhizome.security.passwords import check_encoded, hash_password, import_rabbitmq_hash
+from rhizome.security.passwords import (
+    ScryptCost,
+    check_encoded,
+    hash_password,
+    import_rabbitmq_hash,
+)
 from rhizome.security.permissions import check_pattern
 
 # ---- users --------------------------------------------------------------------------------------
 
 
-async def user_command(name: str, document: Document, kind: str) -> PutUser:
+async def user_command(name: str, document: Document, kind: str, cost: ScryptCost) -> PutUser:
     """What a user's JSON asks for. Hashing a password takes a while, so a thread does it.
 
     With neither password nor hash the user can log in by other means only.
@@ -51,7 +57,7 @@ async def user_command(name: str, document: Document, kind: str) -> PutUser:
             raise BadRequest("both password and password_hash are given; keep one")
         password = document.text("password").encode("utf-8", "surrogateescape")
         loop = asyncio.get_running_loop()
-        encoded = await loop.run_in_executor(None, hash_password, password)
+        encoded = await loop.run_in_executor(None, partial(hash_password, password, cost=cost))
     else:
         encoded = _given_hash(document)
     return PutUser(name, encoded, kind, tags)
@@ -99,7 +105,8 @@ async def put_user(call: Call) -> Response:
     name = call.name()
     existing = call.context.broker.state.users.get(name)
     kind = existing.kind if existing else KIND_APPLICATION
-    command = await user_command(name, await call.document(), kind)
+    cost = call.context.config.password_cost()
+    command = await user_command(name, await call.document(), kind, cost)
     await propose(call.context, command)
     return created(existing is None)
 

@@ -40,7 +40,13 @@ from rhizome.security.mechanisms import (
     MechanismError,
     parse_response,
 )
-from rhizome.security.passwords import VerifiedLogins, unmatchable_hash, verify_password
+from rhizome.security.passwords import (
+    DEFAULT_COST,
+    ScryptCost,
+    VerifiedLogins,
+    unmatchable_hash,
+    verify_password,
+)
 from rhizome.security.permissions import UserIdentity
 from rhizome.security.records import AccessRecords, UserRecord
 from rhizome.security.throttle import LoginThrottle, ThrottleSettings
@@ -68,6 +74,7 @@ class LoginSettings:
     external: bool = False
     external_user_from: str = COMMON_NAME
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
+    password_cost: ScryptCost = DEFAULT_COST
 
 
 @dataclass(slots=True)
@@ -111,7 +118,7 @@ class LoginService(Authenticator):
         self._verified = VerifiedLogins(os.urandom(32) if secret is None else secret)
         self._throttle = LoginThrottle(self._settings.throttle)
         self._waiting: dict[bytes, list[_Attempt]] = {}
-        self._nobody_hash = unmatchable_hash()
+        self.nobody_hash = unmatchable_hash(self._settings.password_cost)
         self.statistics = LoginStatistics()
         self.bearers: Bearers | None = None
         """Who reads access tokens, if they are accepted."""
@@ -123,6 +130,7 @@ class LoginService(Authenticator):
     def configure(self, settings: LoginSettings) -> None:
         """Go on with other settings; what was counted stays."""
         self._settings = settings
+        self.nobody_hash = unmatchable_hash(settings.password_cost)
         self._throttle.settings = settings.throttle
 
     def mechanisms(self, tls: bool) -> str:
@@ -214,7 +222,7 @@ class LoginService(Authenticator):
     def _start_verification(self, user: str, encoded: str, password: bytes, proof: bytes) -> None:
         def work() -> bool:
             try:
-                return verify_password(encoded or self._nobody_hash, password)
+                return verify_password(encoded or self.nobody_hash, password)
             except (MemoryError, ValueError):  # scrypt found no memory: no proof either
                 return False
 

@@ -34,7 +34,7 @@ from rhizome.journal.recovery import Recovered
 from rhizome.journal.scan import GroupReplay
 from rhizome.journal.store import Store
 from rhizome.journal.streamlog import StreamLog
-from rhizome.security.passwords import SALT_BYTES, hash_password
+from rhizome.security.passwords import SALT_BYTES, ScryptCost, hash_password
 from rhizome.server.config import Config
 from rhizome.server.sections import UserDefinition
 
@@ -222,7 +222,7 @@ def first_definitions(config: Config, seed: bytes) -> list[Command]:
         commands.extend(_limits_of(SCOPE_VHOST, name, vhost.connections_max, "max-connections"))
         commands.extend(_limits_of(SCOPE_VHOST, name, vhost.queues_max, "max-queues"))
     for name, user in config.users.items():
-        commands.extend(_user_commands(name, user, seed))
+        commands.extend(_user_commands(name, user, seed, config.password_cost()))
     for name, policy in config.policies.items():
         commands.append(
             PutPolicy(
@@ -237,11 +237,11 @@ def first_definitions(config: Config, seed: bytes) -> list[Command]:
     return commands
 
 
-def _user_commands(name: str, user: UserDefinition, seed: bytes) -> list[Command]:
+def _user_commands(name: str, user: UserDefinition, seed: bytes, cost: ScryptCost) -> list[Command]:
     password_hash = user.password_hash
     if not password_hash and user.password:
         salt = hashlib.sha256(seed + b"salt of " + repr(name).encode()).digest()[:SALT_BYTES]
-        password_hash = hash_password(user.password.encode(), salt=salt)
+        password_hash = hash_password(user.password.encode(), salt=salt, cost=cost)
     commands: list[Command] = [PutUser(name, password_hash, user.kind, tuple(user.tags))]
     for vhost, rule in user.permissions.items():
         commands.append(PutPermission(name, vhost, rule.configure, rule.write, rule.read))

@@ -21,6 +21,7 @@ from typing import Any, Final
 from rhizome.security import tls
 from rhizome.security.bearer import BearerSettings
 from rhizome.security.login import LoginSettings
+from rhizome.security.passwords import ScryptCost
 from rhizome.security.throttle import ThrottleSettings
 from rhizome.server import sections
 from rhizome.server.cluster_section import ClusterSection, cluster_contradictions
@@ -97,6 +98,9 @@ class Config:
             section.clock_skew_ms / 1000,
         )
 
+    def password_cost(self) -> ScryptCost:
+        return ScryptCost(self.security.password_cost)
+
     def login_settings(self) -> LoginSettings:
         security = self.security
         return LoginSettings(
@@ -109,6 +113,7 @@ class Config:
                 security.login_delay_max_ms,
                 security.login_forget_ms,
             ),
+            password_cost=self.password_cost(),
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rhizome.security import mechanisms, tls
-from rhizome.security.passwords import check_encoded
+from rhizome.security.passwords import DEFAULT_COST, check_encoded
 from rhizome.security.permissions import check_pattern
 from rhizome.server.settings import (
     SettingError,
@@ -34,6 +34,8 @@ from rhizome.server.units import Address, Portion
 
 _COUNT_MAX: Final = 1_000_000_000
 CORES_MAX: Final = 128
+PASSWORD_COST_MIN: Final = 10
+PASSWORD_COST_MAX: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,13 @@ class SecuritySection:
         mechanisms.COMMON_NAME,
         (mechanisms.COMMON_NAME, mechanisms.DISTINGUISHED_NAME),
         "Part of a client certificate's subject that names the user (mechanism EXTERNAL).",
+    )
+    password_cost: int = number(
+        DEFAULT_COST.cost_log2,
+        "What hashing a new password with scrypt costs: one more doubles the time and the memory of"
+        " a login, 14 takes a quarter of a second and 16 MiB. Passwords that exist keep theirs.",
+        PASSWORD_COST_MIN,
+        PASSWORD_COST_MAX,
     )
     login_free_failures: int = number(
         10, "Failed logins of a user or address before attempts are delayed.", 0, 10_000

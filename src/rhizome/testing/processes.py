@@ -26,6 +26,8 @@ START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 30.0
 POLL_SECONDS: Final = 0.01
 OUTPUT_CHARS_QUOTED_MAX: Final = 4000
+CHEAP_PASSWORDS: Final = {"RHIZOME_SECURITY_PASSWORD_COST": "10"}
+"""Each broker of each test hashes guest's password at its first start, and at its first login."""
 # A killed test run can't stop its brokers. The guard of each waits for the end of its input,
 # which comes when the run has gone, and then kills the broker; or for the end of the broker. It
 # has a descriptor of the process: the number may be another's by the time the run ends.
@@ -105,8 +107,8 @@ class BrokerProcess:
     has said that it is ready; unless it has ended by itself, after which `stop` tells its exit code
     and `start` begins anew. No guard outlives its broker.
 
-    `arguments` are added to the command line, `environment` to the environment of this process. It
-    listens on ``host``, and ``launcher`` goes before the command.
+    `arguments` are added to the command line, `environment` to the environment of this process and
+    `CHEAP_PASSWORDS`. It listens on ``host``, and ``launcher`` goes before the command.
     """
 
     user: Final = "guest"
@@ -129,7 +131,7 @@ class BrokerProcess:
         self.http_port = free_port()
         self._arguments = tuple(arguments)
         self._launcher = tuple(launcher)
-        self._environment = dict(environment or {})
+        self._environment = {**CHEAP_PASSWORDS, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._output_start = 0

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rhizome.broker.commands import PutUser
 from rhizome.server.boot import first_definitions
 from rhizome.server.config import Config
-from rhizome.server.sections import UserDefinition
+from rhizome.server.sections import SecuritySection, UserDefinition
 from tests.fuzz.footprint import footprint, session_of
 from tests.fuzz.session import run_session
 
@@ -54,3 +55,12 @@ def test_salts_of_a_new_store_come_from_the_seed() -> None:
     commands = first_definitions(config, b"seed")
     assert first_definitions(config, b"seed") == commands
     assert first_definitions(config, b"other") != commands
+
+
+def test_passwords_of_a_new_store_cost_what_is_configured() -> None:
+    users = {"ann": UserDefinition(password="secret")}
+    config = Config(users=users, security=SecuritySection(password_cost=11))
+    hashes = [
+        each.password_hash for each in first_definitions(config, b"") if type(each) is PutUser
+    ]
+    assert [each.split("$")[3] for each in hashes] == ["ln=11,r=8,p=5"]

@@ -30,9 +30,11 @@ from rhizome.server.boot import make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
 from rhizome.server.config import Config
 from rhizome.server.sections import (
+    PASSWORD_COST_MIN,
     BrokerSection,
     MemorySection,
     PermissionDefinition,
+    SecuritySection,
     UserDefinition,
 )
 from rhizome.server.shell import Shell
@@ -88,6 +90,7 @@ class Core:
         config = Config(
             broker=BrokerSection(name=name),
             users={name: make_user(name, tags) for name, tags in USERS.items()},
+            security=SecuritySection(password_cost=PASSWORD_COST_MIN),
             memory=MemorySection(resident_budget_bytes=resident_budget_bytes),
         )
         loop = runner.get_loop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rhizome.server.sections import PASSWORD_COST_MIN
+
 from .conftest import Api, Core
 
 
@@ -128,6 +130,7 @@ def test_a_new_user_can_log_in_and_a_deleted_one_cannot(api: Api, core: Core) ->
     row = api.get("users", "alice").json
     assert row["tags"] == ["monitoring"]
     assert "alice" not in row["password_hash"]
+    assert f"$ln={PASSWORD_COST_MIN}," in row["password_hash"]
     assert api.put("users", "alice", password="other", tags=["monitoring"]).status == 204
     assert alice.get("whoami").status == 401
     assert api.delete("users", "alice").status == 204

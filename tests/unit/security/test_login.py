@@ -10,7 +10,7 @@ import pytest
 from rhizome.broker.access import AccessEpoch, AuthDone, Identity, Peer
 from rhizome.security.login import VERIFICATIONS_MAX, LoginService, LoginSettings
 from rhizome.security.mechanisms import Credentials
-from rhizome.security.passwords import ScryptCost, hash_password
+from rhizome.security.passwords import ScryptCost, hash_password, needs_rehash
 from rhizome.security.throttle import ThrottleSettings
 
 LOCAL = Peer("127.0.0.1", 4000, loopback=True)
@@ -198,6 +198,14 @@ def test_unknown_user_costs_a_verification_too() -> None:
     assert not done.calls
     later.run()
     assert done.identity is None
+
+
+def test_the_verification_of_an_unknown_user_costs_what_is_configured() -> None:
+    service = LoginService(records(), AccessEpoch(), LoginSettings(password_cost=CHEAP))
+    assert not needs_rehash(service.nobody_hash, CHEAP)
+    dearer = ScryptCost(cost_log2=5, block_size=1, parallel=1)
+    service.configure(LoginSettings(password_cost=dearer))
+    assert not needs_rehash(service.nobody_hash, dearer)
 
 
 def test_changed_password_counts_at_once() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rhizome.security.passwords import ScryptCost
 from rhizome.server.config import DEFINITIONS, SECTIONS, Config, load_config
 from rhizome.server.config_text import render_example, render_toml
 from rhizome.server.sections import PermissionDefinition
@@ -70,6 +71,7 @@ def test_every_kind_of_value_is_read(tmp_path: Path) -> None:
         flush = "interval"
         [security]
         loopback_users = []
+        password_cost = 15
         """,
     )
     assert (config.broker.name, config.broker.memory) == ("b1", True)
@@ -79,6 +81,7 @@ def test_every_kind_of_value_is_read(tmp_path: Path) -> None:
     assert config.memory.high_watermark.of(0) == 1 << 30
     assert config.journal.flush == "interval"
     assert config.login_settings().loopback_users == frozenset()
+    assert config.login_settings().password_cost == ScryptCost(15)
 
 
 def test_definitions_are_read(tmp_path: Path) -> None:
