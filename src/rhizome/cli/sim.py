@@ -61,6 +61,10 @@ def sim(
         list[str] | None,
         typer.Option("--break", help="Break this rule on purpose, to see it caught."),
     ] = None,
+    sessions: Annotated[
+        bool,
+        typer.Option("--sessions", help="Some consumers come back with what they hold (messages)."),
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Write every event of a single seed here.")
     ] = None,
@@ -83,6 +87,7 @@ def sim(
         faults=tuple(faults or ()),
         pace=pace,
         broken=tuple(broken or ()),
+        sessions=sessions,
     )
     if trace is not None and len(chosen) > 1:
         raise CliError("--trace needs a single seed: give --seed")
@@ -160,6 +165,8 @@ def replay_command(outcome: Outcome, options: RunOptions) -> str:
         words += ["--pace", f"{options.pace:g}"]
     for rule in options.broken:
         words += ["--break", rule]
+    if options.sessions:
+        words.append("--sessions")
     return shlex.join([*words, "--trace", f"seed-{outcome.seed}.trace"])
 
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rhizome.amqp import methods
-
-if TYPE_CHECKING:
-    from rhizome.client.sessionchannel import Tenure
 
 UNSURE_MAX: Final = 50_000
 """So many settlements are remembered; what is older was heard long ago, or never will be."""
@@ -51,7 +48,7 @@ class Holding(NamedTuple):
     """A message that was delivered in a tenure, under a tag of that time."""
 
     identity: Identity | None
-    tenure: Tenure
+    tenure: object
     tag: int
 
 
@@ -76,11 +73,11 @@ class Holdings:
         """Whether the broker has said what each of the messages is."""
         return all(holding.identity is not None for holding in self._held.values())
 
-    def add(self, tag: int, identity: Identity | None, tenure: Tenure) -> None:
+    def add(self, tag: int, identity: Identity | None, tenure: object) -> None:
         """A message was delivered that has to be acked."""
         self._held[tag] = Holding(identity, tenure, tag)
 
-    def tags(self, tenure: Tenure, tag: int, multiple: bool) -> list[int]:
+    def tags(self, tenure: object, tag: int, multiple: bool) -> list[int]:
         """The present tags of what was delivered in a tenure as `tag`, or up to it."""
         if multiple:
             return [

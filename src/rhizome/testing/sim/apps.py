@@ -21,6 +21,7 @@ from rhizome.client.events import (
     ContentReceived,
     Event,
     MethodReceived,
+    MoveAsked,
 )
 from rhizome.client.protocol import ClientConnection, Phase
 from rhizome.client.settings import Settings
@@ -114,6 +115,7 @@ class AppProgram(Program):
         self.session = 0
         self.blocked = False
         self.capabilities: tuple[str, ...] = ()
+        self.client_properties: dict[str, object] = {}
         self._asking: list[int] = []
         self._connection: Connection | None = None
         self._connected = False
@@ -140,6 +142,15 @@ class AppProgram(Program):
 
     def see(self, observation: Observation) -> None:
         self.workload.see(observation)
+
+    def asked_to_move(self, host: str) -> None:
+        """Its broker asks it to go to another one."""
+
+    def choose_broker(self) -> str:
+        """Where to connect next; mostly not where it was."""
+        others = [name for name in self.workload.brokers if name != self._broker]
+        brokers = others if others and self.chance.random() < 0.8 else self.workload.brokers
+        return brokers[self.pick(len(brokers))]
 
     def asks(self, channel: int) -> None:
         """It sends something on a channel that is answered. Its broker may take nothing more from
@@ -198,12 +209,14 @@ class AppProgram(Program):
     # --- the connection
 
     def _dial(self, now_ms: int) -> None:
-        others = [name for name in self.workload.brokers if name != self._broker]
-        brokers = others if others and self.chance.random() < 0.8 else self.workload.brokers
-        self._broker = brokers[self.pick(len(brokers))]
+        self._broker = self.choose_broker()
         self._connection = self.host.dial(self._broker)
         self._connected = False
-        settings = Settings(heartbeat_s=HEARTBEAT_S, capabilities=self.capabilities)
+        settings = Settings(
+            heartbeat_s=HEARTBEAT_S,
+            client_properties=self.client_properties,
+            capabilities=self.capabilities,
+        )
         self.core = ClientConnection(settings, now_ms)
         self._give_up_ms = now_ms + OPEN_PATIENCE_MS
         self._check_ms = now_ms + CHECK_MS
@@ -236,6 +249,8 @@ class AppProgram(Program):
                 self.blocked = True
             elif isinstance(event, ConnectionUnblocked):
                 self.blocked = False
+            elif isinstance(event, MoveAsked):
+                self.asked_to_move(event.host)
             elif isinstance(event, ConnectionEnded):
                 self._leave()
                 return

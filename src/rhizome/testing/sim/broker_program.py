@@ -44,7 +44,7 @@ from rhizome.testing.sim.broken import break_rules
 from rhizome.testing.sim.checkers import Watch
 from rhizome.testing.sim.clusterstore import SimClusterStore
 from rhizome.testing.sim.files import SimStore
-from rhizome.testing.sim.holdings import copies_missing_at, holdings_of
+from rhizome.testing.sim.holdings import copies_missing_at, holdings_of, kept_at
 from rhizome.testing.sim.network import Connection
 from rhizome.testing.sim.process import Host, Program
 from rhizome.testing.sim.timeline import lease, pair
@@ -489,6 +489,10 @@ class BrokerProgram(Program, Adopter):
             for queue in queues
             if queue.away is None and queue.ready + queue.unacked > 0
         }
+
+    def kept(self) -> list[str]:
+        """What is kept here for clients and edges that are away."""
+        return kept_at(self.node)
 
     def holdings(self) -> list[Holding]:
         """What there is of each group here, as home or as a copy."""

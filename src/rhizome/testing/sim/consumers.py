@@ -61,6 +61,8 @@ class _Place:
 class Worker(AppProgram):
     """Consumes some queues, each on a channel of its own, and settles what it gets in every way."""
 
+    hold_chance = HOLD_CHANCE
+
     def __init__(self, host: Host, name: str, workload: Workload, queues: list[str]) -> None:
         super().__init__(host, name, workload)
         self._places = [
@@ -139,7 +141,7 @@ class Worker(AppProgram):
             self._cancel(place)
         elif draw < CLOSE_CHANCE + CANCEL_CHANCE + PURGE_CHANCE:
             self._purge(place)
-        elif place.held and self.chance.random() >= HOLD_CHANCE:
+        elif place.held and self.chance.random() >= self.hold_chance:
             self._settle_some(place)
 
     def _finish(self, place: _Place) -> None:

@@ -242,7 +242,7 @@ class Faults:
         """A connection breaks."""
         connections = list(self._network.connections.values())
         if connections:
-            self._break(connections[int(chance.random() * len(connections))])
+            self.break_connection(connections[int(chance.random() * len(connections))])
 
     def storm(self, chance: random.Random) -> None:
         """All connections break, again and again."""
@@ -253,9 +253,9 @@ class Faults:
 
     def _break_all(self) -> None:
         for connection in list(self._network.connections.values()):
-            self._break(connection)
+            self.break_connection(connection)
 
-    def _break(self, connection: Connection) -> None:
+    def break_connection(self, connection: Connection) -> None:
         self.watch.see(Struck("break", pair(connection.local, connection.remote)))
         self._network.reset(connection)
 

@@ -84,6 +84,8 @@ class Message:
     returned: bool = False
     deliveries: dict[str, list[Delivery]] = field(default_factory=dict)
     """By queue."""
+    continued: dict[str, list[Delivery]] = field(default_factory=dict)
+    """By queue: what was delivered over an earlier connection of a client that came back."""
 
     def came_from(self, queue: str) -> list[Delivery]:
         return self.deliveries.get(queue, [])
@@ -152,6 +154,8 @@ class History(Checker):
             told.Returned: self._returned,
             told.Delivered: self._delivered,
             told.SettledBy: self._settled,
+            told.Presented: self._presented,
+            told.SettledAway: self._settled_away,
             told.TakesUnseen: self._takes_unseen,
             told.TransactionEnds: self._ends,
             told.TransactionEnded: self._ended,
@@ -313,6 +317,25 @@ class History(Checker):
             transaction = self._transaction(seen.transaction, delivery.session)
             transaction.settled.append(delivery)
 
+    def _presented(self, seen: told.Presented) -> None:
+        message = self.messages.get(seen.message)
+        if message is not None and seen.held:
+            delivery = self._continued(seen.queue, message, self.sessions[seen.session])
+            delivery.channel, delivery.tag = seen.channel, seen.tag
+            self._open[seen.session, seen.channel, seen.tag] = delivery
+
+    def _settled_away(self, seen: told.SettledAway) -> None:
+        message = self.messages.get(seen.message)
+        if message is not None:
+            delivery = self._continued(seen.queue, message, self.sessions[seen.session])
+            delivery.verdict, delivery.settled_us = seen.verdict, self.now_us
+
+    def _continued(self, queue: str, message: Message, session: Session) -> Delivery:
+        """What an application goes on holding that it got over another connection."""
+        delivery = Delivery(session, 0, "", 0, queue, message.id, True, False, self.now_us)
+        message.continued.setdefault(queue, []).append(delivery)
+        return delivery
+
     def is_settled(self, delivery: Delivery) -> bool:
         """Whether its application is done with it, as far as it knows: for good, or perhaps."""
         if delivery.verdict not in (told.ACK, told.REJECT):
@@ -418,6 +441,8 @@ class History(Checker):
             parts.append(f"its session over {shown_time(message.session.over_us)}")
         for queue, deliveries in message.deliveries.items():
             parts += [f"{queue} -> {_told_of(each)}" for each in deliveries]
+        for queue, deliveries in message.continued.items():
+            parts += [f"{queue} kept by {_told_of(each)}" for each in deliveries]
         for queue in message.queues:
             parts.append(f"{queue} is in group {self.groups.get(queue, '?')}")
         return "; ".join(parts)

@@ -44,6 +44,21 @@ def copies_missing_at(node: Node) -> list[str]:
     return found
 
 
+def kept_at(node: Node) -> list[str]:
+    """What a broker keeps for clients that can resume, and for edges of its groups, while they are
+    away."""
+    found = [
+        f"{len(ghost.places)} messages for {client}"
+        for client, ghost in node.broker.ghosts.ghosts.items()
+        if ghost.places
+    ]
+    for tenure in node.tenures.tenures.values():
+        for name, parked in tenure.parked.items():
+            if parked.places:
+                found.append(f"{len(parked.places)} messages of group {tenure.group} for {name}")
+    return found
+
+
 def _home_holding(broker: str, home: Home) -> Holding:
     log = home.log
     return Holding(

@@ -40,8 +40,10 @@ class MessageFaults:
         self._ambushes = MessageAmbushes(simulation, history, faults)
         self._flipped = ""
 
-    def kinds(self) -> dict[str, Fault]:
+    def kinds(self, sessions: bool = False) -> dict[str, Fault]:
+        """``sessions``: there are applications that come back with what they hold."""
         return {
+            **({"drop-app": self.drop_app} if sessions else {}),
             "cut-app": self.cut_app,
             "kill-app": self.kill_app,
             "flip-journal": self.flip_journal,
@@ -71,6 +73,15 @@ class MessageFaults:
             self._faults.watch.see(told.Struck("cut", places))
 
         self._faults.for_a_while(unblock, places.split())
+
+    def drop_app(self, chance: random.Random) -> None:
+        """The connections of some applications break, and nothing else."""
+        share = chance.random()
+        for app in self._simulation.applications:
+            if chance.random() < share:
+                for name in self._brokers:
+                    for connection in self._simulation.network.between(app.name, name):
+                        self._faults.break_connection(connection)
 
     def kill_app(self, chance: random.Random) -> None:
         """An application is killed, and starts anew knowing nothing."""

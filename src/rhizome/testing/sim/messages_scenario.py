@@ -51,12 +51,15 @@ from rhizome.testing.sim.promises_more import (
 )
 from rhizome.testing.sim.publishers import Publisher, Trader
 from rhizome.testing.sim.run import RunOptions, Simulation, drawn
+from rhizome.testing.sim.session_promises import NothingKeptForNobody, SessionsKeepWhatTheyHold
+from rhizome.testing.sim.sessions import SessionWorker
 from rhizome.testing.sim.timeline import Timeline
 from rhizome.testing.sim.topology import Topology, drawn_topology
 from rhizome.testing.sim.world import World
 
 PUBLISHERS: Final = (2, 3)
 TRADERS: Final = (0, 1)
+SESSION_CHANCE: Final = 0.7
 SEGMENT_BYTES: Final = (32 * 1024, 256 * 1024, 8 * 1024 * 1024)
 BUDGETS_BYTES: Final = (8 * 1024, 64 * 1024, 0)
 
@@ -78,6 +81,8 @@ def checkers_of(topology: Topology, promises: Promises = TODAY) -> list[Checker]
         NoConfirmedMessageLost,
         ToldLevelIsKept,
         TransactionsAllOrNothing,
+        SessionsKeepWhatTheyHold,
+        NothingKeptForNobody,
         NoMessageStuck,
     )
     return [history, timeline, *[kind(history, timeline, promises) for kind in kinds]]
@@ -121,11 +126,14 @@ class MessagesScenario:
             simulation.processes.append(_broker(simulation, name, role, primaries, rules, setup))
         workload = Workload(simulation.watch, topology, names)
         follow(workload, simulation.watch)
-        for name, make in _applications(chance, topology).items():
+        sessions = world.chance("sessions") if options.sessions else None
+        for name, make in _applications(chance, topology, sessions).items():
             simulation.applications.append(application(simulation, name, make, workload))
         history = books[0]
         assert isinstance(history, History)
-        simulation.plan.more = lambda faults: MessageFaults(simulation, history, faults).kinds()
+        simulation.plan.more = lambda faults: MessageFaults(simulation, history, faults).kinds(
+            options.sessions
+        )
         simulation.plan.rare = RARE
         simulation.ends_when_done = True
         return simulation
@@ -169,8 +177,11 @@ def follow(workload: Workload, watch: Watch) -> None:
     watch.listen(Healed, healed)
 
 
-def _applications(chance: random.Random, topology: Topology) -> dict[str, MakeApp]:
-    """Who publishes and who consumes; each queue has two workers at least."""
+def _applications(
+    chance: random.Random, topology: Topology, sessions: random.Random | None
+) -> dict[str, MakeApp]:
+    """Who publishes and who consumes; each queue has two workers at least. ``sessions`` says which
+    of these come back with what they hold; None: nobody does."""
     found: dict[str, MakeApp] = {"f1": Founder}
     for number in range(1, 1 + chance.randint(*PUBLISHERS)):
         found[f"p{number}"] = Publisher
@@ -184,12 +195,13 @@ def _applications(chance: random.Random, topology: Topology) -> dict[str, MakeAp
         number += 1
         mine = [*dict.fromkeys(work[:QUEUES_MAX])]
         work = work[QUEUES_MAX:]
-        found[f"w{number}"] = _worker(mine)
+        resumes = sessions is not None and sessions.random() < SESSION_CHANCE
+        found[f"w{number}"] = _worker(SessionWorker if resumes else Worker, mine)
     return found
 
 
-def _worker(queues: list[str]) -> MakeApp:
-    return lambda host, name, workload: Worker(host, name, workload, queues)
+def _worker(kind: type[Worker], queues: list[str]) -> MakeApp:
+    return lambda host, name, workload: kind(host, name, workload, queues)
 
 
 def application(simulation: Simulation, name: str, make: MakeApp, workload: Workload) -> Process:

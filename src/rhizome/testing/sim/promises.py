@@ -238,7 +238,8 @@ class _Fates(MessageChecker):
         return not plan.length_max or self._was_crowded_out(message, queue, plan.length_max)
 
     def _was_settled(self, message: Message, queue: str) -> bool:
-        return any(self.history.is_settled(each) for each in message.came_from(queue))
+        had = [*message.came_from(queue), *message.continued.get(queue, ())]
+        return any(self.history.is_settled(each) for each in had)
 
     def _was_crowded_out(self, message: Message, queue: str, length_max: int) -> bool:
         """Whether so many others may have come after it that it had to go."""

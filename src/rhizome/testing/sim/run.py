@@ -46,6 +46,8 @@ class RunOptions:
     """How much more often than usual something goes wrong."""
     broken: Sequence[str] = ()
     """Rules to break on purpose, by name: tests show with it that checkers see it."""
+    sessions: bool = False
+    """Some applications come back with what they hold; in the scenario "messages"."""
 
 
 class UnknownRule(ValueError):

@@ -119,6 +119,51 @@ class SettledBy(NamedTuple):
     transaction: int
 
 
+class CanResume(NamedTuple):
+    """A session belongs to a client that comes back with what it holds (J12)."""
+
+    application: str
+    session: int
+
+
+class Presented(NamedTuple):
+    """A client has come back, and has the answer to what it presented: a message that it holds,
+    under this tag from now on, or one that it has settled."""
+
+    application: str
+    session: int
+    channel: int
+    tag: int
+    queue: str
+    message: str
+    held: int
+
+
+class SettledAway(NamedTuple):
+    """A client has settled what it held over a connection that is gone, and says so later."""
+
+    application: str
+    session: int
+    queue: str
+    message: str
+    verdict: str
+
+
+class Synced(NamedTuple):
+    """A client knows that what it has settled is safe, and will not present it any more."""
+
+    application: str
+    queue: str
+    message: str
+
+
+class GaveUp(NamedTuple):
+    """A client has forgotten what it held of a queue, or of all: others may have it."""
+
+    application: str
+    queue: str
+
+
 class TakesUnseen(NamedTuple):
     """A channel asks for messages of a queue with automatic acks: what is on its way to it when it
     ends has been acked, and nobody has seen it."""
