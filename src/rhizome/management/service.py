@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from rhizome.broker.broker import Broker
 from rhizome.journal.store import Store
-from rhizome.management.clusterview import ClusterControl, ClusterView
 from rhizome.management.context import Context, HttpConfig, ListenAddress, Listener, Login, Turns
 from rhizome.management.network import bind
 from rhizome.management.others import Question, Reply
@@ -48,12 +47,10 @@ class HttpService:
         shell: Turns,
         login: Login,
         store: Store,
-        view: ClusterView | None = None,
-        control: ClusterControl | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """``view`` and ``control`` are those of a cluster; a lone broker has none. ``tls`` is for
-        the addresses of listen.https."""
+        """``tls`` is for the addresses of listen.https. The view and control of a cluster are
+        given to the context."""
         self.context = Context(
             config,
             broker,
@@ -62,8 +59,6 @@ class HttpService:
             store,
             Rates(broker),
             started_ms=int(broker.turn.now_ms),
-            view=view,
-            control=control,
         )
         self._tls = tls
         self._application: ASGIApp | None = None

@@ -37,9 +37,6 @@ from rhizome.security.login import LoginService
 from rhizome.security.tls import ListenerTls, certificate_names, link_context
 from rhizome.server.boot import SEED_BYTES, apply_limits, make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
-from rhizome.server.clustered import ClusterHost, NodeDriver, check_kind
-from rhizome.server.colleagues import Colleagues
-from rhizome.server.composition import Clustered
 from rhizome.server.config import Config
 from rhizome.server.hooks import Hooks, roles_of
 from rhizome.server.logs import LogObserver, audit_of, configure_audit, configure_logging
@@ -48,10 +45,17 @@ from rhizome.server.memory import tune_malloc
 from rhizome.server.openfiles import open_files_to_the_limit
 from rhizome.server.reloading import Reloader
 from rhizome.server.shell import ClientProtocol, Shell
+from rhizome.server.storekind import check_kind
 from rhizome.server.units import Address
 
+# What only some brokers need is loaded where they do: a lone one starts a third faster so.
 if TYPE_CHECKING:
+    from rhizome.cluster.node import Node
+    from rhizome.management.context import Context
     from rhizome.management.service import HttpService
+    from rhizome.server.clustered import ClusterHost, NodeDriver
+    from rhizome.server.colleagues import Colleagues
+    from rhizome.server.composition import Clustered
 
 logger = logging.getLogger("rhizome.server")
 
@@ -180,6 +184,8 @@ class Application:
         observer = self.observer = LogObserver(self.gone.set, self.audit)
         clustered: Clustered | None = None
         if config.cluster.is_clustered:
+            from rhizome.server.clustered import ClusterHost
+
             self.host = ClusterHost(config, loop, self.failed)
             clustered = self.host.compose(
                 self.store, log, authenticator, epoch, observer, wall_clock_ms()
@@ -203,6 +209,8 @@ class Application:
             self.broker, self.broker.cluster, self.store, loop, wall_clock_ms, busy_poll
         )
         if self.host is not None and clustered is not None:
+            from rhizome.server.colleagues import Colleagues
+
             self.driver = self.host.drive(self.shell, clustered)
             self.colleagues = Colleagues(self.shell, self.driver.node)
         self.maintenance = Maintenance(config, self.broker, self.store, self.shell)
@@ -327,26 +335,29 @@ class Application:
         if not (listen.http or listen.https) and self.driver is None:
             return []
         from rhizome.management.service import HttpService
-        from rhizome.server.copystalls import copy_stalls
-        from rhizome.server.nodeview import NodeControl, NodeView
-        from rhizome.server.txstalls import tx_stalls
 
         assert self.shell is not None
-        view = NodeView(self.driver.node, self.config) if self.driver is not None else None
-        control = NodeControl(self.driver.node) if self.driver is not None else None
         tls = self._tls(self.config.tls.verify_browser) if listen.https else None
         self.http = HttpService(
-            self.config, self.broker, self.shell, self.login, self.store, view, control, tls
+            self.config, self.broker, self.shell, self.login, self.store, tls=tls
         )
         self.http.context.audit = self.audit
         if self.driver is not None:
-            self.http.context.stall_sources.append(partial(copy_stalls, self.driver.node))
-            self.http.context.stall_sources.append(partial(tx_stalls, self.driver.node))
+            self._show_cluster(self.http.context, self.driver.node)
         addresses = await self.http.start()
         if self.colleagues is not None:
             self.http.context.others = self.colleagues
             self.colleagues.answer = self.http.respond
         return addresses
+
+    def _show_cluster(self, context: Context, node: Node) -> None:
+        from rhizome.server.copystalls import copy_stalls
+        from rhizome.server.nodeview import NodeControl, NodeView
+        from rhizome.server.txstalls import tx_stalls
+
+        context.view = NodeView(node, self.config)
+        context.control = NodeControl(node)
+        context.stall_sources += [partial(copy_stalls, node), partial(tx_stalls, node)]
 
     def _is_ready(self, http: list[str]) -> None:
         if self.shares_listeners:

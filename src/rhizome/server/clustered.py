@@ -12,7 +12,6 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
-from typing import Final
 from uuid import uuid4
 
 from rhizome.broker.access import AccessEpoch, Authenticator
@@ -34,8 +33,6 @@ from rhizome.cluster.consensus.events import (
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.storage import ClusterStore, Image, MemoryClusterStore
-from rhizome.journal.errors import ForeignStore
-from rhizome.journal.recovery import Recovered
 from rhizome.journal.salvage import About
 from rhizome.journal.store import Store
 from rhizome.security.tls import link_context
@@ -47,30 +44,9 @@ from rhizome.server.composition import Clustered, World, compose
 from rhizome.server.config import Config
 from rhizome.server.links import LinkDriver, monotonic_ms
 from rhizome.server.shell import Shell
+from rhizome.server.storekind import STORE_DIRECTORY
 
 logger = logging.getLogger("rhizome.cluster")
-
-STORE_DIRECTORY: Final = "cluster"
-
-
-def check_kind(config: Config, recovered: Recovered) -> None:
-    """Refuse a lone broker's store for a cluster, and the other way round: neither would find its
-    queues there, and what belongs to no queue is dropped."""
-    if config.broker.memory:
-        return
-    data = Path(config.broker.data)
-    has_cluster = (data / STORE_DIRECTORY).exists()
-    if has_cluster and not config.cluster.is_clustered:
-        raise ForeignStore(
-            f"{data} is the store of a broker of a cluster, or of one with several cores: start it"
-            " as that (cluster.primaries, --cores), or choose another data directory"
-        )
-    is_lone = not has_cluster and bool(recovered.commands or recovered.snapshot)
-    if is_lone and config.cluster.is_clustered:
-        raise ForeignStore(
-            f"{data} is the store of a lone broker: choose another data directory for the cluster,"
-            " and bring its messages over with `rhizome bridge`"
-        )
 
 
 class LogNodeObserver(NodeObserver):

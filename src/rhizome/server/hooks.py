@@ -16,9 +16,10 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from rhizome.cluster.node import Node
+if TYPE_CHECKING:
+    from rhizome.cluster.node import Node
 
 logger = logging.getLogger("rhizome.hooks")
 

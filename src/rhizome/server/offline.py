@@ -28,8 +28,8 @@ from rhizome.errors import RhizomeError
 from rhizome.journal.errors import CorruptStore
 from rhizome.journal.inspect import open_offline
 from rhizome.journal.recovery import Recovered, recover
-from rhizome.server.clustered import STORE_DIRECTORY
 from rhizome.server.clusterstore import read_image
+from rhizome.server.storekind import STORE_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)

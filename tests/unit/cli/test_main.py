@@ -133,3 +133,14 @@ def test_starting_imports_neither_the_client_nor_the_display() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
     )
     assert done.stdout == "[]\n"
+
+
+def test_a_lone_broker_loads_nothing_of_a_cluster_but_its_settings() -> None:
+    script = (
+        "import sys, rhizome.server.app, rhizome.management.application;"
+        "print([name for name in sys.modules if name.startswith('rhizome.cluster.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "['rhizome.cluster.rootsettings']\n"
