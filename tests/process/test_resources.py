@@ -281,6 +281,34 @@ def test_the_disk_alarm_blocks_publishers_with_a_reason_and_ends_when_space_retu
         run(scenario(broker))
 
 
+def test_a_queue_that_is_purged_while_publishers_wait_for_the_disk_makes_room(
+    small_disk: Path,
+) -> None:
+    """Nothing is published meanwhile, so nothing else makes the store look for what can go."""
+    directory = small_disk / "broker"
+
+    async def scenario(broker: BrokerProcess) -> None:
+        blockade = Blockade()
+        async with publisher(broker, blockade) as channel:
+            await channel.declare_queue("q", durable=True)
+            for _ in range(160):
+                channel.publish_soon(bytes(MIB // 4), routing_key="q", properties=PERSISTENT)
+            await channel.confirmed()
+            await asyncio.to_thread(
+                wait_until, lambda: any(directory.rglob("checkpoint-*")), "a checkpoint with it all"
+            )
+            occupy(small_disk / "ballast", free_bytes=20 * MIB)
+            await publish_until_blocked(channel, "q", blockade, b"more", PERSISTENT)
+            async with connect(broker.url) as other:
+                await (await other.channel()).purge_queue("q")
+            await blockade.lifted(broker)
+            await channel.confirmed()
+
+    settings = {"disk_free_min": "32MiB", "journal_segment_size": "1MiB"}
+    with broker_with(directory, **settings) as broker:
+        run(scenario(broker))
+
+
 def test_a_full_disk_holds_confirms_back_until_there_is_space_and_loses_nothing(
     small_disk: Path,
 ) -> None:

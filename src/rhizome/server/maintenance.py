@@ -30,7 +30,9 @@ logger = logging.getLogger("rhizome.maintenance")
 HYSTERESIS: Final = 0.9
 """An alarm ends when use has fallen to this part of what raised it."""
 RESTING_BYTES_MIN: Final = 16 * 1024 * 1024
-"""What must have been appended since the last checkpoint to make one in a quiet moment."""
+"""What must have been appended since the last checkpoint, or would go with the next, to make one in
+a quiet moment."""
+LOW_ON_DISK: Final = "low on disk"
 
 
 class Maintenance:
@@ -54,18 +56,28 @@ class Maintenance:
         self.shell.busy_poll.processors_waited_for(processors_waited_for_us())
         self.check_alarms()
         self.compact()
-        if self.store.checkpoint_due() or self._is_resting():
+        if self._checkpoint_pays():
             self.checkpoint()
 
-    def _is_resting(self) -> bool:
-        """Whether much was written since the last checkpoint and nothing lately.
+    def _checkpoint_pays(self) -> bool:
+        """Whether one is due, or cheap since nothing else happens, or needed for the space.
 
-        Segments are only freed by checkpoints, and one is cheap while nothing else happens.
+        Segments are only freed by checkpoints. While publishers wait for the disk hardly anything is
+        appended: a queue that was purged or consumed then would never give its space back.
         """
         appended = int(self.store.journal.bytes_appended)
         rests = appended == self.appended_last
         self.appended_last = appended
-        return rests and self.store.uncheckpointed_bytes() >= RESTING_BYTES_MIN
+        if self.store.checkpoint_due():
+            return True
+        written = self.store.uncheckpointed_bytes()
+        if written == 0:
+            return False
+        if self.shell.alarm.startswith(LOW_ON_DISK):
+            return self.store.removable_bytes() > 0
+        return rests and (
+            written >= RESTING_BYTES_MIN or self.store.removable_bytes() >= RESTING_BYTES_MIN
+        )
 
     # ---- alarms ---------------------------------------------------------------------------------
 
@@ -91,13 +103,13 @@ class Maintenance:
         limit = self.disk_free_min_bytes
         if limit == 0:
             return ""
-        if self.shell.alarm.startswith("low on disk"):
+        if self.shell.alarm.startswith(LOW_ON_DISK):
             limit = int(limit / HYSTERESIS)
         free = self.store.free_bytes()
         if free >= limit:
             return ""
         end = int(self.disk_free_min_bytes / HYSTERESIS)
-        return f"low on disk: publishers wait until at least {end >> 20} MiB are free"
+        return f"{LOW_ON_DISK}: publishers wait until at least {end >> 20} MiB are free"
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
