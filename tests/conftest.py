@@ -10,6 +10,7 @@ with the marker `lone_only` are left out.
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import os
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import engine
@@ -49,6 +51,7 @@ CLUSTER_SEED = os.environ.get("RHIZOME_TEST_CLUSTER", "")
 EXTERNAL_HTTP = os.environ.get("RHIZOME_TEST_HTTP", "")
 # The first test of a run waits for the brokers, and a busy machine is slow to start four.
 TEST_SECONDS_MAX = 180 if CLUSTER_SEED else 120
+LAST_RESORT_SECONDS = 100.0
 PROPERTY_SECONDS_MAX = 240
 SOCKET_SUITES = ("conformance", "interop")
 
@@ -107,6 +110,17 @@ def pytest_timeout_set_timer(item: Any, settings: Any) -> bool | None:
     signal.signal(signal.SIGALRM, strike)
     signal.setitimer(signal.ITIMER_REAL, settings.timeout)
     return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The last resort (``faulthandler_timeout``) ends the whole run: it leaves a test the time that
+    its marker gives it, whoever runs it and how."""
+    marker = item.get_closest_marker("timeout")
+    seconds = float(marker.args[0]) + LAST_RESORT_SECONDS if marker and marker.args else 0.0
+    if seconds > float(item.config.getini("faulthandler_timeout") or "inf"):
+        stderr = item.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(seconds, file=stderr, exit=True)
 
 
 @pytest.hookimpl(trylast=True)  # when hypothesis has marked what is its own

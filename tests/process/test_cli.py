@@ -148,7 +148,7 @@ def test_consumed_json_has_headers_and_properties(command: Command, queue: str) 
 
 def test_consume_without_ack_leaves_the_messages(command: Command, queue: str) -> None:
     command.amqp("publish", "--key", queue, "--body", "x", "--count", "3", "--confirm")
-    assert command.amqp("consume", queue, "--no-ack", "--timeout", "0.5") == "x\n" * 3
+    assert command.amqp("consume", queue, "--no-ack", "--count", "3") == "x\n" * 3
     assert command.amqp("consume", queue, "--count", "3", "--format", "hex") == "78\n" * 3
 
 
@@ -228,7 +228,7 @@ def test_queues_can_be_declared_shown_purged_and_deleted(command: Command, uniqu
     command.http("queue", "delete", name)
     done = command.run("queue", "show", name, *command.where())
     assert done.returncode == 1
-    assert b"not found" in done.stderr
+    assert b"there is no queue" in done.stderr
 
 
 def test_exchanges_are_listed(command: Command) -> None:

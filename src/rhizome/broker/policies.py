@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Final
 
 from rhizome.broker.arguments import COPIES_MAX
@@ -125,7 +126,14 @@ def _check_setting(where: str, key: str, value: object, operator: bool) -> None:
         if not isinstance(value, str):
             raise PreconditionFailed(f"{where} sets {key} to {value!r}; it must be a string")
     elif not key.startswith(_IGNORED_PREFIXES):
-        raise PreconditionFailed(f"{where} sets '{key}', which is not a recognised policy setting")
+        raise PreconditionFailed(
+            f"{where} sets '{key}', which is not a recognised policy setting{_nearest(key)}"
+        )
+
+
+def _nearest(key: str) -> str:
+    found = get_close_matches(key, (*_NUMBERS, *_COUNTS, *_CHOICES, *_TEXTS), n=1)
+    return f"; did you mean '{found[0]}'?" if found else ""
 
 
 def policy_for_queue(policies: Iterable[Policy], definition: QueueDefinition) -> Policy | None:

@@ -7,11 +7,14 @@ import http.client
 import json
 import os
 import ssl
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from getpass import getpass
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
+from rhizome.cli import interrupts
 from rhizome.cli.contexts import APPLIED_VARIABLE
 from rhizome.cli.errors import CliError, one_line
 
@@ -19,6 +22,19 @@ TIMEOUT_S: Final = 30.0
 PORT_DEFAULT: Final = 15672
 
 Row = dict[str, Any]
+
+_KINDS: Final = {
+    "queues": ("queue", True),
+    "streams": ("stream", True),
+    "exchanges": ("exchange", True),
+    "policies": ("policy", True),
+    "permissions": ("user", True),
+    "vhosts": ("vhost", False),
+    "users": ("user", False),
+    "connections": ("connection", False),
+    "groups": ("group", False),
+}
+"""First part of a path: what it names, and whether the vhost comes before the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +56,8 @@ class Endpoint:
 def endpoint(address: str, user: str = "", password: str = "") -> Endpoint:
     """Read --http, --user and --password.
 
-    Who asks comes from the options, else from the address, else from RHIZOME_URI, else guest.
+    Who asks comes from the options, else from the address, else from RHIZOME_URI, else guest. The
+    password of another user is asked for at a terminal: command lines can be seen by others.
     """
     parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
@@ -51,7 +68,7 @@ def endpoint(address: str, user: str = "", password: str = "") -> Endpoint:
         raise CliError(f"--http {address}: give it as HOST:PORT, like 127.0.0.1:15672")
     known_user, known_password = _credentials(parts.netloc) or _credentials_of_uri()
     if user and user != known_user:
-        known_password = ""
+        known_password = "" if password else _asked_password(user)
     return Endpoint(
         host=parts.hostname,
         port=port,
@@ -59,6 +76,13 @@ def endpoint(address: str, user: str = "", password: str = "") -> Endpoint:
         password=password or known_password,
         tls=parts.scheme == "https",
     )
+
+
+def _asked_password(user: str) -> str:
+    if not sys.stdin.isatty():
+        return ""
+    with interrupts.raised():  # the prompt must give the terminal its echo back
+        return getpass(f"Password of '{user}': ")
 
 
 def _credentials(netloc: str) -> tuple[str, str] | None:
@@ -111,7 +135,11 @@ class Api:
 
     def put(self, target: str, document: Row) -> None:
         """Create or change what `target` names."""
-        self._request("PUT", target, document)
+        self.send("PUT", target, document)
+
+    def send(self, verb: str, target: str, document: Row) -> None:
+        """Have `target` take a document; what it answers doesn't matter."""
+        self._request(verb, target, document)
 
     def post(self, target: str, document: Row) -> Row:
         """Have `target` do something; the JSON object that it answers."""
@@ -143,8 +171,13 @@ class Api:
             raise CliError(
                 f"no HTTP API at {self._where.label}; start a broker or give --http HOST:PORT"
             ) from None
+        except ssl.SSLCertVerificationError as error:
+            raise CliError(
+                f"the certificate of {self._where.label} is not trusted ({error.verify_message});"
+                " SSL_CERT_FILE=FILE names the authority that signed it"
+            ) from None
         except (OSError, http.client.HTTPException) as error:
-            what = str(error) or type(error).__name__
+            what = _why_not_http(error)
             raise CliError(
                 f"HTTP API at {self._where.label} failed ({what}); check --http HOST:PORT"
             ) from None
@@ -187,8 +220,28 @@ class Api:
                 " give --user and --password"
             )
         if status == 404:
-            return f"not found: {unquote(target.partition('?')[0].removeprefix('/api/'))} ({what})"
+            return describe_missing(verb, target) + ("" if what == "Not Found" else f" ({what})")
         return f"{verb} {unquote(target)} was refused: {status} {what}"
+
+
+def _why_not_http(error: Exception) -> str:
+    what = str(error) or type(error).__name__
+    return "it speaks AMQP, not HTTP" if what.startswith("AMQP") else what
+
+
+def describe_missing(verb: str, target: str) -> str:
+    """What a 404 says isn't there, and where to look."""
+    kind, *names = [unquote(part) for part in target.partition("?")[0].split("/")[2:]]
+    if kind == "rhizome" and names:
+        kind, *names = names
+    if kind not in _KINDS:
+        return f"not found: {'/'.join([kind, *names])}"
+    word, in_vhost = _KINDS[kind]
+    vhost = names.pop(0) if in_vhost and names else ""
+    if vhost and (not names or verb == "PUT"):
+        return f"there is no vhost '{vhost}'; see `rhizome vhost list`"
+    where = f" in vhost '{vhost}'" if vhost else ""
+    return f"there is no {word} '{''.join(names[:1])}'{where}; see `rhizome {word} list`"
 
 
 def _reason_in(text: str) -> str:

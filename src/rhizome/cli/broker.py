@@ -13,7 +13,7 @@ from rhizome.cli.clustertext import print_brokers
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
 from rhizome.cli.orders import BrokerArgument, DryRunOption, YesOption, carry_out, confirmed
-from rhizome.cli.output import print_json
+from rhizome.cli.output import print_done, print_json
 from rhizome.cli.waiting import until_drained
 
 app = typer.Typer(
@@ -98,6 +98,7 @@ def rejoin(
         bool, typer.Option("--set-aside", help="Keep the old store beside it; required.")
     ] = False,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a stopped broker join its cluster with an empty store.
 
@@ -111,12 +112,19 @@ def rejoin(
     directory = data.resolve()
     aside = directory.with_name(f"{directory.name}.set-aside-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     _check_store(directory, aside)
-    print(f"{directory} will be moved to {aside}, with every message in it.")
-    print("The broker is a new one when it starts: it asks to be admitted, and votes only then.")
+    if as_json and not yes:
+        raise CliError(f"{directory} would be moved to {aside}; give --yes")
+    if not as_json:
+        print(f"{directory} will be moved to {aside}, with every message in it.")
+        print("The broker is a new one when it starts: it votes when it has been admitted.")
     if not yes and not confirmed():
         raise CliError("nothing was changed")
     _move(directory, aside)
-    print("moved; start the broker, then `rhizome cluster add-primary` admits it as a primary")
+    print_done(
+        f"moved to {aside}; start the broker, then `rhizome cluster add-primary` admits it as a"
+        " primary",
+        as_json,
+    )
 
 
 def _check_store(directory: Path, aside: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -40,17 +41,23 @@ def show(
     default: Annotated[
         bool, typer.Option("--default", help="Print an example file: all keys, commented out.")
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what is in effect as JSON.")
+    ] = False,
 ) -> None:
     """Print the configuration in effect as commented TOML, secrets hidden."""
-    if default:
+    if default and not as_json:
         typer.echo(render_example(Config()), nl=False)
         return
     try:
-        effective = load_config(config)
+        effective = Config() if default else load_config(config)
     except ConfigError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
-    typer.echo(effective.describe(), nl=False)
+    if as_json:
+        typer.echo(json.dumps(tomllib.loads(effective.describe()), indent=2))
+    else:
+        typer.echo(effective.describe(), nl=False)
 
 
 def _report(file: Path, error: ConfigError, as_json: bool) -> None:

@@ -11,13 +11,30 @@ class CliError(Exception):
 
 def describe_failure(error: BaseException) -> str:
     """One line for people. Imports the error classes late: `rhizome --version` needs none."""
+    from rhizome.client.errors import ConnectFailed
     from rhizome.errors import AmqpError
 
     if isinstance(error, AmqpError) and error.code:
-        return one_line(f"{error.code} {error.reply_text()}")
+        return one_line(f"{error.code} {error.reply_text()}") + _remedy(error.code, str(error))
+    if isinstance(error, ConnectFailed):
+        return one_line(f"{error}; start a broker, or give its address with --uri")
     if isinstance(error, OSError) and error.strerror and error.filename:
         return one_line(f"{error.filename}: {error.strerror}")
     return one_line(str(error) or type(error).__name__)
+
+
+def _remedy(code: int, text: str) -> str:
+    """What to do about an answer of a broker, where its words don't say so."""
+    if code == 403 and "Login was refused" in text:
+        return "; check the user and the password in --uri or RHIZOME_URI"
+    if code == 403:
+        return "; `rhizome user permissions` shows who may do what"
+    if code == 530 and "vhost" in text:
+        return "; the vhost is the path of --uri, `rhizome vhost list` shows which there are"
+    if code == 404:
+        kind = "exchange" if "exchange" in text else "queue"
+        return f"; `rhizome {kind} list` shows which there are"
+    return ""
 
 
 def is_expected(error: BaseException) -> bool:

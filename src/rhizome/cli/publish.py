@@ -16,7 +16,8 @@ import typer
 
 from rhizome.cli import loops
 from rhizome.cli.errors import CliError
-from rhizome.cli.options import URI_DEFAULT, UriOption
+from rhizome.cli.options import URI_DEFAULT, JsonOption, UriOption
+from rhizome.cli.output import print_json
 from rhizome.cli.pairs import parse_pairs
 from rhizome.client import Level, Properties, connect
 
@@ -61,6 +62,7 @@ def publish(
         bool,
         typer.Option("--levels", help="Say which levels were reached; implies --confirm."),
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Publish messages.
 
@@ -76,6 +78,10 @@ def publish(
     confirm = confirm or mandatory or levels
     reached: Counter[Level] | None = Counter() if levels else None
     sent = loops.run(_publish(uri, exchange, key, properties, bodies, confirm, mandatory, reached))
+    if as_json:
+        said = {str(level): number for level, number in sorted((reached or {}).items())}
+        print_json({"published": sent, "confirmed": sent if confirm else 0, "levels": said})
+        return
     done = "published and confirmed" if confirm else "published"
     print(f"{done} {sent} message{'' if sent == 1 else 's'}", file=sys.stderr)
     for level, count in sorted((reached or {}).items()):
@@ -140,6 +146,12 @@ def _read(loop: asyncio.AbstractEventLoop, chunks: asyncio.Queue[bytes]) -> None
             return
 
 
+def _tell_blocked(reason: str | None) -> None:
+    """Who waits at a terminal is told what for."""
+    told = "the broker takes messages again" if reason is None else f"the broker waits: {reason}"
+    print(told, file=sys.stderr)
+
+
 async def _publish(
     uri: str,
     exchange: str,
@@ -152,7 +164,12 @@ async def _publish(
 ) -> int:
     sent = 0
     async with (
-        connect(uri, name="rhizome publish", confirm_levels=reached is not None) as connection,
+        connect(
+            uri,
+            name="rhizome publish",
+            on_blocked=_tell_blocked,
+            confirm_levels=reached is not None,
+        ) as connection,
         connection.channel(confirms=confirms) as channel,
     ):
         if reached is not None:

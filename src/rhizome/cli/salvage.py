@@ -15,7 +15,7 @@ from rhizome.cli import loops
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import URI_DEFAULT, JsonOption, UriOption
 from rhizome.cli.orders import YesOption, confirmed
-from rhizome.cli.output import print_json, print_table
+from rhizome.cli.output import print_done, print_json, print_table
 from rhizome.client import open_session
 from rhizome.client.address import with_vhost
 from rhizome.errors import NotFound
@@ -91,6 +91,7 @@ def publish_saved(
     keep: Annotated[
         bool, typer.Option("--keep", help="Don't delete what was saved when all is published.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Put saved messages into the queues that they were in, and delete what was saved.
 
@@ -104,18 +105,31 @@ def publish_saved(
     sent = loops.run(_publish(salvage, about, uri, producer))
     if not keep:
         salvage.remove(name)
-    print(f"published {sent} message{'' if sent == 1 else 's'}", file=sys.stderr)
+    if as_json:
+        print_json({"published": sent, "kept": keep})
+    else:
+        print(f"published {sent} message{'' if sent == 1 else 's'}", file=sys.stderr)
 
 
 @app.command("delete")
-def delete_saved(directory: DirectoryArgument, name: NameArgument, yes: YesOption = False) -> None:
+def delete_saved(
+    directory: DirectoryArgument,
+    name: NameArgument,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Delete what was saved, for good."""
     salvage = _salvage(directory)
     about = _find(salvage, name)
-    print(f"{about.messages} messages of group {about.group} are deleted; nobody else has them")
+    lost = f"{about.messages} messages of group {about.group}"
+    if as_json and not yes:
+        raise CliError(f"{lost} would be deleted; give --yes")
+    if not as_json:
+        print(f"{lost} are deleted; nobody else has them")
     if not yes and not confirmed():
         raise CliError("nothing was done")
     salvage.remove(name)
+    print_done(f"deleted {lost}", as_json)
 
 
 def _salvage(directory: Path) -> Salvage:

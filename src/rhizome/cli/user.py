@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated, Final
 
 import typer
 
 from rhizome.cli import interrupts
-from rhizome.cli.api import Api, endpoint, path
+from rhizome.cli.api import Api, Row, endpoint, path
 from rhizome.cli.options import (
     HTTP_DEFAULT,
     HttpOption,
@@ -23,6 +24,13 @@ app = typer.Typer(no_args_is_help=True, help="Users and what they may do.")
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
 
 PERMISSION_COLUMNS: Final = ("user", "vhost", "configure", "write", "read")
+
+
+class Kind(Enum):
+    """The type of a user; brokers log in by the cluster key and need no user."""
+
+    APPLICATION = "application"
+    CONSOLE = "console"
 
 
 @app.command("list")
@@ -45,8 +53,17 @@ def list_users(
 def add_user(
     name: NameArgument,
     tags: Annotated[
-        str, typer.Option("--tags", help="Comma-separated: administrator, monitoring, ...")
-    ] = "",
+        str | None,
+        typer.Option(
+            "--tags",
+            help="Comma-separated: administrator, monitoring, policymaker, management.",
+            show_default="those that it has",
+        ),
+    ] = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option("--type", help="Who it is for.", show_default="as it is, else application"),
+    ] = None,
     new_password: Annotated[
         str, typer.Option("--new-password", help="Asked for if it isn't given.")
     ] = "",
@@ -55,9 +72,17 @@ def add_user(
     password: PasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Add a user, or give an existing one another password."""
-    document = {"password": new_password or _ask_password(name), "tags": tags}
-    Api(endpoint(http, user, password)).put(path("users", name), document)
+    """Add a user, or give an existing one another password.
+
+    Users of type console are people: they log in over HTTP, and applications can't use them.
+    """
+    api = Api(endpoint(http, user, password))
+    if tags is None:
+        tags = _tags_of(name, api.rows(path("users")))
+    document: Row = {"password": new_password or _ask_password(name), "tags": tags}
+    if kind is not None:
+        document["type"] = kind.value
+    api.put(path("users", name), document)
     print_done(
         f"user '{name}' is set; allow it something with: rhizome user permit {name}", as_json
     )
@@ -130,6 +155,10 @@ def forbid_user(
     """Take a user's permissions in a virtual host away."""
     Api(endpoint(http, user, password)).delete(path("permissions", vhost, name))
     print_done(f"user '{name}' has no access to vhost '{vhost}' any more", as_json)
+
+
+def _tags_of(name: str, users: list[Row]) -> str:
+    return next((_tags(each.get("tags")) for each in users if each.get("name") == name), "")
 
 
 def _tags(tags: object) -> str:

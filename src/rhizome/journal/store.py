@@ -235,8 +235,8 @@ class Store(ABC):
         return int(self.journal.bytes_appended) - self._checkpoint_end
 
     def removable_bytes(self) -> int:
-        """What a checkpoint at this instant would let go of; 0 while one is being made, and where it
-        would take more than it gives."""
+        """What a checkpoint at this instant would let go of; 0 while one is being made, and where
+        it would take more than it gives."""
         if self._checkpoint is not None or self._checkpoint_writing:
             return 0
         found = sum(int(each.size) for each in self.journal.segments()[:-1] if not each.live)

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
+from typing import Final
+
+REMEDIES: Final = {
+    errno.EADDRINUSE: "another program listens there: stop it, or choose another port",
+    errno.EADDRNOTAVAIL: "choose an address that this machine has",
+    errno.EACCES: "ports below 1024 need the capability CAP_NET_BIND_SERVICE",
+}
 
 
 def bind(host: str, port: int, what: str, shared: bool = False) -> list[socket.socket]:
@@ -36,7 +44,9 @@ def bind(host: str, port: int, what: str, shared: bool = False) -> list[socket.s
             port = sock.getsockname()[1]
     if not sockets:
         reason = problems[0].strerror if problems else "it has no address"
-        raise OSError(f"cannot listen for {what} on {host or '*'}:{port}: {reason}")
+        remedy = REMEDIES.get(problems[0].errno or 0, "") if problems else ""
+        failure = f"cannot listen for {what} on {host or '*'}:{port}: {reason}"
+        raise OSError(f"{failure}; {remedy}" if remedy else failure)
     return sockets
 
 

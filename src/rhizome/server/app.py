@@ -38,6 +38,7 @@ from rhizome.security.tls import ListenerTls, certificate_names, link_context
 from rhizome.server.boot import SEED_BYTES, apply_limits, make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
 from rhizome.server.config import Config
+from rhizome.server.failures import tell_why_not
 from rhizome.server.hooks import Hooks, roles_of
 from rhizome.server.logs import LogObserver, audit_of, configure_audit, configure_logging
 from rhizome.server.maintenance import Maintenance
@@ -88,9 +89,7 @@ def _run(application: Application) -> int:
     try:
         return uvloop.run(application.serve())
     except (RhizomeError, OSError) as error:
-        logger.error("cannot run: %s", error)
-        sys.stderr.write(f"rhizome: {error}\n")
-        return 1
+        return tell_why_not(error, application.config)
 
 
 def prepare_process() -> None:

@@ -62,8 +62,8 @@ class Maintenance:
     def _checkpoint_pays(self) -> bool:
         """Whether one is due, or cheap since nothing else happens, or needed for the space.
 
-        Segments are only freed by checkpoints. While publishers wait for the disk hardly anything is
-        appended: a queue that was purged or consumed then would never give its space back.
+        Segments are only freed by checkpoints. While publishers wait for the disk hardly anything
+        is appended: a queue that was purged or consumed then would never give its space back.
         """
         appended = int(self.store.journal.bytes_appended)
         rests = appended == self.appended_last

@@ -37,6 +37,7 @@ from rhizome.journal.files import DirectoryLock, lock_owner
 from rhizome.management.network import bind
 from rhizome.server.config import Config
 from rhizome.server.cores import CorePlan, store_directories
+from rhizome.server.failures import tell_why_not
 from rhizome.server.logs import configure_logging
 from rhizome.server.units import Address
 
@@ -263,9 +264,7 @@ def run_cores(config: Config, serve: Serve, say: Callable[[str], None], read_aga
         await_orphans(store_directories(config))
         return Supervisor(config, serve, say, read_again).run()
     except (RhizomeError, OSError) as error:
-        logger.error("cannot run: %s", error)
-        sys.stderr.write(f"rhizome: {error}\n")
-        return 1
+        return tell_why_not(error, config)
 
 
 def await_orphans(directories: list[Path]) -> None:

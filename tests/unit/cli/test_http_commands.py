@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import Result
 
-from rhizome.cli.api import endpoint, path
+from rhizome.cli.api import describe_missing, endpoint, path
 
 Rhizome = Callable[..., Result]
 
@@ -169,7 +172,40 @@ def test_browse_shows_payloads_and_their_encoding(rhizome: Rhizome, api: Any) ->
 def test_what_is_not_there_is_named(rhizome: Rhizome, api: Any) -> None:
     result = rhizome("queue", "show", "nope", "--http", api.address)
     assert result.exit_code == 1
-    assert "not found: queues///nope" in result.stderr
+    assert "there is no queue 'nope' in vhost '/'; see `rhizome queue list`" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("verb", "target", "said"),
+    [
+        ("DELETE", path("queues", "/", "q", "contents"), "there is no queue 'q' in vhost '/'"),
+        ("GET", path("queues", "dev"), "there is no vhost 'dev'; see `rhizome vhost list`"),
+        ("PUT", path("queues", "dev", "q"), "there is no vhost 'dev'"),
+        ("DELETE", path("users", "bob"), "there is no user 'bob'; see `rhizome user list`"),
+        ("POST", path("rhizome", "groups", "9", "move"), "there is no group '9'"),
+        ("GET", path("rhizome", "streams", "/", "s"), "there is no stream 's' in vhost '/'"),
+        ("GET", path("weather", "today"), "not found: weather/today"),
+    ],
+)
+def test_what_is_missing_is_said_in_words(verb: str, target: str, said: str) -> None:
+    assert describe_missing(verb, target).startswith(said)
+
+
+def test_an_amqp_port_is_recognised(rhizome: Rhizome) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            connection.recv(1000)
+            connection.sendall(b"AMQP\0\0\x09\x01")
+            connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        result = rhizome("queue", "list", "--http", f"127.0.0.1:{port}")
+        thread.join()
+    assert "it speaks AMQP, not HTTP" in result.stderr
 
 
 # --- changing
@@ -222,6 +258,38 @@ def test_what_is_not_there_is_named(rhizome: Rhizome, api: Any) -> None:
             },
         ),
         (["policy", "delete", "cap"], "DELETE /api/policies/%2F/cap", None),
+        (["vhost", "add", "dev"], "PUT /api/vhosts/dev", {}),
+        (
+            ["vhost", "limit", "dev", "--queues", "5"],
+            "PUT /api/vhost-limits/dev/max-queues",
+            {"value": 5},
+        ),
+        (
+            ["exchange", "declare", "e", "--type", "topic", "-a", "alternate-exchange=other"],
+            "PUT /api/exchanges/%2F/e",
+            {
+                "type": "topic",
+                "durable": True,
+                "auto_delete": False,
+                "internal": False,
+                "arguments": {"alternate-exchange": "other"},
+            },
+        ),
+        (
+            ["exchange", "delete", "e", "--if-unused"],
+            "DELETE /api/exchanges/%2F/e?if-unused=true",
+            None,
+        ),
+        (
+            ["exchange", "bind", "e", "q", "--key", "a.#"],
+            "POST /api/bindings/%2F/e/e/q/q",
+            {"routing_key": "a.#", "arguments": {}},
+        ),
+        (
+            ["exchange", "bind", "e", "f", "--to-exchange"],
+            "POST /api/bindings/%2F/e/e/e/f",
+            {"routing_key": "", "arguments": {}},
+        ),
     ],
 )
 def test_changes_are_sent_as_rabbitmqs_api_wants_them(
@@ -244,11 +312,22 @@ def test_a_refusal_shows_the_brokers_reason(rhizome: Rhizome, api: Any) -> None:
 
 
 def test_the_password_of_a_new_user_is_asked_for(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/users", [])
     api.answer("PUT /api/users/bob", None, 204)
     result = rhizome("user", "add", "bob", "--http", api.address, input="secret\nsecret\n")
     assert result.exit_code == 0, result.stderr
-    assert api.requests[0].document["password"] == "secret"
+    assert api.requests[-1].document["password"] == "secret"
     assert "secret" not in result.output
+
+
+def test_another_password_takes_no_tags_away(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/users", [{"name": "bob", "tags": ["administrator", "monitoring"]}])
+    api.answer("PUT /api/users/bob", None, 204)
+    given = ["user", "add", "bob", "--new-password", "x", "--http", api.address]
+    assert rhizome(*given).exit_code == 0
+    assert api.requests[-1].document == {"password": "x", "tags": "administrator,monitoring"}
+    assert rhizome(*given, "--tags", "", "--type", "console").exit_code == 0
+    assert api.requests[-1].document == {"password": "x", "tags": "", "type": "console"}
 
 
 def test_the_address_may_come_from_the_environment(rhizome: Rhizome, api: Any) -> None:
@@ -289,3 +368,53 @@ def test_what_was_done_is_told_to_people_and_programs(
     told = rhizome(*arguments, "--http", api.address)
     assert (told.exit_code, told.stdout) == (0, done + "\n")
     assert json.loads(rhizome(*arguments, "--json", "--http", api.address).stdout) == {"done": done}
+
+
+# --- several requests
+
+
+def test_a_queue_is_unbound_by_its_key(rhizome: Rhizome, api: Any) -> None:
+    binding = {"destination": "q", "destination_type": "queue", "routing_key": "k"}
+    rows = [{**binding, "properties_key": "k~1"}, {**binding, "routing_key": "l"}]
+    api.answer("GET /api/exchanges/%2F/e/bindings/source", rows)
+    api.answer("DELETE /api/bindings/%2F/e/e/q/q/k~1", None, 204)
+    result = rhizome("exchange", "unbind", "e", "q", "--key", "k", "--http", api.address)
+    assert (result.exit_code, len(api.requests)) == (0, 2), result.stderr
+    result = rhizome("exchange", "unbind", "e", "q", "--key", "nope", "--http", api.address)
+    assert "queue 'q' is not bound to 'e' with key 'nope'" in result.stderr
+
+
+def test_a_vhost_is_deleted_when_it_was_said_what_is_lost(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/queues/dev", [{"messages": 3}, {"messages": 4}])
+    api.answer("DELETE /api/vhosts/dev", None, 204)
+    delete = ["vhost", "delete", "dev", "--http", api.address]
+    result = rhizome(*delete, input="n\n")
+    assert "2 queues with 7 messages" in result.stdout
+    assert (result.exit_code, len(api.requests)) == (1, 1)
+    assert rhizome(*delete, "--json").exit_code == 1
+    assert rhizome(*delete, "--yes").exit_code == 0
+    assert api.requests[-1].verb == "DELETE"
+
+
+def test_vhosts_are_listed_with_their_limits(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/vhosts", [{"name": "dev", "messages": 5}])
+    api.answer("GET /api/vhost-limits", [{"vhost": "dev", "value": {"max-queues": 9}}])
+    lines = rhizome("vhost", "list", "--http", api.address).stdout.splitlines()
+    assert lines[1].split() == ["dev", "-", "0", "0", "5", "max-queues=9"]
+
+
+def test_definitions_go_to_a_file_of_their_own_and_come_back(
+    rhizome: Rhizome, api: Any, tmp_path: Path
+) -> None:
+    known = {"vhosts": [{"name": "/"}], "queues": [{"name": "q"}, {"name": "r"}]}
+    api.answer("GET /api/definitions", known)
+    api.answer("POST /api/definitions/dev", None, 204)
+    file = tmp_path / "definitions.json"
+    result = rhizome("definitions", "export", str(file), "--http", api.address)
+    assert result.stdout == f"wrote 1 vhosts, 2 queues to {file}\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+    imported = ["definitions", "import", str(file), "--vhost", "dev", "--http", api.address]
+    assert rhizome(*imported).exit_code == 0
+    assert api.requests[-1].document == known
+    file.write_text("no json")
+    assert "is no JSON" in rhizome(*imported).stderr

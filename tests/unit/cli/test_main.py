@@ -19,11 +19,6 @@ WITHOUT_JSON = {
     "serve": "runs until it is stopped",
     "up": "runs until it is stopped",
     "consume": "has --format json, a line per message",
-    "publish": "tells people on the standard error what it did",
-    "salvage publish": "as publish",
-    "salvage delete": "asks",
-    "broker rejoin": "asks",
-    "config show": "prints a configuration file",
 }
 
 
