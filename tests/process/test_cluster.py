@@ -23,7 +23,6 @@ from rhizome.testing.processes import BrokerProcess, wait_until
 
 from .kit import PERSISTENT, TRANSIENT, run, take
 
-ELECTION_SECONDS_MAX = 10.0
 STANDSTILLS = 4
 STANDSTILL_SECONDS = 1.2
 PRIMARIES = ("b1", "b2", "b3")
@@ -218,7 +217,6 @@ def test_killed_root_is_replaced_and_the_others_go_on(
             new, seconds = await asyncio.to_thread(cluster.wait_for_new_root, root)
             print(f"\n{root} was killed; {new} is root after {seconds:.2f} s")
             assert new in (first, second)
-            assert seconds < ELECTION_SECONDS_MAX
 
             late = unique("late")
             await two.declare_queue(late, durable=True, arguments=at_home(first))
@@ -256,7 +254,6 @@ def test_terminated_root_hands_over(cluster: ClusterProcess, unique: Unique) -> 
     assert cluster.brokers[root].stop() == 0, cluster.brokers[root].printed()
     new = cluster.wait_for_root(but=root)
     print(f"\n{root} was stopped; {new} is root after {time.monotonic() - begun:.2f} s")
-    assert time.monotonic() - begun < ELECTION_SECONDS_MAX
 
     async def scenario(queue: str) -> None:
         async with channel_to(cluster, others(root)[0]) as channel:
@@ -295,7 +292,6 @@ def test_paused_root_is_replaced_and_follows_when_it_goes_on(
     cluster.pause(root)
     new, seconds = cluster.wait_for_new_root(but=root)
     print(f"\n{root} was paused; {new} is root after {seconds:.2f} s")
-    assert seconds < ELECTION_SECONDS_MAX
 
     async def meanwhile(queue: str) -> None:
         async with channel_to(cluster, first) as channel:
