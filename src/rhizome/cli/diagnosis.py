@@ -73,8 +73,8 @@ def check_quorum(document: Row) -> Iterator[Finding]:
             "quorum",
             "",
             f"no root is elected; {counts}, {quorum['needed']} are needed",
-            "start the missing primaries; if they are lost for good, `rhizome cluster force-root"
-            " --dry-run` shows a way",
+            "start the missing primaries, or mend the network if they run elsewhere; only if they"
+            " are lost for good, `rhizome cluster force-root --dry-run` shows a way",
         )
     elif quorum["active"] < quorum["defined"]:
         yield Finding(
@@ -95,7 +95,7 @@ def check_quorum(document: Row) -> Iterator[Finding]:
 
 
 GONE: Final = {
-    "stopped": "start it, or look at its log and its network",
+    "stopped": "start it; if it runs, mend the network between it and the broker that was asked",
     "isolated": "mend its network, or start enough primaries: it comes back by itself",
 }
 
@@ -104,7 +104,8 @@ def check_brokers(document: Row) -> Iterator[Finding]:
     for broker in document["brokers"]:
         name, status = broker["name"], broker["status"]
         if status in GONE:
-            yield Finding(PROBLEM, "brokers", name, f"it is {status}", GONE[status])
+            seen = "it is stopped, or can't be reached" if status == "stopped" else "it is isolated"
+            yield Finding(PROBLEM, "brokers", name, seen, GONE[status])
         elif status not in ("active", "ready"):
             remedy = "wait; `rhizome status` shows how far it is"
             yield Finding(WARNING, "brokers", name, f"it is {status}", remedy)

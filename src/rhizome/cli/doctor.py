@@ -38,9 +38,9 @@ def doctor(
 def _print(findings: list[Finding]) -> None:
     for finding in findings:
         where = f"{finding.broker}: " if finding.broker else ""
-        print(f"{MARKS[finding.level]}{finding.check.ljust(13)}{where}{finding.what}")
+        print(f"{MARKS[finding.level]}{finding.check.ljust(14)}{where}{finding.what}")
         if finding.remedy:
-            print(f"{' ' * 21}-> {finding.remedy}")
+            print(f"{' ' * 22}-> {finding.remedy}")
     problems = sum(each.level == PROBLEM for each in findings)
     warnings = sum(each.level == WARNING for each in findings)
     print()
