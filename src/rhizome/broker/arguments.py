@@ -89,6 +89,8 @@ _STREAM_SETTINGS: Final = (
     "max-age",
     "stream-max-segment-size-bytes",
     "replicate",
+    "copies",
+    "min-copies",
     "group",
     "consumer-timeout",
 )
@@ -189,7 +191,10 @@ class QueueArguments:
         both.lazy = self.lazy
         if not self.lazy_given:
             both.lazy = policy.get("queue-mode") == "lazy"
-        both.replicate = self.replicate or _replicate(_word(policy, "replicate", _REPLICATE))
+        replicate = _replicate(_word(policy, "replicate", _REPLICATE))
+        if self.queue_type == "stream" and replicate == "configuration":
+            replicate = None  # a stream without its messages would count its offsets anew
+        both.replicate = self.replicate or replicate
         both.group = _first(self.group, policy, "group")
         both.copies = self.copies if self.copies > 0 else _count(policy, "copies")
         both.min_copies = _count(policy, "min-copies")
@@ -294,6 +299,9 @@ def check_queue_arguments(
         raise reader.refuse_for(refused[0], checked.queue_type)
     if checked.queue_type != "classic":
         _check_traits(reader, durable, exclusive, auto_delete)
+    if checked.queue_type == "stream" and checked.replicate == "configuration":
+        key = "x-replicate" if "x-replicate" in arguments else "qpid.replicate"
+        raise reader.refuse(key, '"a stream is copied with its messages or not at all"')
     if checked.segment_bytes_max > SEGMENT_BYTES_MAX:
         text = "Exceeded max value for x-stream-max-segment-size-bytes"
         raise PreconditionFailed(text, class_id, method_id)
@@ -336,14 +344,16 @@ def _read_modes(reader: ArgumentReader, checked: QueueArguments) -> None:
     if version >= 0 and version not in _QUEUE_VERSIONS:
         raise reader.refuse("x-queue-version", f"\"unsupported queue version '{version}'\"")
     checked.single_active_consumer = reader.flag("x-single-active-consumer")
-    checked.copies = min(_clamped(reader.positive("x-quorum-initial-group-size")), COPIES_MAX)
+    # Quorum queues and streams have their own word for it, and are refused the other's.
+    asked = reader.positive("x-quorum-initial-group-size")
+    streams = reader.positive("x-initial-cluster-size")
+    checked.copies = min(_clamped(max(asked, streams)), COPIES_MAX)
     age = reader.text("x-max-age")
     if age is not None:
         checked.age_max_ms = parse_age_ms(age)
         if checked.age_max_ms < 0:
             raise reader.refuse("x-max-age", "invalid_max_age")
     checked.segment_bytes_max = _clamped(reader.integer("x-stream-max-segment-size-bytes"))
-    reader.positive("x-initial-cluster-size")
     reader.word("x-queue-leader-locator", _LEADER_LOCATORS, "invalid_queue_locator_arg")
     checked.delivery_limit = _clamped(reader.unchecked("x-delivery-limit"))
     checked.consumer_timeout_ms = _clamped(reader.unchecked("x-consumer-timeout"))

@@ -237,7 +237,9 @@ def _force(
         if chosen is None
         else f"it begins with its copy, which ends at record {chosen.index} of epoch"
         f" {chosen.epoch}",
-        "copies elsewhere that come back set aside what it lacks, and raise an alarm",
+        "copies elsewhere that come back drop what it lacks: keep a copy of their data directories"
+        if group.stream
+        else "copies elsewhere that come back set aside what it lacks, and raise an alarm",
     )
     warnings = tuple(_losses(state, group, broker, chosen, copies))
     ends = "nothing" if chosen is None else f"{chosen.epoch}/{chosen.index}"

@@ -119,6 +119,25 @@ def test_stream_arguments_are_read() -> None:
     assert (found.bytes_max, found.retained_bytes_max, found.segment_bytes_max) == (-1, 20, 10)
 
 
+def test_stream_may_ask_for_copies_as_in_rabbitmq_and_by_policy() -> None:
+    assert checked({"x-queue-type": "stream", "x-initial-cluster-size": 3}).copies == 3
+    both = checked({"x-queue-type": "stream"}).merged({"copies": 4, "min-copies": 2})
+    assert (both.copies, both.min_copies) == (4, 2)
+
+
+@pytest.mark.parametrize("key", ["x-replicate", "qpid.replicate"])
+def test_stream_is_not_copied_without_its_messages(key: str) -> None:
+    arguments: Arguments = {"x-queue-type": "stream", key: "configuration"}
+    assert refusal(arguments) == (
+        f"invalid arg '{key}' for queue 'q' in vhost '/': "
+        '"a stream is copied with its messages or not at all"'
+    )
+    stream = checked({"x-queue-type": "stream"})
+    assert stream.merged({"replicate": "configuration"}).replicate is None
+    assert stream.merged({"replicate": "none"}).replicate == "none"
+    assert checked({}).merged({"replicate": "configuration"}).replicate == "configuration"
+
+
 def test_dedup_window_may_be_a_time() -> None:
     found = checked({"x-dedup": "message-id", "x-dedup-window": "90s"})
     assert (found.dedup_window_entries, found.dedup_window_ms) == (0, 90_000)

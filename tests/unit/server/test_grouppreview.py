@@ -146,6 +146,23 @@ def test_force_shows_the_copy_that_it_begins_with_and_what_that_lacks() -> None:
     assert found.command == ForceHome(1, "b3", "b3.1", 1, 2, 1)
 
 
+def test_force_says_what_becomes_of_what_others_have() -> None:
+    machine = cluster()
+    machine.done(
+        DeclareQueue("/", "s", True, arguments={"x-queue-type": "stream", "x-group": "b1"})
+    )
+    (stream,) = (each.id for each in machine.state.groups.groups.values() if each.stream)
+    machine.done(SetAway("b1", "b1.1", True), SetAway("b2", "b2.1", True))
+    told = [
+        orders(machine, Change("force-home", "b3", group)).preview.steps[-1]
+        for group in (1, stream)
+    ]
+    assert told == [
+        "copies elsewhere that come back set aside what it lacks, and raise an alarm",
+        "copies elsewhere that come back drop what it lacks: keep a copy of their data directories",
+    ]
+
+
 def test_force_without_a_copy_gives_up_everything() -> None:
     found = orders(lost(), Change("force-home", "b3", 1))
     assert found.preview.warnings[0] == "ALL messages of group 1 are given up"
