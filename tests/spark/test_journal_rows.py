@@ -21,6 +21,7 @@ from rhizome.journal.records import (
     number_record,
     shown_record,
 )
+from rhizome.journal.recovery import is_torn_tail
 from rhizome.journal.seen import Identity
 from rhizome.spark import schema
 from rhizome.spark.journalrows import EVENTS
@@ -291,6 +292,29 @@ def test_torn_tail_ends_the_journal(tmp_path: Path, cut: bool) -> None:
             file.seek(end - 50)
             file.write(bytes(50))
     assert [row["index"] for row in rows(tmp_path)] == list(range(1, 10))
+
+
+def test_what_comes_while_the_tail_is_looked_at_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running broker writes on between the reading of a tail and the look behind it."""
+    store = JournalFiles(tmp_path)
+    for _ in range(5):
+        store.message([1])
+    store.flush()
+    looks = []
+
+    def look_late(files: DiskFiles, segment: int, offset: int) -> bool:
+        looks.append(offset)
+        if len(looks) < 3:
+            store.message([1])
+            store.message([1])
+            store.flush()
+        return is_torn_tail(files, segment, offset)
+
+    monkeypatch.setattr("rhizome.spark.journalsource.is_torn_tail", look_late)
+    assert [row["index"] for row in rows(tmp_path)] == list(range(1, 10))
+    assert len(looks) == 3
 
 
 def test_flipped_bit_in_the_middle_fails_and_says_where(tmp_path: Path) -> None:

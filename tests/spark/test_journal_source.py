@@ -9,6 +9,16 @@ import pytest
 
 from rhizome.amqp.properties import Properties
 from rhizome.client.blocking import Connection
+from rhizome.spark import schema
+from rhizome.spark.journalsource import (
+    GONE,
+    OPTIONS,
+    CheckpointPart,
+    JournalDamagedError,
+    JournalReader,
+    SegmentRange,
+)
+from rhizome.spark.options import Options
 from rhizome.testing.processes import BrokerProcess
 from tests.spark.journals import JournalFiles
 
@@ -66,6 +76,26 @@ def test_segments_are_read_in_parallel_each_once(spark: Any, tmp_path: Path) -> 
     assert found.rdd.getNumPartitions() >= 5
     assert found.count() == 1000
     assert found.select("index", "queue_id").distinct().count() == 1000
+
+
+def test_plan_and_checkpoint_of_a_running_broker_belong_together(tmp_path: Path) -> None:
+    """A later checkpoint would name records of segments that the plan doesn't know."""
+    store = JournalFiles(tmp_path)
+    store.message([1])
+    store.flush()
+    planned = tmp_path / "journal" / "checkpoint-0000000001"
+    planned.write_bytes(b"no checkpoint")
+    options = Options({"path": str(tmp_path), "checkpoints": "true"}, OPTIONS, "rhizome.journal")
+    reader = JournalReader(schema.journal(), options)
+    segments, checkpoint = reader.partitions()
+    assert isinstance(segments, SegmentRange)
+    assert isinstance(checkpoint, CheckpointPart)
+    (tmp_path / "journal" / "checkpoint-0000000002").write_bytes(b"another")
+    assert checkpoint.names == [planned.name]
+    assert list(reader.read(checkpoint)) == []
+    planned.unlink()
+    with pytest.raises(JournalDamagedError, match=f"checkpoint-0000000001 of .* {GONE}"):
+        list(reader.read(checkpoint))
 
 
 def test_unknown_option_is_told_by_name(spark: Any, tmp_path: Path) -> None:

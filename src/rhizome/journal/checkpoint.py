@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 import sys
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from rhizome.journal.errors import CorruptRecord, ForeignStore
 from rhizome.journal.files import Files
@@ -235,6 +235,31 @@ class _Reader:
 
 def decode(name: str, data: bytes, store_uuid: bytes) -> Checkpoint:
     """The checkpoint in `data`. Raises CorruptRecord, or ForeignStore if it isn't ours to read."""
+    header = _checked_header(name, data, store_uuid)
+    reader = _Reader(data)
+    reader.at = _HEADER.size
+    snapshot = reader.take(reader.number(_U64))
+    replay = Replay()
+    _read_groups(reader, replay)
+    for _ in range(reader.number(_U32)):
+        segment, references = reader.numbers(_SEGMENT)
+        replay.totals[segment] = references
+    for _ in range(reader.number(_U32)):
+        _read_queue(reader, replay)
+    return Checkpoint(name, header[6], bool(header[3]), snapshot, replay, len(data))
+
+
+def decode_state(name: str, data: bytes) -> tuple[int, bytes]:
+    """Where the checkpoint of any store stands, and its snapshot of the definitions; raises as
+    `decode` does. What it says of messages, which may be millions, is passed over.
+    """
+    header = _checked_header(name, data, b"")
+    reader = _Reader(data)
+    reader.at = _HEADER.size
+    return header[6], reader.take(reader.number(_U64))
+
+
+def _checked_header(name: str, data: bytes, store_uuid: bytes) -> tuple[Any, ...]:
     if len(data) < _HEADER.size + 4 or data[:8] != CHECKPOINT_MAGIC:
         raise CorruptRecord(f"{name} is no checkpoint", 0)
     header = _HEADER.unpack_from(data, 0)
@@ -249,17 +274,7 @@ def decode(name: str, data: bytes, store_uuid: bytes) -> Checkpoint:
         raise ForeignStore(f"{name} was written on a machine of the other byte order")
     if store_uuid and header[5] != store_uuid:
         raise ForeignStore(f"{name} belongs to store {header[5].hex()}, not {store_uuid.hex()}")
-    reader = _Reader(data)
-    reader.at = _HEADER.size
-    snapshot = reader.take(reader.number(_U64))
-    replay = Replay()
-    _read_groups(reader, replay)
-    for _ in range(reader.number(_U32)):
-        segment, references = reader.numbers(_SEGMENT)
-        replay.totals[segment] = references
-    for _ in range(reader.number(_U32)):
-        _read_queue(reader, replay)
-    return Checkpoint(name, header[6], bool(header[3]), snapshot, replay, len(data))
+    return header
 
 
 def _read_groups(reader: _Reader, replay: Replay) -> None:

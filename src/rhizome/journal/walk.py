@@ -10,7 +10,14 @@ from librt.strings import BytesWriter, write_i64_be
 from mypy_extensions import i64
 
 from rhizome.journal.errors import CorruptRecord
-from rhizome.journal.records import check_record
+from rhizome.journal.records import (
+    KIND_LAST,
+    KIND_UNWRITTEN,
+    PAYLOAD_BYTES_MAX,
+    RECORD_HEADER_BYTES,
+    check_record,
+    u32_at,
+)
 from rhizome.journal.streamformat import (
     CHUNK_HEADER_BYTES,
     KIND_MESSAGES,
@@ -32,6 +39,28 @@ def walk(data: bytes, start: i64) -> tuple[bytes, i64]:
         offset += size
         size = check_record(data, offset)
     return found.getvalue(), offset
+
+
+def walk_kind(data: bytes, start: i64, kind: i64) -> bytes:
+    """Offsets of the valid records of one kind from `start` on, as `walk` gives them.
+
+    Only their checksums are verified, the lengths of others are taken on trust, and the first thing
+    that can be no record ends it: this is for what is rare among millions.
+    """
+    found = BytesWriter()
+    limit: i64 = len(data)
+    offset: i64 = start
+    while offset + RECORD_HEADER_BYTES <= limit:
+        length: i64 = u32_at(data, offset)
+        this: i64 = u32_at(data, offset + 8) >> 24
+        if this == KIND_UNWRITTEN or this > KIND_LAST or length > PAYLOAD_BYTES_MAX:
+            break
+        if this == kind:
+            if check_record(data, offset) <= 0:
+                break
+            write_i64_be(found, offset)
+        offset += RECORD_HEADER_BYTES + length
+    return found.getvalue()
 
 
 def walk_chunks(data: bytes) -> tuple[bytes, bytes]:

@@ -22,6 +22,7 @@ from rhizome.spark.window import (
     distinct,
     joined,
     lengths_of,
+    nulls,
     scattered,
     texts,
     wire_numbers,
@@ -193,7 +194,7 @@ class Contents:
     def _column(self, spans: _Spans, form: str) -> Any:
         count = len(self.starts)
         if not spans.rows:
-            return pa.nulls(count, _ARROW[form])
+            return nulls(count, _ARROW[form])
         rows, starts, ends = spans.in_order()
         if form == _SHORTSTR:
             values = texts(self.window.slices(starts, ends))

@@ -52,6 +52,7 @@ from rhizome.spark.window import (
     constant,
     interned,
     known,
+    nulls,
     of_type,
     scattered,
     texts,
@@ -82,7 +83,9 @@ LEVEL_PERSISTENT: Final = "persistent"
 LEVEL_RELIABLE: Final = "reliable persistent"
 _LEVELS: Final = {0: LEVEL_PERSISTENT, 1: LEVEL_RELIABLE}
 
-ROWS_PER_BATCH_MAX: Final = 8192
+# A batch has forty columns to be made here and loaded by the JVM: with few rows that is most of the
+# work.
+ROWS_PER_BATCH_MAX: Final = 32768
 LOCAL_GROUP: Final = 0
 
 _NONE: Final = np.empty(0, np.int64)
@@ -152,9 +155,7 @@ class Rows:
         given = {"store": [self.store] * count, "event": [event] * count, **values}
         schema = self.wanted.schema
         columns = [
-            pa.array(given[each.name], each.type)
-            if each.name in given
-            else pa.nulls(count, each.type)
+            pa.array(given[each.name], each.type) if each.name in given else nulls(count, each.type)
             for each in schema
         ]
         return pa.record_batch(columns, schema=schema)
@@ -333,7 +334,7 @@ class _Batch:
         """What `read` makes of the payloads of one kind of record; null in the other rows."""
         rows = np.flatnonzero(self.kinds == kind)
         if len(rows) == 0:
-            return pa.nulls(self.count, arrow)
+            return nulls(self.count, arrow)
         values = read(self.offsets[rows] + PAYLOAD_AT)
         return self.of_records(scattered(values, rows, len(self.distinct)))
 

@@ -12,13 +12,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rhizome.errors import RhizomeError
-from rhizome.journal.checkpoint import checkpoint_names, decode
+from rhizome.journal.checkpoint import decode
 from rhizome.journal.errors import CorruptRecord, ForeignStore
 from rhizome.journal.files import DiskFiles
 from rhizome.journal.records import (
     CHECK_INCOMPLETE,
     CHECK_UNWRITTEN,
     KIND_END,
+    RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     check_record,
     segment_header_fault,
@@ -51,10 +52,11 @@ OPTIONS: Final = (
     "checkpoints",
     "minPartitions",
 )
-WINDOW_BYTES: Final = 4 * 1024 * 1024
+WINDOW_BYTES: Final = 8 * 1024 * 1024
 PARTITION_BYTES_MAX: Final = 256 * 1024 * 1024
 FAIL: Final = "fail"
 AS_ROWS: Final = "rows"
+GONE: Final = "is gone: the broker has removed it since the read was planned"
 
 
 class JournalDamagedError(RhizomeError):
@@ -76,10 +78,11 @@ class SegmentRange(InputPartition):
 
 @dataclass
 class CheckpointPart(InputPartition):
-    """The newest checkpoint of a journal."""
+    """The newest checkpoint of a journal that can be read, among those that the plan found."""
 
     store: str
     directory: str
+    names: list[str]
 
     def __post_init__(self) -> None:
         super().__init__(None)
@@ -150,22 +153,20 @@ class JournalReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         listed = [
-            each
+            (each, each.listed())
             for directory in self._states
             for each in stores.segments_of(Path(directory), self._history)
         ]
-        sizes = [
-            (each, [(number, each.files().size(number)) for number in each.files().segments()])
-            for each in listed
-        ]
-        total = sum(size for _, segments in sizes for _, size in segments)
+        total = sum(size for _, there in listed for _, size in there.segments)
         share = min(PARTITION_BYTES_MAX, total // self._partitions_min + 1)
         found: list[InputPartition] = [
-            part for each, segments in sizes for part in _ranges(each, segments, share)
+            part for each, there in listed for part in _ranges(each, there.segments, share)
         ]
         if self._checkpoints:
             found += [
-                CheckpointPart(each.store, str(each.directory)) for each in listed if each.live
+                CheckpointPart(each.store, str(each.directory), there.checkpoints)
+                for each, there in listed
+                if each.live
             ]
         return found
 
@@ -177,7 +178,7 @@ class JournalReader(DataSourceReader):
         rows = Rows(partition.store, names, wanted)
         files = DiskFiles(Path(partition.directory), read_only=True)
         if isinstance(partition, CheckpointPart):
-            yield from checkpoint_rows(files, rows)
+            yield from checkpoint_rows(files, rows, partition.names)
             return
         for segment in partition.segments:
             yield from SegmentReader(
@@ -207,11 +208,13 @@ def _ranges(
         yield SegmentRange(source.store, str(source.directory), chosen, last)
 
 
-def checkpoint_rows(files: DiskFiles, rows: Rows) -> Iterator[Any]:
-    """What the newest readable checkpoint holds."""
-    for name in checkpoint_names(files):
+def checkpoint_rows(files: DiskFiles, rows: Rows, names: list[str]) -> Iterator[Any]:
+    """What the first readable checkpoint of those named holds."""
+    for name in names:
         try:
             found = decode(name, files.load(name), b"")
+        except FileNotFoundError:
+            raise _gone(f"{name} of {rows.store}") from None
         except (CorruptRecord, ForeignStore):
             continue
         place = {"segment": found.position >> 32, "offset": found.position & 0xFFFFFFFF}
@@ -245,6 +248,10 @@ def _live_rows(
         yield rows.made(CHECKPOINTED, len(part), values)
 
 
+def _gone(what: str) -> JournalDamagedError:
+    return JournalDamagedError(f"{what} {GONE}; read again, keep `history`, or read a copy")
+
+
 class SegmentReader:
     """Reads one segment in windows."""
 
@@ -259,10 +266,7 @@ class SegmentReader:
         try:
             size = self.files.size(self.segment)
         except FileNotFoundError:
-            raise JournalDamagedError(
-                f"segment {self.segment} of {self.rows.store} is gone: the broker has removed it "
-                "since the read was planned; read again, keep `history`, or read a copy"
-            ) from None
+            raise _gone(f"segment {self.segment} of {self.rows.store}") from None
         header = self.files.read(self.segment, 0, SEGMENT_HEADER_BYTES)
         fault = segment_header_fault(header, self.segment, b"")
         if fault:
@@ -290,12 +294,26 @@ class SegmentReader:
                 continue
             if self.last and is_torn_tail(self.files, self.segment, offset):
                 return
+            if self.last and self._is_written(offset):
+                window = WINDOW_BYTES
+                continue
             yield from self._damage(offset, _REASONS.get(verdict, "a record fails its checksum"))
             following = following_record(self.files, self.segment, offset)
             if following < 0:
                 return
             offset = following
             window = WINDOW_BYTES
+
+    def _is_written(self, offset: int) -> bool:
+        """Whether there is a record now: a running broker writes on, and what was found behind an
+        unwritten place may have come together with what belongs there.
+        """
+        data = self.files.read(self.segment, offset, RECORD_HEADER_BYTES)
+        length = int.from_bytes(data[:4], "big")
+        if length > self.files.size(self.segment):
+            return False
+        data = self.files.read(self.segment, offset, RECORD_HEADER_BYTES + length)
+        return int(check_record(data, 0)) > 0
 
     def _damage(self, offset: int, reason: str) -> Iterator[Any]:
         if self.fail:

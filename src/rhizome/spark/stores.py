@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from rhizome.broker.commands import Command, decode
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.state import State
@@ -31,23 +29,29 @@ from rhizome.cluster.consensus.registry import decode_snapshot
 from rhizome.cluster.placement import Group
 from rhizome.cluster.state import Applied, ClusterState
 from rhizome.errors import RhizomeError
-from rhizome.journal.checkpoint import checkpoint_names
-from rhizome.journal.checkpoint import decode as decode_checkpoint
+from rhizome.journal.checkpoint import checkpoint_names, decode_state
 from rhizome.journal.errors import CorruptRecord, ForeignStore
 from rhizome.journal.files import SEGMENT_SUFFIX, DiskFiles
 from rhizome.journal.records import KIND_STATE, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
-from rhizome.spark.journalrecords import record_offsets
+from rhizome.journal.walk import walk_kind
 from rhizome.spark.journalrows import Names
 
 JOURNAL: Final = "journal"
 HISTORY: Final = "history"
 CLUSTER_DATABASE: Final = Path("cluster") / "state.db"
-_KIND_AT: Final = 8
 _POSITION: Final = struct.Struct(">QQ")
 
 
 class StoreError(RhizomeError):
     """There is no store where one was said to be; the text says what was looked for."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The checkpoints in a directory, newest first, and its segments with their sizes."""
+
+    checkpoints: list[str]
+    segments: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,32 @@ class Segments:
     def files(self) -> DiskFiles:
         return DiskFiles(self.directory, read_only=True)
 
+    def listed(self) -> Listed:
+        """What there is at one moment.
+
+        Of a running broker, a segment goes only after a checkpoint that has no use for it. So if
+        the checkpoints are the same before and after, everything is there that they name.
+        """
+        files = self.files()
+        while True:
+            names = checkpoint_names(files)
+            try:
+                found = Listed(names, [(each, files.size(each)) for each in files.segments()])
+            except FileNotFoundError:
+                continue
+            if checkpoint_names(files) == names:
+                return found
+
 
 @dataclass(frozen=True)
 class StoreState:
-    """What a store knows of queues and, in a cluster, of brokers and groups. `trouble` says why it
-    knows nothing, if it should."""
+    """What a store knows of queues and, in a cluster, of brokers, groups and which of them is that
+    of a stream, by the stream's id. `trouble` says why it knows nothing, if it should."""
 
     names: Names = field(default_factory=Names)
     broker: str = ""
     groups: dict[int, Group] = field(default_factory=dict)
+    streams: dict[int, int] = field(default_factory=dict)
     trouble: str = ""
 
 
@@ -110,7 +131,7 @@ def checkpoint_segment(files: DiskFiles) -> int:
     """The segment from which on a restart reads all of them."""
     for name in checkpoint_names(files):
         try:
-            return int(decode_checkpoint(name, files.load(name), b"").position >> 32)
+            return decode_state(name, files.load(name))[0] >> 32
         except (CorruptRecord, ForeignStore):
             continue
     return 1
@@ -160,12 +181,11 @@ def _lone_state(directory: Path) -> StoreState:
     position = 0
     for name in checkpoint_names(files):
         try:
-            found = decode_checkpoint(name, files.load(name), b"")
+            position, snapshot = decode_state(name, files.load(name))
         except (CorruptRecord, ForeignStore):
             continue
-        if found.snapshot:
-            state = State.restore(found.snapshot)
-        position = found.position
+        if snapshot:
+            state = State.restore(snapshot)
         break
     names.take_in(state)
     for segment in files.segments():
@@ -178,10 +198,8 @@ def _lone_state(directory: Path) -> StoreState:
 
 def _commands(files: DiskFiles, segment: int, start: int) -> list[Command]:
     data = files.read(segment, 0, files.size(segment))
-    offsets = record_offsets(data, start)[0]
-    kinds = np.frombuffer(data, np.uint8)[offsets + _KIND_AT]
     found = []
-    for offset in offsets[kinds == KIND_STATE].tolist():
+    for (offset,) in struct.iter_unpack(">q", walk_kind(data, start, KIND_STATE)):
         length = int.from_bytes(data[offset : offset + 4], "big")
         begin = offset + RECORD_HEADER_BYTES
         found.append(decode(data[begin : begin + length]))
@@ -219,7 +237,15 @@ def _cluster_state(directory: Path) -> StoreState:
     own = facts.get("uuid", b"").decode()
     called = [broker.name for broker in state.registry.brokers.values() if broker.uuid == own]
     return StoreState(
-        Names(names.queues, names.vhosts), called[0] if called else "", dict(state.groups.groups)
+        Names(names.queues, names.vhosts),
+        called[0] if called else "",
+        dict(state.groups.groups),
+        {
+            definition.id: definition.group
+            for vhost in host.state.vhosts.values()
+            for definition in vhost.queues.values()
+            if definition.options.queue_type == "stream"
+        },
     )
 
 

@@ -129,7 +129,7 @@ def scattered(values: Any, rows: Numbers, count: int) -> Any:
     if len(rows) == count:
         return values
     if len(rows) == 0:
-        return pa.nulls(count, values.type)
+        return nulls(count, values.type)
     places = np.zeros(count, np.int64)
     places[rows] = np.arange(len(rows))
     missing = np.ones(count, bool)
@@ -155,6 +155,16 @@ def constant(value: object, count: int, kind: Any) -> Any:
 @lru_cache(maxsize=64)
 def _repeated(value: object, rows: int, kind: Any) -> Any:
     return pa.repeat(pa.scalar(value, kind), rows)
+
+
+def nulls(count: int, kind: Any) -> Any:
+    """A column in which nothing is known."""
+    return _unknown(1 << max(count - 1, 0).bit_length(), kind).slice(0, count)
+
+
+@lru_cache(maxsize=64)
+def _unknown(rows: int, kind: Any) -> Any:
+    return pa.nulls(rows, kind)
 
 
 def known(numbers: Numbers, missing: Numbers) -> Any:

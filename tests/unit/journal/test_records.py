@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from rhizome.journal.records import (
     CHECK_INCOMPLETE,
     CHECK_UNWRITTEN,
     FLAG_DURABLE,
+    KIND_ENQUEUE,
+    KIND_STATE,
+    SEGMENT_HEADER_BYTES,
     ascending_ranges,
     check_record,
     decode_message,
@@ -29,6 +33,7 @@ from rhizome.journal.records import (
     watermark_record,
 )
 from rhizome.journal.seen import Identity, Seen
+from rhizome.journal.walk import walk, walk_kind
 
 UUID = bytes(range(16))
 GOLDEN = Path(__file__).parent / "golden" / "segment-v1.hex"
@@ -298,3 +303,31 @@ def test_a_run_is_decoded_as_far_as_the_buffer_goes() -> None:
 )
 def test_ascending_indexes_become_ranges(indexes: list[int], ranges: list[int]) -> None:
     assert ascending_ranges(indexes) == ranges
+
+
+def offsets(packed: bytes) -> list[int]:
+    return [offset for (offset,) in struct.iter_unpack(">q", packed)]
+
+
+def test_records_of_one_kind_are_found_without_checking_the_others() -> None:
+    content = written(every_kind().take())[3]
+    valid = offsets(walk(content, SEGMENT_HEADER_BYTES)[0])
+    states = [at for at in valid if content[at + 8] == KIND_STATE]
+    assert len(states) == 1
+    assert offsets(walk_kind(content, SEGMENT_HEADER_BYTES, KIND_STATE)) == states
+    body = content.index(b"content")
+    changed = content[:body] + b"C" + content[body + 1 :]
+    assert walk(changed, SEGMENT_HEADER_BYTES)[1] < states[0]
+    assert offsets(walk_kind(changed, SEGMENT_HEADER_BYTES, KIND_STATE)) == states
+    assert offsets(walk_kind(changed, SEGMENT_HEADER_BYTES, KIND_ENQUEUE)) == []
+
+
+def test_what_can_be_no_record_ends_the_search_for_a_kind() -> None:
+    content = written(every_kind().take())[3]
+    valid = offsets(walk(content, SEGMENT_HEADER_BYTES)[0])
+    state = next(at for at in valid if content[at + 8] == KIND_STATE)
+    before = valid[valid.index(state) - 1]
+    for at, wrong in ((state + 24, b"?"), (before + 8, b"\0"), (before + 8, b"\xff")):
+        damaged = content[:at] + wrong + content[at + 1 :]
+        assert offsets(walk_kind(damaged, SEGMENT_HEADER_BYTES, KIND_STATE)) == []
+    assert offsets(walk_kind(content[: state + 30], SEGMENT_HEADER_BYTES, KIND_STATE)) == []
