@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def make_traffic(cluster: ClusterProcess, messages: int) -> None:
 
 
 def pipeline(*arguments: str) -> None:
-    print(f"\n$ rhizome pipeline {' '.join(arguments)}", flush=True)
+    print(f"\n$ rhizome pipeline {shlex.join(arguments)}", flush=True)
     subprocess.run([sys.executable, "-m", "rhizome", "pipeline", *arguments], check=True)
 
 

@@ -1,8 +1,8 @@
 """A driver as a process of its own, to be killed: three queries in one session.
 
     stream -> Parquet       the job `archive`, in small batches
-    Parquet -> queue        the sink, a pair of files per batch
     work queue -> Parquet   the source on work queues, which leases what it reads
+    Parquet -> queue        the sink, a pair of files per batch
 
 All go on as input comes, and end once there is a file `enough` and all input is done. Run as
 `python -m tests.spark.driver SETTINGS`, with `DriverSettings` as JSON.
@@ -21,12 +21,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rhizome.spark.jobs.watching import WORKER_LATE
 from rhizome.testing.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = "value STRING"
 LOOK_SECONDS = 0.2
-WORKER_LATE = "failed to connect back"
+INITIALIZING = "Initializing"
+PAUSE = threading.Event()  # never set
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ def die_with_the_test() -> None:
 
 class Kept:
     """A query that is started again if Spark could not start its worker. It gives that ten seconds,
-    which nothing can change and a busy machine does not keep; nothing has happened by then.
+    which nothing can change and a busy machine does not keep; nothing has happened by then. Workers
+    that are started side by side would take them from each other: one is waited for before the
+    next.
     """
 
     def __init__(self, start: Callable[[], Any]) -> None:
@@ -99,6 +103,8 @@ class Kept:
 
     def _begin(self) -> None:
         self._query = self._start()
+        while self._query.isActive and self._query.status["message"].startswith(INITIALIZING):
+            PAUSE.wait(LOOK_SECONDS)
 
     def _patiently(self, do: Callable[[], None]) -> None:
         from pyspark.errors import PySparkException
@@ -129,19 +135,6 @@ def main(settings: DriverSettings) -> None:
     starts: list[Callable[[], Any]] = [
         lambda: archive.start(spark, options),
         lambda: (
-            spark.readStream.schema(SCHEMA)
-            .option("maxFilesPerTrigger", 2)
-            .parquet(settings.files)
-            .writeStream.format("rhizome")
-            .option("uri", settings.uri)
-            .option("queue", settings.queue)
-            .option("deduplicate", settings.deduplicate)
-            .option("maxRowsPerSecond", settings.rows_per_second)
-            .option("checkpointLocation", f"{settings.directory}/checkpoint")
-            .trigger(processingTime=f"{LOOK_SECONDS} seconds")
-            .start()
-        ),
-        lambda: (
             spark.readStream.format("rhizome")
             .option("uri", settings.uri)
             .option("subscribe", settings.work)
@@ -154,13 +147,25 @@ def main(settings: DriverSettings) -> None:
             .trigger(processingTime=f"{LOOK_SECONDS} seconds")
             .start()
         ),
+        lambda: (
+            spark.readStream.schema(SCHEMA)
+            .option("maxFilesPerTrigger", 2)
+            .parquet(settings.files)
+            .writeStream.format("rhizome")
+            .option("uri", settings.uri)
+            .option("queue", settings.queue)
+            .option("deduplicate", settings.deduplicate)
+            .option("maxRowsPerSecond", settings.rows_per_second)
+            .option("checkpointLocation", f"{settings.directory}/checkpoint")
+            .trigger(processingTime=f"{LOOK_SECONDS} seconds")
+            .start()
+        ),
     ]
     queries = [Kept(start) for start in starts]
-    pause = threading.Event()  # never set
     while not settings.enough.exists():
         for query in queries:
             query.look()
-        pause.wait(LOOK_SECONDS)
+        PAUSE.wait(LOOK_SECONDS)
     for query in queries:
         query.finish()
     spark.stop()

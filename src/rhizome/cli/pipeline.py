@@ -211,7 +211,8 @@ def archive(
         else:
             result = job.run(spark, options, tell)
     if finish(result, as_json):
-        print(f"{result.messages:,} messages in {result.batches} batches added to {result.to}")
+        batches = "1 batch" if result.batches == 1 else f"{result.batches} batches"
+        print(f"{result.messages:,} messages in {batches} added to {result.to}")
 
 
 @app.command()

@@ -142,6 +142,8 @@ def hints(layout: Layout, root: Root) -> list[str]:
             ("kill the root", f"kill -9 $(cat {quote(str(victim.pid_file))})"),
             ("start it again", again),
         ]
-    lines.append(("archive, report, audit", "rhizome pipeline --help"))
+    lines.append(
+        ("archive, report, audit", "rhizome pipeline --help   (in the sources: make pipeline)")
+    )
     lines.append(("stop everything", "Ctrl-C"))
     return ["", *(f"{what:<24} {how}" for what, how in lines), ""]

@@ -16,14 +16,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, to_date
 from pyspark.sql.types import DateType, StructField, StructType
 
 from rhizome.spark import register
 from rhizome.spark import schema as schemas
-from rhizome.spark.jobs.watching import JobError, Tell, never, silently, watch_query
+from rhizome.spark.jobs.watching import (
+    WORKER_LATE,
+    JobError,
+    Tell,
+    never,
+    silently,
+    watch_query,
+)
 
+STARTS_MAX: Final = 5
 CHECKPOINT: Final = "_checkpoint"
 METADATA: Final = "_spark_metadata"
 
@@ -75,8 +84,15 @@ def run(
     """Archive what the streams have, or with `follow` all that they get until `stopping`."""
     register(spark)
     options = replace(options, to=absolute(options.to), checkpoint=absolute(options.checkpoint))
-    query = start(spark, options)
-    totals = watch_query(query, "archiving", tell, stopping)
+    for left in reversed(range(STARTS_MAX)):
+        query = start(spark, options)
+        try:
+            totals = watch_query(query, "archiving", tell, stopping)
+        except PySparkException as error:
+            if not left or WORKER_LATE not in str(error):
+                raise
+        else:
+            break
     last = query.lastProgress
     end = {} if last is None else _next_offsets(last)
     return Archived(options.to, totals.rows, totals.batches, end)

@@ -17,6 +17,9 @@ from rhizome.errors import RhizomeError
 T = TypeVar("T")
 
 TELL_SECONDS: Final = 0.25
+WORKER_LATE: Final = "failed to connect back"
+"""Spark gives the Python process of a source ten seconds to start, which a busy machine may not
+keep. A query that fails for this has done nothing yet."""
 
 
 class JobError(RhizomeError):
