@@ -13,7 +13,7 @@
                  u32 m, m * (u8 priority, u64 index up to which messages were delivered),
                  u32 length, its leases (broker/leases/lease.py; empty: none),
                  u32 k, k * (u8 priority, u64 length, packed index))
-    u32 crc of all of this
+    u32 crc of all of this, at the end in every version
 
 Numbers are big-endian, the packed indexes in the byte order of the machine. A checkpoint is written
 under another name, synced, renamed, and the directory synced; the two newest are kept. `clean` says
@@ -262,14 +262,15 @@ def decode_state(name: str, data: bytes) -> tuple[int, bytes]:
 def _checked_header(name: str, data: bytes, store_uuid: bytes) -> tuple[Any, ...]:
     if len(data) < _HEADER.size + 4 or data[:8] != CHECKPOINT_MAGIC:
         raise CorruptRecord(f"{name} is no checkpoint", 0)
+    if crc32c(memoryview(data)[:-4]) != _U32.unpack_from(data, len(data) - 4)[0]:
+        # First of all: a flipped bit of the version doesn't make it another program's.
+        raise CorruptRecord(f"{name} fails its checksum", 0)
     header = _HEADER.unpack_from(data, 0)
     if header[1] != CHECKPOINT_VERSION:
         raise ForeignStore(
             f"{name} has version {header[1]} and this program knows {CHECKPOINT_VERSION}: "
             "start the program that wrote it"
         )
-    if crc32c(memoryview(data)[:-4]) != _U32.unpack_from(data, len(data) - 4)[0]:
-        raise CorruptRecord(f"{name} fails its checksum", 0)
     if bool(header[2]) != (sys.byteorder == "little"):
         raise ForeignStore(f"{name} was written on a machine of the other byte order")
     if store_uuid and header[5] != store_uuid:

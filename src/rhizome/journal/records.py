@@ -30,7 +30,7 @@ All numbers are big-endian. The crc is CRC-32C over everything after the crc fie
 makes it fail too. A header of zeros is space that was never written. A segment file begins with
 
     8s magic "RHIZSEG\\0" | u32 version | u64 segment number | 16s store uuid | 24s 0
-    | u32 crc of these 60 bytes
+    | u32 crc of these 60 bytes (like magic and version at this place in every version)
 
 Positions are segment << 32 | offset of the record in its file; 0 is "nowhere".
 """
@@ -449,17 +449,24 @@ def segment_header(segment: i64, store_uuid: bytes) -> bytes:
 # --- decoding ---------------------------------------------------------------------------------
 
 
+def is_newer(header: bytes) -> bool:
+    """Whether a newer program wrote this header; one that fails its checksum is just damaged."""
+    if len(header) < SEGMENT_HEADER_BYTES or header[:8] != MAGIC:
+        return False
+    return u32_at(header, 60) == crc32c(header[:60]) and u32_at(header, 8) > FORMAT_VERSION
+
+
 def segment_header_fault(header: bytes, segment: i64, store_uuid: bytes) -> str:
     """What is wrong with a segment's header; empty if nothing."""
     if len(header) < SEGMENT_HEADER_BYTES:
         return "segment header is incomplete"
     if header[:8] != MAGIC:
         return "segment header has no magic"
-    version = u32_at(header, 8)
-    if version > FORMAT_VERSION:
-        return f"segment has format version {version}, this program knows {FORMAT_VERSION}"
     if u32_at(header, 60) != crc32c(header[:60]):
         return "segment header fails its checksum"
+    if is_newer(header):
+        version = u32_at(header, 8)
+        return f"segment has format version {version}, this program knows {FORMAT_VERSION}"
     if read_i64_be(header, 12) != segment:
         return f"segment header names segment {read_i64_be(header, 12)}"
     if store_uuid and header[20:36] != store_uuid:

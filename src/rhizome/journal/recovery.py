@@ -26,11 +26,9 @@ from rhizome.journal.errors import CorruptRecord, CorruptStore, ForeignStore
 from rhizome.journal.files import Files
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.records import (
-    FORMAT_VERSION,
     KIND_END,
     KIND_SYNCED,
     KIND_TX,
-    MAGIC,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     UNCHECKED_HEADER_BYTES,
@@ -38,6 +36,7 @@ from rhizome.journal.records import (
     check_record,
     content_bytes_at,
     crc32c,
+    is_newer,
     offset_of,
     position_of,
     segment_header_fault,
@@ -199,8 +198,7 @@ class _Recovery:
         fault = segment_header_fault(header, segment, self.store_uuid)
         if not fault:
             return max(offset, SEGMENT_HEADER_BYTES)
-        whole = len(header) == SEGMENT_HEADER_BYTES and header[:8] == MAGIC
-        if whole and u32_at(header, 8) > FORMAT_VERSION:
+        if is_newer(header):
             raise ForeignStore(f"{fault}: start the newer program that wrote it")
         if fault == "segment belongs to another store":
             raise ForeignStore(f"segment {segment} belongs to another store: remove it or its like")

@@ -13,6 +13,7 @@ from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import Journal
 from rhizome.journal.records import (
     FLAG_DURABLE,
+    crc32c,
     decode_message,
     enqueue_record,
     install_record,
@@ -164,7 +165,30 @@ def test_a_segment_of_another_store_or_a_newer_version_is_refused() -> None:
     with pytest.raises(ForeignStore, match="another store"):
         recover(files, bytes(16))
     files.contents[1][11] = 2
+    files.contents[1][60:64] = crc32c(bytes(files.contents[1][:60])).to_bytes(4, "big")
     with pytest.raises(ForeignStore, match="version 2"):
+        recover(files, UUID)
+
+
+def test_a_flipped_bit_of_a_segments_version_is_damage_and_costs_no_message() -> None:
+    files = filled(3)
+    files.contents[1][11] ^= 2
+    (corruption,) = corruptions(files)
+    assert corruption.reason == "segment header fails its checksum"
+    assert live(recover(files, UUID, accept_corruption=True)) == [1, 2, 3]
+
+
+def test_a_flipped_bit_of_a_checkpoints_version_is_damage() -> None:
+    files, _, _ = checkpointed(3)
+    name = checkpoints.checkpoint_names(files)[0]
+    whole = files.load(name)
+    flipped = bytearray(whole)
+    flipped[11] ^= 1
+    files.store(name, [bytes(flipped)])
+    assert [each.reason for each in corruptions(files)] == [f"{name} fails its checksum"]
+    newer = bytes(flipped[:-4])
+    files.store(name, [newer, crc32c(newer).to_bytes(4, "big")])
+    with pytest.raises(ForeignStore, match="start the program that wrote it"):
         recover(files, UUID)
 
 
