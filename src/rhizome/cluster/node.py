@@ -392,7 +392,7 @@ class Node(Cluster):
             neighbour.flushed()
 
     def _pump(self) -> None:
-        while True:
+        while self.consensus.touched:
             ready = self.consensus.ready()
             if ready.is_empty():
                 return
@@ -475,6 +475,8 @@ class Node(Cluster):
 
     def _answer_settled(self) -> None:
         """Answer what every broker with a lease has applied (R10)."""
+        if not self.proposals.settling:
+            return
         for settled in self.proposals.take_settled(self.consensus.settled_index):
             if settled.waiter is not None:
                 settled.waiter.resolved(settled.outcome)

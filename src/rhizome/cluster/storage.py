@@ -69,7 +69,10 @@ class Batch:
     cluster_uuid: str | None = None
 
     def is_empty(self) -> bool:
-        return self == Batch()
+        return self == _UNCHANGED
+
+
+_UNCHANGED: Final = Batch()
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class Consensus:
         self.machine = Machine(self.desk, image, failover_policy)
         self.machine.begin(now_ms)
         self.machine.end()
+        self._deadline_ms = now_ms
 
     # What is true now.
 
@@ -141,6 +142,7 @@ class Consensus:
             self.stalled(now_ms)
         if self.holds_lease(now_ms):
             return False
+        self.machine.touched = True
         self.desk.now_ms = max(self.desk.now_ms, now_ms)
         self.machine.notice_lease()
         return True
@@ -193,6 +195,7 @@ class Consensus:
     def snapshot_taken(self, data: bytes) -> None:
         """The application's state after everything that it has applied (R8)."""
         desk = self.desk
+        self.machine.touched = True
         index = desk.ledger.commit
         assert desk.applied == index, "a snapshot holds all that is committed"
         body = encode_snapshot(desk.registry, data)
@@ -229,6 +232,7 @@ class Consensus:
     def need_applied(self, name: str, index: int) -> None:
         """At the root: a broker without a lease gets none before it has applied this entry."""
         if self.machine.office is not None:
+            self.machine.touched = True
             self.machine.office.given.need(name, index)
 
     def add_primary(self, name: str, now_ms: int) -> int:
@@ -293,6 +297,11 @@ class Consensus:
 
     # Outputs.
 
+    @property
+    def touched(self) -> bool:
+        """Whether ``ready`` may have something: False if nothing came since it had nothing."""
+        return self.machine.touched
+
     def ready(self) -> Ready:
         """What the driver must do now; see Ready."""
         if self.machine.office is not None:
@@ -312,11 +321,13 @@ class Consensus:
         ready.messages = self.desk.take_messages()
         ready.events = self.desk.events
         self.desk.events = []
+        self.machine.touched = not ready.is_empty()
+        self._deadline_ms = self.machine.deadline_ms()
         return ready
 
     def next_deadline_ms(self) -> int:
         """When ``tick`` must be called at the latest; NEVER_MS if nothing is due."""
-        return self.machine.deadline_ms()
+        return self.machine.deadline_ms() if self.machine.touched else self._deadline_ms
 
     def _office(self) -> Office:
         if self.machine.office is None:

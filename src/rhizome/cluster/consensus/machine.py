@@ -57,7 +57,8 @@ from rhizome.cluster.storage import Image
 
 class Machine:
     """Invariant: at most one of ``office`` and ``candidacy`` is there, and with an office ``root``
-    is this broker."""
+    is this broker. While ``touched`` is False there is nothing to do for the driver: every input
+    raises it, whoever takes what there is and finds nothing lowers it."""
 
     def __init__(self, desk: Desk, image: Image, failover_policy: FailoverPolicy) -> None:
         self.desk = desk
@@ -71,6 +72,7 @@ class Machine:
         self.settled_index = 0
         self.retired = False
         self.pending = Ready()
+        self.touched = True
         self.quiet_until_ms = 0
         """No candidacy before: somebody else was voted for, or handed the office."""
         self.bytes_since_snapshot = 0
@@ -114,6 +116,7 @@ class Machine:
 
     def begin(self, now_ms: int) -> None:
         """First of all, end what time has ended: nothing is done on a lease that is over."""
+        self.touched = True
         self.desk.now_ms = max(self.desk.now_ms, now_ms)
         if self.office is not None:
             if self.office.lease.is_lost():
@@ -123,6 +126,7 @@ class Machine:
 
     def excuse(self) -> None:
         """What came while this broker stood still isn't read yet: silence until now is nobody's."""
+        self.touched = True
         if self.office is not None:
             self.office.lease.excuse()
             self.office.given.excuse()

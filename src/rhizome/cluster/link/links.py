@@ -206,18 +206,20 @@ class Links(LinkOwner):
     def next_deadline_ms(self) -> int:
         """When ``tick`` and ``wants_dial`` have something to do at the latest."""
         settings = self.settings
+        sent, received = self.now_ms, self.now_ms
         soonest = self.now_ms + settings.heartbeat_ms
         for peer in self.peers.values():
-            if peer.link is not None:
-                soonest = min(
-                    soonest,
-                    peer.link.last_sent_ms + settings.heartbeat_ms,
-                    peer.link.last_received_ms + settings.timeout_ms,
-                )
+            link = peer.link
+            if link is not None:
+                if link.last_sent_ms < sent:
+                    sent = link.last_sent_ms
+                if link.last_received_ms < received:
+                    received = link.last_received_ms
             if peer.dial is not None:
                 soonest = min(soonest, peer.dial.begun_ms + settings.dial_timeout_ms)
             elif peer.wants_dial() and not self._is_out_of_reach(peer):
                 soonest = min(soonest, peer.next_dial_ms)
+        soonest = min(soonest, sent + settings.heartbeat_ms, received + settings.timeout_ms)
         return max(soonest, self.now_ms)
 
     # ---- accepting ------------------------------------------------------------------------------
