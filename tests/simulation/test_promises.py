@@ -193,6 +193,27 @@ LOST: dict[str, tuple[str, Tell]] = {
         NOTHING,
         lambda: _with_standby(copies=2).dies("b3").taken_over("b3", 2).taken_over("b3", 3).ends(),
     ),
+    "transient, its home was deposed, and the successor killed with nobody whole soon": (
+        NOTHING,
+        lambda: (
+            _with_standby(copies=2)
+            .then(told.GroupAt(1, "b3", "1", 2, 2, "b4:whole"))
+            .dies("b3")
+            .then(told.GroupAt(1, "b3", "1", 2, 3, "b4:disk"))
+            .taken_over("b3", 3)
+            .ends()
+        ),
+    ),
+    "transient, its home was deposed, and the successor killed with somebody whole": (
+        "ToldLevelIsKept",
+        lambda: (
+            _with_standby(copies=2)
+            .then(told.GroupAt(1, "b3", "1", 2, 2, "b4:whole"))
+            .dies("b3")
+            .taken_over("b3", 3)
+            .ends()
+        ),
+    ),
     "transient, its home was deposed, and the standby killed before that": (
         "ToldLevelIsKept",
         lambda: (

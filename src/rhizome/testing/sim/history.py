@@ -407,6 +407,14 @@ class History(Checker):
             (who for since, who in reversed(self.members.get(group, ())) if since <= at_us), ""
         )
 
+    def ended_alone(self, group: int, at_us: int) -> bool:
+        """Whether a home that ended then had no whole standby, or had asked for a set without one:
+        what is changed later in its epoch it had asked for before (G5)."""
+        next_us = next((us for us, _, _ in self.homes.get(group, ()) if us > at_us), 1 << 62)
+        return self.was_alone(group, at_us) or any(
+            not who for us, who in self.members.get(group, ()) if at_us < us < next_us
+        )
+
     def was_alone_throughout(self, group: int, from_us: int, to_us: int) -> bool:
         """Whether the home of a group had no whole standby at any instant of that time."""
         if not self.was_alone(group, from_us):

@@ -80,8 +80,9 @@ class MessageChecker(Checker):
 
     def have_ended(self, since_us: int, queues: list[str], until_us: int) -> bool:
         """Whether all may have ended who had something of these queues in memory since then: as
-        many of those who held copies as there should be, or the home while it had no whole standby,
-        or whoever was to follow a home that was deposed (end of section 5)."""
+        many of those who held copies as there should be, or the home while it had no whole standby
+        or was about to have none, or whoever was to follow a home that was deposed (end of section
+        5)."""
         return any(self._have_ended(since_us, queue, until_us) for queue in queues)
 
     def _have_ended(self, since_us: int, queue: str, until_us: int) -> bool:
@@ -93,7 +94,7 @@ class MessageChecker(Checker):
         ended = [name for name in holders if timeline.ended([name], since_us, until_us)]
         group = history.groups.get(queue, -1)
         alone = any(
-            group in history.groups_of(name, us) and history.was_alone(group, us)
+            group in history.groups_of(name, us) and history.ended_alone(group, us)
             for name in homes
             for us in timeline.ends.get(name, ())
             if since_us <= us <= until_us
@@ -286,8 +287,9 @@ class ToldLevelIsKept(_Fates):
 
     With more copies, as many of its holders as there should be copies must have ended since it was
     sent, or its home while nobody else was whole, or its home was deposed and the successor ended
-    before it was known to be one: section 5 says that a deposed home plus the crash of its
-    successor loses reliable transient messages. For the rest the excuses are those of
+    before it was known to be one, or with a set of its epoch on the way in which nobody is whole:
+    who has more than the successor has to begin anew. Section 5 says that a deposed home plus the
+    crash of its successor loses reliable transient messages. For the rest the excuses are those of
     NoConfirmedMessageLost.
 
     And nobody is told of a level that there was no ground for: of a disk, if a queue that took the
