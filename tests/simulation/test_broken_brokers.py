@@ -14,9 +14,9 @@ from crc32c import crc32c
 from rhizome.journal.records import KIND_ENQUEUE
 from rhizome.testing.sim.disk import SimDisk, SimFile
 from rhizome.testing.sim.files import SimWriter
+from rhizome.testing.sim.messages_scenario import MessagesScenario
 from rhizome.testing.sim.process import Process
-from rhizome.testing.sim.run import RunOptions
-from rhizome.testing.sim.scenarios import run_named
+from rhizome.testing.sim.run import RunOptions, run_seed
 
 SEEDS = range(12)
 FILE_HEADER_BYTES = 64
@@ -29,7 +29,7 @@ LOST = ("NoConfirmedMessageLost", "NoAckedMessageRedelivered", "CopiesAgreeAtCom
 def _seen(options: RunOptions, names: tuple[str, ...]) -> str:
     """The first of these checkers to see something, over some seeds."""
     for seed in SEEDS:
-        outcome = run_named("messages", seed, options)
+        outcome = run_seed(MessagesScenario(), seed, options, traced=False)
         if outcome.checker in names:
             return outcome.checker
     return ""

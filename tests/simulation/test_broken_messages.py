@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from rhizome.testing.sim.run import Outcome, RunOptions
-from rhizome.testing.sim.scenarios import run_named
+from rhizome.testing.sim.messages_scenario import MessagesScenario
+from rhizome.testing.sim.run import Outcome, RunOptions, run_seed
 from tests.simulation.attacks import expect_nothing, expect_to_be_seen
 
 SEEDS_MAX = 40
@@ -34,12 +34,12 @@ class Attack:
             pace=self.pace,
             broken=(self.rule,) if broken else (),
         )
-        return run_named("messages", seed, options)
+        return run_seed(MessagesScenario(), seed, options, traced=False)
 
 
 ATTACKS = [
     Attack("numbers_counted", ("disconnect", "storm"), 4, TWICE, 4),
-    Attack("held_presented", ("kill", "ambush-ack", "ambush-delivery"), 3, TWICE, 2),
+    Attack("held_presented", ("kill", "ambush-ack", "ambush-delivery"), 3, TWICE),
 ]
 
 

@@ -47,7 +47,7 @@ class Attack:
             broken=(self.rule,) if broken else (),
         )
         scenario = ConsensusScenario(lambda: [kind() for kind in self.more], self.settings)
-        return run_seed(scenario, seed, options)
+        return run_seed(scenario, seed, options, traced=False)
 
 
 LOST = ("CommittedStateNeverLost", "OneRootPerTerm", "StateAgreesOnAllBrokers")
@@ -70,7 +70,7 @@ ATTACKS = [
         ("ambush-root", "ambush-root", "ambush-commit"),
         6,
         LOST,
-        21,
+        4,
         brokers=(3, 3),
         settings=STEP_BY_STEP,
     ),
@@ -89,13 +89,14 @@ ATTACKS = [
         (*LOST, "ProgramFailed"),
         2,
     ),
-    Attack("joint_membership", ("membership", "ambush-change", "isolate"), 4, TWO_ROOTS, 2),
+    Attack("joint_membership", ("membership", "ambush-change", "isolate"), 4, TWO_ROOTS, 3),
     Attack(
         "one_change_at_a_time",
-        ("membership", "membership", "ambush-change", "isolate"),
-        4,
+        ("membership", "membership", "ambush-change", "isolate", "partition"),
+        8,
         TWO_ROOTS,
-        31,
+        3,
+        brokers=(4, 5),
     ),
     Attack("pre_vote", ("isolate",), 3, ("HealthyRootStays",), 1, more=(HealthyRootStays,)),
     Attack("secondaries_never_vote", ("isolate", "kill"), 3, ("SecondariesNeverVote",)),
@@ -112,7 +113,7 @@ ATTACKS = [
     Attack("disk_in_root_lease", ("stall",), 3, ("RootHasDisk",), 2),
     Attack("takeover_delay", ("isolate", "kill", "one-way"), 4, ("LeaseOverMeansOver",)),
     Attack("settled_before_ok", ("slow",), 2, ("SettledMeansApplied",)),
-    Attack("current_before_lease", ("isolate", "kill", "storm"), 4, ("SettledMeansApplied",), 1),
+    Attack("current_before_lease", ("isolate", "kill", "storm"), 4, ("SettledMeansApplied",), 3),
     Attack("one_vote_per_machine", ("isolate", "kill"), 3, ("OneVotePerMachine",), 7),
 ]
 

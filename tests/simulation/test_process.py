@@ -108,3 +108,37 @@ def test_what_came_for_a_killed_program_never_reaches_its_successor() -> None:
     assert old.inputs == []
     assert ticker(process) is not old
     assert old.host.is_over()
+
+
+def test_a_deadline_that_moves_is_kept_where_it_is_now() -> None:
+    world, process = make()
+    world.run_until(SECOND)
+    program = ticker(process)
+    now_ms = program.host.now_ms()
+    for due_ms in (now_ms + 5_000, now_ms + 2_000, now_ms + 3_000):
+        program.due_ms = due_ms
+        program.host.soon(lambda: None)
+        world.run_until(world.now_us + 1_000)
+    ticks = len(program.ticks)
+    world.run_until(6 * SECOND)
+    assert 0 <= program.ticks[ticks] - (now_ms + 3_000) <= 1
+    assert program.ticks[ticks + 1] - program.ticks[ticks] < 110
+
+
+def test_a_thread_of_the_program_needs_no_wake_up_and_stands_still_with_it() -> None:
+    world, process = make()
+    world.run_until(SECOND)
+    program = ticker(process)
+    turns = program.turns
+    program.host.disk.open("f").append(b"x")
+    program.host.sync_aside(["f"], lambda: program.inputs.append(1))
+    world.run_until(world.now_us + 90_000)
+    assert (program.inputs, bytes(program.host.disk.open("f").durable)) == ([1], b"x")
+    assert program.turns <= turns + 1, "only its own deadline has woken it"
+    process.pause()
+    program.host.sync_aside(["f"], lambda: program.inputs.append(2))
+    world.run_until(world.now_us + SECOND)
+    assert program.inputs == [1]
+    process.resume()
+    world.run_until(world.now_us + 1_000)
+    assert program.inputs == [1, 2]

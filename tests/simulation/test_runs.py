@@ -6,11 +6,13 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rhizome.testing.sim.run import RunOptions, run_seed
+from rhizome.testing.sim.scenarios import run_seeds
 from tests.simulation.toy import ToyScenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,3 +70,22 @@ def test_a_violation_tells_what_led_to_it() -> None:
     assert failed.text
     assert failed.tail
     assert failed.virtual_us < PARTITIONS.minutes * 60_000_000
+
+
+def test_a_run_without_a_trace_is_the_same_run() -> None:
+    for seed in range(4):
+        traced = run_seed(ToyScenario(), seed, PARTITIONS)
+        bare = run_seed(ToyScenario(), seed, PARTITIONS, traced=False)
+        assert not bare.digest
+        assert not bare.tail
+        again = replace(bare, digest=traced.digest, tail=traced.tail, wall_s=traced.wall_s)
+        assert again == traced
+
+
+def test_of_many_seeds_those_that_fail_have_a_trace() -> None:
+    broken = RunOptions(minutes=1.2, faults=("stall",), pace=3, broken=("disk_in_root_lease",))
+    outcomes = list(run_seeds("consensus", range(2, 5), broken))
+    failed = [each for each in outcomes if not each.passed]
+    assert failed
+    assert all(each.digest and each.tail for each in failed)
+    assert not any(each.digest for each in outcomes if each.passed)

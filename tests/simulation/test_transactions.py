@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
 
-from rhizome.testing.sim.run import RunOptions, UnknownRule
+from rhizome.testing.sim.run import Outcome, RunOptions, UnknownRule, run_seed
 from rhizome.testing.sim.scenarios import run_named
+from rhizome.testing.sim.transactions_scenario import TransactionsScenario
+from tests.simulation.attacks import expect_nothing, expect_to_be_seen
 
 SHORT = RunOptions(brokers=(3, 4), secondaries=(0, 1), minutes=0.9)
 HARD = RunOptions(brokers=(3, 4), secondaries=(0, 1), minutes=0.9, pace=2)
-APART = ("ambush-transaction", "pair", "one-way")
+AT_EDGES = RunOptions((3, 3), (0, 1), 0.9, ("ambush-edge",), 5)
+APART = RunOptions((3, 3), (1, 1), 1.0, ("ambush-transaction", "pair", "one-way"), 3)
+SEEDS_MAX = 20
 
 
 def _check(seed: int, options: RunOptions) -> None:
@@ -32,19 +38,35 @@ def test_transactions_are_done_as_a_whole_or_not_at_all_in_many_seeds(first: int
         _check(seed, HARD)
 
 
+@dataclass(frozen=True)
+class Attack:
+    rule: str
+    options: RunOptions
+    seen_by: tuple[str, ...]
+    first: int = 0
+
+    def run(self, seed: int, broken: bool) -> Outcome:
+        options = replace(self.options, broken=(self.rule,) if broken else ())
+        return run_seed(TransactionsScenario(), seed, options, traced=False)
+
+
+ATTACKS = [
+    Attack("prepared_first", HARD, ("NoConfirmedMessageLost", "NoAckedMessageRedelivered"), 2),
+    Attack("prepared_first", AT_EDGES, ("TransactionsAllOrNothing",)),
+    Attack("kept_until_settled", APART, ("NoMessageStuck",), 1),
+]
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("rule", "options", "seed", "checker"),
-    [
-        ("prepared_first", HARD, 2, "NoConfirmedMessageLost"),
-        ("kept_until_settled", RunOptions((3, 3), (1, 1), 1.0, APART, 3), 1, "NoMessageStuck"),
-    ],
-)
-def test_a_broken_rule_is_seen(rule: str, options: RunOptions, seed: int, checker: str) -> None:
-    broken = RunOptions(
-        options.brokers, options.secondaries, options.minutes, options.faults, options.pace, (rule,)
-    )
-    assert run_named("transactions", seed, broken).checker == checker
+@pytest.mark.parametrize("attack", ATTACKS, ids=[each.rule for each in ATTACKS])
+def test_a_broken_rule_is_seen(attack: Attack) -> None:
+    expect_to_be_seen(attack, SEEDS_MAX)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("attack", ATTACKS, ids=[each.rule for each in ATTACKS])
+def test_the_same_attack_shows_nothing_while_the_rule_holds(attack: Attack) -> None:
+    expect_nothing(attack)
 
 
 def test_a_rule_that_there_isnt_is_refused() -> None:

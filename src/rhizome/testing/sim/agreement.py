@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 from rhizome.testing.sim.checkers import Checker
 
@@ -32,7 +32,6 @@ class Holding:
     origins: Callable[[], dict[int, int]]
 
 
-@runtime_checkable
 class Holder(Protocol):
     """A broker that can be asked."""
 
@@ -56,9 +55,8 @@ class CopiesAgreeAtCommittedIndex(Checker):
     def glance(self) -> None:
         holdings: dict[int, list[Holding]] = {}
         for broker in self.watch.brokers.values():
-            if isinstance(broker, Holder):
-                for each in broker.holdings():
-                    holdings.setdefault(each.group, []).append(each)
+            for each in cast(Holder, broker).holdings():
+                holdings.setdefault(each.group, []).append(each)
         for those in holdings.values():
             self._compare(those)
 
@@ -101,8 +99,11 @@ class CopiesComeBack(Checker):
     """After the faults every group has a home that serves, and as many whole copies as it wants and
     brokers that are there can hold."""
 
-    def is_done(self) -> bool:
+    def has_recovered(self) -> bool:
         return not self._missing()
+
+    def is_done(self) -> bool:
+        return self.has_recovered()
 
     def final(self) -> None:
         for text in self._missing():

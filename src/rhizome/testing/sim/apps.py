@@ -41,8 +41,9 @@ OPEN_PATIENCE_MS: Final = 8_000
 """So long may a broker take to let an application in."""
 AWAY_MS_MEAN: Final = 700
 """Between a lost connection and the next attempt."""
-TRAFFIC_AFTER_US: Final = 8 * SECOND
-"""Applications go on for so long after the faults, and then bring things to an end."""
+TRAFFIC_AFTER_US: Final = 2 * SECOND
+"""Applications go on for so long with brokers that have recovered, and then bring things to an
+end."""
 
 
 class Workload:
@@ -54,18 +55,17 @@ class Workload:
         self.brokers = brokers
         self.is_declared = False
         """Everything that they use is there: a person has seen to it before they were started."""
-        self.healed_us = -1
+        self.is_calm = False
+        """All faults are over: messages are no longer given back."""
+        self.recovered_us = -1
         self._sessions = 0
         self._transactions = 0
         self._ids: dict[str, int] = {}
 
-    def is_calm(self) -> bool:
-        """All faults are over: messages are no longer given back."""
-        return self.healed_us >= 0
-
     def is_ending(self) -> bool:
         """Nothing new is begun."""
-        return self.is_calm() and self.watch.world.now_us >= self.healed_us + TRAFFIC_AFTER_US
+        now_us = self.watch.world.now_us
+        return self.recovered_us >= 0 and now_us >= self.recovered_us + TRAFFIC_AFTER_US
 
     def see(self, observation: Observation) -> None:
         self.watch.see(observation)

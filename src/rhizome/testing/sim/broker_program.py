@@ -137,7 +137,7 @@ class BrokerProgram(Program, Adopter):
         self.watch = watch
         self.role = role
         self.observer = BugReports()
-        self.wires: dict[tuple[int, bool], Wire] = {}
+        self.wires: dict[Connection, Wire] = {}
         self.application: Application | None = None
         self._tick_ms = host.now_ms()
         identity = host.chance("identity")
@@ -201,6 +201,10 @@ class BrokerProgram(Program, Adopter):
 
     # --- the program
 
+    def woken(self) -> None:
+        self.broker.turn.now_ms = WALL_START_MS + self.host.wall_ms()
+        self.node.begin(self.host.now_ms())
+
     def started(self) -> None:
         self.watch.brokers[self.name] = self
         self.watch.see(seen.Started(self.name, self.uuid, self.role))
@@ -232,7 +236,6 @@ class BrokerProgram(Program, Adopter):
             link.connected()
 
     def received(self, connection: Connection, data: bytes) -> None:
-        self.begin()
         wire = self._wire(connection)
         if wire.link is not None:
             wire.link.receive(data)
@@ -248,8 +251,7 @@ class BrokerProgram(Program, Adopter):
             wire.client.touch()
 
     def disconnected(self, connection: Connection, reason: str) -> None:
-        self.begin()
-        wire = self.wires.pop((connection.number, connection.dialled), None)
+        wire = self.wires.pop(connection, None)
         if wire is None:
             return
         if wire.link is not None:
@@ -259,7 +261,6 @@ class BrokerProgram(Program, Adopter):
             self._lets_go(wire)
 
     def tick(self, now_ms: int) -> None:
-        self.begin()
         if now_ms >= self._tick_ms:
             self._tick_ms = now_ms + TICK_MS
             self.broker.tick(self.broker.turn.now_ms)
@@ -280,7 +281,6 @@ class BrokerProgram(Program, Adopter):
         return min(self._tick_ms, self.node.next_deadline_ms(), own)
 
     def turn(self) -> None:
-        self.begin()
         broker = self.broker
         while True:
             broker.end_turn()
@@ -303,10 +303,6 @@ class BrokerProgram(Program, Adopter):
         self.maintenance.compact()
         if self.store.checkpoint_due():
             self.maintenance.checkpoint()
-
-    def begin(self) -> None:
-        self.broker.turn.now_ms = WALL_START_MS + self.host.wall_ms()
-        self.node.begin(self.host.now_ms())
 
     def _flush(self) -> None:
         connections = self.broker.turn.connections
@@ -353,7 +349,7 @@ class BrokerProgram(Program, Adopter):
 
     def _close(self, wire: Wire) -> None:
         connection = wire.connection
-        if self.wires.pop((connection.number, connection.dialled), None) is not None:
+        if self.wires.pop(connection, None) is not None:
             connection.close()
             if wire.client is not None:
                 self._lets_go(wire)
@@ -364,10 +360,10 @@ class BrokerProgram(Program, Adopter):
             self.watch.see(told.ConnectionLetGo(self.name, wire.connection.number))
 
     def _wire(self, connection: Connection) -> Wire:
-        key = (connection.number, connection.dialled)
-        if key not in self.wires:
-            self.wires[key] = Wire(connection)
-        return self.wires[key]
+        wire = self.wires.get(connection)
+        if wire is None:
+            wire = self.wires[connection] = Wire(connection)
+        return wire
 
     def adopted(self, link: Link, port: object) -> None:
         assert isinstance(port, Wire)
@@ -378,15 +374,12 @@ class BrokerProgram(Program, Adopter):
     # --- stores
 
     def _written(self, token: int) -> None:
-        self.begin()
         self.node.written(token)
 
     def durable(self, token: int) -> None:
-        self.begin()
         self.broker.synced(token)
 
     def alarm(self, text: str) -> None:
-        self.begin()
         if text:
             self.broker.block(text)
         else:
@@ -398,7 +391,8 @@ class BrokerProgram(Program, Adopter):
     # --- for checkers
 
     def node_event(self, event: Event) -> None:
-        self.host.note(f"event {event}")
+        if self.host.traced:
+            self.host.note(f"event {event}")
         if isinstance(event, BecameRoot):
             self.watch.see(seen.BecameRoot(self.name, event.term, self._entries()))
         elif isinstance(event, LeaseGained) and self.has_lease():

@@ -79,6 +79,10 @@ class Checker:
     def glance(self) -> None:
         """Called every so often: what is wrong now, whatever has happened?"""
 
+    def has_recovered(self) -> bool:
+        """In the calm: whether brokers are as they were before the faults."""
+        return True
+
     def is_done(self) -> bool:
         """In the calm: whether there is nothing left that `final` would have to wait for."""
         return True
@@ -109,7 +113,8 @@ class Watch:
         self._handlers.setdefault(kind, []).append(handler)
 
     def see(self, observation: Observation) -> None:
-        self.world.note(trace_line(observation))
+        if self.world.traced:
+            self.world.note(trace_line(observation))
         kind = type(observation)
         self.counts[kind.__name__] = self.counts.get(kind.__name__, 0) + 1
         for handler in self._handlers.get(kind, ()):
@@ -120,6 +125,9 @@ class Watch:
         for checker in self.checkers:
             checker.glance()
         self.world.after(GLANCE_US, self.glance)
+
+    def has_recovered(self) -> bool:
+        return all(checker.has_recovered() for checker in self.checkers)
 
     def is_done(self) -> bool:
         return all(checker.is_done() for checker in self.checkers)

@@ -161,8 +161,11 @@ class AllJoined(Checker):
         super().__init__()
         self._expected = expected
 
-    def is_done(self) -> bool:
+    def has_recovered(self) -> bool:
         return not self._missing()
+
+    def is_done(self) -> bool:
+        return self.has_recovered()
 
     def final(self) -> None:
         for text in self._missing():

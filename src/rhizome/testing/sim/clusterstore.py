@@ -184,7 +184,7 @@ class SimClusterStore(ClusterStore):
         token = self._waiting[-1]
         self._waiting.clear()
         end = len(self._host.disk.open(LOG).content)
-        self._host.sync([LOG], lambda: self._mark(token, end))
+        self._host.sync_aside([LOG], lambda: self._mark(token, end))
 
     def _mark(self, token: int, end: int) -> None:
         self._put_mark(end)

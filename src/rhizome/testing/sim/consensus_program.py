@@ -218,7 +218,8 @@ class ConsensusProgram(Program):
             self._voted(message.term, self.place.name)
         elif isinstance(message, VoteAnswer) and message.yes:
             self._voted(message.term, name)
-        self.host.note(f"> {name} {_shown(message)}")
+        if self.host.traced:
+            self.host.note(f"> {name} {_shown(message)}")
         self.links.send(name, encode(message))
 
     def _voted(self, term: int, candidate: str) -> None:

@@ -87,7 +87,7 @@ class Worker(AppProgram):
         place = self._places[self.pick(len(self._places))]
         if place.channel == 0:
             self._begin(place)
-        elif self.workload.is_calm():
+        elif self.workload.is_calm:
             self._finish(place)
         else:
             self._live(place)
@@ -260,10 +260,10 @@ class Worker(AppProgram):
         )
         if not automatic:
             place.held.append(tag)
-            if self.workload.is_calm():
+            if self.workload.is_calm:
                 self._finish(place)
         if isinstance(method, BasicGetOk):
             self.was_answered(place.channel)
             place.asked = False
-            if self.workload.is_calm():
+            if self.workload.is_calm:
                 self._pull(place)

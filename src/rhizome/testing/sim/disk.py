@@ -127,8 +127,9 @@ class SimDisk:
     def sync(self, names: list[str], deliver: Deliver, done: Done) -> None:
         """Make what was written to the files durable, then run `done` by `deliver`."""
         files = [self.open(name) for name in names]
-        sizes = " ".join(str(len(file.content)) for file in files)
-        self.world.note(f"{self.host} syncs {' '.join(names)} {sizes}")
+        if self.world.traced:
+            sizes = " ".join(str(len(file.content)) for file in files)
+            self.world.note(f"{self.host} syncs {' '.join(names)} {sizes}")
         covered = [(file, file.written()) for file in files]
         self._queue(self._synced, self._run, covered, deliver, done)
 

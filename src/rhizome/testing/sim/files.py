@@ -183,7 +183,7 @@ class SimWriter:
             self._on_durable(token, token)
 
         names = [self._files.path(self._active)] if self._active >= 0 else []
-        self._files.host.sync(names, done)
+        self._files.host.sync_aside(names, done)
 
     def sync_soon(self) -> None:
         self._sync(0)
@@ -235,7 +235,7 @@ class SimStreamWriter:
         self.statistics.bytes_written += size
         self.backlog_bytes += size
         self._token = token
-        self._host.sync(list(names), lambda: self._done(token, size))
+        self._host.sync_aside(list(names), lambda: self._done(token, size))
 
     def _done(self, token: int, size: int) -> None:
         self.backlog_bytes -= size
@@ -243,7 +243,7 @@ class SimStreamWriter:
         self._on_durable(token, token)
 
     def sync_soon(self) -> None:
-        self._host.sync([], lambda: self._on_durable(self._token, self._token))
+        self._host.sync_aside([], lambda: self._on_durable(self._token, self._token))
 
     def congested(self) -> bool:
         return self.backlog_bytes > BACKLOG_BYTES_MAX

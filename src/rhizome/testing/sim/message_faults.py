@@ -24,6 +24,16 @@ from rhizome.testing.sim.timeline import pair
 from rhizome.testing.sim.world import MS
 
 STRIKE_US_MAX: Final = 20 * MS
+MOMENTS: Final = (
+    "confirm",
+    "first-confirm",
+    "delivery",
+    "ack",
+    "transaction",
+    "edge",
+    "home",
+    "member",
+)
 AT_ONCE_CHANCE: Final = 0.4
 DRAIN_GRACE_MS: Final = 1_000
 
@@ -165,15 +175,10 @@ class MessageFaults:
             program = process.program
             if isinstance(program, BrokerProgram) and program.node.consensus.is_root:
                 self._world.note(f"{process.name} is told to {text}")
-                process.put(_ordered, program, order)
+                process.put(order, program)
 
     def _some(self, chance: random.Random, processes: Sequence[Process]) -> Process:
         return processes[int(chance.random() * len(processes))]
-
-
-def _ordered(program: BrokerProgram, order: Callable[[BrokerProgram], None]) -> None:
-    program.begin()
-    order(program)
 
 
 def _drain(program: BrokerProgram, name: str, draining: bool) -> None:
@@ -205,8 +210,7 @@ class MessageAmbushes:
 
     def kinds(self) -> dict[str, Fault]:
         """The faults that set one."""
-        moments = ("confirm", "first-confirm", "delivery", "ack", "transaction", "home", "member")
-        return {f"ambush-{moment}": self._arm(moment) for moment in moments}
+        return {f"ambush-{moment}": self._arm(moment) for moment in MOMENTS}
 
     def _arm(self, moment: str) -> Fault:
         def arm(_: random.Random) -> None:
@@ -244,6 +248,7 @@ class MessageAmbushes:
                 for queue in self._history.messages[message].queues
             ]
             self._spring("transaction", [*self._homes(queues), transaction.session.broker])
+            self._spring("edge", [transaction.session.broker], [self._faults.kill_host])
 
     def _group(self, seen: told.GroupAt) -> None:
         """A group has another home, or another in-sync set."""
@@ -269,11 +274,14 @@ class MessageAmbushes:
                 found[homes[-1][1]] = None
         return list(found)
 
-    def _spring(self, moment: str, names: list[str]) -> None:
+    def _spring(
+        self, moment: str, names: list[str], strikes: Sequence[Callable[[str], None]] = ()
+    ) -> None:
+        """Strike one of these, in one of these ways or in any."""
         if not names or not self._set.pop(moment, False):
             return
         striker = self._faults
-        strikes: list[Callable[[str], None]] = [
+        strikes = strikes or [
             striker.kill_host,
             striker.cut_power_of,
             striker.isolate_host,

@@ -30,7 +30,7 @@ from rhizome.testing.sim.consumers import QUEUES_MAX, Worker
 from rhizome.testing.sim.history import History
 from rhizome.testing.sim.letters import LettersComeOnce
 from rhizome.testing.sim.message_faults import MessageFaults
-from rhizome.testing.sim.observations import Healed
+from rhizome.testing.sim.observations import Healed, Recovered
 from rhizome.testing.sim.process import Host, Process
 from rhizome.testing.sim.promises import (
     TODAY,
@@ -78,9 +78,9 @@ def checkers_of(topology: Topology, promises: Promises = TODAY) -> list[Checker]
         OrderPerPublisherAndQueue,
         OneActiveConsumer,
         PrefetchIsKept,
+        TransactionsAllOrNothing,
         NoConfirmedMessageLost,
         ToldLevelIsKept,
-        TransactionsAllOrNothing,
         SessionsKeepWhatTheyHold,
         NothingKeptForNobody,
         NoMessageStuck,
@@ -172,9 +172,13 @@ def _broker(
 
 def follow(workload: Workload, watch: Watch) -> None:
     def healed(_: Healed) -> None:
-        workload.healed_us = watch.world.now_us
+        workload.is_calm = True
+
+    def recovered(_: Recovered) -> None:
+        workload.recovered_us = watch.world.now_us
 
     watch.listen(Healed, healed)
+    watch.listen(Recovered, recovered)
 
 
 def _applications(

@@ -226,7 +226,8 @@ class Network:
             end.in_flight.append(data)
             end.in_flight_bytes += len(data)
             end._arrival_us = max(end._arrival_us, now_us + self._delay_us(way))
-            self.world.note(f"{end} sends {len(data)} {zlib.crc32(data):08x}")
+            if self.world.traced:
+                self.world.note(f"{end} sends {len(data)} {zlib.crc32(data):08x}")
             self.world.at(end._arrival_us, self._arrive, end)
 
     def _cut(self, length: int, room: int) -> int:

@@ -175,6 +175,10 @@ class Healed(NamedTuple):
     """All faults are over, and every broker runs."""
 
 
+class Recovered(NamedTuple):
+    """Some time later: the cluster looks as if there had been no faults, or should by now."""
+
+
 Observation = tuple[object, ...]
 
 

@@ -24,6 +24,7 @@ LOCAL_START_MS_MAX: Final = 1_000_000
 WALL_SKEW_MS_MAX: Final = 2_000
 """What people call the right time differs by so much from machine to machine."""
 CLOCK_PARTS: Final = 1_000_000
+NEVER: Final = 1 << 62
 
 
 class Program:
@@ -32,6 +33,9 @@ class Program:
     Invariant: a program does nothing outside of these methods, and knows of the world only what
     its host tells it.
     """
+
+    def woken(self) -> None:
+        """A wake-up begins: inputs follow, all of this one instant."""
 
     def started(self) -> None:
         """The program begins; its disk may hold what an earlier one left."""
@@ -91,7 +95,8 @@ class Clock:
         return self._local_us + passed_us * self._rate // CLOCK_PARTS
 
     def now_ms(self) -> int:
-        return self.now_us() // 1_000
+        passed_us = self._world.now_us - self._base_us
+        return (self._local_us + passed_us * self._rate // CLOCK_PARTS) // 1_000
 
     def wall_ms(self) -> int:
         return self.now_ms() + self._wall_offset_ms
@@ -110,6 +115,7 @@ class Host:
         self.name = process.name
         self.run = run
         self.disk = process.disk
+        self.traced = process.world.traced
         self._process = process
 
     def is_over(self) -> bool:
@@ -135,6 +141,11 @@ class Host:
         """Make files durable; `done` is called as an input of the program."""
         self.disk.sync(names, self.soon, done)
 
+    def sync_aside(self, names: list[str], done: Done) -> None:
+        """Make files durable from a thread of the program, which runs `done` at once: it may hand
+        something over by `soon`. A paused program's threads stand still, too."""
+        self.disk.sync(names, self._process.run_aside, done)
+
     def replace(self, name: str, data: bytes, done: Done) -> None:
         """Give a file new content as a whole."""
         self.disk.replace(name, data, self.soon, done)
@@ -154,6 +165,9 @@ class Process:
 
     Invariant: inputs reach the program of the run for which they came, in the order in which they
     came; `run` counts the starts, and is raised at each end as well, so no two runs share a number.
+    `_wake_us` is when it wakes up for its inputs, `_due_us` for its deadline; `_timer_us` is the
+    earliest event that looks at the latter, and not later than it. Deadlines mostly move away
+    before they are due: the event of an older one looks where they are now.
     """
 
     def __init__(
@@ -172,9 +186,11 @@ class Process:
         self.clock = self._new_clock()
         self._powered = True
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._wake_us = -1
+        self._wake_us = NEVER
+        self._due_us = NEVER
+        self._timer_us = NEVER
         self._deadline_ms: int | None = None
-        self._connections: dict[tuple[int, bool], Connection] = {}
+        self._connections: dict[Connection, None] = {}
         network.join(self)
 
     def is_running(self) -> bool:
@@ -233,14 +249,14 @@ class Process:
             return
         self.world.note(f"{self.name} goes on")
         self.paused = False
-        self._wake_us = -1
+        self._wake_us = self._due_us = self._timer_us = NEVER
         self._wake_after(WAKE_US_MIN)
 
     def _end_run(self) -> list[Connection]:
-        connections = list(self._connections.values())
+        connections = list(self._connections)
         self._connections.clear()
         self._inbox.clear()
-        self._wake_us = -1
+        self._wake_us = self._due_us = self._timer_us = NEVER
         self._deadline_ms = None
         if self.program is not None:
             self.program.gone()
@@ -257,26 +273,52 @@ class Process:
         if len(self._inbox) == 1:
             self._wake_after(WAKE_US_MIN + int(self._chance.random() * WAKE_US_SPREAD))
 
+    def run_aside(self, action: Callable[[], None]) -> None:
+        """Run something as a thread of the program does, which needs no wake-up."""
+        if self.paused:
+            self.put(action)
+        else:
+            action()
+
     def _wake_after(self, delay_us: int) -> None:
         when_us = self.world.now_us + delay_us
-        if not self.paused and (self._wake_us < 0 or when_us < self._wake_us):
+        if not self.paused and when_us < self._wake_us:
             self._wake_us = when_us
-            self.world.at(when_us, self._wake, self.run, when_us)
+            self.world.at(when_us, self._wake_for_inputs, self.run, when_us)
 
-    def _wake(self, run: int, when_us: int) -> None:
-        """One wake-up. Others that were planned for later are void."""
-        if run != self.run or when_us != self._wake_us or self.paused:
+    def _wake_for_inputs(self, run: int, when_us: int) -> None:
+        """Others that were planned for later are void."""
+        if run == self.run and when_us == self._wake_us and not self.paused:
+            self._wake()
+
+    def _wake_for_deadline(self, run: int, when_us: int) -> None:
+        if run != self.run or when_us != self._timer_us or self.paused:
             return
+        self._timer_us = NEVER
+        if self._due_us <= when_us:
+            self._wake()
+        else:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._due_us < self._timer_us:
+            self._timer_us = self._due_us
+            self.world.at(self._due_us, self._wake_for_deadline, self.run, self._due_us)
+
+    def _wake(self) -> None:
+        """One wake-up."""
         program = self.program
         assert program is not None
+        self._wake_us = NEVER
+        program.woken()
         inputs, self._inbox = self._inbox, []
         for action, arguments in inputs:
             action(*arguments)
-        now_ms = self.clock.now_ms()
-        if self._deadline_ms is not None and self._deadline_ms <= now_ms:
-            program.tick(now_ms)
+        if self._deadline_ms is not None:
+            now_ms = self.clock.now_ms()
+            if self._deadline_ms <= now_ms:
+                program.tick(now_ms)
         program.turn()
-        self._wake_us = -1
         self._plan()
 
     def _plan(self) -> None:
@@ -284,16 +326,15 @@ class Process:
         if self.program is None or self.paused:
             return
         deadline_ms = self._deadline_ms = self.program.next_deadline_ms()
+        self._due_us = NEVER
         if deadline_ms is not None:
-            due_us = self.clock.world_us(deadline_ms)
-            self._wake_after(max(WAKE_US_MIN, due_us - self.world.now_us))
-        if self._inbox:
-            self._wake_after(WAKE_US_MIN)
+            soon_us = self.world.now_us + WAKE_US_MIN
+            self._due_us = max(soon_us, self.clock.world_us(deadline_ms))
+            self._set_timer()
 
     def clock_changed(self) -> None:
         """The pace of the clock has changed: the next deadline comes at another time."""
-        if self._wake_us >= 0:
-            self._wake_us = -1
+        if self._due_us < NEVER:
             self._plan()
 
     # --- the network's side
@@ -306,47 +347,48 @@ class Process:
 
     def dial(self, name: str) -> Connection:
         connection = self.network.dial(self.name, name)
-        self._connections[connection.number, True] = connection
+        self._connections[connection] = None
         return connection
 
     def accept(self, connection: Connection) -> None:
-        assert self.program is not None
-        self._connections[connection.number, False] = connection
-        self._tell(connection, self.program.accepted)
+        self._connections[connection] = None
+        self.put(self._accepted, connection)
 
     def tell_connected(self, connection: Connection) -> None:
-        assert self.program is not None
-        self._tell(connection, self.program.connected)
+        self.put(self._connected, connection)
 
     def tell_received(self, connection: Connection, data: bytes) -> None:
-        self._tell(connection, self._read, data)
+        self.put(self._read, connection, data)
 
     def tell_writable(self, connection: Connection) -> None:
-        assert self.program is not None
-        self._tell(connection, self.program.writable)
+        self.put(self._writable, connection)
 
     def tell_disconnected(self, connection: Connection, reason: str) -> None:
-        self._tell(connection, self._disconnected, reason)
+        self.put(self._disconnected, connection, reason)
 
     def forget(self, connection: Connection) -> None:
-        self._connections.pop((connection.number, connection.dialled), None)
+        self._connections.pop(connection, None)
 
-    def _tell(self, connection: Connection, action: Callable[..., None], *arguments: Any) -> None:
-        self.put(self._unless_closed, connection, action, *arguments)
+    # A program hears nothing of a connection that it has closed itself.
 
-    def _unless_closed(
-        self, connection: Connection, action: Callable[..., None], *arguments: Any
-    ) -> None:
-        """A program hears nothing of a connection that it has closed itself."""
-        if (connection.number, connection.dialled) in self._connections:
-            action(connection, *arguments)
+    def _accepted(self, connection: Connection) -> None:
+        if connection in self._connections and self.program is not None:
+            self.program.accepted(connection)
+
+    def _connected(self, connection: Connection) -> None:
+        if connection in self._connections and self.program is not None:
+            self.program.connected(connection)
 
     def _read(self, connection: Connection, data: bytes) -> None:
-        assert self.program is not None
-        self.network.was_read(connection, len(data))
-        self.program.received(connection, data)
+        if connection in self._connections and self.program is not None:
+            self.network.was_read(connection, len(data))
+            self.program.received(connection, data)
+
+    def _writable(self, connection: Connection) -> None:
+        if connection in self._connections and self.program is not None:
+            self.program.writable(connection)
 
     def _disconnected(self, connection: Connection, reason: str) -> None:
-        assert self.program is not None
-        self.forget(connection)
-        self.program.disconnected(connection, reason)
+        if connection in self._connections and self.program is not None:
+            del self._connections[connection]
+            self.program.disconnected(connection, reason)

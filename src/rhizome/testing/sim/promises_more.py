@@ -8,7 +8,7 @@ from typing import Any, Final
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.apps import TRAFFIC_AFTER_US
 from rhizome.testing.sim.history import CONFIRMED, Delivery, Message, Transaction
-from rhizome.testing.sim.observations import Healed
+from rhizome.testing.sim.observations import Recovered
 from rhizome.testing.sim.promises import MessageChecker, _Fates, places_of
 from rhizome.testing.sim.timeline import DONE_US, pair
 from rhizome.testing.sim.topology import GRAVES
@@ -307,17 +307,17 @@ class NoMessageStuck(MessageChecker):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._healed_us = -1
+        self._recovered_us = -1
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {Healed: self._healed}
+        return {Recovered: self._recovered}
 
-    def _healed(self, _: Healed) -> None:
-        self._healed_us = self.now_us
+    def _recovered(self, _: Recovered) -> None:
+        self._recovered_us = self.now_us
 
     def is_done(self) -> bool:
         """Applications have begun nothing new for a while, have all answers, and left nothing."""
-        if self._healed_us < 0 or self.now_us < self._healed_us + TRAFFIC_AFTER_US:
+        if self._recovered_us < 0 or self.now_us < self._recovered_us + TRAFFIC_AFTER_US:
             return False
         if self._left():
             return False

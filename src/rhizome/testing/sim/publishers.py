@@ -181,7 +181,7 @@ class Publisher(Sender):
                 self._publish(self._again.pop(0))
             elif not self.workload.is_ending():
                 self._publish(self._new())
-        if self.chance.random() < CHANNEL_CHANCE and not self.workload.is_calm():
+        if self.chance.random() < CHANNEL_CHANCE and not self.workload.is_calm:
             self._change_channel()
         return self.pause_ms(PAUSE_MS_MEAN)
 
@@ -296,7 +296,7 @@ class Trader(Sender):
     def _end(self) -> None:
         assert self.core is not None
         self._waits = True
-        commits = self.workload.is_calm() or self.chance.random() < 0.8
+        commits = self.workload.is_calm or self.chance.random() < 0.8
         verdict = told.COMMIT if commits else told.ROLLBACK
         self._verdict = verdict
         self.see(told.TransactionEnds(self._transaction, verdict))

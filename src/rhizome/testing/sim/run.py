@@ -7,16 +7,18 @@ everything must come right again. Everything about a run follows from scenario, 
 
 from __future__ import annotations
 
+import gc
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TextIO
 
 from rhizome.testing.sim.checkers import Checker, Violation, Watch
 from rhizome.testing.sim.faults import FaultPlan, Faults
 from rhizome.testing.sim.network import Network
-from rhizome.testing.sim.observations import Healed
+from rhizome.testing.sim.observations import Healed, Recovered
 from rhizome.testing.sim.process import Process
 from rhizome.testing.sim.world import MINUTE, SECOND, World
 
@@ -26,9 +28,14 @@ CALM_US_MIN: Final = 40 * SECOND
 STORM_START_US: Final = 5 * SECOND
 EARLY_STORM_CHANCE: Final = 0.3
 """How often things go wrong from the first moment on."""
+RECOVERY_US_MIN: Final = 2 * SECOND
+RECOVERY_US_MAX: Final = 6 * SECOND
+"""So long after the faults the cluster is taken for what it was before them, if it looks so, and
+in any case."""
 QUIET_US: Final = 3 * SECOND
 """A run may end when no checker has waited for anything for so long."""
 TAIL_LINES: Final = 40
+GARBAGE_OBJECTS_MAX: Final = 200_000
 
 Range = tuple[int, int]
 
@@ -93,6 +100,7 @@ class Outcome:
     virtual_us: int
     wall_s: float
     digest: str
+    """Of the trace; empty without one."""
     faults: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -102,11 +110,18 @@ class Outcome:
 
 
 def run_seed(
-    scenario: Scenario, seed: int, options: RunOptions, sink: TextIO | None = None
+    scenario: Scenario,
+    seed: int,
+    options: RunOptions,
+    sink: TextIO | None = None,
+    traced: bool = True,
 ) -> Outcome:
-    """Simulate one seed. Violations and crashes of programs are part of the outcome."""
+    """Simulate one seed. Violations and crashes of programs are part of the outcome.
+
+    One that isn't `traced` has neither digest nor tail, and is over sooner.
+    """
     begun_s = time.perf_counter()
-    world = World(seed, sink)
+    world = World(seed, sink, traced)
     end_us = int(options.minutes * MINUTE)
     simulation = scenario.build(world, options)
     plan = simulation.plan
@@ -116,8 +131,9 @@ def run_seed(
     plan.start_us = 0 if early else min(STORM_START_US, end_us)
     plan.end_us = max(plan.start_us, min(int(end_us * STORM_SHARE), end_us - CALM_US_MIN))
     faults = Faults(world, simulation.network, simulation.processes, plan, simulation.watch)
-    checker, text = _run(simulation, faults, end_us)
-    digest = world.trace.digest()
+    with _rare_collections():
+        checker, text = _run(simulation, faults, end_us)
+    digest = world.trace.digest() if traced else ""
     return Outcome(
         scenario=scenario.name,
         seed=seed,
@@ -131,6 +147,17 @@ def run_seed(
         faults=dict(sorted(faults.counts.items())),
         counts=dict(sorted(simulation.watch.counts.items())),
     )
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """A world is one big cycle that lives to the end: looking through it for garbage is in vain."""
+    before = gc.get_threshold()
+    gc.set_threshold(GARBAGE_OBJECTS_MAX)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _run(simulation: Simulation, faults: Faults, end_us: int) -> tuple[str, str]:
@@ -156,11 +183,21 @@ def _run(simulation: Simulation, faults: Faults, end_us: int) -> tuple[str, str]
 def _run_calm(simulation: Simulation, end_us: int) -> None:
     """Run to the end, or until all has come right and nothing has happened since."""
     world, watch = simulation.world, simulation.watch
+    healed_us, recovered = world.now_us, False
     quiet_us = 0
     while world.now_us < end_us and not (simulation.ends_when_done and quiet_us >= QUIET_US):
         step_us = min(SECOND, end_us - world.now_us)
         world.run_until(world.now_us + step_us)
+        if not recovered and _has_recovered(watch, world.now_us - healed_us):
+            recovered = True
+            watch.see(Recovered())
         quiet_us = quiet_us + step_us if watch.is_done() else 0
+
+
+def _has_recovered(watch: Watch, passed_us: int) -> bool:
+    if passed_us >= RECOVERY_US_MAX:
+        return True
+    return passed_us >= RECOVERY_US_MIN and watch.has_recovered()
 
 
 def drawn(world: World, name: str, limits: Range) -> int:

@@ -35,6 +35,16 @@ def run_named(name: str, seed: int, options: RunOptions, sink: TextIO | None = N
     return run_seed(scenario(name), seed, options, sink)
 
 
+def run_untraced(name: str, seed: int, options: RunOptions) -> Outcome:
+    """Run a seed without its trace. If it fails, it is run again with one: it is the same run."""
+    outcome = run_seed(scenario(name), seed, options, traced=False)
+    if outcome.passed:
+        return outcome
+    again = run_named(name, seed, options)
+    assert again.checker == outcome.checker, f"seed {seed} of {name} has two ends"
+    return again
+
+
 def run_seeds(
     name: str,
     seeds: Sequence[int],
@@ -44,12 +54,12 @@ def run_seeds(
 ) -> Iterator[Outcome]:
     """Run seeds one after the other, or in several processes; outcomes come as they are ready.
 
-    The processes are started within ``starting``.
+    The processes are started within ``starting``. Only outcomes of seeds that fail have a trace.
     """
     scenario(name)
     if jobs <= 1 or len(seeds) <= 1:
         for seed in seeds:
-            yield run_named(name, seed, options)
+            yield run_untraced(name, seed, options)
         return
     work = [(name, seed, options) for seed in seeds]
     with starting():
@@ -64,4 +74,4 @@ def _ignore_interrupts() -> None:
 
 
 def _run_one(work: tuple[str, int, RunOptions]) -> Outcome:
-    return run_named(*work)
+    return run_untraced(*work)

@@ -13,8 +13,10 @@ from typing import Final
 from rhizome.cluster.consensus import Rules
 from rhizome.cluster.docket import TxRules
 from rhizome.cluster.identity import PRIMARY, SECONDARY
+from rhizome.testing.sim.agreement import CopiesComeBack
 from rhizome.testing.sim.apps import Founder, Workload
 from rhizome.testing.sim.broker_program import BrokerOptions, BrokerProgram
+from rhizome.testing.sim.cluster_scenario import AllJoined
 from rhizome.testing.sim.consumers import Worker
 from rhizome.testing.sim.history import History
 from rhizome.testing.sim.message_faults import MessageFaults
@@ -59,7 +61,7 @@ class TransactionsScenario:
         names = [*primaries, *secondaries]
         topology = plain_topology()
         books = checkers_of(topology, self._promises)
-        simulation = Simulation(world, books)
+        simulation = Simulation(world, [*books, CopiesComeBack(), AllJoined(names)])
         broken = _broken(options)
         setup = drawn_setup(chance)
         for name in names:
@@ -73,6 +75,7 @@ class TransactionsScenario:
         assert isinstance(history, History)
         simulation.plan.more = lambda faults: MessageFaults(simulation, history, faults).kinds()
         simulation.plan.rare = RARE
+        simulation.ends_when_done = True
         return simulation
 
 

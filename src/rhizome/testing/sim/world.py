@@ -7,9 +7,9 @@ instant happen in the order in which they were scheduled.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import random
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any, Final, TextIO
 
 MS: Final = 1_000
@@ -63,11 +63,13 @@ class Trace:
 class World:
     """Virtual time and the events to come.
 
-    Invariant: `now_us` never falls, and is the time of the event that is under way.
+    Invariant: `now_us` never falls, and is the time of the event that is under way. Nothing that
+    happens depends on `traced`: without it only the lines are not there, and not paid for.
     """
 
-    def __init__(self, seed: int, sink: TextIO | None = None) -> None:
+    def __init__(self, seed: int, sink: TextIO | None = None, traced: bool = True) -> None:
         self.seed = seed
+        self.traced = traced
         self.now_us = 0
         self.events = 0
         self.trace = Trace(sink)
@@ -84,23 +86,26 @@ class World:
     def at(self, when_us: int, action: Callable[..., None], *arguments: Any) -> None:
         """Do something at a time, or at once if that is over."""
         self._numbers += 1
-        when_us = max(when_us, self.now_us)
-        heapq.heappush(self._heap, (when_us, self._numbers, action, arguments))
+        if when_us < self.now_us:
+            when_us = self.now_us
+        heappush(self._heap, (when_us, self._numbers, action, arguments))
 
     def after(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None:
         """Do something after a while."""
         self._numbers += 1
-        heapq.heappush(self._heap, (self.now_us + delay_us, self._numbers, action, arguments))
+        heappush(self._heap, (self.now_us + delay_us, self._numbers, action, arguments))
 
     def note(self, line: str) -> None:
-        """Add a line to the trace, with the time before it."""
-        self.trace.add(f"{self.now_us} {line}")
+        """Add a line to the trace, with the time before it. Who notes something at every event
+        asks before whether the world is `traced`."""
+        if self.traced:
+            self.trace.add(f"{self.now_us} {line}")
 
     def run_until(self, end_us: int) -> None:
         """Let everything happen that is due up to `end_us`, which is the time afterwards."""
         heap = self._heap
         while heap and heap[0][0] <= end_us:
-            self.now_us, _, action, arguments = heapq.heappop(heap)
+            self.now_us, _, action, arguments = heappop(heap)
             self.events += 1
             action(*arguments)
         self.now_us = max(self.now_us, end_us)
