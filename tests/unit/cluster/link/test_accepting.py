@@ -25,7 +25,7 @@ from rhizome.broker.stages import CLOSED
 from rhizome.cluster.link.accepting import LinkAuthenticator
 from rhizome.cluster.link.proof import MECHANISM, Dialler, LinkKey
 from rhizome.security.login import LoginService
-from rhizome.security.passwords import hash_password
+from rhizome.security.passwords import ScryptCost, hash_password
 
 from .kit import KEY, SETTINGS, Broker, End, World, make_hello
 
@@ -36,7 +36,7 @@ class Records:
     """Users of each kind, all with the password "secret"."""
 
     def __init__(self) -> None:
-        secret = hash_password(b"secret")
+        secret = hash_password(b"secret", cost=ScryptCost(1, 1, 1))
         kinds = ("application", "console", "cluster")
         self.users = {kind: User(secret, kind) for kind in kinds}
         self.permissions: dict[tuple[str, str], object] = {}
