@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
 import sys
@@ -31,6 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # Spark and its libraries warn of each other; ours are tested with what they run on.
             item.add_marker(pytest.mark.filterwarnings("ignore:::pyspark"))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The last resort of the project ends a run five minutes after a test has begun; these may take
+    longer."""
+    limit = item.get_closest_marker("timeout")
+    if limit is not None and item.path.is_relative_to(Path(__file__).parent):
+        faulthandler.dump_traceback_later(limit.args[0] + 60, exit=True, file=sys.__stderr__)
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rhizome.cli.pipeline import VIOLATIONS_EXIT_CODE
 from rhizome.journal.records import KIND_ENQUEUE
-from rhizome.spark.jobs.audit import AuditOptions, AuditReport, run
+from rhizome.spark import stores
+from rhizome.spark.jobs.audit import READS_MAX, AuditOptions, AuditReport, run
+from tests.spark.cli import command
 from tests.spark.damage import (
     DAMAGES,
     GROUP,
@@ -42,7 +48,34 @@ def test_nothing_is_found_in_healthy_stores(spark: Any, copies: Path) -> None:
     assert report.compared_at[GROUP] > 250
 
 
-def test_all_kinds_of_damage_are_found_at_once(spark: Any, copies: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "is_compared"), [(1, True), pytest.param(99, False, marks=pytest.mark.soak)]
+)
+def test_stores_are_read_again_while_groups_get_other_standbys(
+    spark: Any, copies: Path, monkeypatch: pytest.MonkeyPatch, changes: int, is_compared: bool
+) -> None:
+    """Each look at the three stores finds another version of their groups, until it doesn't."""
+    looks = count()
+    known = stores.state_of
+
+    def changing(directory: Path) -> stores.StoreState:
+        state = known(directory)
+        version = 1 + min(next(looks) // 3, changes)
+        return replace(
+            state, groups={n: replace(each, version=version) for n, each in state.groups.items()}
+        )
+
+    monkeypatch.setattr(stores, "state_of", changing)
+    report = audit(spark, copies)
+    assert report.is_sound
+    assert (report.copies != {}) == is_compared
+    assert len(report.notes) == (0 if is_compared else 2)
+    assert next(looks) == 3 * 2 * (2 if is_compared else READS_MAX)
+
+
+def test_all_kinds_of_damage_are_found_at_once(
+    spark: Any, copies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(copies, tmp_path, dirs_exist_ok=True)
     wanted: list[tuple[str, str, int | None]] = []
     for kind, damage in DAMAGES.items():
@@ -51,10 +84,12 @@ def test_all_kinds_of_damage_are_found_at_once(spark: Any, copies: Path, tmp_pat
     lose_group(tmp_path / "b3", OTHER)
     truncate_a_segment(tmp_path / "b3")
     wanted += [("missing copy", "b3", None), ("truncated segment", "b3", None)]
-    report = audit(spark, tmp_path)
-    found = {(each.kind, each.broker, each.index) for each in report.violations}
+    assert command("pipeline", "audit", f"{tmp_path}/b*", "--json") == VIOLATIONS_EXIT_CODE == 3
+    report = json.loads(capsys.readouterr().out)
+    found = {(each["kind"], each["broker"], each["index"]) for each in report["violations"]}
     assert set(wanted) <= found, sorted(map(str, found))
-    assert set(report.counts) == set(DAMAGES)
+    assert set(report["counts"]) == set(DAMAGES)
+    assert report["sound"] is False
     # Nothing else is found in the second store but what follows from what was done to it: the
     # message is live there that the diverging record should have settled.
     (diverged,) = (index for kind, _, index in wanted if kind == "diverging copy")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +15,22 @@ import pytest
 
 from rhizome.amqp.properties import Properties
 from rhizome.client.blocking import Connection
-from rhizome.journal.records import FLAG_ORIGIN, KIND_ENQUEUE, ORIGIN_BYTES
+from rhizome.journal.records import FLAG_ORIGIN, KIND_ENQUEUE, ORIGIN_BYTES, crc32c
+from rhizome.journal.streamformat import (
+    KIND_MESSAGES,
+    STREAM_HEADER_BYTES,
+    UNCHECKED_BYTES,
+    ChunkHead,
+)
 from rhizome.spark import stores
-from rhizome.spark.jobs.audit import CHANGED, DIVERGING, MISSING, AuditOptions, run
+from rhizome.spark.jobs.audit import AuditOptions, run
+from rhizome.spark.jobs.violations import CHANGED, DIVERGING, MISSING
 from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import wait_until
 from tests.spark.damage import Segment, index_of, lose_group, resealed
 
 QUEUES = ("orders", "payments", "mails")
+STREAM = "events"
 THREE_COPIES = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 3}
 PERSISTENT = Properties(delivery_mode=2)
 SECONDS_MAX = 120.0
@@ -52,6 +63,9 @@ def traffic(cluster: ClusterProcess) -> None:
             for _ in range(100):
                 message = channel.get(queue, no_ack=True)
                 assert message is not None
+        arguments = {"x-queue-type": "stream", "x-initial-cluster-size": 3}
+        channel.declare_queue(STREAM, durable=True, arguments=arguments)
+        channel.publish_many([b"event"] * 200, routing_key=STREAM)
         channel.declare_exchange("bulky", "headers")
         for number in range(BULKY_BINDINGS):
             arguments = {"text": f"{number} " + "x" * BULKY_BYTES}
@@ -66,6 +80,32 @@ def wait_for_copies(cluster: ClusterProcess) -> None:
         return bool(known) and all(len(each["in_sync"]) == 2 for each in known)
 
     wait_until(is_whole, "copies", SECONDS_MAX)
+
+
+@contextmanager
+def busy(cluster: ClusterProcess) -> Iterator[None]:
+    """Messages come and go all the while, and some have before it begins."""
+    enough, begun = threading.Event(), threading.Event()
+
+    def publish_and_take() -> None:
+        with Connection(cluster.url) as connection:
+            channel = connection.channel(confirms=True)
+            while not enough.is_set():
+                for queue in QUEUES:
+                    bodies = [b"more %d" % number for number in range(20)]
+                    channel.publish_many(bodies, routing_key=queue, properties=PERSISTENT)
+                    for _ in range(20):
+                        assert channel.get(queue, no_ack=True) is not None
+                begun.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(publish_and_take)
+        try:
+            wait_until(lambda: begun.is_set() or work.done(), "traffic", SECONDS_MAX)
+            yield
+        finally:
+            enough.set()
+        work.result()
 
 
 def has_snapshot(data: Path) -> bool:
@@ -89,12 +129,16 @@ def test_audit_of_a_real_cluster_live_and_damaged(
         assert known.broker == broker.directory.name
         assert set(QUEUES) <= set(known.names.queues.values())
 
-    report = run(spark, AuditOptions(paths(cluster)))
+    with busy(cluster):
+        report = run(spark, AuditOptions(paths(cluster)))
     assert report.is_sound, report.document()
-    assert report.notes == []
     assert set(report.stores.values()) == {"b1", "b2", "b3"}
     assert report.messages >= 3 * 600
-    groups = [group for group, names in report.copies.items() if len(names) == 3]
+    streams = set(stores.state_of(cluster.brokers["b1"].data).streams.values())
+    whole = [group for group, names in report.copies.items() if len(names) == 3]
+    groups = [group for group in whole if group not in streams]
+    (stream,) = streams
+    assert stream in whole, report.document()
     assert groups, report.document()
     assert sum(report.compared_at[group] for group in groups) >= 600
 
@@ -103,10 +147,15 @@ def test_audit_of_a_real_cluster_live_and_damaged(
     for name, broker in cluster.brokers.items():
         shutil.copytree(broker.data, copies / name)
     damaged = damage(copies, groups[0], groups[1])
+    damaged.add((CHANGED, "b3", stream, change_chunk(copies / "b3")))
     report = run(spark, AuditOptions(f"{copies}/b*"))
     found = {(each.kind, each.broker, each.group, each.index) for each in report.violations}
     assert damaged <= found, report.document()
-    assert {(each[1], each[2]) for each in found} == {("b2", groups[1]), ("b3", groups[0])}
+    assert {(each[1], each[2]) for each in found} == {
+        ("b2", groups[1]),
+        ("b3", groups[0]),
+        ("b3", stream),
+    }
 
 
 def damage(copies: Path, group: int, other: int) -> set[tuple[str, str, int, int | None]]:
@@ -129,6 +178,20 @@ def damage(copies: Path, group: int, other: int) -> set[tuple[str, str, int, int
         (CHANGED, "b3", group, index_of(changed)),
         (DIVERGING, "b3", group, index_of(diverged)),
     }
+
+
+def change_chunk(store: Path) -> int:
+    """Another body for a message of the stream; the first offset of its chunk."""
+    (path,) = (store / "streams").glob("*/*.seg")
+    data = bytearray(path.read_bytes())
+    at = STREAM_HEADER_BYTES
+    while (head := ChunkHead(bytes(data), at)).kind != KIND_MESSAGES:
+        at += int(head.size)
+    end = at + int(head.size)
+    data[end - 2] ^= 1  # before the end of the frame
+    data[at + 8 : at + 12] = crc32c(bytes(data[at + UNCHECKED_BYTES : end])).to_bytes(4, "big")
+    path.write_bytes(data)
+    return int(head.first)
 
 
 def with_another_body(record: bytes) -> bytes:

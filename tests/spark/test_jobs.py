@@ -11,23 +11,15 @@ from typing import Any
 import pytest
 
 from rhizome.amqp.properties import Properties, encode_header
-from rhizome.cli.main import app
 from rhizome.client.blocking import Connection
 from rhizome.spark.jobs import archive, deadletters, replay, timetravel, traffic
 from rhizome.testing.processes import Broker, BrokerProcess, wait_until
+from tests.spark.cli import command
 from tests.spark.journals import START_MS, JournalFiles
 from tests.spark.streams import declare_partitioned, declare_stream, fill, numbered
 
 Unique = Callable[[str], str]
 RAW_PROPERTIES_AT = 12  # in a content header: behind class, weight and body size
-
-
-def command(*arguments: str) -> int:
-    """Run `rhizome ...` in this process; its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        app(list(arguments))
-    code = ended.value.code
-    return code if isinstance(code, int) else 0
 
 
 def drained(uri: str, queue: str) -> list[Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from rhizome.amqp.properties import Properties
 from rhizome.client.blocking import Connection
-from rhizome.spark import schema
+from rhizome.spark import schema, stores
 from rhizome.spark.journalsource import (
     GONE,
     OPTIONS,
@@ -96,6 +96,15 @@ def test_plan_and_checkpoint_of_a_running_broker_belong_together(tmp_path: Path)
     planned.unlink()
     with pytest.raises(JournalDamagedError, match=f"checkpoint-0000000001 of .* {GONE}"):
         list(reader.read(checkpoint))
+
+
+def test_segment_that_is_a_dangling_link_is_told(tmp_path: Path) -> None:
+    store = JournalFiles(tmp_path)
+    store.flush()
+    (tmp_path / "journal" / "0000000009.seg").symlink_to(tmp_path / "nowhere")
+    (segments,) = stores.segments_of(tmp_path)
+    with pytest.raises(stores.StoreError, match="change each time they are listed"):
+        segments.listed()
 
 
 def test_unknown_option_is_told_by_name(spark: Any, tmp_path: Path) -> None:

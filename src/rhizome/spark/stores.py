@@ -36,6 +36,7 @@ from rhizome.journal.records import KIND_STATE, RECORD_HEADER_BYTES, SEGMENT_HEA
 from rhizome.journal.walk import walk_kind
 from rhizome.spark.journalrows import Names
 
+LOOKS_MAX: Final = 20
 JOURNAL: Final = "journal"
 HISTORY: Final = "history"
 CLUSTER_DATABASE: Final = Path("cluster") / "state.db"
@@ -72,7 +73,7 @@ class Segments:
         the checkpoints are the same before and after, everything is there that they name.
         """
         files = self.files()
-        while True:
+        for _ in range(LOOKS_MAX):
             names = checkpoint_names(files)
             try:
                 found = Listed(names, [(each, files.size(each)) for each in files.segments()])
@@ -80,6 +81,7 @@ class Segments:
                 continue
             if checkpoint_names(files) == names:
                 return found
+        raise StoreError(f"the segments in '{self.directory}' change each time they are listed")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """Audit: do the stores of a cluster hold what they must, and the same?
 
 Copies of a group hold the same records, so checksums are compared; what counts in the end are the
-messages that each copy would serve. Copies are compared at an index that all of them have reached,
-so brokers may be running meanwhile.
+messages that each copy would serve. Copies are compared at an index that the home and all its
+in-sync standbys have reached, which is committed (G6), so brokers may be running meanwhile. Where
+one cuts in, by removing a segment or by taking a group over, everything is read again. Copies of a
+stream are the same chunks in the same files; they are compared chunk by chunk.
 
     lost record          a message that others hold (or the checkpoint names), and this copy doesn't
     duplicated record    one message twice under one index, or one sequence of a producer twice
@@ -25,35 +27,40 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from rhizome.cluster.placement import Group
 from rhizome.spark import register, stores
 from rhizome.spark import schema as schemas
+from rhizome.spark.jobs.copiedmessages import MESSAGE, Messages
+from rhizome.spark.jobs.streamcopies import StreamCopies
+from rhizome.spark.jobs.violations import (
+    CHANGED,
+    DAMAGED,
+    DIVERGING,
+    DUPLICATED,
+    LOST,
+    MISSING,
+    RESURRECTED,
+    SWAPPED,
+    TRUNCATED,
+    Violation,
+    violations,
+)
 from rhizome.spark.jobs.watching import JobError, Tell, silently, watch
-
-LOST: Final = "lost record"
-DUPLICATED: Final = "duplicated record"
-SWAPPED: Final = "swapped order"
-CHANGED: Final = "changed body"
-MISSING: Final = "missing copy"
-DIVERGING: Final = "diverging copy"
-RESURRECTED: Final = "resurrected message"
-TRUNCATED: Final = "truncated segment"
-DAMAGED: Final = "damaged record"
-KINDS: Final = (
-    LOST, DUPLICATED, SWAPPED, CHANGED, MISSING, DIVERGING, RESURRECTED, TRUNCATED, DAMAGED
-)  # fmt: skip
+from rhizome.spark.journalsource import GONE
 
 _COLUMNS: Final = (
     "store", "segment", "offset", "group", "epoch", "record", "event", "vhost", "queue",
     "queue_id", "index", "producer", "sequence", "detail", "checksum", "digest",
 )  # fmt: skip
+READS_MAX: Final = 4
 _SHORTENED: Final = ("segment", "offset")
 # Records of a log that every copy has; MOVED and the marks of a store are its own.
 _COMMON: Final = ("enqueued", "dequeued", "requeued", "purged", "queue-dropped", "delivered")
-_MESSAGE: Final = ["group", "queue_id", "index"]
 _TRUNCATION: Final = "without its end|too short|missing|incomplete|ends before"
 
 
@@ -64,24 +71,6 @@ class AuditOptions:
 
     paths: str
     listed_max: int = 100
-
-
-@dataclass(frozen=True)
-class Violation:
-    """What is wrong, and where. What doesn't apply is None."""
-
-    kind: str
-    broker: str
-    store: str
-    group: int | None = None
-    epoch: int | None = None
-    index: int | None = None
-    vhost: str | None = None
-    queue: str | None = None
-    segment: int | None = None
-    offset: int | None = None
-    detail: str = ""
-    message: dict[str, Any] | None = None
 
 
 @dataclass
@@ -109,51 +98,67 @@ def run(spark: SparkSession, options: AuditOptions, tell: Tell = silently) -> Au
     """Audit the stores; violations are in the report, never an exception."""
     register(spark)
     directories = [str(each) for each in stores.find(options.paths)]
-    states = {each: stores.state_of(Path(each)) for each in directories}
-    brokers = {each: state.broker or Path(each).name for each, state in states.items()}
-    if len(set(brokers.values())) < len(brokers):
-        brokers = {each: each for each in directories}
-    audit = _Audit(spark, directories, states, brokers, options, tell)
-    try:
-        return audit.run()
-    finally:
-        audit.events.unpersist()
+    for left in reversed(range(READS_MAX)):
+        audit = _Audit(spark, directories, options, tell)
+        try:
+            audit.read()
+            if not audit.moved or not left:
+                return audit.run()
+        except PySparkException as error:
+            if not left or GONE not in str(error):
+                raise
+        finally:
+            audit.events.unpersist()
+    raise AssertionError("the last reading returns or raises")
 
 
 class _Audit:
     """``events`` is the table that everything is asked of, read once."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        directories: list[str],
-        states: dict[str, stores.StoreState],
-        brokers: dict[str, str],
-        options: AuditOptions,
-        tell: Tell,
+        self, spark: SparkSession, directories: list[str], options: AuditOptions, tell: Tell
     ) -> None:
         self.spark = spark
         self.directories = directories
-        self.states = states
-        self.brokers = brokers
+        self.states = _states(directories)
+        self.brokers = {
+            each: known.broker or Path(each).name for each, known in self.states.items()
+        }
+        if len(set(self.brokers.values())) < len(self.brokers):
+            self.brokers = {each: each for each in directories}
         self.options = options
         self.tell = tell
-        self.report = AuditReport(brokers)
-        for directory, state in states.items():
+        self.report = AuditReport(self.brokers)
+        for directory, state in self.states.items():
             if state.trouble:
                 self.report.notes.append(
-                    f"{brokers[directory]} can't be asked which copies there should be: "
+                    f"{self.brokers[directory]} can't be asked which copies there should be: "
                     f"{state.trouble}"
                 )
         self.behind: list[int] = []
+        self.moved: list[int] = []
         self.events = _read(spark, options.paths).persist()
 
-    def run(self) -> AuditReport:
+    def read(self) -> None:
+        """Read all journals, and see whether groups got another home or other standbys meanwhile:
+        whose copies must agree is known only of the others.
+        """
         counted = watch(self.spark, "reading journals", self.tell, self._count)
         self.report.records, self.report.messages = counted
+        now = _states(self.directories)
+        begun = (
+            self.events.where("event = 'epoch'").groupBy("group").agg(F.max("epoch").alias("epoch"))
+        )
+        epochs = {row["group"]: int(row["epoch"]) for row in begun.collect()}
+        for group, known in _newest_groups(self.states).items():
+            is_same = _newest_groups(now).get(group) == known
+            if not is_same or epochs.get(group, 0) > known.epoch:
+                self.moved.append(group)
+
+    def run(self) -> AuditReport:
         ends = self._ends()
         self._choose_copies(ends)
-        messages = _Messages(self.events, self._reach())
+        messages = Messages(self.events, self._reach())
         self._note_far_ahead()
         checks = [
             self._damage(),
@@ -163,6 +168,7 @@ class _Audit:
             self._order(),
             self._unkept(),
             *self._comparisons(messages),
+            *self._streams(),
         ]
         found = reduce(DataFrame.unionByName, checks).persist()
         watch(self.spark, "comparing copies", self.tell, lambda: self._collect(found))
@@ -195,6 +201,9 @@ class _Audit:
     def _choose_copies(self, ends: dict[int, dict[str, int]]) -> None:
         """Which stores must agree on a group, and up to which index."""
         for group, last in sorted(ends.items()):
+            if group in self.moved:
+                self._note_moved(group)
+                continue
             members = self._members(group)
             chosen = [store for store in last if not members or self.brokers[store] in members]
             for store in last.keys() - set(chosen):
@@ -209,11 +218,16 @@ class _Audit:
 
     def _members(self, group: int) -> list[str]:
         """Home and in-sync standbys of a group, by the newest state among the stores."""
-        known = [state.groups[group] for state in self.states.values() if group in state.groups]
-        if not known:
+        newest = _newest_groups(self.states).get(group)
+        if newest is None:
             return []
-        newest = max(known, key=lambda each: (each.epoch, each.version))
         return [newest.home, *(member.broker for member in newest.in_sync)]
+
+    def _note_moved(self, group: int) -> None:
+        self.report.notes.append(
+            f"group {group} changed its home or its standbys while it was read, {READS_MAX} times; "
+            "its copies were not compared"
+        )
 
     def _note_missing(self, group: int, members: list[str], having: set[str]) -> None:
         for broker in members:
@@ -259,20 +273,19 @@ class _Audit:
     def _damage(self) -> DataFrame:
         found = self.events.where("event = 'damaged'")
         kind = F.when(F.col("detail").rlike(_TRUNCATION), TRUNCATED).otherwise(DAMAGED)
-        return _violations(found, kind, F.col("detail"))
+        return violations(found, kind, F.col("detail"))
 
     def _missing_segments(self) -> DataFrame:
         """Segments between those that a restart would read."""
         rows = []
         for directory in self.directories:
             for segments in stores.segments_of(Path(directory), history=False):
-                numbers = segments.files().segments()
-                start = stores.checkpoint_segment(segments.files())
+                numbers, start = _settled_numbers(segments)
                 kept = [number for number in numbers if number >= start]
                 expected = range(start, kept[-1]) if kept else range(start, start + (start > 1))
                 rows += [(directory, number) for number in expected if number not in numbers]
         gone = self.spark.createDataFrame(rows, "store STRING, segment BIGINT")
-        return _violations(gone, F.lit(TRUNCATED), F.lit("the segment is not there"))
+        return violations(gone, F.lit(TRUNCATED), F.lit("the segment is not there"))
 
     def _duplicates(self) -> DataFrame:
         """Not MOVED, which is a second record on purpose, nor what a copy in the making gets."""
@@ -286,7 +299,7 @@ class _Audit:
             .where("n > 1")
             .join(self._installs(), ["store", "group"], "left_anti")
         )
-        return _violations(twice, F.lit(DUPLICATED), F.concat(F.col("n"), F.lit(" records of it")))
+        return violations(twice, F.lit(DUPLICATED), F.concat(F.col("n"), F.lit(" records of it")))
 
     def _repeated_sequences(self) -> DataFrame:
         twice = (
@@ -300,7 +313,7 @@ class _Audit:
             .where("n > 1")
         )
         text = F.concat_ws(" ", F.lit("sequence"), "sequence", F.lit("of producer"), "producer")
-        return _violations(twice, F.lit(DUPLICATED), text)
+        return violations(twice, F.lit(DUPLICATED), text)
 
     def _installs(self) -> DataFrame:
         """Groups whose copy in a store was made from another: its records came in any order."""
@@ -330,8 +343,8 @@ class _Audit:
             .where("record < before AND epoch = epoch_before")
             .withColumn("index", F.col("record"))
         )
-        return _violations(within, F.lit(SWAPPED), _behind()).unionByName(
-            _violations(between, F.lit(SWAPPED), _behind())
+        return violations(within, F.lit(SWAPPED), _behind()).unionByName(
+            violations(between, F.lit(SWAPPED), _behind())
         )
 
     def _unkept(self) -> DataFrame:
@@ -342,11 +355,11 @@ class _Audit:
         )
         gone = live.join(there, ["store", "segment", "offset", "queue_id", "index"], "left_anti")
         text = F.lit("live in the checkpoint, and its record is not there")
-        return _violations(gone, F.lit(LOST), text)
+        return violations(gone, F.lit(LOST), text)
 
     # --- of copies with each other
 
-    def _comparisons(self, messages: _Messages) -> list[DataFrame]:
+    def _comparisons(self, messages: Messages) -> list[DataFrame]:
         return [self._diverging(messages.reach), *self._unequal(messages)]
 
     def _diverging(self, reach: DataFrame) -> DataFrame:
@@ -396,35 +409,54 @@ class _Audit:
         text = F.concat_ws(
             "", F.lit("its record ("), "event", F.lit(") differs from that of the other copies")
         )
-        return _violations(odd, F.when(changed, CHANGED).otherwise(DIVERGING), text)
+        return violations(odd, F.when(changed, CHANGED).otherwise(DIVERGING), text)
 
-    def _unequal(self, messages: _Messages) -> list[DataFrame]:
+    def _unequal(self, messages: Messages) -> list[DataFrame]:
         """Messages that one copy would serve and another wouldn't."""
         live = messages.live()
         if self.behind:
             live = live.where(~F.col("group").isin(*self.behind))
         copies = messages.reach.groupBy("group").agg(F.collect_set("store").alias("stores"))
-        held = live.groupBy(*_MESSAGE).agg(
+        held = live.groupBy(*MESSAGE).agg(
             F.collect_set("store").alias("having"),
             *(F.max(name).alias(name) for name in ("epoch", "vhost", "queue")),
         )
         unequal = held.join(copies, "group").where("size(having) < size(stores)")
-        settled = messages.settled().select(*_MESSAGE).distinct()
+        settled = messages.settled().select(*MESSAGE).distinct()
         text = F.concat_ws(
             " ", F.lit("the copies in"), F.concat_ws(", ", "having"), F.lit("have it")
         )
         lost = (
-            unequal.join(settled, _MESSAGE, "left_anti")
+            unequal.join(settled, MESSAGE, "left_anti")
             .withColumn("detail", text)
             .withColumn("store", F.explode(F.array_except("stores", "having")))
         )
-        risen = unequal.join(settled, _MESSAGE, "left_semi").withColumn(
-            "store", F.explode("having")
-        )
+        risen = unequal.join(settled, MESSAGE, "left_semi").withColumn("store", F.explode("having"))
         return [
-            _violations(lost, F.lit(LOST), F.col("detail")),
-            _violations(risen, F.lit(RESURRECTED), F.lit("another copy has settled it")),
+            violations(lost, F.lit(LOST), F.col("detail")),
+            violations(risen, F.lit(RESURRECTED), F.lit("another copy has settled it")),
         ]
+
+    def _streams(self) -> list[DataFrame]:
+        """What is wrong with the logs of streams, which are no part of the journal."""
+        found = StreamCopies(self.spark, self.directories, self.states, self.brokers)
+        if not found.segments:
+            return []
+        watch(self.spark, "reading streams", self.tell, found.read)
+        self.report.records += found.chunks_read
+        self.report.messages += found.messages_read
+        for group in found.groups:
+            if group in self.moved:
+                self._note_moved(group)
+                continue
+            members = self._members(group)
+            having = found.holders(group)
+            chosen = [broker for broker in having if not members or broker in members]
+            if chosen:
+                self.report.copies[group] = sorted(chosen)
+                self.report.compared_at[group] = found.compare(group, chosen)
+            self._note_missing(group, members, set(self.brokers.values()) - found.missed(group))
+        return found.violations()
 
     # --- the report
 
@@ -469,59 +501,19 @@ class _Audit:
         ]
 
 
-class _Messages:
-    """What each copy would serve at the index at which they are compared.
+def _states(directories: list[str]) -> dict[str, stores.StoreState]:
+    return {each: stores.state_of(Path(each)) for each in directories}
 
-    What lies before a store's newest checkpoint counts only as far as that names it: the records
-    that settled the rest may be gone with their segments.
-    """
 
-    def __init__(self, events: DataFrame, reach: DataFrame) -> None:
-        self.reach = reach
-        place = (F.col("segment") * (1 << 32) + F.col("offset")).alias("place")
-        begins = (
-            events.where("event = 'checkpoint'").groupBy("store").agg(F.max(place).alias("begins"))
-        )
-        self.events = (
-            events.join(F.broadcast(reach), ["store", "group"])
-            .where("record IS NULL OR record <= reach OR event = 'moved'")
-            .join(F.broadcast(begins), "store", "left")
-            .withColumn("begins", F.coalesce("begins", F.lit(0)))
-            .withColumn("place", place)
-        )
-
-    def settled(self) -> DataFrame:
-        return self.events.where("event = 'dequeued'")
-
-    def live(self) -> DataFrame:
-        """Messages that came and did not go: by a settlement, a purge, the end of their queue, or
-        an epoch that began below them."""
-        came = (
-            self.events.where("event IN ('enqueued', 'moved', 'checkpointed') AND index <= reach")
-            .where("event = 'checkpointed' OR place >= begins")
-            .groupBy("store", *_MESSAGE)
-            .agg(*(F.max(name).alias(name) for name in ("place", "epoch", "vhost", "queue")))
-        )
-        purged = (
-            self.events.where("event = 'purged'")
-            .groupBy("store", "queue_id")
-            .agg(F.max("index").alias("purged_to"))
-        )
-        dropped = self.events.where("event = 'queue-dropped'").select("store", "queue_id")
-        stayed = (
-            came.join(self.settled().select("store", *_MESSAGE), ["store", *_MESSAGE], "left_anti")
-            .join(F.broadcast(dropped.distinct()), ["store", "queue_id"], "left_anti")
-            .join(F.broadcast(purged), ["store", "queue_id"], "left")
-            .where("purged_to IS NULL OR index > purged_to")
-            .drop("purged_to")
-            .alias("message")
-        )
-        epochs = self.events.where("event = 'epoch'").alias("begun")
-        is_void = (
-            "message.store = begun.store AND message.group = begun.group "
-            "AND begun.place > message.place AND begun.record <= message.index"
-        )
-        return stayed.join(F.broadcast(epochs), F.expr(is_void), "left_anti")
+def _newest_groups(states: dict[str, stores.StoreState]) -> dict[int, Group]:
+    """Each group as the store knows it that knows most of it."""
+    found: dict[int, Group] = {}
+    for state in states.values():
+        for number, group in state.groups.items():
+            known = found.get(number)
+            if known is None or (known.epoch, known.version) < (group.epoch, group.version):
+                found[number] = group
+    return found
 
 
 def _read(spark: SparkSession, paths: str) -> DataFrame:
@@ -535,21 +527,18 @@ def _read(spark: SparkSession, paths: str) -> DataFrame:
     )
 
 
+def _settled_numbers(segments: stores.Segments) -> tuple[list[int], int]:
+    """The segments of a journal, and from which on a restart needs them."""
+    there = segments.listed()
+    while True:
+        start = stores.checkpoint_segment(segments.files())
+        before, there = there, segments.listed()
+        if there.checkpoints == before.checkpoints:
+            return [number for number, _ in there.segments], start
+
+
 def _behind() -> Any:
     return F.concat_ws(" ", F.lit("index"), "record", F.lit("comes after"), "before")
-
-
-def _violations(found: DataFrame, kind: Any, detail: Any) -> DataFrame:
-    """Rows as violations, whatever columns they have."""
-    types = {
-        "store": "STRING", "group": "INT", "epoch": "BIGINT", "index": "BIGINT",
-        "vhost": "STRING", "queue": "STRING", "segment": "BIGINT", "offset": "BIGINT",
-    }  # fmt: skip
-    columns = [
-        (F.col(name) if name in found.columns else F.lit(None)).cast(type_).alias(name)
-        for name, type_ in types.items()
-    ]
-    return found.select(kind.alias("kind"), *columns, detail.cast("string").alias("detail"))
 
 
 def _described_schema() -> StructType:
