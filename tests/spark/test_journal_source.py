@@ -98,6 +98,25 @@ def test_plan_and_checkpoint_of_a_running_broker_belong_together(tmp_path: Path)
         list(reader.read(checkpoint))
 
 
+@pytest.mark.parametrize(("history", "segments"), [("true", [[1], [2, 3]]), ("false", [[2, 3]])])
+def test_retired_segments_are_read_if_asked_for(
+    tmp_path: Path, history: str, segments: list[list[int]]
+) -> None:
+    store = JournalFiles(tmp_path, segment_bytes=4096)
+    while int(store.journal.end_position()) >> 32 < 3:
+        store.message([1], b"x" * 100)
+    store.flush()
+    (tmp_path / "history").mkdir()
+    store.segment(1).rename(tmp_path / "history" / store.segment(1).name)
+    given = {"path": str(tmp_path), "history": history, "minPartitions": "1"}
+    reader = JournalReader(schema.journal(), Options(given, OPTIONS, "rhizome.journal"))
+    parts = [part for part in reader.partitions() if isinstance(part, SegmentRange)]
+    assert [part.segments for part in parts] == segments
+    found = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [row["index"] for row in found][-1] == store.index
+    assert (len(found) == store.index) == (history == "true")
+
+
 def test_segment_that_is_a_dangling_link_is_told(tmp_path: Path) -> None:
     store = JournalFiles(tmp_path)
     store.flush()

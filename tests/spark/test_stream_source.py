@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rhizome.amqp.properties import Properties
 from rhizome.client.blocking import Connection
 from rhizome.spark.options import OptionError
 from rhizome.spark.source import RhizomeSource
-from rhizome.testing.processes import Broker
+from rhizome.testing.processes import Broker, wait_until
 from tests.spark.streams import declare_partitioned, declare_stream, fill, numbered, numbers
 
 Unique = Callable[[str], str]
@@ -44,6 +45,29 @@ def test_batch_reads_a_stream_in_parallel(spark: Any, broker: Broker, unique: Un
     assert sorted(numbers(some.collect())) == list(range(10, 20))
     assert read(spark, broker, name, startingOffsets="latest").count() == 0
     assert read(spark, broker, name, includeHeaders="false").columns[-1] == "cluster_id"
+
+
+def rows_of(broker: Broker, name: str, **options: str) -> list[dict[str, Any]]:
+    """The rows of a batch, read as Spark's workers do."""
+    source = RhizomeSource({"uri": broker.url, "subscribe": name, **options})
+    reader = source.reader(source.schema())
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_times_bound_a_batch(broker: Broker, unique: Unique) -> None:
+    name = unique("times")
+    declare_stream(broker.url, name)
+    fill(broker.url, name, numbered(10))
+    first = rows_of(broker, name)[-1]["timestamp"]
+    wait_until(lambda: datetime.now(UTC) > first + timedelta(milliseconds=1), "another millisecond")
+    fill(broker.url, name, numbered(10, 10))
+    second = rows_of(broker, name)[10]["timestamp"]
+    for text in (str(round(second.timestamp() * 1000)), second.isoformat()):
+        after = rows_of(broker, name, startingTimestamp=text)
+        assert [row["offset"] for row in after] == list(range(10, 20))
+        before = rows_of(broker, name, endingTimestamp=text, readTimeout="30")
+        assert [row["offset"] for row in before] == list(range(10))
 
 
 def test_partitioned_stream_is_read_under_one_name(
