@@ -126,6 +126,7 @@ BODIES: Final[dict[str, Any]] = {
         "ackmode": "ack_requeue_true",
         "encoding": "auto",
     },
+    "POST /api/rhizome/queues/{vhost}/{name}/move": {"to": "q"},
     "POST /api/exchanges/{vhost}/{name}/publish": {
         "routing_key": "nowhere",
         "payload": "",

@@ -40,7 +40,12 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    cluster = ClusterProcess(tmp_path_factory.mktemp("cluster"), 3, 0, SEED)
+    """Groups stay where they are until somebody moves them."""
+
+    def make(name: str, directory: Path) -> BrokerProcess:
+        return BrokerProcess(directory, environment={"RHIZOME_CLUSTER_REBALANCE": "off"})
+
+    cluster = ClusterProcess(tmp_path_factory.mktemp("cluster"), 3, 0, SEED, make=make)
     cluster.start()
     yield cluster
     cluster.stop()

@@ -23,6 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="Look at queues, declare, purge and
 
 NameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 
+MOVED_AT_ONCE_MAX: Final = 1000
 COLUMNS: Final = ("name", "vhost", "state", "ready", "unacked", "total", "consumers", "features")
 LEASE_COLUMNS: Final = (
     "name",
@@ -128,6 +129,42 @@ def purge_queue(
     """Drop all messages of a queue that are ready for delivery."""
     Api(endpoint(http, user, password)).delete(path("queues", vhost, name, "contents"))
     print_done(f"purged queue '{name}' in vhost '{vhost}'", as_json)
+
+
+@app.command("move")
+def move_messages(
+    name: NameArgument,
+    to: Annotated[str, typer.Argument(metavar="TO", help="Queue that gets the messages.")],
+    count: Annotated[
+        int | None,
+        typer.Option("--count", "-n", min=1, help="So many at most.", show_default="all"),
+    ] = None,
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Move ready messages to the end of another queue, such as dead letters back to work.
+
+    Each is removed once it is safe there. The queue must have no consumers.
+    """
+    api = Api(endpoint(http, user, password))
+    target = path("rhizome", "queues", vhost, name, "move")
+    if count is None:
+        # What comes meanwhile stays: two queues that feed each other would never be done.
+        count = int(api.row(path("queues", vhost, name)).get("messages_ready") or 0)
+    moved = 0
+    while moved < count:
+        wanted = min(count - moved, MOVED_AT_ONCE_MAX)
+        answer = api.post(target, {"to": to, "count": wanted})
+        moved += int(answer["moved"])
+        if answer["moved"] < wanted:
+            break
+    if as_json:
+        print_json({"moved": moved})
+    else:
+        print(f"moved {moved} message{'' if moved == 1 else 's'} from '{name}' to '{to}'")
 
 
 @app.command("delete")

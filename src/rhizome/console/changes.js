@@ -3,7 +3,7 @@
 import { path, post } from "./api.js";
 import { attempt, confirmDialog, formDialog, openDialog, tell } from "./dialogs.js";
 import { h } from "./dom.js";
-import { visible } from "./format.js";
+import { plural, visible } from "./format.js";
 
 // Ask what a change would do, show it, and make it if somebody agrees.
 async function change(target, order, { title, action, danger }) {
@@ -33,6 +33,30 @@ export function drain(broker) {
     return change(path("rhizome", "brokers", broker.name, "undrain"), {}, { title: `Undrain ${name}?`, action: "Undrain" });
   }
   return change(path("rhizome", "brokers", broker.name, "drain"), {}, { title: `Drain ${name}?`, action: "Drain", danger: true });
+}
+
+// Groups that were taken over or moved, and could go back to the broker that they came from.
+export function astray(groups, brokers) {
+  const ready = new Set(brokers.filter((broker) => ["active", "ready"].includes(broker.status) && !broker.draining).map((broker) => broker.name));
+  return groups.filter((group) => !group.local && group.home && group.origin && group.origin !== group.home && ready.has(group.origin));
+}
+
+export async function rebalance(groups, brokers) {
+  const moves = astray(groups, brokers);
+  const agreed = await confirmDialog({
+    title: "Rebalance?", action: "Rebalance",
+    text: "Groups go back to the brokers that they came from. Nothing is lost or repeated; their queues pause for a moment.",
+    details: moves.map((group) => `Group ${group.id} with ${plural(group.queues, "queue")} goes from ${visible(group.home)} to ${visible(group.origin)}`),
+  });
+  if (!agreed) return;
+  await attempt(async () => {
+    for (const group of moves) {
+      const target = path("rhizome", "groups", String(group.id), "move");
+      const shown = await post(target, { broker: group.origin, preview: true });
+      if (shown.refusal) throw new Error(shown.refusal);
+      await post(target, { broker: group.origin, basis: shown.basis });
+    }
+  }, "The groups go home.");
 }
 
 export async function moveGroup(group, brokers) {

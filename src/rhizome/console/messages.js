@@ -1,11 +1,12 @@
-// The messages of a queue: look at them without taking them, and publish more.
+// The messages of a queue: look at them without taking them, publish more, move them elsewhere.
 
 import { get, path, post } from "./api.js";
-import { attempt, fieldRow, readFields, tell, typedObject } from "./dialogs.js";
+import { attempt, fieldRow, formDialog, readFields, tell, typedObject } from "./dialogs.js";
 import { h } from "./dom.js";
-import { bytes, count, moment, visible } from "./format.js";
+import { bytes, count, moment, plural, visible } from "./format.js";
 
 const PAGE = 10;
+const MOVED_MAX = 1000;
 const SHOWN_BYTES = 64 * 1024;
 
 const PUBLISH_FIELDS = [
@@ -43,6 +44,22 @@ export function messagesPanel({ vhost, name, changed }) {
     if (sent && found !== null) await browse();
   }
 
+  async function move(queue) {
+    const chosen = await formDialog({
+      title: `Move messages of ${visible(name)}`, action: "Move",
+      intro: "The first ready ones go to the end of another queue. Each is removed here once it is safe there.",
+      fields: [
+        { name: "to", label: "To queue", required: true, hint: firstDeath(found) },
+        { name: "count", label: "How many at most", value: String(Math.min(queue.messages_ready ?? 0, MOVED_MAX)), required: true },
+      ],
+      send: (values) => post(path("rhizome", "queues", vhost, name, "move"), { to: values.to, count: Number(values.count) }),
+    });
+    if (chosen) {
+      tell(`${plural(chosen.moved, "message was", "messages were")} moved, ${count(chosen.left)} left.`);
+      await browse(0);
+    }
+  }
+
   function toggle(which) {
     open = open === which ? "" : which;
     if (open === "browse") browse(0);
@@ -55,7 +72,8 @@ export function messagesPanel({ vhost, name, changed }) {
         h("h2", {}, "Messages"),
         h("div", { class: "buttons" },
           h("button", { "aria-expanded": String(open === "browse"), onclick: () => toggle("browse") }, "Browse"),
-          h("button", { "aria-expanded": String(open === "publish"), onclick: () => toggle("publish") }, "Publish"))),
+          h("button", { "aria-expanded": String(open === "publish"), onclick: () => toggle("publish") }, "Publish"),
+          queue.type !== "stream" && h("button", { onclick: () => move(queue) }, "Move…"))),
       open === "" && h("p", { class: "quiet" }, "Browsing leaves every message where it is."),
       open === "publish" && h("form", { class: "publish", onsubmit: publish, key: "publish" },
         PUBLISH_FIELDS.map(fieldRow),
@@ -96,9 +114,21 @@ export async function publishMessage(vhost, exchange, key, values) {
   if (!answer.routed) throw new Error("No queue took the message.");
 }
 
+// Of a dead letter: where it came from, which is mostly where it is to go again.
+function firstDeath(found) {
+  const death = found?.[0]?.properties.headers?.["x-death"]?.[0];
+  return death ? `The first one died in ${visible(death.queue)} (${visible(death.reason)}).` : "";
+}
+
+function deaths(headers) {
+  const listed = headers?.["x-death"];
+  return Array.isArray(listed) ? listed.map((each) => ["Died", `${each.count} times in ${each.queue}: ${each.reason}`]) : [];
+}
+
 function messageItem(message) {
   const { headers, ...properties } = message.properties;
   const rows = [
+    ...deaths(headers),
     ["Exchange", message.exchange || "default"], ["Routing key", message.routing_key],
     ["Arrived", moment(message.arrived_ms)], ["Size", bytes(message.size)],
     ...Object.entries(properties).map(([name, value]) => [name.replaceAll("_", " "), value]),

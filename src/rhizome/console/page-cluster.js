@@ -1,6 +1,6 @@
 // The cluster at a glance: numbers, charts, the drawing, and one broker in detail.
 
-import { drain, moveGroup } from "./changes.js";
+import { astray, drain, moveGroup, rebalance } from "./changes.js";
 import { lineChart, meter } from "./charts.js";
 import { h } from "./dom.js";
 import { clusterDrawing, isStandby } from "./drawing.js";
@@ -123,7 +123,10 @@ function brokerPanel(broker, data, may) {
 function groupsPanel(data, may) {
   if (data.groups.length === 0) return null;
   return h("section", { class: "panel" },
-    h("h2", {}, "Groups"),
+    h("div", { class: "panel-head" },
+      h("h2", {}, "Groups"),
+      may("administrator") && astray(data.groups, data.brokers).length > 0
+        ? h("button", { onclick: () => rebalance(data.groups, data.brokers) }, "Rebalance…") : null),
     h("table", { class: "rows", "aria-label": "Groups" },
       h("thead", {}, h("tr", {}, ["Group", "Home", "In sync", "Failover list", "Epoch", "Queues", "Messages", ""].map((label, at) =>
         h("th", { scope: "col", class: at > 3 ? "number" : null }, label)))),

@@ -176,7 +176,9 @@ export function queuePage({ changed }, vhost, name) {
           { name: "ready", label: "ready", tone: "a", filled: true }, { name: "unacked", label: "unacked", tone: "b" }] }),
         lineChart({ id: `rates ${vhost} ${name}`, title: "Messages", points, format: rate, changed, series: [
           { name: "published", label: "in", tone: "a", filled: true }, { name: "delivered", label: "out", tone: "b" },
-          { name: "acked", label: "acked", tone: "c" }] })),
+          { name: "acked", label: "acked", tone: "c" }] }),
+        queue.type !== "stream" && lineChart({ id: `age ${vhost} ${name}`, title: "Age of the oldest", points, format: duration, changed,
+          series: [{ name: "age", label: "waits", tone: "b", filled: true }] })),
       messages.view(queue),
       h("section", { class: "panel" },
         h("h2", {}, "Consumers"),
@@ -203,6 +205,7 @@ export function queuePage({ changed }, vhost, name) {
         h("dl", { class: "facts" }, [
           ["Home", queue.node ?? "unknown"], ["State", queue.state], ["Type", queue.type],
           ["Durable", queue.durable ? "yes" : "no"], ["Auto-delete", queue.auto_delete ? "yes" : "no"],
+          ["Dead letters", deadLetters(queue)],
           ["Policy", queue.policy ?? "none"], ["Arguments", JSON.stringify(queue.arguments)],
           ["Policy says", JSON.stringify(queue.effective_policy_definition)],
           ["Idle since", queue.idle_since ? moment(Date.parse(`${queue.idle_since.replace(" ", "T")}Z`)) : "busy"],
@@ -211,6 +214,15 @@ export function queuePage({ changed }, vhost, name) {
   }
 
   return { title: () => visible(name), refresh, view };
+}
+
+// Where what expires, is rejected or finds no room goes.
+function deadLetters(queue) {
+  const said = (name) => queue.arguments[`x-${name}`] ?? queue.effective_policy_definition?.[name];
+  const exchange = said("dead-letter-exchange");
+  if (exchange === undefined) return "are dropped";
+  const key = said("dead-letter-routing-key");
+  return `to ${exchange === "" ? "the default exchange" : `exchange ${exchange}`}${key === undefined ? "" : ` with key ${key}`}`;
 }
 
 export function objectText(value) {
@@ -222,13 +234,17 @@ function nowPoint(queue) {
   return {
     at: Date.now(), ready: queue.messages_ready, unacked: queue.messages_unacknowledged,
     published: stats.publish_details.rate, delivered: stats.deliver_get_details.rate, acked: stats.ack_details.rate,
+    age: queue.head_arrived_ms ? Math.max(0, Date.now() - queue.head_arrived_ms) : 0,
   };
 }
 
 // Columns of counters into points with rates.
 function asPoints(history) {
+  let age = 0;
   return history.times_ms.map((at, number) => {
-    const point = { at, ready: history.ready[number], unacked: history.unacked[number] };
+    // What is next lies on disk: as old as it was seen last.
+    age = history.age_ms[number] < 0 ? age : history.age_ms[number];
+    const point = { at, ready: history.ready[number], unacked: history.unacked[number], age };
     const seconds = number ? Math.max(1, (at - history.times_ms[number - 1]) / 1000) : 1;
     for (const name of ["published", "delivered", "acked"]) {
       point[name] = number ? Math.max(0, history[name][number] - history[name][number - 1]) / seconds : 0;

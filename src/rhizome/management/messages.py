@@ -154,7 +154,7 @@ async def browse_queue(call: Call) -> Response:
         first = int(queue.stream.log.first) + offset
         seen = peek(queue.stream.log, first, count, browsing.BYTES_MAX)
         return answer([peeked_row(call.context, entry, bytes_max) for entry in seen])
-    found = await _browse(call.context, queue, offset, count)
+    found = await look_at(call.context, queue, offset, count)
     rows = [browsed_row(offset + at, each, bytes_max) for at, each in enumerate(found)]
     return answer(rows)
 
@@ -169,17 +169,17 @@ def _queue(call: Call) -> Queue | None:
     return None
 
 
-async def _browse(context: Context, queue: Queue, offset: int, count: int) -> list[Browsed]:
+async def look_at(context: Context, queue: Queue, offset: int, count: int) -> list[Browsed]:
     """Browse, and again in the next turn if something could not be read in this one."""
     for _ in range(TURNS_WAITED_MAX):
         browser = browse(queue, context.broker.pager, offset, count)
         if not browser.late:
             break
-        await _turn(context)
+        await turn(context)
     return browser.found
 
 
-async def _turn(context: Context) -> None:
+async def turn(context: Context) -> None:
     """Let the shell hand to the disk what this turn has appended."""
     context.shell.begin_turn()
     await asyncio.sleep(0)
@@ -212,7 +212,7 @@ async def get_messages(call: Call) -> Response:
         rows = take(queue, count, mode, encoding, bytes_max)
         if rows or count == 0 or queue.deleted or queue.ready == 0:
             break
-        await _turn(call.context)
+        await turn(call.context)
     return answer(rows)
 
 

@@ -19,7 +19,7 @@ from typing import Final
 from rhizome.broker.broker import Broker
 from rhizome.broker.connection import Connection
 from rhizome.broker.queue import Queue
-from rhizome.management.history import ALL, History
+from rhizome.management.history import AGE_UNKNOWN, ALL, History
 from rhizome.management.pace import Pace
 
 SAMPLE_SECONDS: Final = 5.0
@@ -56,6 +56,17 @@ class Sample:
     queues: dict[int, Counts] = field(default_factory=dict)
     depths: dict[int, tuple[int, int]] = field(default_factory=dict)
     octets: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+def head_arrived_ms(queue: Queue) -> int | None:
+    """When the message that is next arrived here; None if there is none, or it is on disk."""
+    for lane in reversed(queue.lanes):
+        message = lane.peek()
+        if message is not None:
+            return int(message.arrived_ms)
+        if lane.paged_count:
+            return None
+    return None
 
 
 class Rates:
@@ -107,7 +118,7 @@ class Rates:
         for counts in taken.queues.values():
             taken.counts = added(taken.counts, counts)
         taken.depth = (ready, unacked)
-        numbers = (ready, unacked, taken.published, taken.counts[1], taken.counts[2])
+        numbers = (ready, unacked, taken.published, taken.counts[1], taken.counts[2], 0)
         self.history.add(ALL, numbers, True)
         self.samples = [before, taken]
 
@@ -118,7 +129,16 @@ class Rates:
         taken.queues[queue_id] = counts
         taken.depths[queue_id] = depth
         is_busy = depth != (0, 0) or counts != before.queues.get(queue_id, NONE)
-        self.history.add(queue_id, (*depth, *counts[:3]), is_busy)
+        age_ms = self._age_ms(queue)
+        numbers = (*depth, counts[0], counts[1], counts[2], age_ms)
+        self.history.add(queue_id, numbers, is_busy)
+
+    def _age_ms(self, queue: Queue) -> int:
+        """How long the message that is next has waited; 0 if there is none."""
+        arrived = head_arrived_ms(queue)
+        if arrived is None:
+            return AGE_UNKNOWN if queue.ready else 0
+        return max(0, int(self.broker.turn.now_ms) - arrived)
 
     async def totals(self) -> Totals:
         """The sums over all queues that are active here."""

@@ -16,7 +16,7 @@ from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.vhost import VHost
 from rhizome.management.answers import Row
 from rhizome.management.context import Context
-from rhizome.management.rates import Totals
+from rhizome.management.rates import Totals, head_arrived_ms
 
 DEFAULT_EXCHANGE: Final = "amq.default"
 RABBIT_HASH: Final = {
@@ -83,17 +83,6 @@ def queue_row(context: Context, queue: Queue) -> Row:
     if queue.exclusive and queue.consumer_count:
         row["exclusive_consumer_tag"] = queue.consumers()[0].tag
     return row
-
-
-def head_arrived_ms(queue: Queue) -> int | None:
-    """When the message that is next arrived here; None if there is none, or it is on disk."""
-    for lane in reversed(queue.lanes):
-        message = lane.peek()
-        if message is not None:
-            return int(message.arrived_ms)
-        if lane.paged_count:
-            return None
-    return None
 
 
 def idle_since(queue: Queue) -> str | None:

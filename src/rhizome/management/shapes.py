@@ -320,7 +320,7 @@ HISTORY: Final = record(
     "History",
     {
         name: many(NUMBER)
-        for name in ("times_ms", "ready", "unacked", "published", "delivered", "acked")
+        for name in ("times_ms", "ready", "unacked", "published", "delivered", "acked", "age_ms")
     },
 )
 PROPERTIES: Final = TABLE
@@ -352,6 +352,7 @@ BROWSED: Final = record(
     },
 )
 ROUTED: Final = record("Routed", {"routed": FLAG})
+MOVED: Final = record("Moved", {"moved": NUMBER, "left": NUMBER})
 
 # ---- vhosts, users, policies --------------------------------------------------------------------
 

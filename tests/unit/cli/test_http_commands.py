@@ -396,6 +396,16 @@ def test_a_vhost_is_deleted_when_it_was_said_what_is_lost(rhizome: Rhizome, api:
     assert api.requests[-1].verb == "DELETE"
 
 
+def test_all_messages_are_moved_a_thousand_at_a_time(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/queues/%2F/dead", {"messages_ready": 1500})
+    api.answer("POST /api/rhizome/queues/%2F/dead/move", {"moved": 1000, "left": 500})
+    result = rhizome("queue", "move", "dead", "work", "--http", api.address)
+    asked = [each.document for each in api.requests if each.verb == "POST"]
+    assert asked == [{"to": "work", "count": 1000}, {"to": "work", "count": 500}], result.stderr
+    result = rhizome("queue", "move", "dead", "work", "--count", "7", "--http", api.address)
+    assert api.requests[-1].document == {"to": "work", "count": 7}
+
+
 def test_vhosts_are_listed_with_their_limits(rhizome: Rhizome, api: Any) -> None:
     api.answer("GET /api/vhosts", [{"name": "dev", "messages": 5}])
     api.answer("GET /api/vhost-limits", [{"vhost": "dev", "value": {"max-queues": 9}}])

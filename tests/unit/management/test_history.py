@@ -11,15 +11,15 @@ from .conftest import Api, Core
 def rounds(kept: History, count: int, queue_id: int, ready: int) -> None:
     for number in range(count):
         kept.begin(number * 5000)
-        kept.add(queue_id, (ready, 0, ready, 0, 0), ready > 0)
+        kept.add(queue_id, (ready, 0, ready, 0, 0, 0), ready > 0)
 
 
 def test_samples_come_back_in_columns_with_their_times() -> None:
     kept = History()
     kept.begin(1000)
-    kept.add(7, (1, 2, 3, 4, 5), True)
+    kept.add(7, (1, 2, 3, 4, 5, 60), True)
     kept.begin(6000)
-    kept.add(7, (6, 7, 8, 9, 10), True)
+    kept.add(7, (6, 7, 8, 9, 10, 61), True)
     assert kept.row(7) == {
         "times_ms": [1000, 6000],
         "ready": [1, 6],
@@ -27,6 +27,7 @@ def test_samples_come_back_in_columns_with_their_times() -> None:
         "published": [3, 8],
         "delivered": [4, 9],
         "acked": [5, 10],
+        "age_ms": [60, 61],
     }
     assert kept.depths(7) == [3, 13]
 
@@ -35,7 +36,7 @@ def test_a_queue_that_came_later_has_later_times_only() -> None:
     kept = History()
     kept.begin(1000)
     kept.begin(6000)
-    kept.add(7, (1, 0, 1, 0, 0), True)
+    kept.add(7, (1, 0, 1, 0, 0, 0), True)
     assert kept.row(7)["times_ms"] == [6000]
     assert kept.row(8)["times_ms"] == []
 

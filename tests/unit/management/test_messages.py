@@ -228,3 +228,40 @@ def test_browsing_stops_where_it_shows_enough_bytes(api: Api, core: Core) -> Non
         api.publish("q", large)
     assert len(browse(core.queue("q"), core.broker.pager, 0, 10).found) == 3
     assert len(api.browse("q", "count=10&truncate=1")) == 3
+
+
+def test_messages_are_moved_from_the_head_with_their_properties(api: Api) -> None:
+    for queue in ("dead", "orders"):
+        api.put("queues", "/", queue, durable=True)
+    for number in range(5):
+        api.publish("dead", str(number), headers={"n": number}, delivery_mode=2)
+    answer = api.post("rhizome", "queues", "/", "dead", "move", to="orders", count=3)
+    assert answer.json == {"moved": 3, "left": 2}
+    moved = api.browse("orders")
+    assert [each["payload"] for each in moved] == ["0", "1", "2"]
+    assert [each["properties"]["headers"] for each in moved] == [{"n": n} for n in range(3)]
+    assert [each["payload"] for each in api.browse("dead")] == ["3", "4"]
+    answer = api.post("rhizome", "queues", "/", "dead", "move", to="orders")
+    assert answer.json == {"moved": 2, "left": 0}
+
+
+def test_what_a_full_queue_refuses_stays_where_it_is(api: Api) -> None:
+    api.put("queues", "/", "dead", durable=True)
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    api.put("queues", "/", "full", durable=True, arguments=full)
+    for number in range(3):
+        api.publish("dead", str(number))
+    answer = api.post("rhizome", "queues", "/", "dead", "move", to="full")
+    assert (answer.status, answer.reason) == (400, "moved 1, then queue 'full' refused a message")
+    assert [each["payload"] for each in api.browse("dead")] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [("q", "into itself"), ("missing", "there is no queue 'missing'")],
+)
+def test_a_move_that_makes_no_sense_is_refused(api: Api, to: str, said: str) -> None:
+    api.put("queues", "/", "q")
+    answer = api.post("rhizome", "queues", "/", "q", "move", to=to)
+    assert answer.status == 400
+    assert said in answer.reason
