@@ -7,6 +7,7 @@ A queue with consumers is refused, since they would have it meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from starlette.responses import Response
@@ -29,10 +30,12 @@ from rhizome.management.document import parse_document
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest
 from rhizome.management.everywhere import at_home
-from rhizome.management.messages import TURNS_WAITED_MAX, look_at, turn
+from rhizome.management.messages import look_at
 from rhizome.management.queues import usable_queue
 
 COUNT_MAX: Final = 1000
+REMOVE_SECONDS_MAX: Final = 30.0
+REMOVE_POLL_SECONDS: Final = 0.01
 
 
 async def move_messages(call: Call) -> Response:
@@ -81,19 +84,24 @@ async def _move_first(
         raise BadRequest(f"moved {moved}, then queue '{to}' refused a message")
     if not await _remove(context, queue, message):
         raise BadRequest(
-            f"moved {moved}, then somebody else took the next message: it is in '{to}', too"
+            f"moved {moved}; the next message was taken meanwhile, or the queue has got another"
+            f" home: it may be in both queues; look at '{to}' and try again"
         )
     return True
 
 
 async def _remove(context: Context, queue: Queue, copied: Message) -> bool:
-    """Remove the first message if it is the one that was copied."""
-    for _ in range(TURNS_WAITED_MAX):
-        context.shell.begin_turn()
-        first = queue.next_message(queue.broker.turn.now_ms)
-        if first is not None or queue.deleted or queue.ready == 0:
-            break
-        await turn(context)
+    """Remove the first message if it is the one that was copied.
+
+    One that is on its way to disk can't be had for a while: that is waited for, or it would be in
+    both queues. A queue that has got another home meanwhile has nothing here any more.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + REMOVE_SECONDS_MAX
+    first = _next(context, queue)
+    while first is None and queue.ready and not queue.deleted and loop.time() < deadline:
+        await asyncio.sleep(REMOVE_POLL_SECONDS)
+        first = _next(context, queue)
     if first is None:
         return False
     queue.unacked += 1
@@ -103,6 +111,11 @@ async def _remove(context: Context, queue: Queue, copied: Message) -> bool:
         return False
     queue.ack(first)
     return True
+
+
+def _next(context: Context, queue: Queue) -> Message | None:
+    context.shell.begin_turn()
+    return queue.next_message(queue.broker.turn.now_ms)
 
 
 ENDPOINTS: Final = (
