@@ -102,7 +102,11 @@ class History:
         begins = [begin for address, begin, end in self.cut_off if address == delivery.address]
         later = [begin - delivery.when for begin in begins if begin > delivery.when]
         before = f", {min(later):.1f} s before it was cut off" if later else ""
-        return f"{delivery.consumer} at {delivery.address or 'any'}{before}"
+        clock = time.strftime(
+            "%H:%M:%S", time.localtime(time.time() - time.monotonic() + delivery.when)
+        )
+        again = " again" if delivery.redelivered else ""
+        return f"{delivery.consumer} at {delivery.address or 'any'}, {clock}{again}{before}"
 
     def _unheard(self, delivery: Delivery) -> bool:
         """Whether it came from a broker that was cut off before the ack can have reached others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ def test_messages_are_kept_under_faults(first: int) -> None:
 @pytest.mark.parametrize("first", range(0, 10_000, MANY))
 def test_messages_are_kept_in_ten_thousand_seeds(first: int) -> None:
     _check(range(first, first + MANY), SHORT)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("faults", [(), ("drop-app", "drain", "move"), ("kill", "cut-app")])
+def test_clients_that_come_back_hold_what_they_held(faults: tuple[str, ...]) -> None:
+    _check(range(3), replace(SHORT, faults=faults, pace=2, sessions=True))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(0, 2_000, MANY))
+@pytest.mark.parametrize("faults", [(), ("drop-app", "drain", "move"), ("kill", "cut-app")])
+def test_clients_that_come_back_hold_what_they_held_in_many_seeds(
+    faults: tuple[str, ...], first: int
+) -> None:
+    _check(range(first, first + MANY), replace(SHORT, faults=faults, pace=2, sessions=True))
 
 
 @pytest.mark.soak

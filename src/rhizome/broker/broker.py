@@ -354,6 +354,11 @@ class Broker:
         here."""
         return [*self.connections.values(), *self.carriers.values()]
 
+    def applications(self) -> list[Connection]:
+        """The connections of this broker's applications, and those that keep what clients held
+        that may come back."""
+        return [*self.connections.values(), *self.ghosts.carriers()]
+
     def running_connections(self) -> list[Connection]:
         return [each for each in self.connections.values() if each.stage == RUNNING]
 

@@ -76,8 +76,7 @@ HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 @final
 class Connection:
     """Invariant: at most one of ``tail`` and ``held`` is in use: an incomplete unit waits in
-    ``tail`` while the connection runs, whole reads wait in ``held`` while it is suspended.
-    """
+    ``tail`` while the connection runs, whole reads wait in ``held`` while it is suspended."""
 
     broker: Broker
     id: i64
@@ -100,6 +99,7 @@ class Connection:
     last_sent_ms: i64
     connected_ms: i64
     resume_id: str
+    has_resumed: bool
     channels: dict[int, Channel]
     last_channel: Channel | None
     tail: bytes
@@ -155,6 +155,7 @@ class Connection:
         self.last_sent_ms = broker.turn.now_ms
         self.connected_ms = broker.turn.now_ms
         self.resume_id = ""
+        self.has_resumed = False
         self.channels = {}
         self.last_channel = None
         self.tail = b""

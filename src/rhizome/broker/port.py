@@ -292,16 +292,25 @@ class Away:
         """The channel's prefetch for all its consumers has changed."""
         raise NotImplementedError
 
-    def saw(self, epoch: i64) -> None:
-        """A client that resumes brings something that it was given in an epoch."""
+    def knows(self, epoch: i64) -> bool:
+        """Whether this broker can tell what became of messages of an epoch."""
+        raise NotImplementedError
+
+    def is_void(self, epoch: i64, index: i64) -> bool:
+        """Whether a message of an epoch that is known was lost with it."""
+        raise NotImplementedError
+
+    def catch_up(self, channel: Channel, queue: Queue, entries: bytes, asked: list[Away]) -> None:
+        """Resume once the home has told this broker of its epoch, or can't be reached; the homes
+        in ``asked`` have been."""
         raise NotImplementedError
 
     def holder(self, channel: Channel) -> Proxy:
         """What a channel holds messages through that its client held before."""
         raise NotImplementedError
 
-    def present_again(self) -> None:
-        """Channels hold something that the home has to be told of."""
+    def present(self, channel: Channel, first_tag: i64) -> None:
+        """Tell the home what a channel holds from this tag on: its client held it before."""
         raise NotImplementedError
 
 
@@ -355,6 +364,12 @@ class Cluster:
 
     def channel_released(self, channel: Channel) -> None:
         """A channel is closed and has settled all that it held."""
+
+    def client_left(self, channel: Channel) -> None:
+        """What a channel holds is kept for a client whose connection is lost (J12)."""
+
+    def client_came_back(self, connection: Connection) -> None:
+        """A client has presented everything that it has; the rest can go to others."""
 
     def held_elsewhere(self, client: str, queue: Queue, index: i64) -> Message | None:
         """Take a message from other brokers through which a client held it before."""

@@ -113,9 +113,15 @@ class Ghost:
         channel.consumers = {}
 
     def take(self, queue_id: i64, index: i64) -> Message | None:
-        """Take a message out; it goes on counting as unacked in its queue."""
+        """Take a message out; it goes on counting as unacked in its queue. None, too, if another
+        broker was home when it was shown: then the queue here has it, or that broker."""
         place = self.places.pop((int(queue_id), int(index)), None)
-        return None if place is None else take_held(place[0], place[1])
+        if place is None:
+            return None
+        channel, tag = place
+        consumer = channel.unacked.consumer(tag)
+        message = take_held(channel, tag)
+        return message if consumer is not None and consumer.proxy is None else None
 
     def give_back(self) -> None:
         """Nobody comes for the rest: it goes back to its queues."""
@@ -203,6 +209,14 @@ class Ghosts:
         self.durable = 0
         self.syncs = []
 
+    def carriers(self) -> list[Connection]:
+        return [ghost.carrier for ghost in self.ghosts.values()]
+
+    def keeps(self, connection: Connection) -> bool:
+        """Whether a connection is no client's any more, and only keeps what one held."""
+        ghost = self.ghosts.get(connection.resume_id)
+        return ghost is not None and ghost.carrier is connection
+
     def answer_syncs(self) -> None:
         """Answer those whose settlements are safe."""
         syncs = self.syncs
@@ -228,6 +242,7 @@ class Ghosts:
             ghost.until_ms = self.broker.turn.now_ms + KEEP_MS
             del connection.channels[number]
             ghost.add(channel)
+            self.broker.cluster.client_left(channel)
 
     def take(self, client: str, queue_id: i64, index: i64) -> Message | None:
         ghost = self.ghosts.get(client)
@@ -254,7 +269,7 @@ def handle(channel: Channel, method: Method) -> None:
     if len(channel.connection.resume_id) == 0:
         raise unimplemented(method)
     if isinstance(method, SessionResume):
-        _resume(channel, method.entries)
+        resume(channel, method.entries, [])
     elif isinstance(method, SessionSync):
         _sync(channel)
     else:
@@ -265,16 +280,24 @@ def handle_on_connection(connection: Connection, method: Method) -> bool:
     """A method of class session on channel 0; False if it is none that is known."""
     if len(connection.resume_id) == 0 or not isinstance(method, SessionResumed):
         return False
+    connection.has_resumed = True
     connection.broker.ghosts.finish(connection.resume_id)
+    connection.broker.cluster.client_came_back(connection)
     return True
 
 
-def _resume(channel: Channel, entries: bytes) -> None:
+def resume(channel: Channel, entries: bytes, asked: list[Away]) -> None:
+    """Let a channel go on with what its client presents. If this broker was away in the epoch of
+    some of it, the home is asked first; if it was ``asked`` and that is still not known, it is
+    void, and will be delivered again."""
     if len(entries) % ENTRY_BYTES != 0:
         raise SyntaxErrorFault("session.resume is cut short", SESSION, 40)
     _end_others(channel.connection)
+    if _catch_up(channel, entries, asked):
+        return
     first_tag = channel.delivery_tag + 1
     presented: dict[Away, None] = {}
+    settled: list[tuple[i64, i64]] = []
     at: i64 = 0
     while at < len(entries):
         tag = channel.delivery_tag + 1
@@ -287,13 +310,27 @@ def _resume(channel: Channel, entries: bytes) -> None:
             if queue.away is not None:
                 presented[queue.away] = None
             if kind > 0:
-                channel.settle_one(tag, int(kind - 1))
+                settled.append((tag, kind - 1))
         else:
             channel.forgive(tag)
         at += ENTRY_BYTES
     for away in presented:
-        away.present_again()
+        away.present(channel, first_tag)
+    for tag, kind in settled:
+        channel.settle_one(tag, kind)
     channel.send(SessionResumeOk(first_tag))
+
+
+def _catch_up(channel: Channel, entries: bytes, asked: list[Away]) -> bool:
+    """Whether the home of something that is presented has to be asked."""
+    for at in range(0, len(entries), ENTRY_BYTES):
+        queue = channel.connection.broker.shared.get(read_i64_be(entries, at))
+        away = None if queue is None else queue.away
+        if queue is not None and away is not None and away not in asked:
+            if not away.knows(u32_at(entries, at + 8)):
+                away.catch_up(channel, queue, entries, asked)
+                return True
+    return False
 
 
 def _end_others(connection: Connection) -> None:
@@ -313,10 +350,11 @@ def _hold(channel: Channel, tag: i64, queue: Queue, epoch: i64, index: i64) -> b
     message = broker.ghosts.take(client, queue.id, index)
     away = queue.away
     if away is not None:
-        away.saw(epoch)
+        if not away.knows(epoch) or away.is_void(epoch, index):
+            return False
         message = Message(broker.pager.route_last, b"", 0, 0)
         message.index = index
-    elif message is None and is_same(queue.log, epoch, index):
+    elif message is None and is_same(queue.log.starts, epoch, index):
         message = claim(queue, index)
         if message is None:
             message = broker.cluster.held_elsewhere(client, queue, index)
@@ -329,10 +367,10 @@ def _hold(channel: Channel, tag: i64, queue: Queue, epoch: i64, index: i64) -> b
     return True
 
 
-def is_same(log: GroupLog, epoch: i64, index: i64) -> bool:
+def is_same(starts: list[tuple[int, int]], epoch: i64, index: i64) -> bool:
     """Whether an index means the same message now as it did in an epoch: later ones may have begun
     below it, after a forced takeover or with what a restart has lost."""
-    return all(i64(later) <= epoch or index < i64(start) for later, start in log.starts)
+    return all(i64(later) <= epoch or index < i64(start) for later, start in starts)
 
 
 def _sync(channel: Channel) -> None:

@@ -116,7 +116,8 @@ class Holdings:
         self.syncing = 0
 
     def present(self) -> bytes:
-        """What a session.resume presents: what is held, in order, then what was settled."""
+        """What a session.resume presents: what is held, in order, then what was settled; of a
+        message that was given back and came again only what became of it then."""
         self._presented = {tag: place for place, tag in enumerate(self._held)}
         self._late = []
         packed = [
@@ -124,7 +125,11 @@ class Holdings:
             for holding in self._held.values()
             if holding.identity is not None
         ]
-        packed.extend(identity.entry(kind) for identity, kind in self._unsure)
+        held = {holding.identity for holding in self._held.values()}
+        last_words = dict(self._unsure)
+        packed.extend(
+            identity.entry(kind) for identity, kind in last_words.items() if identity not in held
+        )
         return b"".join(packed)
 
     def resumed(self, first_tag: int) -> list[tuple[int, int]]:

@@ -48,7 +48,7 @@ from rhizome.client.policies import Policy, policy_of
 from rhizome.client.producer import Producer
 from rhizome.client.queue import Queue
 from rhizome.client.recreation import Topology
-from rhizome.client.sessionchannel import ChannelOptions, SessionChannel, is_lost
+from rhizome.client.sessionchannel import ChannelOptions, Presenting, SessionChannel, is_lost
 from rhizome.client.topology import Arguments
 from rhizome.errors import AmqpError, ConnectionForced, LoginRefused
 
@@ -382,20 +382,28 @@ class Session:
 
     async def _bring_all_back(self, connection: Connection) -> None:
         """Have all channels on this connection; then the broker knows what is still held."""
-        coming = [self._bring_back(channel, connection) for channel in list(self._channels)]
-        await asyncio.gather(*coming)
-        if self._failovers > 0 and connection.is_open:
-            connection._say(methods.SessionResumed())
 
-    async def _bring_back(self, channel: SessionChannel, connection: Connection) -> None:
+        def say() -> None:
+            if self._failovers > 0 and connection.is_open:
+                connection._say(methods.SessionResumed())
+
+        channels = list(self._channels)
+        presenting = Presenting(channels, say)
+        coming = [self._bring_back(channel, connection, presenting) for channel in channels]
+        await asyncio.gather(*coming)
+
+    async def _bring_back(
+        self, channel: SessionChannel, connection: Connection, presenting: Presenting
+    ) -> None:
         """Have a channel on this connection, though its queues may be unavailable for a while."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.failover.patience_ms / 1000
         delay_s = RETURN_DELAY_S
         while channel.is_suspended and self._connection is connection and not channel._returning:
             try:
-                await channel._come_back(connection)
+                await channel._come_back(connection, presenting)
             except AmqpError as error:
+                presenting.leave(channel)
                 if self._connection is not connection:
                     return
                 if loop.time() > deadline:
@@ -404,9 +412,11 @@ class Session:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETURN_DELAY_S_MAX)
             except Exception as error:
+                presenting.leave(channel)
                 if not is_lost(error):
                     channel._finish(error)
                 return
+        presenting.leave(channel)
 
     # --- what brokers say
 
@@ -481,7 +491,7 @@ class Session:
         channel = SessionChannel(self, options, on_return)
         self._channels[channel] = producer or f"{self.id}.{next(self._producers)}"
         if self._connection is not None:
-            self._spawn(self._bring_back(channel, self._connection))
+            self._spawn(self._bring_back(channel, self._connection, Presenting(())))
         try:
             await channel._alive()
         except asyncio.CancelledError:

@@ -15,7 +15,7 @@ Transitions of a channel:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -472,6 +472,9 @@ class SessionChannel(Channel):
             self._finish(error)
 
     def _suspend(self, error: Exception) -> None:
+        if not self._suspended or self._settles:
+            # Else it was on its way back, and brokers count from when they lost it.
+            self._lost_s = asyncio.get_running_loop().time()
         self._suspended = True
         self._settles = False
         self._live.clear()
@@ -479,7 +482,6 @@ class SessionChannel(Channel):
         self._fail_calls(lost)
         self._sent = ConfirmLedger()
         self._flow.set()
-        self._lost_s = asyncio.get_running_loop().time()
         if not self.can_move:
             self._lose_holdings()
 
@@ -504,15 +506,15 @@ class SessionChannel(Channel):
         self._suspended = False
         self._live.set()
 
-    async def _come_back(self, connection: Connection) -> None:
+    async def _come_back(self, connection: Connection, presenting: Presenting) -> None:
         """Be a channel of this connection, with everything that it was before."""
         self._returning = True
         try:
-            await self._return_to(connection)
+            await self._return_to(connection, presenting)
         finally:
             self._returning = False
 
-    async def _return_to(self, connection: Connection) -> None:
+    async def _return_to(self, connection: Connection, presenting: Presenting) -> None:
         self._tenure = Tenure(self)
         self._settler = self._tenure
         self._connection = connection
@@ -525,6 +527,7 @@ class SessionChannel(Channel):
             await self._call_once(methods.ConfirmSelect(), (methods.ConfirmSelectOk,))
         await self._resume()
         self._settles = True
+        await presenting.done(self)
         for consumer in list(self._consumers.values()):
             assert isinstance(consumer, SessionConsumer)
             await self._start_consumer(consumer)
@@ -550,6 +553,35 @@ class SessionChannel(Channel):
             first_tag = first_tag or int(reply.first_tag)
         for tag, kind in self._holdings.resumed(first_tag):
             self._send(settlement(tag, kind))
+
+
+class Presenting:
+    """Channels that come back together.
+
+    The broker gives back what their client doesn't have once all have presented what they do; who
+    consumed before that would get younger messages first.
+    """
+
+    def __init__(
+        self, channels: Iterable[SessionChannel], told: Callable[[], None] | None = None
+    ) -> None:
+        """``told``: called once, when all have."""
+        self._left: set[SessionChannel | None] = set(channels)
+        self._told = told
+        self._all_done = asyncio.Event()
+        self.leave()
+
+    def leave(self, channel: SessionChannel | None = None) -> None:
+        """A channel has presented what it holds, or will not."""
+        self._left.discard(channel)
+        if not self._left and not self._all_done.is_set():
+            self._all_done.set()
+            if self._told is not None:
+                self._told()
+
+    async def done(self, channel: SessionChannel) -> None:
+        self.leave(channel)
+        await self._all_done.wait()
 
 
 def _resumes(connection: Connection) -> bool:

@@ -20,8 +20,9 @@ from rhizome.amqp.methods import (
     QueueDelete,
     QueuePurgeOk,
 )
-from rhizome.amqp.spec import BASIC, QUEUE
+from rhizome.amqp.spec import BASIC, QUEUE, SESSION
 from rhizome.broker.basic import check_free, get, pull_consumer, show_pulled
+from rhizome.broker.resuming import resume
 from rhizome.broker.streams.reader import start_at
 from rhizome.broker.topology import check_deletable, delete_counted
 from rhizome.broker.unacked import ACK
@@ -30,6 +31,7 @@ from rhizome.errors import AmqpError
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
     from rhizome.broker.consumer import Consumer
+    from rhizome.broker.port import Away
     from rhizome.broker.queue import Queue
     from rhizome.cluster.remote import RemoteGroup
 
@@ -139,6 +141,39 @@ class ReattachCall(Call):
 
 
 @final
+class ResumeCall(Call):
+    """A client presents something of an epoch in which this broker had no word of the home."""
+
+    entries: bytes
+    asked: list[Away]
+
+    def __init__(
+        self,
+        home: RemoteGroup,
+        channel: Channel,
+        queue: Queue,
+        entries: bytes,
+        asked: list[Away],
+    ) -> None:
+        super().__init__(home, channel, queue, SESSION, 40)
+        self.entries = entries
+        self.asked = asked
+
+    def answered(self, answer: dict[str, object]) -> None:
+        if not self.channel.closing:
+            try:
+                self.carry_out()
+            except AmqpError as error:
+                super().failed(error)
+
+    def carry_out(self) -> None:
+        resume(self.channel, self.entries, self.asked)
+
+    def failed(self, error: AmqpError) -> None:
+        self.answered({})
+
+
+@final
 class GetCall(Call):
     no_ack: bool
 
@@ -239,6 +274,14 @@ def number_in(table: dict[str, object], name: str) -> int:
 def number_or(table: dict[str, object], name: str, other: int) -> int:
     """A number that brokers of an older release don't send."""
     return number_in(table, name) if name in table else other
+
+
+def starts_in(table: dict[str, object]) -> list[tuple[int, int]]:
+    """Epochs of a log and their first indexes; brokers of an older release don't send them."""
+    numbers = table.get("starts")
+    if not isinstance(numbers, list):
+        return []
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def bytes_in(table: dict[str, object], name: str) -> bytes:

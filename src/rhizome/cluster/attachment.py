@@ -46,20 +46,25 @@ class Taken:
 
 @final
 class HeldRange:
-    """Messages of one queue that a session says it holds, for a consumer if it is attached."""
+    """Messages of one queue that a session says it holds, for a consumer if it is attached;
+    ``more``: the edge knew the epoch of the home already."""
 
     session: i64
     consumer: i64
     queue_id: i64
     first: i64
     last: i64
+    more: bool
 
-    def __init__(self, session: i64, consumer: i64, queue_id: i64, first: i64, last: i64) -> None:
+    def __init__(
+        self, session: i64, consumer: i64, queue_id: i64, first: i64, last: i64, more: bool
+    ) -> None:
         self.session = session
         self.consumer = consumer
         self.queue_id = queue_id
         self.first = first
         self.last = last
+        self.more = more
 
 
 @final
@@ -96,12 +101,13 @@ class WaitingFrame:
 class Attachment:
     """Invariant: a number is taken only if it is the one after ``last``, be it refused, dropped or
     without a message (A1); of group 0, private queues, any that is above. ``sessions`` are the
-    channels here that stand for channels of the edge's applications. ``since`` is the epoch in
-    which the edge was home itself, if it has something left from then. ``held``, ``settled``,
-    ``joining`` (consumers) and ``waiting`` (frames) are there until it is resolved; of these, what
-    has an index of ``void_from`` or above, if that isn't 0, was lost with an earlier epoch: the
-    messages that have these indexes now are others. Of publishes to a group the edge is told
-    whether standbys have them, so ``confirms`` notes levels.
+    channels here that stand for channels of the edge's applications, ``kept`` those that only keep
+    what a client held that may have come back elsewhere. ``since`` is the epoch in which the edge
+    was home itself, if it has something left from then. ``held``, ``settled``, ``joining``
+    (consumers) and ``waiting`` (frames) are there until it is resolved; of what was presented with
+    the attach, what has an index of ``void_from`` or above, if that isn't 0, was lost with an
+    earlier epoch: the messages that have these indexes now are others. Of publishes to a group the
+    edge is told whether standbys have them, so ``confirms`` notes levels.
     """
 
     group: i64
@@ -119,6 +125,7 @@ class Attachment:
     settles: Confirms
     settles_noted: i64
     sessions: dict[int, Channel]
+    kept: dict[int, None]
     held: list[HeldRange]
     settled: list[SettledRange]
     joining: list[Consumer]
@@ -146,6 +153,7 @@ class Attachment:
         self.settles = Confirms()
         self.settles_noted = 0
         self.sessions = {}
+        self.kept = {}
         self.held = []
         self.settled = []
         self.joining = []

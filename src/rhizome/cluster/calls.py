@@ -15,7 +15,9 @@ ATTACHED_TO     the answer, before anything else of this epoch: the last number 
                 edge goes on after it (A1). Below which index everything is known that the edge had
                 in its log when it was home
 REATTACH        a home that had stepped aside serves again: attach anew
-SESSION_OF      whose a session is, if its client can resume
+SESSION_OF      whose a session is, if its client can resume; whether it only keeps for that what it
+                held (`kept`), and whether the client has presented everything there (`back`)
+SESSION_GONE    from the home: a session has nothing to keep any more, its client is back elsewhere
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ GROUP_ATTACHED: Final = 41
 ATTACHED_TO: Final = 42
 REATTACH: Final = 43
 SESSION_OF: Final = 46
+SESSION_GONE: Final = 47
 
 OP_GET: Final = "get"
 OP_COUNTS: Final = "counts"

@@ -253,7 +253,7 @@ class Docket(Worker):
                 return message
         tenure = self.txs.node.tenures.tenures.get(self.group)
         if tenure is not None:
-            for parked in tenure.parked.values():
+            for parked in tenure.kept():
                 message = parked.take(queue.id, index)
                 if message is not None:
                     return message
@@ -265,7 +265,7 @@ class Docket(Worker):
         if tenure is not None:
             for attached in tenure.attachments.values():
                 found.extend(attached.sessions.values())
-        for connection in self.queue.broker.connections.values():
+        for connection in self.queue.broker.applications():
             found.extend(connection.channels.values())
         return found
 

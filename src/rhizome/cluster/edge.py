@@ -12,7 +12,7 @@ from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.wire import u32_at
-from rhizome.cluster.asking import number_in, number_or
+from rhizome.cluster.asking import number_in, number_or, starts_in
 from rhizome.cluster.attachrules import AttachRules
 from rhizome.cluster.remote import RemoteGroup
 from rhizome.cluster.session import Session
@@ -20,6 +20,7 @@ from rhizome.cluster.session import Session
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel import Channel
+    from rhizome.broker.connection import Connection
     from rhizome.broker.consumer import Consumer
     from rhizome.cluster.neighbour import Neighbour
     from rhizome.cluster.track import Track
@@ -112,6 +113,14 @@ class Edge:
         for group in self.groups.values():
             group.release(channel)
 
+    def client_left(self, channel: Channel) -> None:
+        for group in self.groups.values():
+            group.client_left(channel)
+
+    def client_came_back(self, connection: Connection) -> None:
+        for group in self.groups.values():
+            group.client_came_back(connection)
+
     # ---- frames from homes ----------------------------------------------------------------------
 
     def group_of(self, number: i64, track: Track) -> RemoteGroup | None:
@@ -135,7 +144,14 @@ class Edge:
                 number_in(table, "start"),
                 number_or(table, "void_from", 0),
                 number_or(table, "doubtful", 0),
+                starts_in(table),
+                number_or(table, "attach", -1),
             )
+
+    def session_gone(self, track: Track, table: dict[str, object]) -> None:
+        group = self.group_of(number_in(table, "group"), track)
+        if group is not None:
+            group.session_gone(number_in(table, "session"))
 
     def attach_anew(self, neighbour: Neighbour, number: i64, epoch: i64) -> None:
         """A home says that everything has to be presented again."""

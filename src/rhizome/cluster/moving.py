@@ -82,7 +82,7 @@ class Moving:
                     leave_place(consumer)
                     remote.adopt(consumer)
             _leave_leases(remote, queue)
-        for connection in broker.connections.values():
+        for connection in broker.applications():
             for channel in connection.channels.values():
                 _step_aside_with(remote, channel)
         self.tenures.step_aside(group)
@@ -109,7 +109,7 @@ class Moving:
                 if consumer.proxy is None:
                     remote.adopt(consumer)
             _leave_leases(remote, queue)
-        for connection in broker.connections.values():
+        for connection in broker.applications():
             for channel in connection.channels.values():
                 _leave_with(remote, channel)
 
@@ -300,11 +300,12 @@ class Homecoming(OwnEdge):
             return 0
         return start_after(self.tenure.log.starts, self.remote.seen)
 
-    def hold(self) -> None:
+    def hold(self, only_kept: bool) -> None:
         for session in self._sessions():
-            self._hold(session)
+            if self.broker.ghosts.keeps(session.channel.connection) is only_kept:
+                self._hold(session, "" if only_kept else session.channel.connection.resume_id)
 
-    def _hold(self, session: Session) -> None:
+    def _hold(self, session: Session, client: str) -> None:
         void_from = self._void_from()
         channel = session.channel
         unacked = channel.unacked
@@ -322,6 +323,8 @@ class Homecoming(OwnEdge):
                 queue.unacked += 1
             elif not queue.deleted and not is_void(queue, shown.index, void_from):
                 message = claim(queue, shown.index)
+                if message is None:
+                    message = self.tenure.held_by(client, queue, shown.index)
             if message is not None:
                 unacked.replace(tag, message)
             else:
@@ -346,6 +349,7 @@ class Homecoming(OwnEdge):
         self.remote.uncounted = {}
         self.remote.kept = []
         self.remote.seen = self.tenure.epoch
+        self.remote.starts = list(self.tenure.log.starts)
         self.attached.settled_up_to(self.attached.settles.published + 1)
 
     def _sessions(self) -> list[Session]:

@@ -22,6 +22,7 @@ from rhizome.cluster.calls import (
     GROUP_ATTACH,
     GROUP_ATTACHED,
     REATTACH,
+    SESSION_GONE,
 )
 from rhizome.cluster.edge import Edge
 from rhizome.cluster.forwarding import PrivateWay, Way
@@ -270,6 +271,8 @@ class Neighbour(FrameSink):
             self.edge.attached_to(track, table)
         elif method == REATTACH:
             self.edge.attach_anew(self, number_in(table, "group"), number_in(table, "epoch"))
+        elif method == SESSION_GONE:
+            self.edge.session_gone(track, table)
         elif method == DETACHED:
             self.edge.detached(number_in(table, "consumer"))
         elif method == ANSWER:

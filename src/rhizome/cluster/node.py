@@ -236,6 +236,14 @@ class Node(Cluster):
         tenure = self.tenures.tenures.get(queue.definition.group)
         return None if tenure is None else tenure.held_by(client, queue, index)
 
+    def client_left(self, channel: Channel) -> None:
+        self.tenures.client_left(channel.connection.resume_id)
+        self.edge.client_left(channel)
+
+    def client_came_back(self, connection: Connection) -> None:
+        self.tenures.client_came_back(connection.resume_id)
+        self.edge.client_came_back(connection)
+
     def channel_released(self, channel: Channel) -> None:
         self.edge.release(channel)
 

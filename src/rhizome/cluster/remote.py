@@ -25,6 +25,7 @@ from rhizome.amqp.values import encode_table
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.message import Message, content_channel
 from rhizome.broker.port import Away, Forward, Proxy
+from rhizome.broker.resuming import is_same
 from rhizome.broker.topology import delete_counted
 from rhizome.broker.unacked import ACK
 from rhizome.cluster.asking import (
@@ -35,6 +36,7 @@ from rhizome.cluster.asking import (
     GetCall,
     PurgeCall,
     ReattachCall,
+    ResumeCall,
     number_in,
 )
 from rhizome.cluster.calls import (
@@ -62,6 +64,7 @@ from rhizome.errors import NotFound
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel import Channel
+    from rhizome.broker.connection import Connection
     from rhizome.broker.consumer import Consumer
     from rhizome.broker.queue import Queue
     from rhizome.cluster.edge import Edge
@@ -76,15 +79,18 @@ class RemoteGroup(Away):
     """A group whose home is another broker.
 
     Transitions: without a way to the home ``track`` is None; it is set when the attach is sent, and
-    ``attached`` when the home has answered. Until then frames from the home are of an older epoch
-    or of an earlier attach, and deliveries among them are dropped (A2).
+    ``attached`` when the home has answered that one: ``attaches`` numbers them. Until then frames
+    from the home are of an older epoch or of an earlier attach, and deliveries among them are
+    dropped (A2). ``takes_more``: then the home can be told of more that a session holds; those of
+    an older release have to be attached to again.
 
     Invariant: a channel has one session for what counts against its prefetch, in ``sessions``, and
     one for consumers that don't acknowledge. ``consumers`` holds those that the home knows by their
     number, or will once it is attached to. Each entry of ``calls`` stands for one suspension of its
     channel's connection, but for those that attach a consumer again. ``kept`` is what was settled,
     by rising numbers, as long as no home has said that it is safe. All that is held or kept was in
-    the log of the group in the epoch ``seen``.
+    the log of the group in the epoch ``seen``; ``starts`` has the first index of each epoch up to
+    it.
     """
 
     edge: Edge
@@ -95,6 +101,7 @@ class RemoteGroup(Away):
     way: GroupWay
     track: Track | None
     attached: bool
+    takes_more: bool
     sessions: dict[Channel, Session]
     uncounted: dict[Channel, Session]
     consumers: dict[int, Consumer]
@@ -102,7 +109,9 @@ class RemoteGroup(Away):
     touched: list[Session]
     kept: list[Settled]
     kept_last: i64
+    attaches: i64
     seen: i64
+    starts: list[tuple[int, int]]
 
     def __init__(self, edge: Edge, group: i64) -> None:
         super().__init__()
@@ -114,6 +123,7 @@ class RemoteGroup(Away):
         self.way = GroupWay(group, edge.rules)
         self.track = None
         self.attached = False
+        self.takes_more = False
         self.sessions = {}
         self.uncounted = {}
         self.consumers = {}
@@ -121,7 +131,9 @@ class RemoteGroup(Away):
         self.touched = []
         self.kept = []
         self.kept_last = 0
+        self.attaches = 0
         self.seen = 0
+        self.starts = []
 
     def forward(self) -> Forward:
         return self.way
@@ -162,7 +174,10 @@ class RemoteGroup(Away):
         if rules.settled_presented:
             self._present_settled(home.track)
         self._attach_consumers()
-        self._put(GROUP_ATTACHED, {"group": self.group, "epoch": self.epoch})
+        self.attaches += 1
+        self._put(
+            GROUP_ATTACHED, {"group": self.group, "epoch": self.epoch, "attach": self.attaches}
+        )
         self._ask_again()
 
     def _present_settled(self, track: Track) -> None:
@@ -194,18 +209,32 @@ class RemoteGroup(Away):
                 self._call(call, call.frame, call.table)
 
     def attached_to(
-        self, track: Track, epoch: i64, last: i64, start: i64, void_from: i64, doubtful: i64
+        self,
+        track: Track,
+        epoch: i64,
+        last: i64,
+        start: i64,
+        void_from: i64,
+        doubtful: i64,
+        starts: list[tuple[int, int]],
+        attach: i64,
     ) -> None:
-        """The home has taken the attach: what follows is of this epoch. Its log has lost what was
+        """The home has taken an attach: what follows is of this epoch. Its log has lost what was
         shown here from index ``void_from`` on, if that isn't 0, and of the publishes up to
-        ``doubtful`` what was in memory only."""
-        if track is self.track and epoch == self.epoch and not self.attached:
+        ``doubtful`` what was in memory only.
+
+        What it delivers between two attaches over one link the second doesn't present, so only the
+        answer to the last one counts; a home of an older release doesn't say (-1)."""
+        is_last = attach in (-1, self.attaches)
+        if track is self.track and epoch == self.epoch and is_last and not self.attached:
             self.attached = True
+            self.takes_more = attach >= 0
             if void_from > 0:
                 self._void(void_from)
             if doubtful > 0:
                 self.way.doubt(doubtful, self.broker.shared)
             self.seen = epoch
+            self.starts = starts
             self.way.attached(track, last, start)
 
     def _void(self, first: i64) -> None:
@@ -229,6 +258,7 @@ class RemoteGroup(Away):
         """The link is gone, or the home is another. What applications hold they go on holding."""
         self.track = None
         self.attached = False
+        self.takes_more = False
         self.way.detached()
         self._flush(None)
         for number in list(self.calls):
@@ -249,9 +279,11 @@ class RemoteGroup(Away):
         """A consumer of this broker's applications is to be attached to the home."""
         channel = consumer.channel
         if consumer.no_ack:
-            consumer.proxy = self.uncounted_session(channel)
+            session = self.uncounted_session(channel)
         else:
-            consumer.proxy = self.session(channel)
+            session = self.session(channel)
+        session.presented = -1
+        consumer.proxy = session
         consumer.number = self.edge.number()
         consumer.credit = 0
         self.consumers[consumer.number] = consumer
@@ -284,6 +316,7 @@ class RemoteGroup(Away):
 
     def get(self, channel: Channel, queue: Queue, method: BasicGet) -> None:
         session = self.session(channel)
+        session.presented = -1
         call = GetCall(self, channel, queue, method.no_ack)
         self._ask(OP_GET, call, {"session": session.number})
 
@@ -373,25 +406,57 @@ class RemoteGroup(Away):
                 self._name(session)
         return session
 
+    def client_left(self, channel: Channel) -> None:
+        """What a channel holds is only kept for its client from now on."""
+        session = self.sessions.get(channel)
+        if session is not None and self.track is not None:
+            self._name(session)
+
+    def session_gone(self, number: i64) -> None:
+        """The home has what a session keeps for its client: the client is back elsewhere."""
+        for channel, session in self.sessions.items():
+            if session.number == number and self.broker.ghosts.keeps(channel.connection):
+                session.forget_all()
+
+    def client_came_back(self, connection: Connection) -> None:
+        """A client has presented everything: what else is kept for it, it doesn't have."""
+        for session in self.sessions.values():
+            if session.channel.connection is connection and self.track is not None:
+                self._name(session)
+
     def _name(self, session: Session) -> None:
-        """Tell the home whose a session is, if its client may come back elsewhere."""
-        client = session.channel.connection.resume_id
+        """Tell the home whose a session is, if its client may come back elsewhere; whether it is
+        only kept for it, or has all that the client has."""
+        connection = session.channel.connection
+        client = connection.resume_id
         if len(client) > 0:
             table: dict[str, object] = {"group": self.group, "session": session.number}
             table["client"] = client
+            table["kept"] = self.broker.ghosts.keeps(connection)
+            table["back"] = connection.has_resumed
             self._put(SESSION_OF, table)
 
-    def saw(self, epoch: i64) -> None:
-        """Perhaps this broker was away then: what was given in that epoch isn't lost with the one
-        that it has seen itself."""
-        if epoch > self.seen:
-            self.seen = epoch
+    def knows(self, epoch: i64) -> bool:
+        return epoch <= self.seen
+
+    def is_void(self, epoch: i64, index: i64) -> bool:
+        return self.edge.rules.epochs_compared and not is_same(self.starts, epoch, index)
+
+    def catch_up(self, channel: Channel, queue: Queue, entries: bytes, asked: list[Away]) -> None:
+        self._ask(OP_COUNTS, ResumeCall(self, channel, queue, entries, [*asked, self]), {})
 
     def holder(self, channel: Channel) -> Proxy:
         return self.session(channel)
 
-    def present_again(self) -> None:
-        if self.track is not None:
+    def present(self, channel: Channel, first_tag: i64) -> None:
+        track = self.track
+        session = self.sessions.get(channel)
+        if track is None or session is None:
+            return
+        if self.takes_more and session.presented >= 0 and self.edge.rules.held_presented:
+            self._name(session)
+            session.present_more(track.outbox, first_tag)
+        else:
             self.detached()
             self.attach()
 

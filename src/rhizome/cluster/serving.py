@@ -45,13 +45,15 @@ from rhizome.cluster.calls import (
     OP_GET,
     OP_PURGE,
     PREFETCH,
+    SESSION_GONE,
     SESSION_OF,
     TAKE_BACK,
 )
 from rhizome.cluster.link.frames import put_frame
 from rhizome.cluster.link.link import Link
+from rhizome.cluster.parking import Parked, give_back_rest, give_back_unseen
 from rhizome.cluster.taking import Taking
-from rhizome.cluster.tenure import Parked, Tenures, give_back_unseen
+from rhizome.cluster.tenure import Tenures
 from rhizome.cluster.track import Track
 from rhizome.cluster.wire import (
     HAS_SETTLED_FIXED,
@@ -126,9 +128,9 @@ class Serving(Carrier):
                 attached.void_from = start_after(attached.log.starts, number_or(table, "seen", 0))
 
     def presented(self, data: bytes, at: i64) -> None:
-        """A HELD frame."""
-        attached = self._presenting(u16_at(data, at))
-        if attached is None:
+        """A HELD frame: of the attach, or of a client that resumes later."""
+        attached = self.taking.attachments.get(u16_at(data, at))
+        if attached is None or attached.epoch == 0:
             return
         session = u32_at(data, at + 2)
         self._set_share(self.channel(attached, session), read_i64_be(data, at + 6))
@@ -142,10 +144,14 @@ class Serving(Carrier):
                     read_i64_be(data, at + 4),
                     read_i64_be(data, at + 12),
                     read_i64_be(data, at + 20),
+                    attached.open,
                 )
             )
             at += HELD_RANGE_BYTES
             count -= 1
+        tenure = self.tenures.get(attached.group, attached.epoch)
+        if attached.resolved and tenure is not None:
+            tenure.hold_more(self.name)
 
     def has_settled(self, data: bytes, at: i64) -> None:
         """A HAS_SETTLED frame."""
@@ -184,6 +190,8 @@ class Serving(Carrier):
             "start": start_after(attached.log.starts, attached.since),
             "void_from": attached.void_from,
             "doubtful": tenure.doubtful.get(attached.origin, 0),
+            "attach": number_or(table, "attach", -1),
+            "starts": [number for start in attached.log.starts for number in start],
         }
         put_frame(self.outbox, ATTACHED_TO, encode_table(answer))
         for number in attached.taken.refused:
@@ -226,25 +234,21 @@ class Serving(Carrier):
             else:
                 self.heard(frame.method, frame.table)
 
-    def leave(self, attached: Attachment, parked: Parked) -> list[Queue]:
-        """The link is gone: hand over what the edge's sessions hold.
-
-        Answers the auto-delete queues that were consumed; they stay until it is known whether their
-        consumers come back.
-        """
-        abandoned: dict[Queue, None] = {}
+    def leave(self, attached: Attachment, parked: Parked) -> None:
+        """The link is gone: hand over what the edge's sessions hold, and the auto-delete queues
+        that were consumed; they stay until it is known whether their consumers come back."""
+        abandoned = parked.abandoned
         for number, channel in attached.sessions.items():
             for consumer in channel.consumers.values():
                 queue = consumer.queue
                 if queue.definition.auto_delete and not queue.deleted:
-                    abandoned[queue] = None
+                    abandoned[queue] = len(channel.client) > 0 or abandoned.get(queue, False)
             self._empty(number, channel)
             give_up_streams(channel)
             if channel.unacked.count > 0:
                 parked.add(number, channel)
         for queue in abandoned:
             queue.expected += 1
-        return list(abandoned)
 
     def drop(self, attached: Attachment) -> None:
         """The group is at home elsewhere: forget its sessions. What they hold is not given back."""
@@ -297,7 +301,7 @@ class Serving(Carrier):
         elif method == PREFETCH:
             self._set_prefetch(attached, table)
         elif method == SESSION_OF:
-            self.channel(attached, _int(table, "session")).client = str(table["client"])
+            self._named(attached, table)
         elif not attached.resolved:
             attached.waiting.append(WaitingFrame(method, table, b""))
         elif method == DETACH:
@@ -306,6 +310,37 @@ class Serving(Carrier):
             self._end_session(attached, _int(table, "session"))
         elif method == CALL:
             self._call(attached, table)
+
+    def _named(self, attached: Attachment, table: dict[str, object]) -> None:
+        """The edge says whose a session is. That a client left it, or came back with it, counts
+        when all that was presented is resolved."""
+        session = _int(table, "session")
+        client = str(table["client"])
+        self.channel(attached, session).client = client
+        is_kept = table.get("kept") is True
+        if is_kept:
+            attached.kept[session] = None
+        tenure = self.tenures.get(attached.group, attached.epoch)
+        if tenure is None or (not is_kept and table.get("back") is not True):
+            return
+        if not attached.resolved:
+            attached.waiting.append(WaitingFrame(SESSION_OF, table, b""))
+        elif is_kept:
+            tenure.client_left(client, self.name, session)
+        else:
+            tenure.client_came_back(client, self.name)
+
+    def give_up(self, attached: Attachment, session: i64) -> None:
+        """What a session keeps its client doesn't have, or has elsewhere by now."""
+        channel = attached.sessions.get(session)
+        if channel is not None:
+            give_back_rest(channel)
+        put_frame(
+            self.outbox,
+            SESSION_GONE,
+            encode_table({"group": attached.group, "session": session}),
+        )
+        self.link.touch()
 
     def _attach(self, attached: Attachment, table: dict[str, object]) -> None:
         try:

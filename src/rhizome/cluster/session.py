@@ -79,7 +79,8 @@ class Session(Proxy):
     A prefetch of the whole channel is kept where it is known, here: each home is told what the
     channel may hold from it. Homes that deliver at the same time may exceed it together, so what
     comes beyond it is given back at once, and its home pauses until the channel has room again.
-    ``share`` is what the home was told last; -1 while it pauses.
+    ``share`` is what the home was told last; -1 while it pauses. ``presented`` is the last tag at
+    the home if all were presented, by a client that resumes; -1 once the home gives some itself.
     """
 
     home: RemoteGroup
@@ -91,6 +92,7 @@ class Session(Proxy):
     marked: bool
     share: i64
     contended: bool
+    presented: i64
 
     def __init__(self, home: RemoteGroup, channel: Channel, number: i64, counted: bool) -> None:
         """``counted``: its deliveries count against the prefetch of the channel."""
@@ -104,6 +106,7 @@ class Session(Proxy):
         self.marked = False
         self.share = channel.prefetch_global if counted else 0
         self.contended = False
+        self.presented = 0
 
     # ---- settling -------------------------------------------------------------------------------
 
@@ -165,6 +168,22 @@ class Session(Proxy):
             if consumer is not None and message is not None and consumer.proxy is self:
                 number = consumer.number if self.home.is_attached(consumer) else 0
                 message.tag = held.add(number, consumer.queue.id, message.index)
+        if self.presented >= 0:
+            self.presented = held.count
+        held.put(outbox)
+
+    def present_more(self, outbox: Outbox, first_tag: i64) -> None:
+        """Tell the home what the application holds from a tag of its own on, too."""
+        held = HeldWriter(self.home.group, self.number, self.share)
+        unacked = self.channel.unacked
+        for tag in unacked.tags():
+            consumer = unacked.consumer(tag)
+            message = unacked.message(tag)
+            if tag >= first_tag and consumer is not None and message is not None:
+                if consumer.proxy is self:
+                    place = held.add(0, consumer.queue.id, message.index)
+                    message.tag = self.presented + place
+        self.presented += held.count
         held.put(outbox)
 
     def void(self, first: i64) -> None:
@@ -176,6 +195,15 @@ class Session(Proxy):
             if consumer is not None and message is not None and consumer.proxy is self:
                 if message.index >= first and consumer.queue.stream is None:
                     message.index = VOID
+
+    def forget_all(self) -> None:
+        """The application holds nothing here any more."""
+        unacked = self.channel.unacked
+        for tag in unacked.tags():
+            consumer = unacked.consumer(tag)
+            if consumer is not None and consumer.proxy is self:
+                unacked.forget(tag)
+                consumer.unacked -= 1
 
     def detach(self, consumer: Consumer) -> None:
         self.home.detach(self, consumer)

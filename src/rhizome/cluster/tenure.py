@@ -1,8 +1,6 @@
 """Tenures: this broker as the home of groups, and what edges have with it.
 
-When the link to an edge breaks, what its sessions hold is *parked*, neither delivered to others nor
-lost to the application, until the edge attaches again, is known not to come back as it was, or has
-been away for ``PARK_MS``.
+When the link to an edge breaks, what its sessions hold is parked (`parking.py`).
 
 When an edge attaches, what it presents is compared with what the queues have. A settlement wins
 over anything, what is held wins over what was given back (A2). What is presented and nowhere to be
@@ -28,90 +26,19 @@ from rhizome.broker.resuming import find_held, take_held
 from rhizome.broker.unacked import ACK, REJECT, REQUEUE
 from rhizome.cluster.attachment import Attachment, SettledRange, Taken
 from rhizome.cluster.attachrules import AttachRules
+from rhizome.cluster.parking import PARK_MS, Parked
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel import Channel
-    from rhizome.broker.connection import Connection
     from rhizome.broker.consumer import Consumer
     from rhizome.broker.queue import Queue
     from rhizome.cluster.registry import Registry
     from rhizome.cluster.serving import Serving
     from rhizome.cluster.state import ClusterState
 
-PARK_MS: Final = 10_000
-"""How long what an edge holds is kept for it after its link broke. Auto-delete queues wait as long
-for their consumers to come back."""
-
-
-@final
-class Parked:
-    """What the sessions of one incarnation of an edge hold of one group, while it is away.
-
-    ``carrier`` has their channels; ``abandoned`` are auto-delete queues that it consumed.
-    """
-
-    broker: Broker
-    incarnation: str
-    since_ms: i64
-    carrier: Connection
-    places: dict[tuple[int, int], tuple[Channel, int]]
-    abandoned: list[Queue]
-
-    def __init__(self, broker: Broker, incarnation: str, name: str) -> None:
-        self.broker = broker
-        self.incarnation = incarnation
-        self.since_ms = broker.turn.now_ms
-        self.carrier = broker.carry(f"parked for {name}")
-        self.places = {}
-        self.abandoned = []
-
-    def add(self, number: i64, channel: Channel) -> None:
-        """Take over a channel; its consumers are gone from their queues."""
-        channel.connection = self.carrier
-        self.carrier.channels[number] = channel
-        for tag in channel.unacked.tags():
-            message = channel.unacked.message(tag)
-            consumer = channel.unacked.consumer(tag)
-            assert message is not None
-            assert consumer is not None
-            self.places[(int(consumer.queue.id), int(message.index))] = (channel, tag)
-
-    def take(self, queue_id: i64, index: i64) -> Message | None:
-        """Take a message out; it goes on counting as unacked in its queue."""
-        place = self.places.pop((int(queue_id), int(index)), None)
-        if place is None:
-            return None
-        channel, tag = place
-        message = channel.unacked.message(tag)
-        consumer = channel.unacked.consumer(tag)
-        assert message is not None
-        assert consumer is not None
-        channel.unacked.forget(tag)
-        consumer.unacked -= 1
-        return message
-
-    def give_back(self, was_seen: bool) -> None:
-        """Put what is left back into its queues; as redelivered if an application may have seen
-        it."""
-        for channel in self.carrier.channels.values():
-            for tag in channel.unacked.tags():
-                if was_seen:
-                    channel.settle_one(tag, REQUEUE)
-                else:
-                    give_back_unseen(channel, tag)
-        self.forget()
-
-    def forget(self) -> None:
-        """Nothing is kept for the edge any more, whatever was."""
-        self.carrier.channels = {}
-        self.places = {}
-        self.broker.connection_gone(self.carrier)
-        for queue in self.abandoned:
-            queue.expected -= 1
-            if not queue.deleted and queue.away is None:
-                self.broker.delete_if_unused(queue)
-        self.abandoned = []
+BACK_MAX: Final = 10_000
+"""Of so many clients a home knows where they came back; what is kept for others just expires."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -125,7 +52,8 @@ class OwnEdge:
     def settle(self, kind: i64) -> None:
         raise NotImplementedError
 
-    def hold(self) -> None:
+    def hold(self, only_kept: bool) -> None:
+        """Those that only keep something for a client, or the others."""
         raise NotImplementedError
 
     def join(self) -> None:
@@ -140,9 +68,11 @@ class Tenure:
     """This broker as the home of one group, in one epoch (G1).
 
     Invariant: each edge, by name, has an attachment in ``attachments``, or something in ``parked``,
-    or neither; ``parked`` outlasts an attach until that is resolved. ``taken`` is by incarnation.
+    or neither; ``parked`` outlasts an attach until that is resolved. ``parted`` is what is kept for
+    clients of edges that won't come back as they were. ``taken`` is by incarnation.
     ``doubtful`` has the last number of each edge that was taken before what was in memory only was
-    lost; it is empty if nothing was.
+    lost; it is empty if nothing was. ``back`` has the clients that came back with what they held,
+    and the edges that they did through.
     """
 
     broker: Broker
@@ -156,8 +86,11 @@ class Tenure:
     attachments: dict[str, Attachment]
     servings: dict[str, Serving]
     parked: dict[str, Parked]
+    parted: list[Parked]
     taken: dict[str, Taken]
     doubtful: dict[int, int]
+    back: dict[str, str]
+    _places: dict[tuple[int, int], tuple[Channel, int]] | None
 
     def __init__(
         self, broker: Broker, rules: AttachRules, group: i64, epoch: i64, log: GroupLog
@@ -173,8 +106,11 @@ class Tenure:
         self.attachments = {}
         self.servings = {}
         self.parked = {}
+        self.parted = []
         self.taken = {}
         self.doubtful = {}
+        self.back = {}
+        self._places = None
 
     # ---- edges come and go ----------------------------------------------------------------------
 
@@ -190,8 +126,7 @@ class Tenure:
             attached.last = first - 1
         parked = self.parked.get(name)
         if parked is not None and parked.incarnation != incarnation:
-            del self.parked[name]
-            parked.give_back(True)
+            self._part_with(name)
         self.attachments[name] = attached
         self.servings[name] = serving
 
@@ -213,12 +148,27 @@ class Tenure:
         serving = self.servings.pop(name)
         if attached.resolved:
             parked = Parked(self.broker, serving.incarnation, name)
-            parked.abandoned = serving.leave(attached, parked)
-            if len(parked.places) > 0 or len(parked.abandoned) > 0:
-                self.parked[name] = parked
-            else:
+            serving.leave(attached, parked)
+            if parked.is_empty():
                 parked.forget()
+            else:
+                self.parked[name] = parked
         attached.close()
+
+    def _part_with(self, name: str) -> None:
+        """An edge won't come back as it was: what its applications held goes back, but what clients
+        did that may be on their way to another one (J12)."""
+        parked = self.parked.pop(name)
+        parted = parked.part()
+        parked.give_back(True)
+        if parted.is_empty():
+            parted.forget()
+        else:
+            self.parted.append(parted)
+
+    def kept(self) -> list[Parked]:
+        """All that is kept for somebody who is away."""
+        return [*self.parked.values(), *self.parted]
 
     def tick(self, now_ms: i64) -> None:
         for name in list(self.parked):
@@ -226,14 +176,15 @@ class Tenure:
             if name not in self.attachments and now_ms - parked.since_ms >= PARK_MS:
                 del self.parked[name]
                 parked.give_back(True)
+        if len(self.parted) > 0 and now_ms - self.parted[0].since_ms >= PARK_MS:
+            self.parted.pop(0).give_back(True)
 
     def forget_past(self, registry: Registry) -> None:
         """Give up what is kept for edges that won't come back as what they were."""
         for name in list(self.parked):
             parked = self.parked[name]
             if not registry.is_current(parked.incarnation):
-                del self.parked[name]
-                parked.give_back(True)
+                self._part_with(name)
         for broker in registry.brokers.values():
             for incarnation in broker.past:
                 self.taken.pop(incarnation, None)
@@ -258,12 +209,16 @@ class Tenure:
         """Compare what these edges have presented with what the queues have (A2)."""
         if own is not None:
             own.flush()
+        self._places = None
         self._settle(names, own, ACK)
         self._settle(names, own, REJECT)
-        for name in names:
-            self._hold(name)
-        if own is not None:
-            own.hold()
+        self._places = None
+        for only_kept in (False, True):
+            # A session that only keeps something for its client comes after those that hold it.
+            for name in names:
+                self._hold(name, only_kept)
+            if own is not None:
+                own.hold(only_kept)
         self._settle(names, own, REQUEUE)
         if own is not None:
             own.join()
@@ -293,8 +248,8 @@ class Tenure:
         index = settled.first
         while index <= settled.last and not is_void(queue, index, void_from):
             message = None if parked is None else parked.take(queue.id, index)
-            if message is None:
-                message = self._abandoned(queue, index)
+            if message is None and settled.kind != REQUEUE:
+                message = self._kept_elsewhere(queue, index)
             was_ready = message is None
             if message is None:
                 message = claim(queue, index)
@@ -302,54 +257,126 @@ class Tenure:
                 settle_claimed(queue, message, settled.kind, was_ready)
             index += 1
 
-    def _abandoned(self, queue: Queue, index: i64) -> Message | None:
-        """Take a message that is kept for an edge that is away: its client has come back elsewhere
-        and says what became of it."""
-        for name, parked in self.parked.items():
-            if name not in self.attachments:
-                message = parked.take(queue.id, index)
-                if message is not None:
-                    return message
-        return None
+    def _kept_elsewhere(self, queue: Queue, index: i64) -> Message | None:
+        """Take a message that is only kept for somebody: its client has come back where it is
+        settled, and its broker before, if that lives, doesn't know."""
+        for parked in self.kept():
+            message = parked.take(queue.id, index)
+            if message is not None:
+                return message
+        if self._places is None:
+            self._places = self._find_places()
+        place = self._places.pop((int(queue.id), int(index)), None)
+        return None if place is None else take_held(place[0], place[1])
 
-    def _hold(self, name: str) -> None:
+    def _find_places(self) -> dict[tuple[int, int], tuple[Channel, int]]:
+        """Where something is only kept for clients."""
+        channels: list[Channel] = []
+        for attached in self.attachments.values():
+            for session in attached.kept:
+                if session in attached.sessions:
+                    channels.append(attached.sessions[session])
+        for connection in self.broker.ghosts.carriers():
+            channels.extend(connection.channels.values())
+        places: dict[tuple[int, int], tuple[Channel, int]] = {}
+        for channel in channels:
+            for tag in channel.unacked.tags():
+                message = channel.unacked.message(tag)
+                consumer = channel.unacked.consumer(tag)
+                if message is not None and consumer is not None and consumer.proxy is None:
+                    places[(int(consumer.queue.id), int(message.index))] = (channel, tag)
+        return places
+
+    def _hold(self, name: str, only_kept: bool) -> None:
         serving = self.servings[name]
         attached = self.attachments[name]
         parked = self.parked.get(name)
         for held in attached.held:
+            if (held.session in attached.kept) is not only_kept:
+                continue
             queue = self._queue(held.queue_id)
+            void_from: i64 = 0 if held.more else attached.void_from
             index = held.first
             while index <= held.last:
                 message: Message | None = None
                 if queue is not None and queue.stream is not None:
                     message = self._place_of(queue, index)
-                elif queue is not None and not is_void(queue, index, attached.void_from):
+                elif queue is not None and not is_void(queue, index, void_from):
                     if parked is not None:
                         message = parked.take(queue.id, index)
                     if message is None:
                         message = claim(queue, index)
-                    if message is None:
+                    if message is None and not only_kept:
                         client = serving.channel(attached, held.session).client
                         message = self.held_by(client, queue, index)
                 serving.hold(attached, held.session, held.consumer, queue, message)
                 index += 1
+
+    def hold_more(self, name: str) -> None:
+        """An edge that is resolved has presented more: a client of it resumes."""
+        self._hold(name, False)
+        self.attachments[name].held = []
 
     def held_by(self, client: str, queue: Queue, index: i64) -> Message | None:
         """Take a message from where a client held it before it came back: here, or through an edge,
         be it still there or not."""
         if not client:
             return None
-        for parked in self.parked.values():
+        for parked in self.kept():
             place = parked.places.get((int(queue.id), int(index)))
             if place is not None and place[0].client == client:
                 return parked.take(queue.id, index)
+        for channel in self._channels_of(client):
+            tag = find_held(channel, queue.id, index)
+            if tag > 0 and _is_from_here(channel, tag):
+                return take_held(channel, tag)
+        return None
+
+    def client_came_back(self, client: str, name: str) -> None:
+        """A client has presented everything, through an edge or, if that is "", here: what else is
+        kept for it, it doesn't have, and needn't wait."""
+        self.back.pop(client, None)
+        self.back[client] = name
+        if len(self.back) > BACK_MAX:
+            del self.back[next(iter(self.back))]
+        for parked in self.kept():
+            parked.give_back_to(client)
+        for other, attached in self.attachments.items():
+            if other != name and attached.resolved:
+                for session in attached.kept:
+                    channel = attached.sessions.get(session)
+                    if channel is not None and channel.client == client:
+                        self.servings[other].give_up(attached, session)
+        for connection in self.broker.ghosts.carriers():
+            if connection.resume_id == client:
+                for channel in connection.channels.values():
+                    self._give_back_ours(channel)
+
+    def client_left(self, client: str, name: str, session: i64) -> None:
+        """What a session holds is only kept for its client from now on."""
+        if self.back.get(client) == name:
+            del self.back[client]
+        elif client in self.back:
+            self.servings[name].give_up(self.attachments[name], session)
+
+    def _give_back_ours(self, channel: Channel) -> None:
+        for tag in channel.unacked.tags():
+            consumer = channel.unacked.consumer(tag)
+            if consumer is not None and consumer.queue.definition.group == self.group:
+                if consumer.proxy is None:
+                    channel.settle_one(tag, REQUEUE)
+
+    def _channels_of(self, client: str) -> list[Channel]:
+        """The channels of a client that can resume, through edges and here."""
+        found: list[Channel] = []
         for attached in self.attachments.values():
             for channel in attached.sessions.values():
                 if channel.client == client:
-                    tag = find_held(channel, queue.id, index)
-                    if tag > 0:
-                        return take_held(channel, tag)
-        return self.broker.ghosts.take(client, queue.id, index)
+                    found.append(channel)
+        for connection in self.broker.applications():
+            if connection.resume_id == client:
+                found.extend(connection.channels.values())
+        return found
 
     def _place_of(self, queue: Queue, index: i64) -> Message:
         """What stands for a message of a stream that is held: streams keep everything."""
@@ -369,9 +396,16 @@ class Tenure:
             attached.close()
         self.attachments = {}
         self.servings = {}
-        for parked in self.parked.values():
+        for parked in self.kept():
             parked.forget()
         self.parked = {}
+        self.parted = []
+
+
+def _is_from_here(channel: Channel, tag: i64) -> bool:
+    """Whether what a channel holds was shown by this home: an earlier one's is ready here."""
+    consumer = channel.unacked.consumer(tag)
+    return consumer is not None and consumer.proxy is None
 
 
 def is_void(queue: Queue, index: i64, void_from: i64) -> bool:
@@ -428,6 +462,18 @@ class Tenures:
         for tenure in self.tenures.values():
             tenure.left(name)
 
+    def client_came_back(self, client: str) -> None:
+        """A client has presented everything here."""
+        for tenure in self.tenures.values():
+            if not tenure.recovering and not tenure.aside:
+                tenure.client_came_back(client, "")
+
+    def client_left(self, client: str) -> None:
+        """What a client held here is kept for it."""
+        for tenure in self.tenures.values():
+            if tenure.back.get(client) == "":
+                del tenure.back[client]
+
     def tick(self, now_ms: i64) -> None:
         for tenure in self.tenures.values():
             tenure.tick(now_ms)
@@ -464,13 +510,3 @@ def settle_claimed(queue: Queue, message: Message, kind: i64, was_ready: bool) -
         queue.take_back(message)
     else:
         queue.requeue(message)
-
-
-def give_back_unseen(channel: Channel, tag: i64) -> None:
-    """Put a delivery back that no application has seen."""
-    message = channel.unacked.message(tag)
-    consumer = channel.unacked.consumer(tag)
-    if message is not None and consumer is not None:
-        channel.unacked.forget(tag)
-        consumer.unacked -= 1
-        consumer.take_back(message)

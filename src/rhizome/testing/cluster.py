@@ -357,6 +357,9 @@ class CoreCluster:
         """Let no link be made between two brokers; the one that there is may stay."""
         self._cut.add(frozenset((one, other)))
 
+    def mend(self, one: str, other: str) -> None:
+        self._cut.discard(frozenset((one, other)))
+
     def heal(self) -> None:
         self._cut.clear()
 

@@ -78,8 +78,8 @@ def test_what_is_held_is_presented_and_settled_at_the_next_broker(
             held = [(101, HELD), (103, HELD), (104, HELD), (105, HELD)]
             assert presented(second) == [*held, (102, ACKED)]
             order = [type(method) for _, method in second.received]
-            assert order.index(methods.SessionResume) < order.index(methods.BasicConsume)
-            assert order.index(methods.BasicConsume) < order.index(methods.SessionResumed)
+            assert order.index(methods.SessionResume) < order.index(methods.SessionResumed)
+            assert order.index(methods.SessionResumed) < order.index(methods.BasicConsume)
             await three.ack()
             await one.reject()
             (ack,) = await second.until(methods.BasicAck)

@@ -60,7 +60,9 @@ class SessionsKeepWhatTheyHold(MessageChecker):
     - by a publish that may be there twice;
     - if the broker through which the client had it was out of the home's reach for as long as homes
       keep things, or when the home changed: without a lease, or without a link for as long as a new
-      home waits (A2). The end of a broker is no excuse.
+      home waits (A2). The end of a broker alone is no excuse;
+    - if that broker had ended, and a new home had begun, before the client was back: nobody was
+      left who could tell what the client held, and homes don't wait for clients.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -165,7 +167,9 @@ class SessionsKeepWhatTheyHold(MessageChecker):
         if self.may_be_there_twice(chain.message, chain.queue):
             return True
         return any(
-            self._was_late(chain, at) or self._was_out_of_reach(chain, at)
+            self._was_late(chain, at)
+            or self._was_out_of_reach(chain, at)
+            or self._was_replaced(chain, at)
             for at in range(len(chain.steps))
         )
 
@@ -179,6 +183,16 @@ class SessionsKeepWhatTheyHold(MessageChecker):
         places = [broker, *homes, *[pair(broker, home) for home in homes]]
         due_us = min(self.timeline.done_us(step.since_us, places), self.now_us)
         return due_us - self._gone_us(before) > KEPT_US
+
+    def _was_replaced(self, chain: Chain, at: int) -> bool:
+        """Whether a new home began without the broker before, and before this step."""
+        if at == 0:
+            return False
+        before = chain.steps[at - 1]
+        ends = self.timeline.ends.get(before.session.broker, ())
+        ended_us = min((us for us in ends if us >= before.since_us), default=self.now_us)
+        homes = self.history.homes.get(self.history.groups.get(chain.queue, -1), ())
+        return any(ended_us < us <= chain.steps[at].since_us for us, _, _ in homes)
 
     def _gone_us(self, step: Step) -> int:
         """When the connection of a step was lost, for whoever noticed first."""

@@ -27,7 +27,7 @@ from rhizome.amqp.methods import (
     TxSelectOk,
 )
 from rhizome.broker.queue import Queue
-from rhizome.cluster.tenure import PARK_MS
+from rhizome.cluster.parking import PARK_MS
 from rhizome.testing.cluster import CoreCluster, Member, make_cluster
 from rhizome.testing.core import Content, CoreClient
 

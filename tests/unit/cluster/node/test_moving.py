@@ -23,7 +23,7 @@ from rhizome.amqp.methods import (
     TxSelectOk,
 )
 from rhizome.cluster.home import HomeSettings
-from rhizome.cluster.tenure import PARK_MS
+from rhizome.cluster.parking import PARK_MS
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import Content, CoreClient
 

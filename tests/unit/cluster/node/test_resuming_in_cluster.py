@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from scene import PERSISTENT, drain, queue_at
+from scene import PERSISTENT, drain, group_of, queue_at, wait_for_copy, wait_for_new_home
 
 from rhizome.amqp.methods import (
     BasicAck,
@@ -17,12 +17,14 @@ from rhizome.amqp.methods import (
     SessionSyncOk,
 )
 from rhizome.broker.resuming import KEEP_MS
-from rhizome.cluster.tenure import PARK_MS
+from rhizome.cluster.commands import SetDraining
+from rhizome.cluster.parking import PARK_MS
+from rhizome.cluster.remote import CALL_PATIENCE_MS
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import CAPABILITIES, Content, CoreClient
 
 Held = tuple[int, int, int]
-HELD, ACKED = 0, 1
+HELD, ACKED, REQUEUED = 0, 1, 3
 RESUMES: dict[str, object] = {
     "capabilities": {**CAPABILITIES, "session.resume": True},
     "session": "mine",
@@ -32,7 +34,7 @@ LATER_MS = max(KEEP_MS, PARK_MS) + 2_000
 
 @pytest.fixture
 def cluster() -> CoreCluster:
-    return make_cluster(3, 1)
+    return make_cluster(3, 2)
 
 
 def consuming(cluster: CoreCluster, at: str, count: int = 4, prefetch: int = 3) -> CoreClient:
@@ -145,4 +147,205 @@ def test_messages_of_others_are_not_given_away(cluster: CoreCluster) -> None:
     assert cluster["b1"].queue("q").unacked == 4
     client.send(BasicAck(0, True))
     cluster.advance(500)
+    assert left(cluster) == []
+
+
+@pytest.mark.parametrize("before", ["b1", "b2", "s1"])
+@pytest.mark.parametrize("after", ["b1", "b2", "b3", "s1"])
+def test_acks_that_did_not_arrive_are_presented(
+    cluster: CoreCluster, before: str, after: str
+) -> None:
+    """The broker that the client was at goes on living, and keeps the messages for it."""
+    client = consuming(cluster, before)
+    held = taken(client)
+    client.close_socket()
+    cluster.advance(100)
+    back(cluster, after, entries(held, ACKED))
+    assert left(cluster) == [b"4"]
+
+
+@pytest.mark.parametrize("after", ["b2", "b3", "s1"])
+@pytest.mark.parametrize("settled", [False, True])
+def test_the_home_dies_after_the_client_has_come_back(
+    cluster: CoreCluster, after: str, settled: bool
+) -> None:
+    """Its old broker keeps the messages for it, too, and presents them to the new home."""
+    client = consuming(cluster, "s2" if after == "s1" else "s1")
+    held = taken(client)
+    wait_for_copy(cluster, "q")
+    client.close_socket()
+    cluster.advance(100)
+    client, first = back(cluster, after, entries(held))
+    cluster.advance(100)
+    cluster["b1"].kill()
+    if settled:
+        client.send(BasicAck(first + 2, True))
+    wait_for_new_home(cluster, "q", "b1")
+    cluster.advance(1_000)
+    if not settled:
+        client.send(BasicAck(first + 2, True))
+    assert left(cluster) == [b"4"]
+
+
+@pytest.mark.parametrize("after", ["b2", "b3", "s1"])
+def test_the_home_leaves_while_the_client_is_under_way(cluster: CoreCluster, after: str) -> None:
+    """What is kept for it at the old home is presented to the new one."""
+    client = consuming(cluster, "b1")
+    held = taken(client)
+    wait_for_copy(cluster, "q")
+    client.close_socket()
+    cluster[cluster.root()].node.propose(SetDraining("b1", True, 0), None)
+    wait_for_new_home(cluster, "q", "b1")
+    other = cluster["s1"].connect()
+    assert drain(other, "q") == [b"4"], "the others are kept for the client"
+    client, first = back(cluster, after, entries(held[:1], ACKED) + entries(held[1:]))
+    cluster.advance(500)
+    client.send(BasicAck(first + 2, True))
+    assert left(cluster) == []
+
+
+@pytest.mark.parametrize("before", ["b1", "b2"])
+@pytest.mark.parametrize("after", ["b1", "b3", "s1"])
+def test_nobody_has_noticed_that_the_old_connection_is_dead(
+    cluster: CoreCluster, before: str, after: str
+) -> None:
+    old = consuming(cluster, before)
+    held = taken(old)
+    client, first = back(cluster, after, entries(held))
+    cluster.advance(500)
+    client.send(BasicAck(first + 2, True))
+    cluster.advance(500)
+    old.close_socket()
+    assert left(cluster) == [b"4"]
+
+
+def test_what_is_given_up_at_the_old_broker_is_not_taken_from_the_new_one(
+    cluster: CoreCluster,
+) -> None:
+    """Both have lost their links to the home; what is held wins over what was given back (A2)."""
+    client = consuming(cluster, "s1")
+    held = taken(client)
+    client.close_socket()
+    cluster.advance(100)
+    client, first = back(cluster, "s2", entries(held))
+    cluster.advance(KEEP_MS - 500)
+    cluster.cut("s1", "b1")
+    cluster.cut("s2", "b1")
+    cluster.advance(1_000)
+    cluster.mend("s1", "b1")
+    cluster.advance(2_000)
+    assert drain(cluster["b3"].connect(), "q") == [b"4"]
+    cluster.heal()
+    cluster.advance(1_000)
+    client.send(BasicAck(first + 2, True))
+    assert left(cluster) == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_broker_that_was_away_asks_the_home_of_the_epoch(
+    cluster: CoreCluster, lost: bool
+) -> None:
+    """The client was given its messages in an epoch that the broker it comes to hasn't seen."""
+    publisher = cluster["b2"].connect()
+    queue_at(publisher, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    client = cluster["s2"].connect(properties=RESUMES)
+    for name in ("b1", "b2", "b3", "s1"):
+        cluster.cut("s2", name)
+    cluster["b1"].kill()
+    wait_for_new_home(cluster, "q", "b1")
+    for number in range(1, 5):
+        publisher.publish("", "q", b"%d" % number, PERSISTENT)
+    before = cluster["s1"].connect(properties=RESUMES)
+    before.prefetch(3)
+    before.consume("q", "c")
+    cluster.advance(500)
+    held = taken(before)
+    before.close_socket()
+    client.send(SessionResume(entries(held)))
+    cluster.advance(2_000)
+    assert client.take() == [], "it waits for the home"
+    if lost:
+        cluster.advance(CALL_PATIENCE_MS)
+    cluster.heal()
+    cluster.advance(2_000)
+    [answer] = [each for each in client.take() if isinstance(each, SessionResumeOk)]
+    client.send(SessionResumed(), channel=0)
+    client.send(BasicAck(answer.first_tag + 2, True))
+    assert left(cluster) == [b"1", b"2", b"3", b"4"][0 if lost else 3 :]
+
+
+def test_the_broker_of_the_client_is_back_before_the_client(cluster: CoreCluster) -> None:
+    """It has forgotten everything; the home hasn't."""
+    client = consuming(cluster, "b2")
+    held = taken(client)
+    cluster["b2"].kill()
+    cluster["b2"].start()
+    cluster.advance(3_000)
+    other = cluster["b3"].connect()
+    assert drain(other, "q") == [b"4"]
+    client, first = back(cluster, "s1", entries(held[:1], ACKED) + entries(held[1:]))
+    cluster.advance(500)
+    client.send(BasicAck(first + 2, True))
+    assert left(cluster) == []
+
+
+def test_only_the_answer_to_the_last_attach_counts(cluster: CoreCluster) -> None:
+    """What a home delivers between two attaches, the second doesn't present (A2)."""
+    client = consuming(cluster, "b2")
+    taken(client)
+    remote = cluster["b2"].node.edge.groups[group_of(cluster, "q").id]
+    remote.detached()
+    remote.attach()
+    first = remote.attaches
+    remote.detached()
+    remote.attach()
+    assert remote.track is not None
+    remote.attached_to(remote.track, remote.epoch, 0, 0, 0, 0, [], first)
+    assert not remote.attached
+    cluster.advance(100)
+    assert remote.attached
+    client.send(BasicAck(3, True))
+    assert left(cluster) == []
+
+
+@pytest.mark.parametrize("how", ["lost", "killed", "at the home"])
+def test_what_the_client_does_not_have_comes_to_it_first(cluster: CoreCluster, how: str) -> None:
+    """The broker had sent it; it isn't kept for ten seconds when the client is back."""
+    client = consuming(cluster, "b1" if how == "at the home" else "b2", count=5)
+    held = taken(client)
+    if how == "killed":
+        cluster["b2"].kill()
+    else:
+        client.close_socket()
+    cluster.advance(100)
+    client, _ = back(cluster, "b3", entries(held[:1]))
+    client.consume("q", "c")
+    cluster.advance(500)
+    got = client.deliveries()
+    assert [each.body for each in got] == [b"%d" % number for number in range(2, 6)]
+    assert [each.redelivered for each in got] == [True, True, False, False]
+    client.send(BasicAck(0, True))
+    assert left(cluster) == []
+
+
+def test_a_message_that_another_client_holds_is_not_kept_for_the_one_before(
+    cluster: CoreCluster,
+) -> None:
+    """Given back elsewhere, it went to another client, through the broker that keeps it for the
+    first one; that presents both."""
+    one = consuming(cluster, "b2")
+    held = taken(one)
+    one.close_socket()
+    cluster.advance(100)
+    back(cluster, "b3", entries(held, REQUEUED))
+    other = cluster["b2"].connect(properties={**RESUMES, "session": "another"})
+    other.consume("q", "c")
+    cluster.advance(500)
+    got = other.deliveries()
+    assert len(got) == 4
+    cluster.cut("b1", "b2")
+    cluster.heal()
+    cluster.advance(3_000)
+    other.send(BasicAck(got[-1].tag, True))
     assert left(cluster) == []

@@ -1,0 +1,129 @@
+"""Parking: what is kept at a home for an edge whose link broke, neither delivered to others nor
+lost to the application, until the edge attaches again or has been away for ``PARK_MS``.
+
+If the edge is known not to come back as it was, what its applications held goes back at once, but
+not what clients did that may be on their way to another broker (J12): that is kept for as long.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64
+
+from rhizome.broker.message import Message
+from rhizome.broker.resuming import take_held
+from rhizome.broker.unacked import REQUEUE
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.channel import Channel
+    from rhizome.broker.connection import Connection
+    from rhizome.broker.queue import Queue
+
+PARK_MS: Final = 10_000
+"""How long what an edge holds is kept for it after its link broke. Auto-delete queues wait as long
+for their consumers to come back."""
+
+
+@final
+class Parked:
+    """What the sessions of one incarnation of an edge hold of one group, while it is away.
+
+    ``carrier`` has their channels; ``abandoned`` are auto-delete queues that it consumed, and
+    whether a client did that may come back elsewhere.
+    """
+
+    broker: Broker
+    incarnation: str
+    name: str
+    since_ms: i64
+    carrier: Connection
+    places: dict[tuple[int, int], tuple[Channel, int]]
+    abandoned: dict[Queue, bool]
+
+    def __init__(self, broker: Broker, incarnation: str, name: str) -> None:
+        self.broker = broker
+        self.incarnation = incarnation
+        self.name = name
+        self.since_ms = broker.turn.now_ms
+        self.carrier = broker.carry(f"parked for {name}")
+        self.places = {}
+        self.abandoned = {}
+
+    def is_empty(self) -> bool:
+        return len(self.places) == 0 and len(self.abandoned) == 0
+
+    def part(self) -> Parked:
+        """Part with what is kept for clients that may come back elsewhere; it."""
+        parted = Parked(self.broker, self.incarnation, f"clients of {self.name}")
+        parted.since_ms = self.since_ms
+        for number, channel in list(self.carrier.channels.items()):
+            if len(channel.client) > 0:
+                del self.carrier.channels[number]
+                parted.add(number, channel)
+        for queue, awaited in list(self.abandoned.items()):
+            if awaited:
+                del self.abandoned[queue]
+                parted.abandoned[queue] = True
+        return parted
+
+    def add(self, number: i64, channel: Channel) -> None:
+        """Take over a channel; its consumers are gone from their queues."""
+        channel.connection = self.carrier
+        self.carrier.channels[number] = channel
+        for tag in channel.unacked.tags():
+            message = channel.unacked.message(tag)
+            consumer = channel.unacked.consumer(tag)
+            assert message is not None
+            assert consumer is not None
+            self.places[(int(consumer.queue.id), int(message.index))] = (channel, tag)
+
+    def take(self, queue_id: i64, index: i64) -> Message | None:
+        """Take a message out; it goes on counting as unacked in its queue."""
+        place = self.places.pop((int(queue_id), int(index)), None)
+        return None if place is None else take_held(place[0], place[1])
+
+    def give_back_to(self, client: str) -> None:
+        """Put back what is kept for a client that is back and doesn't have it."""
+        for channel in self.carrier.channels.values():
+            if channel.client == client:
+                give_back_rest(channel)
+
+    def give_back(self, was_seen: bool) -> None:
+        """Put what is left back into its queues; as redelivered if an application may have seen
+        it."""
+        for channel in self.carrier.channels.values():
+            if was_seen:
+                give_back_rest(channel)
+            else:
+                for tag in channel.unacked.tags():
+                    give_back_unseen(channel, tag)
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is kept for the edge any more, whatever was."""
+        self.carrier.channels = {}
+        self.places = {}
+        self.broker.connection_gone(self.carrier)
+        for queue in self.abandoned:
+            queue.expected -= 1
+            if not queue.deleted and queue.away is None:
+                self.broker.delete_if_unused(queue)
+        self.abandoned = {}
+
+
+def give_back_rest(channel: Channel) -> None:
+    """Put all back that a channel holds; as redelivered, since younger ones may have been."""
+    for tag in channel.unacked.tags():
+        channel.settle_one(tag, REQUEUE)
+
+
+def give_back_unseen(channel: Channel, tag: i64) -> None:
+    """Put a delivery back that no application has seen."""
+    message = channel.unacked.message(tag)
+    consumer = channel.unacked.consumer(tag)
+    if message is not None and consumer is not None:
+        channel.unacked.forget(tag)
+        consumer.unacked -= 1
+        consumer.take_back(message)
