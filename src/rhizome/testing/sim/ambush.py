@@ -20,8 +20,9 @@ AT_ONCE_CHANCE: Final = 0.5
 
 
 class Striker(Protocol):
-    """What can be done to a host, by name."""
+    """What can be done to a host, by name; nothing once `is_over`."""
 
+    def is_over(self) -> bool: ...
     def isolate_host(self, name: str) -> None: ...
     def kill_host(self, name: str) -> None: ...
     def cut_power_of(self, name: str) -> None: ...
@@ -90,4 +91,8 @@ class Ambushes:
             at_once = self._chance.random() < AT_ONCE_CHANCE
             delay_us = 0 if at_once else int(self._chance.random() * STRIKE_US_MAX)
             self._world.note(f"ambush of {name}")
-            self._world.after(delay_us, strike, name)
+            self._world.after(delay_us, self._strike, strike, name)
+
+    def _strike(self, strike: Callable[[str], None], name: str) -> None:
+        if not self._striker.is_over():
+            strike(name)
