@@ -12,18 +12,21 @@ from typing import final
 from mypy_extensions import i64
 
 from rhizome.broker.message import Message
+from rhizome.journal.seen import Identity
 
 
 @final
 class Unsure:
     """Invariant: indexes of ``messages`` rise, and so do ``records``, the indexes of the records by
-    which ``settled[i]`` left the queue ``queues[i]``. ``ids[i]`` are the queues of ``messages[i]``.
+    which ``settled[i]`` left the queue ``queues[i]``. ``ids[i]`` are the queues of ``messages[i]``,
+    ``identities[i]`` is by what they know it again, which a message forgets once it is recorded.
     ``rejects`` has (record, queue, index) of what was rejected. ``wholes`` are the first and last
     indexes of transactions: what is recorded there is brought as a whole (L4).
     """
 
     messages: list[Message]
     ids: list[list[int]]
+    identities: list[Identity | None]
     records: list[int]
     queues: list[int]
     settled: list[list[int]]
@@ -33,6 +36,7 @@ class Unsure:
     def __init__(self) -> None:
         self.messages = []
         self.ids = []
+        self.identities = []
         self.records = []
         self.queues = []
         self.settled = []
@@ -42,6 +46,7 @@ class Unsure:
     def published(self, message: Message, ids: list[int]) -> None:
         self.messages.append(message)
         self.ids.append(ids)
+        self.identities.append(message.identity)
 
     def dequeued(self, record: i64, queue_id: i64, indexes: list[int]) -> None:
         self.records.append(record)
@@ -82,6 +87,7 @@ class Unsure:
         if done > 0:
             del self.messages[:done]
             del self.ids[:done]
+            del self.identities[:done]
         done = 0
         while done < len(self.records) and self.records[done] <= disk:
             done += 1

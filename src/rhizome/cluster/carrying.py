@@ -51,7 +51,11 @@ class _Carrying:
 
     def collect(self) -> None:
         unsure, shared = self.log.unsure, self.broker.shared
-        for message, ids in zip(unsure.messages, unsure.ids, strict=True):
+        for message, ids, identity in zip(
+            unsure.messages, unsure.ids, unsure.identities, strict=True
+        ):
+            # It may be there under another index: sent again over another broker (L5).
+            message.identity = identity
             left = [each for each in ids if not unsure.is_gone(each, message.index)]
             left = [each for each in left if each in shared]
             if left:
