@@ -56,6 +56,19 @@ PROPERTY_SECONDS_MAX = 240
 SOCKET_SUITES = ("conformance", "interop")
 
 
+# Tests of what clients see of a cluster in which nothing happens: a starved machine is no reason to
+# elect somebody.
+PATIENCE = {
+    "RHIZOME_CLUSTER_ROOT_LEASE": "15s",
+    "RHIZOME_CLUSTER_HOME_LEASE": "30s",
+    "RHIZOME_CLUSTER_LINK_TIMEOUT": "30s",
+}
+
+
+def _patient(name: str, directory: Path) -> BrokerProcess:
+    return BrokerProcess(directory, environment=PATIENCE)
+
+
 class ExternalBroker:
     """A broker that somebody else started, and that tests may not stop."""
 
@@ -149,7 +162,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield ExternalBroker(EXTERNAL_AMQP, EXTERNAL_HTTP)
         return
     if CLUSTER_SEED:
-        cluster = ClusterProcess(tmp_path_factory.mktemp("cluster"), 3, 1, int(CLUSTER_SEED))
+        cluster = ClusterProcess(
+            tmp_path_factory.mktemp("cluster"), 3, 1, int(CLUSTER_SEED), make=_patient
+        )
         cluster.start()
         yield cluster
         assert len(cluster.running()) == 4, f"a broker died during the tests\n{cluster.printed()}"

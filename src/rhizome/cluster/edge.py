@@ -73,6 +73,14 @@ class Edge:
         for group in self.groups.values():
             group.attach()
 
+    def lease_gained(self) -> None:
+        """Homes that were to wait for this broker may have gone on without it (A2): they are told
+        what it didn't show."""
+        for group in self.groups.values():
+            if group.missed:
+                group.detached()
+                group.attach()
+
     def linked(self, neighbour: Neighbour) -> None:
         for group in self.at_home(neighbour):
             group.attach()
@@ -164,6 +172,10 @@ class Edge:
         group = self.groups.get(number_in(answer, "group"))
         if group is None or group.track is not track:
             return
+        if "content" in answer and not self.broker.may_deliver:
+            # A message, as in `delivered`; it is asked for again.
+            group.missed = True
+            return
         call = group.calls.pop(number_in(answer, "call"), None)
         if call is not None:
             group.answered(call, answer)
@@ -174,7 +186,8 @@ class Edge:
 
     def delivered(self, track: Track, data: bytes, at: i64, end: i64) -> None:
         """A DELIVER frame. One that isn't of the attach that counts is dropped: the message is not
-        among what was presented, so its home has it for others (A2)."""
+        among what was presented, so its home has it for others (A2). So is one that comes while
+        this broker has no lease: a new home, of which it doesn't know yet, doesn't wait for it."""
         number = u32_at(data, at)
         consumer = self.consumers.get(number)
         if consumer is None or consumer.channel.closing:
@@ -186,4 +199,7 @@ class Edge:
         if isinstance(owner, Session):
             home = owner.home
             if self.counts(home, track):
-                home.delivered(owner, consumer, data, at, end)
+                if self.broker.may_deliver:
+                    home.delivered(owner, consumer, data, at, end)
+                else:
+                    home.missed = True

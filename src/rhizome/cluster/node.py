@@ -541,6 +541,7 @@ class Node(Cluster):
             self.broker.isolate(f"broker '{self.me.name}' is isolated: it waits for {reason}")
         elif self.ready:
             self.broker.isolate("")
+            self.edge.lease_gained()
 
     def _check_ready(self) -> None:
         self._begin_cluster()

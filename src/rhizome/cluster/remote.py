@@ -82,7 +82,8 @@ class RemoteGroup(Away):
     ``attached`` when the home has answered that one: ``attaches`` numbers them. Until then frames
     from the home are of an older epoch or of an earlier attach, and deliveries among them are
     dropped (A2). ``takes_more``: then the home can be told of more that a session holds; those of
-    an older release have to be attached to again.
+    an older release have to be attached to again. ``missed``: the home believes something to be
+    shown that was dropped, for want of a lease.
 
     Invariant: a channel has one session for what counts against its prefetch, in ``sessions``, and
     one for consumers that don't acknowledge. ``consumers`` holds those that the home knows by their
@@ -102,6 +103,7 @@ class RemoteGroup(Away):
     track: Track | None
     attached: bool
     takes_more: bool
+    missed: bool
     sessions: dict[Channel, Session]
     uncounted: dict[Channel, Session]
     consumers: dict[int, Consumer]
@@ -124,6 +126,7 @@ class RemoteGroup(Away):
         self.track = None
         self.attached = False
         self.takes_more = False
+        self.missed = False
         self.sessions = {}
         self.uncounted = {}
         self.consumers = {}
@@ -259,6 +262,7 @@ class RemoteGroup(Away):
         self.track = None
         self.attached = False
         self.takes_more = False
+        self.missed = False
         self.way.detached()
         self._flush(None)
         for number in list(self.calls):

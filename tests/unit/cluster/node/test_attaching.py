@@ -15,6 +15,7 @@ from rhizome.amqp.methods import (
     BasicConsume,
     BasicConsumeOk,
     BasicDeliver,
+    BasicGet,
     BasicNack,
     BasicRecover,
     ChannelClose,
@@ -403,3 +404,29 @@ def test_held_message_of_a_deleted_queue_is_void(cluster: CoreCluster) -> None:
     client.send(BasicAck(held.tag))
     assert not client.closed
     assert drain(other, "q") == [b"7"]
+
+
+def test_an_edge_without_a_lease_shows_nothing(cluster: CoreCluster) -> None:
+    """A home that is new doesn't wait for it (A2), and it can't know of that one."""
+    client = cluster["s1"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    client.consume("q")
+    puller = cluster["s1"].connect()
+    queue_at(puller, "other", "b1", durable=True)
+    cluster.settle()
+    node = cluster["s1"].node
+    node._set_isolated(True)
+    publisher = cluster["b1"].connect()
+    publisher.publish("", "q", b"x")
+    publisher.publish("", "other", b"y")
+    puller.send(BasicGet("other"))
+    cluster.settle()
+    assert client.deliveries() == []
+    assert puller.take() == []
+    node._set_isolated(False)
+    cluster.advance(100)
+    [shown] = client.deliveries()
+    assert (shown.body, shown.redelivered) == (b"x", False)
+    [pulled] = puller.take()
+    assert isinstance(pulled, Content)
+    assert pulled.body == b"y"
