@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 def relay(interests: Interests, origin: Neighbour, message: Message, slot: Slot) -> bool:
     """Pass a message on to the secondaries, but its origin, that it leads to; False if to none.
 
-    Who isn't root any more refuses: another may relay by now, and nothing is relayed twice (A3).
+    Who isn't root any more, or has no lease, refuses: another may relay by now, and what it would
+    pass on is old; nothing is relayed twice or out of order (A3).
     """
-    if not interests.is_root:
+    if not interests.is_root or not interests.broker.may_deliver:
         assert origin.taking is not None
         origin.taking.refuse_last()
         return True

@@ -233,6 +233,21 @@ def test_who_is_no_longer_root_refuses_to_relay(cluster: CoreCluster) -> None:
     assert confirmed(publisher) == 2
 
 
+def test_a_root_without_a_lease_refuses_to_relay(cluster: CoreCluster) -> None:
+    """It has slept, perhaps, and what waits for it is old; others hear the next root by now."""
+    listener = subscriber(cluster, "s1", "amq.fanout")
+    publisher = cluster["s2"].connect()
+    publisher.call(ConfirmSelect(), ConfirmSelectOk)
+    node = cluster[cluster.root()].node
+    node._set_isolated(True)
+    publisher.publish("amq.fanout", "", b"old")
+    cluster.settle()
+    node._set_isolated(False)
+    cluster.advance(100)
+    assert nacked(publisher) == [1]
+    assert listener.deliveries() == []
+
+
 def test_many_bindings_cost_in_proportion(cluster: CoreCluster) -> None:
     """Frames are counted: one to each primary for a binding, and one back."""
     client = cluster["b2"].connect()
