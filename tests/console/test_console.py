@@ -250,7 +250,7 @@ def test_groups_that_were_moved_go_back_where_they_came_from(console: Console) -
         found = console.api("GET", "rhizome", "groups")
         return next(each for each in found if each["id"] == number)
 
-    moved = next(each for each in console.api("GET", "rhizome", "groups") if each["queues"])
+    moved = console.api("GET", "rhizome", "groups")[0]
     number, origin = moved["id"], moved["origin"]
     to = next(each for each in ("b1", "b2", "b3") if each != moved["home"])
 
@@ -265,6 +265,11 @@ def test_groups_that_were_moved_go_back_where_they_came_from(console: Console) -
 
     if moved["home"] == origin:
         wait_until(astray, f"group {number} to be at {to}", 60)
+
+        def is_shown() -> bool:
+            return [str(number), to] in [each.split()[:2] for each in browser.texts("tr")]
+
+        wait_until(is_shown, "the page to show it", 60)
     browser.click("button", "Rebalance")
     browser.wait_for_text(f"to {origin}", "dialog")
     browser.click("dialog button", "Rebalance")

@@ -142,7 +142,8 @@ def test_audit_of_a_real_cluster_live_and_damaged(
     assert groups, report.document()
     assert sum(report.compared_at[group] for group in groups) >= 600
 
-    assert cluster.stop() == [0, 0, 0]
+    # Brokers that stop one by one leave the sets of copies; what is damaged must count.
+    cluster.kill()
     copies = tmp_path / "copies"
     for name, broker in cluster.brokers.items():
         shutil.copytree(broker.data, copies / name)
