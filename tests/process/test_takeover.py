@@ -227,15 +227,15 @@ def test_misfortunes_in_random_order(cluster: ClusterProcess, rounds: int) -> No
 @pytest.mark.timeout(1800)
 def test_publishing_goes_on_soon_after_a_home_is_killed(cluster: ClusterProcess) -> None:
     """Over twenty kills; the figures are printed, and only gross failure is asserted."""
-    workers = Workers(cluster, QUEUES, seed=3)
-    workers.declare()
     took = []
     for turn in range(20):
+        workers = Workers(cluster, QUEUES, seed=turn)
+        workers.declare()
         wait_for_copies(cluster)
         stay = cluster.names()[turn % len(cluster.names())]
-        workers.publishing = workers.consuming = True
         workers.start(publishers=3, consumers=3, stay=stay)
-        wait_until(lambda: len(workers.history.progress) == 3, "some work", SETTLED_SECONDS_MAX)
+        progress = workers.history.progress
+        wait_until(lambda known=progress: len(known) == 3, "some work", SETTLED_SECONDS_MAX)
         workers.wait_for_progress(20, SETTLED_SECONDS_MAX)
         victim = home_of(cluster, stay)
         killed = time.monotonic()
@@ -245,6 +245,6 @@ def test_publishing_goes_on_soon_after_a_home_is_killed(cluster: ClusterProcess)
         took.append(max(pauses, default=0.0))
         print(f"{turn}: {victim} killed, longest pause {took[-1]:.2f} s", flush=True)
         workers.finish(SETTLED_SECONDS_MAX)
+        assert_nothing_went_wrong(workers.history)
         cluster.make_whole()
     print(f"median {statistics.median(took):.2f} s, worst {max(took):.2f} s")
-    assert_nothing_went_wrong(workers.history)
