@@ -403,6 +403,7 @@ class Serving(Carrier):
 
     def _end_session(self, attached: Attachment, session: i64) -> None:
         channel = attached.sessions.pop(session, None)
+        attached.kept.pop(session, None)
         if channel is None:
             return
         self.carrier.channels.pop(session, None)

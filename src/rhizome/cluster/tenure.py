@@ -176,8 +176,10 @@ class Tenure:
             if name not in self.attachments and now_ms - parked.since_ms >= PARK_MS:
                 del self.parked[name]
                 parked.give_back(True)
-        if len(self.parted) > 0 and now_ms - self.parted[0].since_ms >= PARK_MS:
-            self.parted.pop(0).give_back(True)
+        for parted in list(self.parted):
+            if now_ms - parted.since_ms >= PARK_MS:
+                self.parted.remove(parted)
+                parted.give_back(True)
 
     def forget_past(self, registry: Registry) -> None:
         """Give up what is kept for edges that won't come back as what they were."""
