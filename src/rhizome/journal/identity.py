@@ -1,16 +1,24 @@
-"""Identity: who a store is, in a small file that everything else in its directory hangs on."""
+"""Identity: who a store is, in a small file that everything else in its directory hangs on.
+
+Its checksum is over all other fields, in one spelling: whoever reads it can check fields that it
+doesn't know. Release 0.1.1 ignores it and writes none, so a file without one is believed; the next
+start with segments that name the same store adds it.
+"""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from rhizome.journal.errors import ForeignStore
+from rhizome.journal.errors import CorruptStore, ForeignStore
 from rhizome.journal.files import Files
+from rhizome.journal.records import crc32c
 
 STORE_VERSION: Final = 1
 IDENTITY_NAME: Final = "store.json"
+CHECKSUM: Final = "crc"
 
 
 @dataclass(frozen=True)
@@ -31,10 +39,14 @@ def load_identity(root: Files, new_uuid: bytes = b"") -> Identity:
         return identity
     try:
         fields = json.loads(root.load(IDENTITY_NAME))
+        written = fields.get(CHECKSUM)
         version = int(fields["version"])
         identity = Identity(bytes.fromhex(fields["uuid"]), bytes.fromhex(fields["cluster_uuid"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ForeignStore(f"{IDENTITY_NAME} can't be read ({error}): restore it") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(f"can't be read ({error})") from error
+    # Before the version: a flipped bit in it is no newer program.
+    if written is not None and written != _checksum(fields):
+        raise _damaged(f"is damaged (its checksum is {written} and should be {_checksum(fields)})")
     if version > STORE_VERSION:
         raise ForeignStore(
             f"the store has version {version} and this program knows up to {STORE_VERSION}: "
@@ -44,9 +56,33 @@ def load_identity(root: Files, new_uuid: bytes = b"") -> Identity:
 
 
 def save_identity(root: Files, identity: Identity) -> None:
-    fields = {
+    fields: dict[str, object] = {
         "version": STORE_VERSION,
         "uuid": identity.uuid.hex(),
         "cluster_uuid": identity.cluster_uuid.hex(),
     }
+    fields[CHECKSUM] = _checksum(fields)
     root.store(IDENTITY_NAME, [json.dumps(fields, indent=2).encode() + b"\n"])
+
+
+def add_checksum(root: Files, identity: Identity) -> None:
+    """Write the checksum of an identity that has none yet, and was found to fit its segments."""
+    if CHECKSUM not in json.loads(root.load(IDENTITY_NAME)):
+        # A full disk keeps nobody from starting: it is added some other time.
+        with suppress(OSError):
+            save_identity(root, identity)
+
+
+def _checksum(fields: dict[str, object]) -> str:
+    """Of all fields but itself."""
+    others = {name: value for name, value in fields.items() if name != CHECKSUM}
+    spelling = json.dumps(others, sort_keys=True, separators=(",", ":"))
+    return f"{crc32c(spelling.encode()):08x}"
+
+
+def _damaged(what: str) -> CorruptStore:
+    return CorruptStore(
+        f"{IDENTITY_NAME} {what}: put back a copy of it, it never changes; without one, write it "
+        "anew with the uuid that the segments name (runbook, 'A damaged store.json')",
+        [],
+    )

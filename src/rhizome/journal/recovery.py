@@ -201,7 +201,10 @@ class _Recovery:
         if is_newer(header):
             raise ForeignStore(f"{fault}: start the newer program that wrote it")
         if fault == "segment belongs to another store":
-            raise ForeignStore(f"segment {segment} belongs to another store: remove it or its like")
+            raise ForeignStore(
+                f"segment {segment} belongs to another store: it names {header[20:36].hex()} and "
+                f"store.json {self.store_uuid.hex()}; put the one back that belongs here"
+            )
         if last and self.is_torn(segment, 0, size):
             self._end(segment, 0, last, complete=False)
             return -1

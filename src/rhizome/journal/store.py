@@ -1,7 +1,7 @@
 """Store: what the shell opens, feeds and closes.
 
     DIR/lock                     held while a broker runs
-    DIR/store.json               format, uuid of the store, uuid of its cluster
+    DIR/store.json               format, uuid of the store, uuid of its cluster, checksum
     DIR/journal/NNNNNNNNNN.seg   segments
     DIR/journal/checkpoint-N     the two newest checkpoints
     DIR/spill/NNNNNNNNNN.seg     bodies of transient messages; emptied at every start
@@ -31,7 +31,7 @@ from rhizome.journal import checkpoint as checkpoints
 from rhizome.journal.checkpoint import CheckpointBuilder
 from rhizome.journal.errors import CorruptRecord, ForeignStore
 from rhizome.journal.files import DirectoryLock, DiskFiles, Files, MemoryFiles
-from rhizome.journal.identity import Identity, load_identity, save_identity
+from rhizome.journal.identity import Identity, add_checksum, load_identity, save_identity
 from rhizome.journal.journal import SEGMENT_BYTES_DEFAULT, SPILL_SEGMENT_FIRST, Chunk, Journal
 from rhizome.journal.records import StoredMessage, decode_message, decode_run
 from rhizome.journal.recovery import Recovered, recover
@@ -460,6 +460,7 @@ class JournalStore(Store):
                 hand_over,
                 options or StoreOptions(),
             )
+            add_checksum(root, self.identity)
         except BaseException:
             self._lock.release()
             raise

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rhizome.journal.checkpoint import CheckpointBuilder
-from rhizome.journal.errors import CorruptRecord, ForeignStore, StoreInUse
+from rhizome.journal.errors import CorruptRecord, CorruptStore, ForeignStore, StoreInUse
 from rhizome.journal.files import MemoryFiles
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.inspect import inspect, open_offline, records
@@ -255,12 +255,70 @@ def test_a_store_of_a_newer_version_is_refused(disk: Place) -> None:
     disk.close(disk.open())
     path = disk.directory / "store.json"
     fields = json.loads(path.read_text())
+    del fields["crc"]
     path.write_text(json.dumps({**fields, "version": 99}))
     with pytest.raises(ForeignStore, match="version 99"):
         disk.open()
     path.write_text("{")
-    with pytest.raises(ForeignStore, match="can't be read"):
+    with pytest.raises(CorruptStore, match=r"can't be read.*put back a copy"):
         disk.open()
+
+
+def test_no_flipped_bit_makes_another_store_of_it(disk: Place) -> None:
+    disk.close(disk.open())
+    path = disk.directory / "store.json"
+    sound = path.read_bytes()
+    refused = 0
+    for bit in range(len(sound) * 8):
+        flipped = bytearray(sound)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            assert open_offline(disk.directory)[1].uuid == UUID
+        except CorruptStore:
+            refused += 1
+    assert refused > 8 * len(UUID)
+
+
+def test_an_identity_without_a_checksum_gets_one_at_the_next_start(disk: Place) -> None:
+    """Release 0.1.1 writes none, and reads what we write."""
+    disk.close(disk.open())
+    path = disk.directory / "store.json"
+    sound = path.read_bytes()
+    fields = json.loads(sound)
+    del fields["crc"]
+    assert set(fields) == {"version", "uuid", "cluster_uuid"}
+    path.write_text(json.dumps(fields))
+    disk.close(disk.open())
+    assert path.read_bytes() == sound
+
+
+def test_an_identity_that_its_segments_contradict_gets_no_checksum(disk: Place) -> None:
+    store = disk.open(SMALL)
+    enqueue(store, 1)
+    disk.close(store)
+    path = disk.directory / "store.json"
+    other = json.dumps({"version": 1, "uuid": "ff" * 16, "cluster_uuid": ""})
+    path.write_text(other)
+    with pytest.raises(ForeignStore, match="another store"):
+        disk.open()
+    assert path.read_text() == other
+
+
+def test_a_damaged_identity_is_written_anew_from_a_segment(disk: Place) -> None:
+    """As the runbook has it."""
+    store = disk.open(SMALL)
+    enqueue(store, 1)
+    disk.close(store)
+    path = disk.directory / "store.json"
+    path.write_bytes(b"")
+    with pytest.raises(CorruptStore, match="runbook"):
+        disk.open()
+    segment = next((disk.directory / "journal").glob("*.seg"))
+    uuid = segment.read_bytes()[20:36].hex()
+    path.write_text(f'{{"version": 1, "uuid": "{uuid}", "cluster_uuid": ""}}')
+    assert indexes(disk.open()) == [1]
+    assert "crc" in json.loads(path.read_text())
 
 
 def test_a_store_belongs_to_one_cluster(disk: Place) -> None:
