@@ -596,6 +596,7 @@ def test_connections_channels_and_consumers_are_listed(
     )
     assert (rows[0]["vhost"], rows[0]["state"], rows[0]["type"]) == ("/", "running", "network")
     assert rows[0]["protocol"] == "AMQP 0-9-1"
+    assert name == "{peer_host}:{peer_port} -> {host}:{port}".format(**rows[0])
     assert api.rows("connections", name)["name"] == name
     channels = api.rows("connections", name, "channels")
     assert [row["number"] for row in channels] == [1]

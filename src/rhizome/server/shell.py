@@ -170,7 +170,8 @@ class Shell:
 
 @final
 class ClientProtocol:
-    """The protocol of one client's transport (an asyncio protocol by shape)."""
+    """The protocol of one client's transport (an asyncio protocol by shape). ``local`` is what its
+    listener is called, if connections have no address of their own here (Unix sockets)."""
 
     shell: Shell
     local: str
@@ -200,9 +201,17 @@ class ClientProtocol:
         transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
         self.shell.begin_turn()
         peer = self.make_peer(transport, self.tls)
-        connection = self.shell.broker.connect(f"{peer.address}:{peer.port} -> {self.local}", peer)
+        name = f"{_end(peer.address, peer.port)} -> {self._local_of(transport)}"
+        connection = self.shell.broker.connect(name, peer)
         connection.port = self
         self.connection = connection
+
+    def _local_of(self, transport: Any) -> str:
+        """The address that the peer reached us at: its listener may be on all of them."""
+        name = transport.get_extra_info("sockname")
+        if not isinstance(name, tuple):
+            return self.local
+        return _end(str(name[0]), int(name[1]))
 
     def data_received(self, data: bytes) -> None:
         connection = self.connection
@@ -298,3 +307,8 @@ class ClientProtocol:
         elif not wants_input and self.reading:
             self.reading = False
             self.transport.pause_reading()
+
+
+def _end(host: str, port: i64) -> str:
+    """One end of a connection, as RabbitMQ spells it in the connection's name."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
