@@ -7,8 +7,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import ssl
 import sys
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -183,6 +185,20 @@ async def test_an_address_that_nobody_answers_is_tried_until_somebody_does() -> 
     await one.until_linked("b2")
     for broker in (one, again):
         await broker.stop()
+
+
+def test_a_handshake_that_is_under_way_ends_with_its_broker() -> None:
+    async def test(client: socket.socket) -> None:
+        one = LinkBroker(hello_of("b1", 1))
+        async with asyncio.timeout(SECONDS_MAX), running(one):
+            host, _, port = one.address.rpartition(":")
+            client.connect((host, int(port)))
+            while not one.core.connections:
+                await asyncio.sleep(0.01)
+
+    with socket.socket() as client, warnings.catch_warnings(record=True) as left_open:
+        uvloop.run(test(client))
+    assert [str(each.message) for each in left_open] == []
 
 
 # --- processes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,10 @@ def test_source_uses_the_words_of_the_glossary(word: str) -> None:
     # Options and methods of others are called what they are called: Spark's `.master(...)`.
     ours = re.compile(rf"(?<![-.])\b{word}s?\b(?!-)", re.IGNORECASE)
     assert not matches(ours, python_files("src"))
+
+
+def test_what_an_event_loop_finds_open_when_it_is_closed_is_no_error() -> None:
+    """Raised from within uvloop's close(), it would keep that from ever returning."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.warn("unclosed resource <TCPTransport>", ResourceWarning, stacklevel=1)
+    assert len(heard) == 1
