@@ -335,6 +335,15 @@ class Across:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class Holdings:
+    """What a client held before it came back. It is asked within one frame."""
+
+    def take(self, queue: Queue, index: i64) -> Message | None:
+        """Take a message from where the client held it; it goes on counting as unacked."""
+        return None
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Cluster:
     """Where changes of the cluster state are put in order, and who knows the other brokers."""
 
@@ -371,9 +380,9 @@ class Cluster:
     def client_came_back(self, connection: Connection) -> None:
         """A client has presented everything that it has; the rest can go to others."""
 
-    def held_elsewhere(self, client: str, queue: Queue, index: i64) -> Message | None:
-        """Take a message from other brokers through which a client held it before."""
-        return None
+    def holdings_of(self, client: str) -> Holdings:
+        """What a client held before it came back, here or through other brokers."""
+        return Holdings()
 
     def private_declared(self, vhost: str, name: str) -> None:
         """A private queue of this broker was declared."""

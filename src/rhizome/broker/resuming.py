@@ -35,7 +35,8 @@ from rhizome.broker.commands import QUEUE
 from rhizome.broker.confirms import are_safe
 from rhizome.broker.lookup import check_read, unimplemented
 from rhizome.broker.message import Message
-from rhizome.broker.port import Away, Forward, GroupLog, Proxy
+from rhizome.broker.places import Key, Place, take_held
+from rhizome.broker.port import Away, Forward, GroupLog, Holdings, Proxy
 from rhizome.broker.stages import RUNNING
 from rhizome.broker.streams.rules import is_stream
 from rhizome.broker.unacked import REQUEUE
@@ -77,7 +78,7 @@ class Ghost:
     broker: Broker
     carrier: Connection
     until_ms: i64
-    places: dict[tuple[int, int], tuple[Channel, int]]
+    places: dict[Key, Place]
     abandoned: dict[Queue, None]
 
     def __init__(self, broker: Broker, client: str) -> None:
@@ -138,28 +139,6 @@ class Ghost:
             if not queue.deleted and queue.away is None:
                 self.broker.delete_if_unused(queue)
         self.abandoned = {}
-
-
-def take_held(channel: Channel, tag: i64) -> Message | None:
-    """Take a delivery out of what a channel holds; it goes on counting as unacked in its queue."""
-    message = channel.unacked.message(tag)
-    consumer = channel.unacked.consumer(tag)
-    if message is not None and consumer is not None:
-        channel.unacked.forget(tag)
-        consumer.unacked -= 1
-    return message
-
-
-def find_held(channel: Channel, queue_id: i64, index: i64) -> i64:
-    """The tag under which a channel holds a message; 0 if it doesn't."""
-    unacked = channel.unacked
-    for tag in unacked.tags():
-        message = unacked.message(tag)
-        consumer = unacked.consumer(tag)
-        if message is not None and consumer is not None:
-            if message.index == index and consumer.queue.id == queue_id:
-                return tag
-    return 0
 
 
 @final
@@ -298,6 +277,7 @@ def resume(channel: Channel, entries: bytes, asked: list[Away]) -> None:
     first_tag = channel.delivery_tag + 1
     presented: dict[Away, None] = {}
     settled: list[tuple[i64, i64]] = []
+    elsewhere = channel.connection.broker.cluster.holdings_of(channel.connection.resume_id)
     at: i64 = 0
     while at < len(entries):
         tag = channel.delivery_tag + 1
@@ -306,7 +286,11 @@ def resume(channel: Channel, entries: bytes, asked: list[Away]) -> None:
         epoch = u32_at(entries, at + 8)
         index = read_i64_be(entries, at + 12)
         kind: i64 = entries[at + 20]
-        if queue is not None and queue.worker is None and _hold(channel, tag, queue, epoch, index):
+        message: Message | None = None
+        if queue is not None and queue.worker is None:
+            message = _find(channel, queue, epoch, index, elsewhere)
+        if queue is not None and message is not None:
+            _hold(channel, tag, queue, message)
             if queue.away is not None:
                 presented[queue.away] = None
             if kind > 0:
@@ -340,31 +324,34 @@ def _end_others(connection: Connection) -> None:
             other.force_close("its session goes on over another connection")
 
 
-def _hold(channel: Channel, tag: i64, queue: Queue, epoch: i64, index: i64) -> bool:
-    """Let a channel hold a message again under a tag; False if that is void."""
+def _find(
+    channel: Channel, queue: Queue, epoch: i64, index: i64, elsewhere: Holdings
+) -> Message | None:
+    """A message that a client presents, taken from where it is; None if that is void."""
     if queue.vhost != channel.connection.router.vhost or is_stream(queue.options):
-        return False
+        return None
     check_read(channel, QUEUE, queue.name)
     broker = channel.connection.broker
-    client = channel.connection.resume_id
-    message = broker.ghosts.take(client, queue.id, index)
+    message = broker.ghosts.take(channel.connection.resume_id, queue.id, index)
     away = queue.away
     if away is not None:
         if not away.knows(epoch) or away.is_void(epoch, index):
-            return False
+            return None
         message = Message(broker.pager.route_last, b"", 0, 0)
         message.index = index
     elif message is None and is_same(queue.log.starts, epoch, index):
         message = claim(queue, index)
         if message is None:
-            message = broker.cluster.held_elsewhere(client, queue, index)
-    if message is None:
-        return False
+            message = elsewhere.take(queue, index)
+    return message
+
+
+def _hold(channel: Channel, tag: i64, queue: Queue, message: Message) -> None:
+    """Let a channel hold a message again under a tag."""
     holder = pull_consumer(channel, queue)
-    holder.proxy = None if away is None else away.holder(channel)
+    holder.proxy = None if queue.away is None else queue.away.holder(channel)
     channel.unacked.push(tag, message, holder)
     holder.unacked += 1
-    return True
 
 
 def is_same(starts: list[tuple[int, int]], epoch: i64, index: i64) -> bool:

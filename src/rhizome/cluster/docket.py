@@ -20,10 +20,10 @@ from rhizome.broker.confirms import Confirms
 from rhizome.broker.delayed import DELAYED_QUEUE, delay_of
 from rhizome.broker.letters import bury
 from rhizome.broker.message import Message
+from rhizome.broker.places import Key, Place, places_among, take_held
 from rhizome.broker.port import Forward, GroupLog
 from rhizome.broker.publishing import enqueue
 from rhizome.broker.queue import Queue
-from rhizome.broker.resuming import find_held, take_held
 from rhizome.broker.together import begin_all, commit_all
 from rhizome.broker.unacked import ACK, REJECT
 from rhizome.broker.worker import Worker, make_internal
@@ -226,47 +226,78 @@ class Docket(Worker):
     def _aside(self, case: Case) -> list[Aside]:
         """Set aside what a case settles."""
         aside: list[Aside] = []
+        wanted = self._wanted(case)
+        places: dict[Key, Place] = {}
+        if not self._coming:
+            # Else all is ready: what applications hold is only what the last home has shown them.
+            places = places_among(self._holders(case.tx[0]), wanted)
+        missed: list[tuple[Queue, int, int]] = []
         for settle in case.settles:
             queue = self.queue.broker.shared.get(settle.queue_id)
             if queue is None or queue.definition.group != self.group:
                 continue
             for index in settle.indexes:
-                message = self._taken(queue, index)
+                message = self._taken(queue, index, places)
                 if message is not None:
                     aside.append((queue, message, settle.kind))
+                    del wanted[(settle.queue_id, index)]
+                else:
+                    missed.append((queue, index, settle.kind))
             if queue.ready > 0 and not queue.marked:
                 queue.touch()
+        if missed and not self._coming:
+            aside.extend(self._from_others(missed, wanted))
         return aside
 
-    def _taken(self, queue: Queue, index: int) -> Message | None:
-        """A message, from whoever holds it; it goes on counting as unacked."""
-        if self._coming:
-            # All is ready; what applications here hold is only what the last home has shown them.
-            return claim(queue, index)
-        for channel in self._holders():
-            tag = find_held(channel, queue.id, index)
-            consumer = channel.unacked.consumer(tag) if tag > 0 else None
-            if consumer is not None and consumer.proxy is None:
-                # Else the last home has shown it, and it is ready here until that is resolved.
-                message = take_held(channel, tag)
-                channel.wake_if_global()
-                return message
+    def _wanted(self, case: Case) -> dict[Key, None]:
+        return {(each.queue_id, index): None for each in case.settles for index in each.indexes}
+
+    def _taken(self, queue: Queue, index: int, places: dict[Key, Place]) -> Message | None:
+        """A message, from who holds it, from what is kept for somebody, or out of the queue; it
+        goes on counting as unacked."""
+        place = places.get((int(queue.id), index))
+        if place is not None:
+            message = take_held(place[0], place[1])
+            place[0].wake_if_global()
+            return message
         tenure = self.txs.node.tenures.tenures.get(self.group)
-        if tenure is not None:
+        if tenure is not None and not self._coming:
             for parked in tenure.kept():
                 message = parked.take(queue.id, index)
                 if message is not None:
                     return message
         return claim(queue, index)
 
-    def _holders(self) -> list[Channel]:
+    def _from_others(
+        self, missed: list[tuple[Queue, int, int]], wanted: dict[Key, None]
+    ) -> list[Aside]:
+        """The edge was away for so long that others were shown what its client settles. Settled it
+        is: they have it, but when they settle it that is void."""
+        aside: list[Aside] = []
+        places = places_among(self._holders(0), wanted)
+        for queue, index, kind in missed:
+            place = places.get((int(queue.id), index))
+            if place is None:
+                continue
+            channel, tag = place
+            message = take_held(channel, tag)
+            if message is not None:
+                aside.append((queue, message, kind))
+                channel.forgive(tag)
+                channel.wake_if_global()
+        return aside
+
+    def _holders(self, edge: int) -> list[Channel]:
+        """The channels of the applications of an edge, or, if it is 0, of all."""
         found: list[Channel] = []
         tenure = self.txs.node.tenures.tenures.get(self.group)
         if tenure is not None:
             for attached in tenure.attachments.values():
-                found.extend(attached.sessions.values())
-        for connection in self.queue.broker.applications():
-            found.extend(connection.channels.values())
+                if edge in (0, attached.origin):
+                    found.extend(attached.sessions.values())
+        if edge == 0 or self.txs.is_mine(edge):
+            for connection in self.queue.broker.applications():
+                found.extend(connection.channels.values())
         return found
 
     def outcome(self, tx: TxId, committed: bool, decider: int) -> None:

@@ -27,6 +27,7 @@ from rhizome.broker.streams.reader import start_at
 from rhizome.cluster.asking import ReattachCall
 from rhizome.cluster.attachment import Attachment, Taken, start_after
 from rhizome.cluster.carrying import carry_over
+from rhizome.cluster.holdings import HomeHoldings
 from rhizome.cluster.session import Session
 from rhizome.cluster.tenure import OwnEdge, Tenure, Tenures, is_void, settle_claimed
 from rhizome.errors import AmqpError
@@ -309,6 +310,7 @@ class Homecoming(OwnEdge):
         void_from = self._void_from()
         channel = session.channel
         unacked = channel.unacked
+        holdings = HomeHoldings(self.tenure, client)
         for tag in unacked.tags():
             consumer = unacked.consumer(tag)
             shown = unacked.message(tag)
@@ -324,7 +326,7 @@ class Homecoming(OwnEdge):
             elif not queue.deleted and not is_void(queue, shown.index, void_from):
                 message = claim(queue, shown.index)
                 if message is None:
-                    message = self.tenure.held_by(client, queue, shown.index)
+                    message = holdings.take(queue, shown.index)
             if message is not None:
                 unacked.replace(tag, message)
             else:

@@ -23,7 +23,7 @@ from mypy_extensions import i64
 from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue
 from rhizome.broker.delayed import DELAYED_QUEUE
 from rhizome.broker.outcome import Outcome
-from rhizome.broker.port import Away, Cluster, Waiter
+from rhizome.broker.port import Away, Cluster, Holdings, Waiter
 from rhizome.broker.restoring import restore_queue
 from rhizome.broker.routing.kinds import DELAYED_KIND
 from rhizome.cluster.admission import Admission, AdmissionRules
@@ -51,6 +51,7 @@ from rhizome.cluster.consensus.events import (
 from rhizome.cluster.edge import Edge
 from rhizome.cluster.gossip import GOSSIP, Gossip
 from rhizome.cluster.handling import NodeObserver
+from rhizome.cluster.holdings import ClientHoldings
 from rhizome.cluster.homesettings import HomeSettings
 from rhizome.cluster.identity import SECONDARY, Hello
 from rhizome.cluster.interest import Interest, interest_of
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel import Channel
     from rhizome.broker.connection import Connection
-    from rhizome.broker.message import Message
     from rhizome.broker.queue import Queue
     from rhizome.broker.routing.destination import Binding, Destination
     from rhizome.broker.routing.exchange import Exchange
@@ -232,9 +232,8 @@ class Node(Cluster):
             if neighbour.serving is not None:
                 neighbour.serving.pull_again()
 
-    def held_elsewhere(self, client: str, queue: Queue, index: i64) -> Message | None:
-        tenure = self.tenures.tenures.get(queue.definition.group)
-        return None if tenure is None else tenure.held_by(client, queue, index)
+    def holdings_of(self, client: str) -> Holdings:
+        return ClientHoldings(self.tenures, client)
 
     def client_left(self, channel: Channel) -> None:
         self.tenures.client_left(channel.connection.resume_id)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from rhizome.broker.message import Message
-from rhizome.broker.resuming import take_held
+from rhizome.broker.places import Key, Place, take_held
 from rhizome.broker.unacked import REQUEUE
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Parked:
     name: str
     since_ms: i64
     carrier: Connection
-    places: dict[tuple[int, int], tuple[Channel, int]]
+    places: dict[Key, Place]
     abandoned: dict[Queue, bool]
 
     def __init__(self, broker: Broker, incarnation: str, name: str) -> None:

@@ -21,11 +21,12 @@ from mypy_extensions import i64, mypyc_attr
 
 from rhizome.broker.claiming import claim
 from rhizome.broker.message import Message
+from rhizome.broker.places import Key, Place, places_of, take_held
 from rhizome.broker.port import GroupLog
-from rhizome.broker.resuming import find_held, take_held
 from rhizome.broker.unacked import ACK, REJECT, REQUEUE
 from rhizome.cluster.attachment import Attachment, SettledRange, Taken
 from rhizome.cluster.attachrules import AttachRules
+from rhizome.cluster.holdings import HomeHoldings
 from rhizome.cluster.parking import PARK_MS, Parked
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Tenure:
     taken: dict[str, Taken]
     doubtful: dict[int, int]
     back: dict[str, str]
-    _places: dict[tuple[int, int], tuple[Channel, int]] | None
+    _places: dict[Key, Place] | None
 
     def __init__(
         self, broker: Broker, rules: AttachRules, group: i64, epoch: i64, log: GroupLog
@@ -267,12 +268,12 @@ class Tenure:
             if message is not None:
                 return message
         if self._places is None:
-            self._places = self._find_places()
+            self._places = places_of(self._keeping())
         place = self._places.pop((int(queue.id), int(index)), None)
         return None if place is None else take_held(place[0], place[1])
 
-    def _find_places(self) -> dict[tuple[int, int], tuple[Channel, int]]:
-        """Where something is only kept for clients."""
+    def _keeping(self) -> list[Channel]:
+        """The channels that only keep something for clients."""
         channels: list[Channel] = []
         for attached in self.attachments.values():
             for session in attached.kept:
@@ -280,19 +281,13 @@ class Tenure:
                     channels.append(attached.sessions[session])
         for connection in self.broker.ghosts.carriers():
             channels.extend(connection.channels.values())
-        places: dict[tuple[int, int], tuple[Channel, int]] = {}
-        for channel in channels:
-            for tag in channel.unacked.tags():
-                message = channel.unacked.message(tag)
-                consumer = channel.unacked.consumer(tag)
-                if message is not None and consumer is not None and consumer.proxy is None:
-                    places[(int(consumer.queue.id), int(message.index))] = (channel, tag)
-        return places
+        return channels
 
     def _hold(self, name: str, only_kept: bool) -> None:
         serving = self.servings[name]
         attached = self.attachments[name]
         parked = self.parked.get(name)
+        holdings: dict[str, HomeHoldings] = {}
         for held in attached.held:
             if (held.session in attached.kept) is not only_kept:
                 continue
@@ -310,7 +305,9 @@ class Tenure:
                         message = claim(queue, index)
                     if message is None and not only_kept:
                         client = serving.channel(attached, held.session).client
-                        message = self.held_by(client, queue, index)
+                        if client not in holdings:
+                            holdings[client] = HomeHoldings(self, client)
+                        message = holdings[client].take(queue, index)
                 serving.hold(attached, held.session, held.consumer, queue, message)
                 index += 1
 
@@ -318,21 +315,6 @@ class Tenure:
         """An edge that is resolved has presented more: a client of it resumes."""
         self._hold(name, False)
         self.attachments[name].held = []
-
-    def held_by(self, client: str, queue: Queue, index: i64) -> Message | None:
-        """Take a message from where a client held it before it came back: here, or through an edge,
-        be it still there or not."""
-        if not client:
-            return None
-        for parked in self.kept():
-            place = parked.places.get((int(queue.id), int(index)))
-            if place is not None and place[0].client == client:
-                return parked.take(queue.id, index)
-        for channel in self._channels_of(client):
-            tag = find_held(channel, queue.id, index)
-            if tag > 0 and _is_from_here(channel, tag):
-                return take_held(channel, tag)
-        return None
 
     def client_came_back(self, client: str, name: str) -> None:
         """A client has presented everything, through an edge or, if that is "", here: what else is
@@ -368,7 +350,7 @@ class Tenure:
                 if consumer.proxy is None:
                     channel.settle_one(tag, REQUEUE)
 
-    def _channels_of(self, client: str) -> list[Channel]:
+    def channels_of(self, client: str) -> list[Channel]:
         """The channels of a client that can resume, through edges and here."""
         found: list[Channel] = []
         for attached in self.attachments.values():
@@ -402,12 +384,6 @@ class Tenure:
             parked.forget()
         self.parked = {}
         self.parted = []
-
-
-def _is_from_here(channel: Channel, tag: i64) -> bool:
-    """Whether what a channel holds was shown by this home: an earlier one's is ready here."""
-    consumer = channel.unacked.consumer(tag)
-    return consumer is not None and consumer.proxy is None
 
 
 def is_void(queue: Queue, index: i64, void_from: i64) -> bool:

@@ -87,7 +87,7 @@ class Txs(Across):
     def is_current(self, edge: int) -> bool:
         return self.node.state.registry.is_current(f"{edge:012x}")
 
-    def _is_mine(self, edge: int) -> bool:
+    def is_mine(self, edge: int) -> bool:
         return edge == int(self.node.me.incarnation, 16)
 
     def ask(self, case: Case) -> None:
@@ -106,7 +106,7 @@ class Txs(Across):
         table["party"] = party
         table["committed"] = committed
         if party == EDGE:
-            if self._is_mine(case.tx[0]):
+            if self.is_mine(case.tx[0]):
                 self._told(case.tx, case.decider, committed)
             else:
                 self._send_to_edge(case.tx[0], table)

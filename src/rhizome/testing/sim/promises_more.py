@@ -260,7 +260,8 @@ class PrefetchIsKept(MessageChecker):
 
     Excused if what it has held for longest may have been taken from it (`was_out_of_reach`), or may
     be gone with all who had it in memory; until `resumes` also if the home ended, or the link to it
-    broke.
+    broke. What was settled in a transaction of somebody who had it before, and whose broker was out
+    of reach, doesn't count: there is no such message any more.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -278,11 +279,24 @@ class PrefetchIsKept(MessageChecker):
         if not prefetch or seen.automatic:
             return
         held = self.history.held_by(seen.session, seen.channel, seen.consumer)
+        if len(held) <= prefetch:
+            return
+        held = [each for each in held if not self._is_settled_by_others(each)]
         if len(held) > prefetch and not self._is_excused(held[0]):
             self.fail(
                 f"{seen.consumer} of {seen.application} holds {len(held)} messages of {seen.queue},"
                 f" and asked for {prefetch} at most: {' '.join(each.message for each in held)}"
             )
+
+    def _is_settled_by_others(self, held: Delivery) -> bool:
+        others = self.history.messages[held.message].came_from(held.queue)
+        return any(
+            each is not held
+            and each.transaction
+            and each.verdict in (told.ACK, told.REJECT)
+            and self.history.transactions[each.transaction].asked == told.COMMIT
+            for each in others
+        )
 
     def _is_excused(self, oldest: Delivery) -> bool:
         places = self.between(oldest, self.now_us)

@@ -9,7 +9,7 @@ from test_letters_between_groups import home_of, standby_of
 from test_transactions_across_groups import DONE, Walk, begin, fill, is_settled, is_whole
 
 from rhizome.amqp.frames import method_frame
-from rhizome.amqp.methods import BasicNack, ChannelClose, TxCommit, TxCommitOk
+from rhizome.amqp.methods import BasicAck, BasicNack, ChannelClose, TxCommit, TxCommitOk
 from rhizome.testing.cluster import CoreCluster, make_cluster
 
 HERE = {"a": "b1", "b": "b1", "c": "b1"}
@@ -148,3 +148,27 @@ def test_all_or_nothing_in_one_group_whoever_is_cut_off(seed: int) -> None:
 def test_all_or_nothing_in_one_group_in_many_walks(seed: int) -> None:
     walk = Walk(seed, HERE)
     assert is_whole(*(walk.run() if seed % 2 else walk.run_apart()))
+
+
+def test_others_may_settle_what_a_late_transaction_has_settled(cluster: CoreCluster) -> None:
+    """The edge was away until what its client holds went to somebody else. The commit settles it
+    all the same; who has it now may settle it, too, which means nothing."""
+    client = cluster["s1"].connect()
+    begin(client, HERE)
+    data = fill(client)
+    cluster.cut("s1", "b1")
+    client.send_bytes(data)
+    client.send(TxCommit())
+    other = cluster["b1"].connect()
+    other.consume("c")
+    cluster.advance(11_000)
+    [taken] = other.deliveries()
+    assert (taken.body, taken.redelivered) == (b"held", True)
+    cluster.mend("s1", "b1")
+    cluster.advance_until(lambda: cluster["b1"].queue("c").unacked == 0)
+    client.pick(TxCommitOk)
+    other.send(BasicAck(taken.tag))
+    assert other.get("c") is None
+    other.close_socket()
+    cluster.advance(1_000)
+    assert [drain(cluster["b2"].connect(), queue) for queue in "abc"] == DONE
