@@ -73,12 +73,13 @@ class Transfer:
             node.propose(command, Asked(self))
 
     def give_up(self) -> None:
-        """Be home again, and try later."""
-        if self.aside:
+        """Be home again, and try later; unless somebody has taken over meanwhile. This broker may
+        be home anew since, in another epoch: that one is not this transfer's (G1)."""
+        home = self.home
+        if self.aside and home.node.roles.homes.get(home.group.id) is home:
             self.aside = False
-            now_ms = self.home.node.now_ms
-            self._not_before_ms = now_ms + self.home.settings.transfer_patience_ms
-            self.home.node.roles.step_back(self.home.group.id)
+            self._not_before_ms = home.node.now_ms + home.settings.transfer_patience_ms
+            home.node.roles.step_back(home.group.id)
 
 
 class Asked(Waiter):

@@ -32,7 +32,7 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.properties import Properties
 from rhizome.broker.commands import Command
 from rhizome.broker.port import Waiter
-from rhizome.cluster.commands import PlanMove, SetDraining, TransferHome
+from rhizome.cluster.commands import AppointHome, PlanMove, SetDraining, TransferHome
 from rhizome.server.copystalls import copy_stalls
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import Content, CoreClient
@@ -280,6 +280,56 @@ def test_a_transfer_that_nobody_commits_is_called_off(
     assert cluster["b1"].queue("q").ready + cluster["b1"].queue("q").unacked == 0
     assert confirmed(client) == 8
     assert confirmed(other) == 2
+
+
+@pytest.mark.parametrize("home_again", [False, True])
+def test_a_transfer_that_is_refused_after_a_takeover_changes_nothing(
+    cluster: CoreCluster, monkeypatch: pytest.MonkeyPatch, home_again: bool
+) -> None:
+    """The order came into the log after somebody had taken over; perhaps the old home is home
+    anew by then, and steps aside for another transfer."""
+    client = cluster["s1"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    group = group_of(cluster, "q")
+    other = group.in_sync[0].broker
+    node = cluster["b1"].node
+    propose = node.propose
+    late: list[tuple[Command, Waiter | None]] = []
+
+    def propose_transfers_late(command: Command, waiter: Waiter | None) -> None:
+        if isinstance(command, TransferHome):
+            late.append((command, waiter))
+        else:
+            propose(command, waiter)
+
+    def move(broker: str) -> None:
+        now = group_of(cluster, "q")
+        cluster[cluster.root()].node.propose(PlanMove(now.id, broker, now.epoch), None)
+
+    def appoint(broker: str) -> None:
+        now = group_of(cluster, "q")
+        incarnation = cluster[broker].node.me.incarnation
+        command = AppointHome(now.id, broker, incarnation, now.epoch, now.version)
+        cluster[cluster.root()].node.propose(command, None)
+        cluster.advance_until(lambda: now.id in cluster[broker].node.roles.homes)
+
+    monkeypatch.setattr(node, "propose", propose_transfers_late)
+    move(other)
+    cluster.advance_until(lambda: bool(late))
+    appoint(other)
+    if home_again:
+        wait_for_copy(cluster, "q")
+        cluster.advance_until(lambda: group_of(cluster, "q").member("b1") is not None)
+        appoint("b1")
+        cluster.advance_until(lambda: group_of(cluster, "q").member(other) is not None)
+        move(other)
+        cluster.advance_until(lambda: node.roles.homes[group.id].transfer.aside)
+    propose(*late[0])
+    cluster.advance(500)
+    home = node.roles.homes.get(group.id)
+    assert (home is not None) == home_again
+    assert home is None or (home.transfer.aside and home.log.aside)
 
 
 def test_a_stall_names_the_copy_that_confirms_wait_for(cluster: CoreCluster) -> None:
