@@ -65,6 +65,9 @@ def sim(
         bool,
         typer.Option("--sessions", help="Some consumers come back with what they hold (messages)."),
     ] = False,
+    streams: Annotated[
+        bool, typer.Option("--streams", help="There are streams, with readers (messages).")
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Write every event of a single seed here.")
     ] = None,
@@ -88,6 +91,7 @@ def sim(
         pace=pace,
         broken=tuple(broken or ()),
         sessions=sessions,
+        streams=streams,
     )
     if trace is not None and len(chosen) > 1:
         raise CliError("--trace needs a single seed: give --seed")
@@ -167,6 +171,8 @@ def replay_command(outcome: Outcome, options: RunOptions) -> str:
         words += ["--break", rule]
     if options.sessions:
         words.append("--sessions")
+    if options.streams:
+        words.append("--streams")
     return shlex.join([*words, "--trace", f"seed-{outcome.seed}.trace"])
 
 

@@ -288,6 +288,9 @@ class Founder(AppProgram):
         for plan in topology.queues.values():
             arguments = plan.arguments()
             core.send(channel, QueueDeclare(plan.name, durable=plan.durable, arguments=arguments))
+        for stream in topology.streams.values():
+            arguments = stream.arguments()
+            core.send(channel, QueueDeclare(stream.name, durable=True, arguments=arguments))
         for exchange, key, queue in topology.bindings:
             core.send(channel, QueueBind(queue, exchange, key))
         self._left = len(topology.bindings)

@@ -47,6 +47,7 @@ from rhizome.testing.sim.files import SimStore
 from rhizome.testing.sim.holdings import copies_missing_at, holdings_of, kept_at
 from rhizome.testing.sim.network import Connection
 from rhizome.testing.sim.process import Host, Program
+from rhizome.testing.sim.streamholdings import StreamHolding, streams_of
 from rhizome.testing.sim.timeline import lease, pair
 
 KEY: Final = b"the key of a simulated cluster"
@@ -481,7 +482,7 @@ class BrokerProgram(Program, Adopter):
             queue.name: f"{queue.ready} ready, {queue.unacked} unacked, {queue.consumer_count} "
             f"consumers"
             for queue in queues
-            if queue.away is None and queue.ready + queue.unacked > 0
+            if queue.away is None and queue.stream is None and queue.ready + queue.unacked > 0
         }
 
     def kept(self) -> list[str]:
@@ -491,6 +492,10 @@ class BrokerProgram(Program, Adopter):
     def holdings(self) -> list[Holding]:
         """What there is of each group here, as home or as a copy."""
         return holdings_of(self.node)
+
+    def streams(self) -> list[StreamHolding]:
+        """The logs of streams that there are here."""
+        return streams_of(self.node)
 
     def copies_missing(self) -> list[str]:
         """What is wrong with the groups that are at home here."""

@@ -47,20 +47,20 @@ class MessageFaults:
         self._faults = faults
         self._world = simulation.world
         self._brokers = {process.name: process for process in simulation.processes}
-        self._ambushes = MessageAmbushes(simulation, history, faults)
+        self.ambushes = MessageAmbushes(simulation, history, faults)
         self._flipped = ""
 
-    def kinds(self, sessions: bool = False) -> dict[str, Fault]:
-        """``sessions``: there are applications that come back with what they hold."""
+    def kinds(self, dropped: bool = False) -> dict[str, Fault]:
+        """``dropped``: there are applications that go on elsewhere with what they know."""
         return {
-            **({"drop-app": self.drop_app} if sessions else {}),
+            **({"drop-app": self.drop_app} if dropped else {}),
             "cut-app": self.cut_app,
             "kill-app": self.kill_app,
             "flip-journal": self.flip_journal,
             "drain": self.drain,
             "move": self.move,
             "hand-over": self.hand_over,
-            **self._ambushes.kinds(),
+            **self.ambushes.kinds(),
         }
 
     # --- applications
@@ -210,33 +210,33 @@ class MessageAmbushes:
 
     def kinds(self) -> dict[str, Fault]:
         """The faults that set one."""
-        return {f"ambush-{moment}": self._arm(moment) for moment in MOMENTS}
+        return {f"ambush-{moment}": self.arm(moment) for moment in MOMENTS}
 
-    def _arm(self, moment: str) -> Fault:
-        def arm(_: random.Random) -> None:
+    def arm(self, moment: str) -> Fault:
+        def set_it(_: random.Random) -> None:
             self._set[moment] = True
 
-        return arm
+        return set_it
 
     # --- moments
 
     def _confirmed(self, seen: told.Confirmed) -> None:
         """The sender believes it safe, and it is: at its home, and wherever there are copies."""
         message = self._history.messages[seen.message]
-        homes = self._homes(message.queues)
-        self._spring("confirm", [*homes, message.session.broker])
+        homes = self.homes(message.queues)
+        self.spring("confirm", [*homes, message.session.broker])
         for queue in message.queues:
             if self._new.pop(self._history.groups.get(queue, -1), False):
-                self._spring("first-confirm", self._homes([queue]))
+                self.spring("first-confirm", self.homes([queue]))
 
     def _delivered(self, seen: told.Delivered) -> None:
         session = self._history.sessions[seen.session]
-        self._spring("delivery", [*self._homes([seen.queue]), session.broker])
+        self.spring("delivery", [*self.homes([seen.queue]), session.broker])
 
     def _settled(self, seen: told.SettledBy) -> None:
         delivery = self._history.last_settled
         if delivery is not None and seen.verdict == told.ACK:
-            self._spring("ack", [*self._homes([delivery.queue]), delivery.session.broker])
+            self.spring("ack", [*self.homes([delivery.queue]), delivery.session.broker])
 
     def _transaction(self, seen: told.TransactionEnds) -> None:
         """Between here and its answer it is in doubt."""
@@ -247,8 +247,8 @@ class MessageAmbushes:
                 for message in transaction.messages
                 for queue in self._history.messages[message].queues
             ]
-            self._spring("transaction", [*self._homes(queues), transaction.session.broker])
-            self._spring("edge", [transaction.session.broker], [self._faults.kill_host])
+            self.spring("transaction", [*self.homes(queues), transaction.session.broker])
+            self.spring("edge", [transaction.session.broker], [self._faults.kill_host])
 
     def _group(self, seen: told.GroupAt) -> None:
         """A group has another home, or another in-sync set."""
@@ -260,13 +260,13 @@ class MessageAmbushes:
         members = [each.partition(":")[0] for each in seen.members.split()]
         if seen.epoch > epoch:
             self._new[seen.group] = True
-            self._spring("home", [seen.home])
+            self.spring("home", [seen.home])
         else:
-            self._spring("member", [seen.home, *members])
+            self.spring("member", [seen.home, *members])
 
     # --- striking
 
-    def _homes(self, queues: Sequence[str]) -> list[str]:
+    def homes(self, queues: Sequence[str]) -> list[str]:
         found: dict[str, None] = {}
         for queue in queues:
             homes = self._history.homes.get(self._history.groups.get(queue, -1), [])
@@ -274,7 +274,7 @@ class MessageAmbushes:
                 found[homes[-1][1]] = None
         return list(found)
 
-    def _spring(
+    def spring(
         self, moment: str, names: list[str], strikes: Sequence[Callable[[str], None]] = ()
     ) -> None:
         """Strike one of these, in one of these ways or in any."""

@@ -27,6 +27,7 @@ from rhizome.testing.sim.checkers import (
 )
 from rhizome.testing.sim.cluster_scenario import AllJoined
 from rhizome.testing.sim.consumers import QUEUES_MAX, Worker
+from rhizome.testing.sim.faults import Fault, Faults
 from rhizome.testing.sim.history import History
 from rhizome.testing.sim.letters import LettersComeOnce
 from rhizome.testing.sim.message_faults import MessageFaults
@@ -53,6 +54,12 @@ from rhizome.testing.sim.publishers import Publisher, Trader
 from rhizome.testing.sim.run import RunOptions, Simulation, drawn
 from rhizome.testing.sim.session_promises import NothingKeptForNobody, SessionsKeepWhatTheyHold
 from rhizome.testing.sim.sessions import SessionWorker
+from rhizome.testing.sim.streamplans import drawn_streams
+from rhizome.testing.sim.streamsetup import (
+    StreamAmbushes,
+    stream_applications,
+    stream_checkers,
+)
 from rhizome.testing.sim.timeline import Timeline
 from rhizome.testing.sim.topology import Topology, drawn_topology
 from rhizome.testing.sim.world import World
@@ -93,7 +100,8 @@ RARE: Final = {"flip-journal": 0.2, "blackout": 0.2}
 
 
 class MessagesScenario:
-    """Hosts b1, ... for primaries, s1, ... for secondaries, p1, t1, w1, ... for applications."""
+    """Hosts b1, ... for primaries, s1, ... for secondaries, p1, t1, w1, ... for applications,
+    a1, r1, ... for those that use streams."""
 
     name = "messages"
 
@@ -106,11 +114,14 @@ class MessagesScenario:
         secondaries = [f"s{n + 1}" for n in range(drawn(world, "secondaries", options.secondaries))]
         names = [*primaries, *secondaries]
         topology = drawn_topology(chance)
+        if options.streams:
+            topology.streams = drawn_streams(world.chance("streams"))
         books = checkers_of(topology, self._promises)
         simulation = Simulation(
             world,
             [
                 *books,
+                *(stream_checkers(topology.streams) if options.streams else ()),
                 CopiesAgreeAtCommittedIndex(),
                 CopiesComeBack(),
                 OneRootPerTerm(),
@@ -123,17 +134,28 @@ class MessagesScenario:
         setup = replace(drawn_setup(chance), broken=options.broken)
         for name in names:
             role = PRIMARY if name in primaries else SECONDARY
-            simulation.processes.append(_broker(simulation, name, role, primaries, rules, setup))
+            simulation.processes.append(
+                make_broker(simulation, name, role, primaries, rules, setup)
+            )
         workload = Workload(simulation.watch, topology, names)
         follow(workload, simulation.watch)
         sessions = world.chance("sessions") if options.sessions else None
-        for name, make in _applications(chance, topology, sessions).items():
+        applications = _applications(chance, topology, sessions)
+        if options.streams:
+            applications |= stream_applications(world.chance("readers"), topology.streams)
+        for name, make in applications.items():
             simulation.applications.append(application(simulation, name, make, workload))
         history = books[0]
         assert isinstance(history, History)
-        simulation.plan.more = lambda faults: MessageFaults(simulation, history, faults).kinds(
-            options.sessions
-        )
+
+        def more(faults: Faults) -> dict[str, Fault]:
+            made = MessageFaults(simulation, history, faults)
+            kinds = made.kinds(options.sessions or options.streams)
+            if options.streams:
+                kinds |= StreamAmbushes(simulation.watch, history, made.ambushes).kinds()
+            return kinds
+
+        simulation.plan.more = more
         simulation.plan.rare = RARE
         simulation.ends_when_done = True
         return simulation
@@ -156,7 +178,7 @@ def drawn_setup(chance: random.Random) -> BrokerOptions:
     )
 
 
-def _broker(
+def make_broker(
     simulation: Simulation,
     name: str,
     role: str,

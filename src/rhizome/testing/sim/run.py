@@ -55,6 +55,8 @@ class RunOptions:
     """Rules to break on purpose, by name: tests show with it that checkers see it."""
     sessions: bool = False
     """Some applications come back with what they hold; in the scenario "messages"."""
+    streams: bool = False
+    """There are streams too, appended to and read; in the scenario "messages"."""
 
 
 class UnknownRule(ValueError):

@@ -15,6 +15,7 @@ SCENARIOS: Final = {
     "consensus": "rhizome.testing.sim.consensus_scenario:ConsensusScenario",
     "cluster": "rhizome.testing.sim.cluster_scenario:ClusterScenario",
     "messages": "rhizome.testing.sim.messages_scenario:MessagesScenario",
+    "streams": "rhizome.testing.sim.streams_scenario:StreamsScenario",
     "transactions": "rhizome.testing.sim.transactions_scenario:TransactionsScenario",
 }
 

@@ -10,6 +10,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
+from rhizome.testing.sim.streamplans import StreamPlan
+
 GRAVES: Final = "graves"
 DEAD: Final = "dead"
 WORK: Final = "work"
@@ -95,6 +97,8 @@ class Topology:
     bindings: list[tuple[str, str, str]] = field(default_factory=list)
     """Exchange, key and queue."""
     exchanges: dict[str, str] = field(default_factory=dict)
+    streams: dict[str, StreamPlan] = field(default_factory=dict)
+    """Those have applications and checkers of their own."""
 
     def exchange_arguments(self, exchange: str) -> dict[str, object]:
         return {"x-delayed-type": "direct"} if exchange == LATER else {}

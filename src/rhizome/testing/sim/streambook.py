@@ -1,0 +1,178 @@
+"""The history of streams in a run: what was appended, which offset it has, who was shown what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, cast
+
+from rhizome.testing.sim import streamtraffic as told
+from rhizome.testing.sim import traffic
+from rhizome.testing.sim.checkers import Checker
+from rhizome.testing.sim.streamholdings import StreamHolding
+from rhizome.testing.sim.streamplans import StreamPlan
+from rhizome.testing.sim.world import shown_time
+
+NEVER_US: Final = -1
+UNKNOWN: Final = ""
+CONFIRMED: Final = "confirmed"
+REFUSED: Final = "refused"
+
+
+@dataclass(slots=True)
+class Append:
+    """One publish to a stream; `order` counts those of its channel, `offset` is where it was seen
+    first, -1 if nowhere."""
+
+    id: str
+    application: str
+    session: int
+    channel: int
+    stream: str
+    order: int
+    at_us: int
+    outcome: str = UNKNOWN
+    outcome_us: int = NEVER_US
+    offset: int = -1
+
+    def way(self) -> tuple[int, int, str]:
+        """What is sent on one way stays in order."""
+        return self.session, self.channel, self.stream
+
+
+@dataclass(slots=True)
+class Subscription:
+    """`shown_before`: the offset after the last one that anybody had been shown when it was asked
+    for. `last` is the last offset that it has been shown, -1 if none, `begun` the first."""
+
+    application: str
+    session: int
+    channel: int
+    consumer: str
+    stream: str
+    start: str
+    name: str
+    shown_before: int
+    at_us: int
+    begun: int = -1
+    last: int = -1
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class StreamHistory:
+    """`messages` is what is known to be at which offset, by whoever saw it first; `shown_end` the
+    offset after the last one that an application was shown."""
+
+    plan: StreamPlan
+    messages: dict[int, str] = field(default_factory=dict)
+    shown_end: int = 0
+
+
+class StreamHolder(Protocol):
+    """A broker that can be asked."""
+
+    def streams(self) -> list[StreamHolding]: ...
+
+
+class StreamBook(Checker):
+    """Keeps what applications tell of streams; it never fails."""
+
+    def __init__(self, plans: dict[str, StreamPlan]) -> None:
+        super().__init__()
+        self.streams = {name: StreamHistory(plan) for name, plan in plans.items()}
+        self.appends: dict[str, Append] = {}
+        self.ways: dict[tuple[int, int, str], list[Append]] = {}
+        self.subscriptions: dict[tuple[int, int, str], Subscription] = {}
+        self.latest: dict[str, Subscription] = {}
+        """Of each application."""
+        self.sessions_over: dict[int, None] = {}
+        self.channels_over: dict[tuple[int, int], None] = {}
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            told.Appended: self._appended,
+            told.AppendConfirmed: self._confirmed,
+            told.AppendRefused: self._refused,
+            told.Subscribed: self._subscribed,
+            told.Unsubscribed: self._unsubscribed,
+            traffic.SessionOver: self._session_over,
+            traffic.ChannelGone: self._channel_gone,
+        }
+
+    @property
+    def now_us(self) -> int:
+        return self.watch.world.now_us
+
+    def holdings(self) -> Iterator[StreamHolding]:
+        """What brokers that are up have of streams."""
+        for broker in self.watch.brokers.values():
+            yield from cast(StreamHolder, broker).streams()
+
+    # --- appending
+
+    def _appended(self, seen: told.Appended) -> None:
+        way = self.ways.setdefault((seen.session, seen.channel, seen.stream), [])
+        append = Append(
+            seen.message,
+            seen.application,
+            seen.session,
+            seen.channel,
+            seen.stream,
+            len(way),
+            self.now_us,
+        )
+        way.append(append)
+        self.appends[seen.message] = append
+
+    def _confirmed(self, seen: told.AppendConfirmed) -> None:
+        self._answered(seen.message, CONFIRMED)
+
+    def _refused(self, seen: told.AppendRefused) -> None:
+        self._answered(seen.message, REFUSED)
+
+    def _answered(self, message: str, outcome: str) -> None:
+        append = self.appends[message]
+        append.outcome, append.outcome_us = outcome, self.now_us
+
+    # --- reading
+
+    def _subscribed(self, seen: told.Subscribed) -> None:
+        subscription = Subscription(
+            seen.application,
+            seen.session,
+            seen.channel,
+            seen.consumer,
+            seen.stream,
+            seen.start,
+            seen.name,
+            self.streams[seen.stream].shown_end,
+            self.now_us,
+        )
+        self.subscriptions[seen.session, seen.channel, seen.consumer] = subscription
+        self.latest[seen.application] = subscription
+
+    def _unsubscribed(self, seen: told.Unsubscribed) -> None:
+        self.subscriptions[seen.session, seen.channel, seen.consumer].is_over = True
+
+    def _session_over(self, seen: traffic.SessionOver) -> None:
+        self.sessions_over[seen.session] = None
+        latest = self.latest.get(seen.application)
+        if latest is not None and latest.session == seen.session:
+            latest.is_over = True
+
+    def _channel_gone(self, seen: traffic.ChannelGone) -> None:
+        self.channels_over[seen.session, seen.channel] = None
+
+    def story(self, message: str) -> str:
+        """What is known of an append, in one line."""
+        append = self.appends.get(message)
+        if append is None:
+            return f"{message} was appended by nobody"
+        text = (
+            f"{message} was sent to {append.stream} by {append.application} at "
+            f"{shown_time(append.at_us)}"
+        )
+        if append.outcome:
+            text += f", {append.outcome} at {shown_time(append.outcome_us)}"
+        return text + (f", offset {append.offset}" if append.offset >= 0 else ", never seen")

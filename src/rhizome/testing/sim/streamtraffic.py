@@ -1,0 +1,79 @@
+"""What simulated applications tell of streams: what they appended, and what they were shown.
+
+As elsewhere (`traffic.py`), a message has an id of its own for each time that it is sent. A
+subscription is one consumer of one channel of one session.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+FIRST: Final = "first"
+NEXT: Final = "next"
+
+
+class Appended(NamedTuple):
+    """An application published to a stream."""
+
+    application: str
+    session: int
+    channel: int
+    message: str
+    stream: str
+    size: int
+
+
+class AppendConfirmed(NamedTuple):
+    """Its broker says that the stream has it."""
+
+    message: str
+
+
+class AppendRefused(NamedTuple):
+    """Its broker says that the stream did not take it."""
+
+    message: str
+
+
+class Subscribed(NamedTuple):
+    """An application asks to be shown a stream from `start` on: an offset, `first` or `next`. With
+    a `name` the stream knows better if it has seen that name before."""
+
+    application: str
+    session: int
+    channel: int
+    consumer: str
+    stream: str
+    start: str
+    name: str = ""
+
+
+class Shown(NamedTuple):
+    """A message of a stream came to an application, with the offset that it is said to have."""
+
+    application: str
+    session: int
+    channel: int
+    consumer: str
+    stream: str
+    offset: int
+    message: str
+    intact: int
+
+
+class DoneWith(NamedTuple):
+    """An application has acked what is at an offset."""
+
+    session: int
+    channel: int
+    consumer: str
+    stream: str
+    offset: int
+
+
+class Unsubscribed(NamedTuple):
+    """A subscription is over, though its session is not."""
+
+    session: int
+    channel: int
+    consumer: str
