@@ -151,8 +151,9 @@ class Consensus:
         """The driver was away for so long that it may have missed a deadline. Before anything else
         of this wake-up: nobody is taken for silent before what has come is read. Leases end all
         the same (R9)."""
+        away_ms = max(0, now_ms - self.desk.now_ms)
         self.desk.now_ms = max(self.desk.now_ms, now_ms)
-        self.machine.excuse()
+        self.machine.excuse(away_ms)
 
     def tick(self, now_ms: int) -> None:
         self.machine.begin(now_ms)

@@ -13,6 +13,7 @@ and however the clocks drift within ``max_drift``, the holder stops first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from rhizome.cluster.consensus.codec import decode
 from rhizome.cluster.consensus.desk import Desk
@@ -21,6 +22,9 @@ from rhizome.cluster.consensus.events import BrokerLeaseLive, BrokerLeaseOver
 from rhizome.cluster.consensus.messages import NO_STAMP
 from rhizome.cluster.consensus.registry import Registry
 from rhizome.cluster.consensus.settings import NEVER_MS
+
+EXCUSES_MAX: Final = 4
+"""How often a root that stands still may be the reason why a broker has not asked for its lease."""
 
 
 class RootLease:
@@ -80,7 +84,7 @@ class Given:
     applied: int
     renews: bool
     lagging_since_ms: int = NEVER_MS
-    excused: bool = False
+    excuses: int = 0
 
 
 class GivenLeases:
@@ -129,15 +133,20 @@ class GivenLeases:
         if desk.now_ms - lease.lagging_since_ms > desk.settings.home_lease_ms:
             return False
         lease.until_ms = self._honoured_until_ms()
-        lease.excused = False
+        lease.excuses = 0
         return True
 
-    def excuse(self) -> None:
-        """This broker stood still: others may have asked in time, and aren't heard yet."""
+    def excuse(self, away_ms: int) -> None:
+        """This broker stood still. Others may have asked in time and aren't heard yet; or could
+        not, since it is heartbeats that they answer. So that time isn't theirs: they have what was
+        left to them before, and time enough to be heard. Not without end: until it asks again, a
+        broker that is dead is excused a few times only."""
+        left_by_ms = self.desk.now_ms - away_ms
         for lease in self.leases.values():
-            if not lease.excused:
-                lease.excused = True
-                lease.until_ms = max(lease.until_ms, self.desk.heard_by_ms())
+            if lease.excuses < EXCUSES_MAX:
+                lease.excuses += 1
+                left_ms = self.desk.now_ms + max(0, lease.until_ms - left_by_ms)
+                lease.until_ms = max(left_ms, self.desk.heard_by_ms())
 
     def _grant_first(self, name: str, incarnation: str, applied: int) -> bool:
         """To one without a lease of this root: it must know all that has been settled (R10)."""

@@ -124,12 +124,12 @@ class Machine:
         elif self.root and not self.judge.is_bound():
             self._lose_root()
 
-    def excuse(self) -> None:
+    def excuse(self, away_ms: int) -> None:
         """What came while this broker stood still isn't read yet: silence until now is nobody's."""
         self.touched = True
         if self.office is not None:
             self.office.lease.excuse()
-            self.office.given.excuse()
+            self.office.given.excuse(away_ms)
         elif self.root:
             self.judge.excuse()
         elif self.candidacy is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rhizome.cluster.consensus.events import BrokerLeaseOver, Event, RootLost
+from rhizome.cluster.consensus.leases import EXCUSES_MAX
 from tests.interaction.stage import Actor, Stage
 from tests.unit.cluster.consensus.audience import Audience
 
@@ -25,6 +26,18 @@ def stall(stage: Stage, name: str, ms: int) -> None:
     stage.stall(name)
     stage.run(ms)
     stage.wake(name)
+
+
+def leases_over(stage: Stage) -> list[str]:
+    """Whose leases the root takes for over from here on."""
+    over: list[str] = []
+
+    def heard(actor: Actor, event: Event) -> None:
+        if isinstance(event, BrokerLeaseOver):
+            over.append(event.name)
+
+    stage.on_event = heard
+    return over
 
 
 def test_a_root_that_stood_still_stays_root_if_the_others_have_waited() -> None:
@@ -95,22 +108,50 @@ def test_a_dead_root_is_missed_also_by_those_who_stand_still_all_the_time() -> N
 
 def test_a_root_that_stood_still_takes_no_lease_for_over_that_was_asked_for() -> None:
     stage = at_work()
-    over: list[str] = []
-
-    def heard(actor: Actor, event: Event) -> None:
-        if isinstance(event, BrokerLeaseOver) and event.name == "s1":
-            over.append(actor.name)
-
-    stage.on_event = heard
+    over = leases_over(stage)
     for name in FIVE[1:]:
         stage.stall(name)
     stall(stage, "b1", 2 * LEASE_MS)
     for name in FIVE[1:]:
         stage.wake(name)
     stage.run(1000)
-    assert over == []
+    assert "s1" not in over
     assert stage.roots() == ["b1"]
     assert stage.core("b1").term == 1
+
+
+def test_the_time_that_a_root_stood_still_is_not_counted_against_those_who_answer_late() -> None:
+    stage = at_work("b1", "b2", "b3")
+    over = leases_over(stage)
+    for name in ("b2", "b3"):
+        stage.stall(name)
+    stall(stage, "b1", 1_500)
+    stage.wake("b2")
+    # Longer than it takes to be heard, and much shorter than a lease.
+    stage.run(800)
+    stage.wake("b3")
+    stage.run(200)
+    assert over == []
+    assert stage.roots() == ["b1"]
+
+
+@pytest.mark.parametrize("still_ms", [300, 10_000])
+def test_a_dead_broker_is_missed_by_a_root_that_stands_still_all_the_time(still_ms: int) -> None:
+    stage = at_work("b1", "b2", "b3")
+    over = leases_over(stage)
+    stage.kill("b3")
+    for _ in range(EXCUSES_MAX):
+        stage.stall("b2")
+        stall(stage, "b1", still_ms)
+        stage.wake("b2")
+        stage.run(50)
+        assert over == []
+    for _ in range(6):
+        stage.stall("b2")
+        stall(stage, "b1", 300)
+        stage.wake("b2")
+        stage.run(50)
+    assert over == ["b3"]
 
 
 @pytest.mark.parametrize("sync_ms", [100, 250, 420])
