@@ -505,6 +505,18 @@ ODD: dict[str, tuple[str, Tell]] = {
             told.ConsumerGone(OTHER, 1, "d"),
         ),
     ),
+    "out of order, the broker of another consumer had no lease": (
+        NOTHING,
+        lambda: _out_of_order(
+            _consumed_at_b3("orders"), told.Disturbed("isolated", f"b3 {lease('b3')}")
+        ),
+    ),
+    "out of order, the broker of a consumer of another queue had no lease": (
+        "OrderPerPublisherAndQueue",
+        lambda: _out_of_order(
+            _consumed_at_b3("bills"), told.Disturbed("isolated", f"b3 {lease('b3')}")
+        ),
+    ),
     "out of order, the link was reset": (
         NOTHING,
         lambda: Story().sends("p/1").sends("p/2").comes("p/2").strikes(LINK).comes("p/1"),
@@ -622,6 +634,11 @@ def _committed(story: Story) -> Story:
 
 def _out_of_order(story: Story, meanwhile: Observation) -> Story:
     return story.sends("p/1").sends("p/2").then(meanwhile).comes("p/2").comes("p/1")
+
+
+def _consumed_at_b3(queue: str) -> Story:
+    story = Story().then(told.SessionOpened("u", 9, "b3"))
+    return story.then(told.Consuming(9, 1, "d", queue, 0))
 
 
 def _in_doubt(story: Story, second: str = "orders") -> Story:

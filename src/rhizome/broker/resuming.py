@@ -33,6 +33,7 @@ from rhizome.broker.basic import pull_consumer
 from rhizome.broker.claiming import claim
 from rhizome.broker.commands import QUEUE
 from rhizome.broker.confirms import are_safe
+from rhizome.broker.consumer import Consumer
 from rhizome.broker.lookup import check_read, unimplemented
 from rhizome.broker.message import Message
 from rhizome.broker.places import Key, Place, take_held
@@ -349,7 +350,11 @@ def _find(
 def _hold(channel: Channel, tag: i64, queue: Queue, message: Message) -> None:
     """Let a channel hold a message again under a tag."""
     holder = pull_consumer(channel, queue)
-    holder.proxy = None if queue.away is None else queue.away.holder(channel)
+    proxy = None if queue.away is None else queue.away.holder(channel)
+    if holder.proxy is not proxy and holder.unacked > 0:
+        # The queue has just come home, where what was presented before is not resolved yet.
+        holder = Consumer("", channel, queue, False, False, 0, 0, {})
+    holder.proxy = proxy
     channel.unacked.push(tag, message, holder)
     holder.unacked += 1
 

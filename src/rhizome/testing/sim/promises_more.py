@@ -10,7 +10,7 @@ from rhizome.testing.sim.apps import TRAFFIC_AFTER_US
 from rhizome.testing.sim.history import CONFIRMED, Delivery, Message, Transaction
 from rhizome.testing.sim.observations import Recovered
 from rhizome.testing.sim.promises import MessageChecker, _Fates, places_of
-from rhizome.testing.sim.timeline import DONE_US, pair
+from rhizome.testing.sim.timeline import DONE_US, lease, pair
 from rhizome.testing.sim.topology import GRAVES
 from rhizome.testing.sim.world import SECOND, shown_time
 
@@ -135,8 +135,8 @@ class OrderPerPublisherAndQueue(MessageChecker):
     Messages that come again are out of it: those that say so, and those that came to somebody
     before; so are delayed ones. Excused when, since the earlier of the two was sent, the home has
     ended or a link to it has broken: what was under way then is delivered later, and may not know
-    that it was. Also when another consumer of the queue was cancelled meanwhile: what was under way
-    to it went back.
+    that it was. Also when another consumer of the queue was cancelled meanwhile, or its broker had
+    no lease and showed it nothing (R9): what was under way to it went back.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -189,7 +189,11 @@ class OrderPerPublisherAndQueue(MessageChecker):
         if any(us >= message.at_us for us in self._cancelled.get(queue, ())):
             return True
         homes = self.homes(queue, message.at_us, self.now_us)
-        return self.timeline.struck_around(homes, message.at_us, self.now_us)
+        if self.timeline.struck_around(homes, message.at_us, self.now_us):
+            return True
+        sessions = [key[0] for key, consumed in self._consumed.items() if consumed == queue]
+        leases = [lease(self.history.sessions[each].broker) for each in dict.fromkeys(sessions)]
+        return self.timeline.disturbed_for(leases, message.at_us, self.now_us, 0)
 
 
 class OneActiveConsumer(MessageChecker):

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 from scene import PERSISTENT, drain, group_of, queue_at, wait_for_copy, wait_for_new_home
+from test_letters_between_groups import standby_of
 
 from rhizome.amqp.methods import (
     BasicAck,
@@ -125,6 +126,29 @@ def test_the_home_is_killed_with_the_client_on_it(
     for tag in (first + 1, first + 2):
         client.send(BasicAck(tag))
     assert left(cluster) == []
+
+
+def test_the_broker_of_the_client_becomes_home_while_it_presents(cluster: CoreCluster) -> None:
+    """The first part came before the takeover, the second when edges are still awaited: both are
+    held, by nobody else."""
+    client = consuming(cluster, "b1")
+    held = taken(client)
+    member = cluster[standby_of(cluster, "q").name]
+    queue = member.queue("q")
+    cluster["b1"].kill()
+    cluster.cut("s2", member.name)
+    client = member.connect(properties=RESUMES)
+    first = int(client.call(SessionResume(entries(held[:2])), SessionResumeOk).first_tag)
+    cluster.advance_until(lambda: queue.away is None)
+    assert member.node.tenures.tenures[queue.definition.group].recovering
+    client.call(SessionResume(entries(held[2:])), SessionResumeOk)
+    client.send(SessionResumed(), channel=0)
+    cluster.mend("s2", member.name)
+    cluster.advance(5_000)
+    assert drain(cluster["s1"].connect(), "q") == [b"4"]
+    for tag in range(first, first + 3):
+        client.send(BasicAck(tag))
+    assert (queue.unacked, left(cluster, "s1")) == (0, [])
 
 
 def test_a_sync_is_answered_when_the_home_has_it(cluster: CoreCluster) -> None:
