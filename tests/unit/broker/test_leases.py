@@ -186,6 +186,23 @@ def test_ended_lease_gives_back_in_place(client: CoreClient, lease: LeaseClient)
     ], "only what somebody read is marked"
 
 
+def test_what_is_settled_with_the_end_is_not_given_back(
+    core: Core, client: CoreClient, lease: LeaseClient
+) -> None:
+    lease.take(4)
+    lease.told(settle=3, end=True)
+    assert core.queue("q").acked == 3
+    lease.told(settle=3, end=True)
+    assert rest(client) == [(b"d", False), (b"e", False)]
+
+
+def test_the_end_of_an_expired_lease_settles_nothing(core: Core, lease: LeaseClient) -> None:
+    lease.take(4, keep_ms=60_000)
+    core.advance(70_000)
+    assert "has expired" in lease.error(settle=3, end=True)
+    assert core.queue("q").ready == 5
+
+
 def test_lease_without_a_sign_of_life_expires(
     core: Core, client: CoreClient, lease: LeaseClient
 ) -> None:

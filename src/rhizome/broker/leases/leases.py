@@ -94,6 +94,9 @@ class Leases:
         queue.last_used_ms = self.broker.turn.now_ms
         if request.end:
             if lease is not None:
+                if request.settle >= 0:
+                    _check_alive(queue, lease, request)
+                    self._settle(queue, lease, request.settle)
                 self.end(queue, lease, False)
             return None
         if lease is not None:
