@@ -68,6 +68,9 @@ def sim(
     streams: Annotated[
         bool, typer.Option("--streams", help="There are streams, with readers (messages).")
     ] = False,
+    leases: Annotated[
+        bool, typer.Option("--leases", help="There is a queue that is leased (messages).")
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Write every event of a single seed here.")
     ] = None,
@@ -92,6 +95,7 @@ def sim(
         broken=tuple(broken or ()),
         sessions=sessions,
         streams=streams,
+        leases=leases,
     )
     if trace is not None and len(chosen) > 1:
         raise CliError("--trace needs a single seed: give --seed")
@@ -173,6 +177,8 @@ def replay_command(outcome: Outcome, options: RunOptions) -> str:
         words.append("--sessions")
     if options.streams:
         words.append("--streams")
+    if options.leases:
+        words.append("--leases")
     return shlex.join([*words, "--trace", f"seed-{outcome.seed}.trace"])
 
 

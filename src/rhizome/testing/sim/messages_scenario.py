@@ -29,6 +29,12 @@ from rhizome.testing.sim.cluster_scenario import AllJoined
 from rhizome.testing.sim.consumers import QUEUES_MAX, Worker
 from rhizome.testing.sim.faults import Fault, Faults
 from rhizome.testing.sim.history import History
+from rhizome.testing.sim.leasesetup import (
+    BATCHES,
+    add_leased_queue,
+    lease_applications,
+    lease_checkers,
+)
 from rhizome.testing.sim.letters import LettersComeOnce
 from rhizome.testing.sim.message_faults import MessageFaults
 from rhizome.testing.sim.observations import Healed, Recovered
@@ -101,7 +107,7 @@ RARE: Final = {"flip-journal": 0.2, "blackout": 0.2}
 
 class MessagesScenario:
     """Hosts b1, ... for primaries, s1, ... for secondaries, p1, t1, w1, ... for applications,
-    a1, r1, ... for those that use streams."""
+    a1, r1, ... for those that use streams, c1, l1, ... for leases."""
 
     name = "messages"
 
@@ -116,11 +122,18 @@ class MessagesScenario:
         topology = drawn_topology(chance)
         if options.streams:
             topology.streams = drawn_streams(world.chance("streams"))
+        if options.leases:
+            add_leased_queue(topology)
         books = checkers_of(topology, self._promises)
+        history, timeline = books[:2]
+        assert isinstance(history, History)
+        assert isinstance(timeline, Timeline)
+        leases = lease_checkers(history, timeline, self._promises) if options.leases else ()
         simulation = Simulation(
             world,
             [
                 *books,
+                *leases,
                 *(stream_checkers(topology.streams) if options.streams else ()),
                 CopiesAgreeAtCommittedIndex(),
                 CopiesComeBack(),
@@ -143,10 +156,10 @@ class MessagesScenario:
         applications = _applications(chance, topology, sessions)
         if options.streams:
             applications |= stream_applications(world.chance("readers"), topology.streams)
+        if options.leases:
+            applications |= lease_applications(world.chance("leases"))
         for name, make in applications.items():
             simulation.applications.append(application(simulation, name, make, workload))
-        history = books[0]
-        assert isinstance(history, History)
 
         def more(faults: Faults) -> dict[str, Fault]:
             made = MessageFaults(simulation, history, faults)
@@ -213,7 +226,7 @@ def _applications(
         found[f"p{number}"] = Publisher
     for number in range(1, 1 + chance.randint(*TRADERS)):
         found[f"t{number}"] = Trader
-    queues = list(topology.queues)
+    queues = [name for name in topology.queues if name != BATCHES]
     shares = [chance.sample(queues, len(queues)) for _ in range(2)]
     work = [queue for share in shares for queue in share]
     number = 0

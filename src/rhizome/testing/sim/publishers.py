@@ -52,7 +52,7 @@ AFTERWARDS: Final = (FORGETS, SENDS_AGAIN, SENDS_THE_SAME)
 them under another id as something new, or under the same message id as what they are."""
 
 
-class _Outgoing:
+class Outgoing:
     """What an application means to send, however often it takes."""
 
     __slots__ = (
@@ -80,12 +80,12 @@ class _Outgoing:
 class Sender(AppProgram):
     """What publishers of both kinds share: choosing messages and sending them."""
 
-    def _drawn(self) -> _Outgoing:
+    def _drawn(self) -> Outgoing:
         places = self.workload.topology.destinations()
         exchange, key = places[self.pick(len(places))]
         if self.chance.random() < NOWHERE_CHANCE:
             exchange, key = "", "nowhere"
-        outgoing = _Outgoing(exchange, key)
+        outgoing = Outgoing(exchange, key)
         outgoing.persistent = self.chance.random() >= TRANSIENT_CHANCE
         outgoing.mandatory = self.chance.random() < MANDATORY_CHANCE
         outgoing.priority = self.pick(5) if key == "urgent" else 0
@@ -96,7 +96,7 @@ class Sender(AppProgram):
         outgoing.size = BIG_SIZE if big else SIZES[self.pick(len(SIZES))]
         return outgoing
 
-    def _send(self, channel: int, outgoing: _Outgoing, transaction: int = 0) -> str:
+    def _send(self, channel: int, outgoing: Outgoing, transaction: int = 0) -> str:
         assert self.core is not None
         message = self.workload.next_id(self.name)
         body = body_of(message, outgoing.size)
@@ -140,11 +140,11 @@ class Publisher(Sender):
         self._afterwards = AFTERWARDS[self.pick(len(AFTERWARDS))]
         self._channel = 0
         self._tags = 0
-        self._unconfirmed: dict[int, tuple[str, _Outgoing]] = {}
+        self._unconfirmed: dict[int, tuple[str, Outgoing]] = {}
         self._unleveled: dict[int, str] = {}
         if name[-1] in "02468":
             self.capabilities = (CAPABILITY,)
-        self._again: list[_Outgoing] = []
+        self._again: list[Outgoing] = []
 
     def opened(self) -> None:
         self._open_channel()
@@ -185,7 +185,7 @@ class Publisher(Sender):
             self._change_channel()
         return self.pause_ms(PAUSE_MS_MEAN)
 
-    def _new(self) -> _Outgoing:
+    def _new(self) -> Outgoing:
         outgoing = self._drawn()
         if self._afterwards == SENDS_THE_SAME:
             outgoing.message_id = f"of {self.workload.next_id(f'{self.name}.ids')}"
@@ -193,7 +193,7 @@ class Publisher(Sender):
                 outgoing.exchange, outgoing.key, outgoing.delay_ms = "", "once", 0
         return outgoing
 
-    def _publish(self, outgoing: _Outgoing) -> None:
+    def _publish(self, outgoing: Outgoing) -> None:
         self._tags += 1
         self._unconfirmed[self._tags] = (self._send(self._channel, outgoing), outgoing)
 

@@ -57,6 +57,8 @@ class RunOptions:
     """Some applications come back with what they hold; in the scenario "messages"."""
     streams: bool = False
     """There are streams too, appended to and read; in the scenario "messages"."""
+    leases: bool = False
+    """There is a queue that is leased; in the scenario "messages"."""
 
 
 class UnknownRule(ValueError):
