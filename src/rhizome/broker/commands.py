@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from rhizome.amqp.values import encode_table, read_table
 from rhizome.errors import AmqpError, RhizomeError
 
 COMMAND_VERSION: Final = 1
+_PLAIN: Final = frozenset((str, int, bool))
+"""Types of values that are encoded as they are, where a field says their type."""
 
 # Kinds of destinations. Shared and private queues are two of them: what a bind finds must not
 # depend on the private queues of the broker that applies it.
@@ -295,7 +298,9 @@ class Codec:
         """The bytes of a command; raises ValueError for a value that no AMQP table can hold."""
         table: dict[str, object] = {"v": COMMAND_VERSION, "op": self._names[type(command)]}
         for name, hint in self._hints[type(command)].items():
-            table[name] = _raw_value(getattr(command, name), hint)
+            value = getattr(command, name)
+            plain = type(value) in _PLAIN and hint is not object
+            table[name] = value if plain else _raw_value(value, hint)
         return encode_table(table)
 
     def decode(self, data: bytes) -> Command:
@@ -366,10 +371,15 @@ def _field_value(raw: object, hint: object) -> object:
     raise DamagedCommandError(f"a command has {raw!r} where {hint} belongs")
 
 
+@cache
+def _hints_of(kind: type[Any]) -> dict[str, object]:
+    return get_type_hints(kind)
+
+
 def _item_value(raw: object, kind: type[Any]) -> object:
     """One of several: a text, or a dataclass of plain fields."""
     if is_dataclass(kind) and isinstance(raw, dict):
-        return kind(**_fields(kind.__name__, kind, get_type_hints(kind), raw))
+        return kind(**_fields(kind.__name__, kind, _hints_of(kind), raw))
     return _field_value(raw, kind)
 
 
