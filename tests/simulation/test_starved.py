@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from rhizome.cluster.consensus import ALL_RULES, ConsensusSettings
+from rhizome.cluster.consensus.settings import STALL_MS
+from rhizome.cluster.succession import Succession
+from rhizome.testing.sim.broker_program import BrokerOptions, BrokerProgram
 from rhizome.testing.sim.checkers import (
     CommittedStateNeverLost,
     OneRootPerTerm,
@@ -34,6 +38,30 @@ class Unaware(ConsensusProgram):
 
     def _now_ms(self) -> int:
         return self.host.now_ms()
+
+
+class Deaf(Succession):
+    """Takes every home for dead whose lease is over."""
+
+    def hears(self, broker: str) -> bool:
+        return False
+
+
+class UnawareBroker(BrokerProgram):
+    """The same of a whole broker: it never wakes up late, and waits for nobody."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        takeover = self.node.succession.takeover
+        deaf = Deaf(self.node, takeover.settings)
+        deaf.takeover = takeover
+        takeover.port = deaf
+
+    def woken(self) -> None:
+        node, now_ms = self.node, self.host.now_ms()
+        while now_ms - int(node.now_ms) > STALL_MS:
+            node.begin(int(node.now_ms) + STALL_MS)
+        super().woken()
 
 
 class Starvation:
@@ -97,3 +125,35 @@ def test_starved_brokers_elect_roots_only_when_there_is_a_reason(slow_disk: int)
     aware = sum(terms_in_a_minute(seed, ConsensusProgram, slow_disk) for seed in SEEDS)
     unaware = sum(terms_in_a_minute(seed, Unaware, slow_disk) for seed in SEEDS)
     assert 2 * aware < unaware, f"{aware} terms, and {unaware} without looking at the own clock"
+
+
+def home_changes_in_a_minute(seed: int, kind: type[BrokerProgram]) -> int:
+    """Epochs that began in the groups of whole brokers, be it by a takeover or a way back."""
+    world = World(seed)
+    checkers = [OneRootPerTerm(), OneRootServes(), StateAgreesOnAllBrokers()]
+    simulation = Simulation(world, checkers)
+    names = NAMES[:3]
+
+    def process(name: str) -> Process:
+        def program(host: Host) -> BrokerProgram:
+            options = BrokerOptions(has_application=False)
+            return kind(host, name, "primary", names, simulation.watch, ALL_RULES, options)
+
+        return Process(world, simulation.network, name, program)
+
+    processes = [process(name) for name in names]
+    for each in processes:
+        each.start()
+    Starvation(world, processes)
+    world.run_until(65 * SECOND)
+    nodes = [each.program.node for each in processes if isinstance(each.program, BrokerProgram)]
+    latest = max(nodes, key=lambda node: int(node.applied.index))
+    return sum(group.epoch - 1 for group in latest.state.groups.groups.values())
+
+
+@pytest.mark.timeout(300)
+def test_starved_brokers_stay_home_of_their_groups_unless_there_is_a_reason() -> None:
+    seeds = range(6)
+    aware = sum(home_changes_in_a_minute(seed, BrokerProgram) for seed in seeds)
+    unaware = sum(home_changes_in_a_minute(seed, UnawareBroker) for seed in seeds)
+    assert 2 * aware < unaware, f"{aware} changes, and {unaware} without looking at the own clock"

@@ -32,6 +32,11 @@ NEVER_MS: Final = 1 << 62
 CALM_MS: Final = {IDLE: 10_000, EAGER: 2_000}
 """How long a broker must have been there before a group moves back to it."""
 
+CALM_DOUBLINGS_MAX: Final = 4
+"""That time is doubled for each time that the broker was away lately without having died, up to so
+often: else a group would go back to a starved machine as soon as it breathes, and be taken over
+again."""
+
 WATCH_MS: Final = 2_000
 """Over which time a group's traffic is measured."""
 
@@ -193,7 +198,8 @@ class Moves:
         origin = self.state.registry.brokers.get(group.origin)
         if origin is None or origin.draining or not origin.holds_queues():
             return False
-        calm_ms = CALM_MS[self.settings.rebalance]
+        lapses = self.presence.lapses(origin.name, now_ms)
+        calm_ms = CALM_MS[self.settings.rebalance] << min(lapses, CALM_DOUBLINGS_MAX)
         if self.presence.live_for_ms(origin.name, origin.incarnation, now_ms) < calm_ms:
             return False
         if not self.presence.has_home(group, self.state.registry):

@@ -7,10 +7,14 @@ counts as neither there nor gone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from rhizome.cluster.commands import Member
 from rhizome.cluster.placement import Group
 from rhizome.cluster.registry import BrokerRecord, Registry
+
+LAPSES_FORGOTTEN_MS: Final = 600_000
+"""A broker that had none for so long has had none."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,20 @@ class Sign:
     since_ms: int
 
 
+@dataclass
+class Lapses:
+    """How often a broker was away and came back as it was, and when it did so last."""
+
+    count: int
+    last_ms: int
+
+
 class Presence:
-    """Invariant: this broker itself is live; the others are what ``signs`` says of them."""
+    """Invariant: this broker itself is live; the others are what ``signs`` says of them.
+
+    What the cluster state says of brokers that were away and lived on (their machine is too slow,
+    or its network bad) is kept from root to root: it says how far one may rely on them.
+    """
 
     me: str
     incarnation: str
@@ -34,6 +50,8 @@ class Presence:
         self.incarnation = incarnation
         self.signs = {}
         self._mine = Sign(incarnation, True, now_ms)
+        self._lapses: dict[str, Lapses] = {}
+        self._away: dict[str, str] = {}
 
     def clear(self) -> None:
         """The office is over: another root knows better."""
@@ -65,6 +83,23 @@ class Presence:
         """How long it is known to be gone; 0 if it isn't."""
         sign = self._sign(name, incarnation)
         return now_ms - sign.since_ms if sign is not None and not sign.live else 0
+
+    # --- who comes and goes
+
+    def note(self, broker: BrokerRecord, now_ms: int) -> None:
+        """What the cluster state says of a broker now. A restart is no lapse."""
+        if broker.away:
+            self._away[broker.name] = broker.incarnation
+        elif self._away.pop(broker.name, "") == broker.incarnation != "":
+            count = self.lapses(broker.name, now_ms) + 1
+            self._lapses[broker.name] = Lapses(count, now_ms)
+
+    def lapses(self, name: str, now_ms: int) -> int:
+        """How often a broker was away lately and came back in the same incarnation."""
+        known = self._lapses.get(name)
+        if known is None or now_ms - known.last_ms >= LAPSES_FORGOTTEN_MS:
+            return 0
+        return known.count
 
     # --- in terms of the cluster state
 

@@ -22,6 +22,10 @@ class RootPort(Protocol):
         """Ask a broker, this one included, how far its copies are; see ``standings.py``."""
         ...
 
+    def hears(self, broker: str) -> bool:
+        """Whether a broker answers the root at this time."""
+        ...
+
     def hand_over(self, broker: str) -> None:
         """Hand the office of the root to another primary."""
         ...

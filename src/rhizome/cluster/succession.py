@@ -113,6 +113,9 @@ class Succession:
         if link is not None:
             link.send_urgent(ASK_STANDING, encode_question(groups))
 
+    def hears(self, broker: str) -> bool:
+        return self.node.consensus.hears(broker)
+
     def hand_over(self, broker: str) -> None:
         try:
             self.node.consensus.transfer_root(broker, self.node.now_ms)

@@ -48,6 +48,10 @@ ANSWER_PATIENCE_MS: Final = 500
 """How long a copy has to say how far it is, before others are chosen without it; and after which
 it is asked again."""
 
+RETURN_PATIENCE_MS: Final = 500
+"""How long a home that answers the root has to get a lease again: one that was root until now, and
+did not die, or one that was late. It goes on in its epoch, and its edges see next to nothing."""
+
 
 @dataclass
 class Asked:
@@ -139,6 +143,8 @@ class Takeover:
 
     def state_changed(self) -> None:
         """Entries were applied, or a snapshot."""
+        for broker in self.state.registry.brokers.values():
+            self.presence.note(broker, self.now_ms)
         self._tend()
 
     def standings(self, name: str, told: Mapping[int, Standing]) -> None:
@@ -167,6 +173,7 @@ class Takeover:
         for case in self.bereft.values():
             for due_ms in (
                 self._since_ms + ORDER_PATIENCE_MS,
+                case.since_ms + RETURN_PATIENCE_MS,
                 case.since_ms + self.settings.whole_patience_ms,
                 *(asked.last_ms + ANSWER_PATIENCE_MS for asked in case.asked.values()),
             ):
@@ -219,7 +226,7 @@ class Takeover:
         if case is None or case.epoch != group.epoch:
             case = Bereft(group.epoch, self.now_ms)
             self.bereft[group.id] = case
-        if self._motions.is_open(about_group(group.id)):
+        if self._motions.is_open(about_group(group.id)) or self._may_return(group, case):
             return
         chosen = self._choose_whole(group, case) or self._choose_disk(group, case)
         if chosen is not None:
@@ -227,6 +234,14 @@ class Takeover:
                 about_group(group.id),
                 AppointHome(group.id, chosen.name, chosen.incarnation, group.epoch, group.version),
             )
+
+    def _may_return(self, group: Group, case: Bereft) -> bool:
+        """Whether the home itself is there, in the incarnation that was appointed (G1), and lacks
+        nothing but a lease. It serves nobody without one (R9), so it isn't waited for long."""
+        home = self.state.registry.brokers.get(group.home)
+        if home is None or home.incarnation != group.incarnation or home.draining:
+            return False
+        return self.now_ms < case.since_ms + RETURN_PATIENCE_MS and self.port.hears(home.name)
 
     # --- whole members
 

@@ -236,6 +236,11 @@ class Consensus:
             self.machine.touched = True
             self.machine.office.given.need(name, index)
 
+    def hears(self, name: str) -> bool:
+        """At the root: whether a broker answers at this time; it may have a lease again soon."""
+        office = self.machine.office
+        return office is not None and office.hears(name)
+
     def add_primary(self, name: str, now_ms: int) -> int:
         """Raises ChangeRefused or NotRoot. The index of the entry that admits it."""
         self.machine.begin(now_ms)

@@ -54,7 +54,9 @@ class Office:
         self._registering: dict[str, str] = {}
         self._away_since_ms: dict[str, int] = {}
         self._retiring: dict[str, str] = {}
+        self._reported_ms: dict[str, int] = {}
         self._heartbeat_ms = desk.now_ms
+        self._began_ms = desk.now_ms
         self.first_index = self._begin()
         self.given = GivenLeases(desk, self.first_index)
         self.register(desk.me)
@@ -184,6 +186,7 @@ class Office:
         return desk.now_ms - self._away_since_ms.setdefault(name, desk.now_ms)
 
     def reported(self, name: str, report: Report) -> None:
+        self._reported_ms[name] = self.desk.now_ms
         self.lease.answered(name, report.stamp_ms)
         progress = self.progress[name]
         retiring = self._retiring.get(name) == self.desk.peers[name].hello.incarnation
@@ -192,6 +195,13 @@ class Office:
         if self.given.asked(name, report.asked_ms, report.applied, held):
             progress.granted_ms = report.asked_ms
             progress.tell_now = progress.tell_now or not had_lease
+
+    def hears(self, name: str) -> bool:
+        """Whether a linked broker answers, be it with a lease or without; at the beginning of the
+        office, whether it may still do so."""
+        desk = self.desk
+        heard_ms = self._reported_ms.get(name, self._began_ms)
+        return desk.is_up(name) and desk.now_ms - heard_ms <= desk.settings.election_patience_ms
 
     def _has_lease_of_mine(self, name: str) -> bool:
         given = self.given.leases.get(name)
@@ -206,6 +216,7 @@ class Office:
     def left(self, name: str) -> None:
         """A broker said farewell: its lease is over now, and a secondary's incarnation too."""
         hello = self.desk.peers[name].hello
+        self._reported_ms[name] = -NEVER_MS
         self.given.end(name, hello.incarnation)
         if hello.role == SECONDARY:
             self.retire(name, hello.incarnation)

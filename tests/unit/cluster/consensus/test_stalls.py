@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rhizome.cluster.consensus import ConsensusSettings
 from rhizome.cluster.consensus.events import BrokerLeaseOver, Event, RootLost
 from rhizome.cluster.consensus.leases import EXCUSES_MAX
 from tests.interaction.stage import Actor, Stage
@@ -152,6 +153,34 @@ def test_a_dead_broker_is_missed_by_a_root_that_stands_still_all_the_time(still_
         stage.wake("b2")
         stage.run(50)
     assert over == ["b3"]
+
+
+def test_a_new_root_hears_from_the_one_before_if_that_lives() -> None:
+    stage = at_work("b1", "b2", "b3")
+    stage.stall("b1")
+    stage.run_until(lambda: len(stage.roots()) == 2)
+    new = next(name for name in stage.roots() if name != "b1")
+    assert stage.core(new).hears("b1"), "it may be about to answer"
+    stage.run(ConsensusSettings().election_patience_ms + 50)
+    assert not stage.core(new).hears("b1")
+    stage.wake("b1")
+    stage.run(50)
+    assert stage.core(new).hears("b1")
+    assert stage.core("b1").root == new
+
+
+@pytest.mark.parametrize("how", ["leave", "kill"])
+def test_who_is_gone_isn_t_heard(how: str) -> None:
+    stage = at_work("b1", "b2", "b3")
+    assert stage.core("b1").hears("b2")
+    if how == "leave":
+        stage.order("b2", lambda core, now: core.leave(now))
+        stage.run(5)
+    else:
+        stage.kill("b2")
+        stage.run(50)
+    assert not stage.core("b1").hears("b2")
+    assert not stage.core("b3").hears("b2"), "only a root hears anybody"
 
 
 @pytest.mark.parametrize("sync_ms", [100, 250, 420])

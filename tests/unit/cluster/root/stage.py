@@ -24,6 +24,7 @@ class Port:
         self.heirs: list[str] = []
         self.records: dict[int, int] = {}
         self.has_room = True
+        self.heard: list[str] = []
 
     def propose(self, command: ClusterCommand) -> int:
         if not self.has_room:
@@ -33,6 +34,9 @@ class Port:
 
     def ask_standing(self, broker: str, groups: list[int]) -> None:
         self.asked.append((broker, groups))
+
+    def hears(self, broker: str) -> bool:
+        return broker in self.heard
 
     def hand_over(self, broker: str) -> None:
         self.heirs.append(broker)

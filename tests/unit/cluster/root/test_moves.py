@@ -15,7 +15,14 @@ from rhizome.cluster.commands import (
     SetDraining,
     TransferHome,
 )
-from rhizome.cluster.moves import CALM_MS, HAND_OVER_EVERY_MS, IDLE_RECORDS_PER_S_MAX, WATCH_MS
+from rhizome.cluster.moves import (
+    CALM_DOUBLINGS_MAX,
+    CALM_MS,
+    HAND_OVER_EVERY_MS,
+    IDLE_RECORDS_PER_S_MAX,
+    WATCH_MS,
+)
+from rhizome.cluster.presence import LAPSES_FORGOTTEN_MS
 from rhizome.cluster.rootsettings import EAGER, IDLE, OFF, RootSettings
 from tests.unit.cluster.root.stage import Stage
 
@@ -265,6 +272,44 @@ def test_group_goes_back_when_its_broker_is_back_and_it_is_idle() -> None:
     assert stage.home(2) == ("b2", "b2.2", 3)
     stage.wait(500)
     assert [name for name, _ in stage.names(2)] == ["b3"]
+
+
+def lapse(stage: Stage) -> None:
+    """b2 is away for a moment, and comes back as it was."""
+    stage.over("b2")
+    stage.live("b2")
+
+
+def test_group_goes_back_later_to_a_broker_that_was_away_and_lived_on() -> None:
+    stage = displaced(EAGER)
+    lapse(stage)
+    lapse(stage)
+    pass_time(stage, 4 * CALM_MS[EAGER] - 500)
+    assert plans(stage) == {}
+    pass_time(stage, 1_000)
+    assert plans(stage) == {2: "b2"}
+
+
+def test_lapses_are_known_to_the_next_root_and_forgotten_in_time() -> None:
+    stage = displaced(EAGER)
+    for _ in range(2 * CALM_DOUBLINGS_MAX):
+        lapse(stage)
+    stage.root.resigned()
+    stage.elect("b2", "b3", "b4")
+    pass_time(stage, (CALM_MS[EAGER] << CALM_DOUBLINGS_MAX) - 500)
+    assert plans(stage) == {}
+    pass_time(stage, 1_000)
+    assert plans(stage) == {2: "b2"}
+    assert stage.root.presence.lapses("b2", stage.now_ms) == 2 * CALM_DOUBLINGS_MAX
+    assert stage.root.presence.lapses("b2", stage.now_ms + LAPSES_FORGOTTEN_MS) == 0
+
+
+def test_restarts_are_no_lapses() -> None:
+    stage = displaced(EAGER)
+    stage.restart("b2", 3)
+    stage.restart("b2", 4)
+    pass_time(stage, CALM_MS[EAGER])
+    assert plans(stage) == {2: "b2"}
 
 
 def test_busy_group_stays_where_it_is() -> None:

@@ -19,7 +19,13 @@ from rhizome.cluster.commands import (
 )
 from rhizome.cluster.rootsettings import RootSettings
 from rhizome.cluster.standings import NO_COPY, Standing
-from rhizome.cluster.takeover import ANSWER_PATIENCE_MS, NEVER_MS, ORDER_PATIENCE_MS, preference
+from rhizome.cluster.takeover import (
+    ANSWER_PATIENCE_MS,
+    NEVER_MS,
+    ORDER_PATIENCE_MS,
+    RETURN_PATIENCE_MS,
+    preference,
+)
 from tests.unit.cluster.root.stage import Stage
 
 PATIENCE_MS = RootSettings().whole_patience_ms
@@ -146,6 +152,44 @@ def test_home_that_gets_its_lease_again_goes_on() -> None:
     stage.live("b3")
     assert stage.home(2) == ("b2", "b2.1", 1)
     assert appointments(stage) == []
+
+
+def test_home_that_answers_has_time_to_get_its_lease_again() -> None:
+    """It was root until now and did not die, or it was late: it need not begin another epoch."""
+    stage = three()
+    stage.port.heard = ["b2"]
+    stage.over("b2")
+    stage.wait(RETURN_PATIENCE_MS - 100)
+    assert stage.home(2) == ("b2", "b2.1", 1)
+    stage.live("b2")
+    stage.wait(RETURN_PATIENCE_MS)
+    assert appointments(stage) == []
+
+
+def test_home_that_answers_and_gets_no_lease_is_replaced() -> None:
+    stage = three()
+    stage.wait(ORDER_PATIENCE_MS)
+    stage.port.heard = ["b2"]
+    stage.over("b2")
+    assert stage.root.deadline_ms() == stage.now_ms + RETURN_PATIENCE_MS
+    stage.wait(RETURN_PATIENCE_MS)
+    assert stage.home(2) == ("b3", "b3.1", 2)
+
+
+def test_home_that_is_no_longer_heard_is_replaced_at_once() -> None:
+    stage = three()
+    stage.port.heard = ["b2"]
+    stage.over("b2")
+    stage.port.heard = []
+    stage.wait(50)
+    assert stage.home(2) == ("b3", "b3.1", 2)
+
+
+def test_home_that_answers_in_another_incarnation_is_replaced_at_once() -> None:
+    stage = three()
+    stage.port.heard = ["b2"]
+    stage.restart("b2", 2)
+    assert stage.home(2) == ("b3", "b3.1", 2)
 
 
 def test_home_that_was_removed_is_replaced() -> None:

@@ -95,6 +95,10 @@ class TakeoverWalk(RuleBasedStateMachine):
     def ask_standing(self, broker: str, groups: list[int]) -> None:
         self.asked.append((broker, groups))
 
+    def hears(self, broker: str) -> bool:
+        """As it happens: whoever is waited for is waited for in vain, or not."""
+        return self.brokers[broker].up
+
     def hand_over(self, broker: str) -> None:
         pass
 
