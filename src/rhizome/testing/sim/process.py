@@ -14,6 +14,8 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, final
 
+from mypy_extensions import mypyc_attr
+
 from rhizome.testing.sim.disk import Done, SimDisk
 from rhizome.testing.sim.network import Connection, Network
 from rhizome.testing.sim.world import World
@@ -27,6 +29,7 @@ CLOCK_PARTS: Final = 1_000_000
 NEVER: Final = 1 << 62
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Program:
     """What runs on a host. Every method but `turn` is an input; `turn` acts on all of them.
 

@@ -74,7 +74,8 @@ class World:
         self.events = 0
         self.trace = Trace(sink)
         self._numbers = 0
-        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[Any, ...]] = []
+        """Time, number, action and arguments of each event."""
 
     def chance(self, name: str) -> random.Random:
         """The source of chance of one purpose.
@@ -104,10 +105,14 @@ class World:
     def run_until(self, end_us: int) -> None:
         """Let everything happen that is due up to `end_us`, which is the time afterwards."""
         heap = self._heap
-        while heap and heap[0][0] <= end_us:
-            self.now_us, _, action, arguments = heappop(heap)
+        while heap:
+            event = heap[0]
+            if event[0] > end_us:
+                break
+            heappop(heap)
+            self.now_us = event[0]
             self.events += 1
-            action(*arguments)
+            event[2](*event[3])
         self.now_us = max(self.now_us, end_us)
 
 
