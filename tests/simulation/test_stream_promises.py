@@ -164,6 +164,19 @@ def two(**changed: str) -> Story:
     return story.shown(a_1=0, a_2=1)
 
 
+def booked(verdict: str, at: str = HOME) -> Story:
+    """Two appends of one transaction, which was to end so, at a broker."""
+    story = Story().home().then(traffic.SessionOpened("a", APPENDER, at, APPENDER))
+    for message in ("a/1", "a/2"):
+        story.then(told.Appended("a", APPENDER, 7, message, story.stream, 20, 1))
+    return story.then(traffic.TransactionEnds(1, verdict)) if verdict else story
+
+
+def over(story: Story) -> Story:
+    """Nobody is told what became of it."""
+    return story.then(traffic.SessionOver("a", APPENDER))
+
+
 def retired(segments: int) -> Story:
     """Many appends to a stream that keeps the last ones: the home has dropped some segments."""
     story = Story("ticks", retained_bytes=24_000).sends(*NAMES).confirmed(*NAMES)
@@ -239,6 +252,46 @@ STORIES: dict[str, tuple[str, Tell]] = {
     "out of order on two channels": (
         NOTHING,
         lambda: Story().sends("a/1").sends("a/2", channel=2).reads().shown(a_2=0, a_1=1).glance(),
+    ),
+    "a transaction": (NOTHING, lambda: booked(traffic.COMMIT).home("a/1", "a/2").glance()),
+    "a transaction that was never committed": (
+        "StreamTransactionsWhole",
+        lambda: booked("").home("a/1").glance(),
+    ),
+    "a transaction that was rolled back": (
+        "StreamTransactionsWhole",
+        lambda: booked(traffic.ROLLBACK).home("a/1").glance(),
+    ),
+    "a transaction done in part": (
+        "StreamTransactionsWhole",
+        lambda: over(booked(traffic.COMMIT)).home("a/1").reads().shown(a_1=0).ends(),
+    ),
+    "a transaction done in part elsewhere": (
+        NOTHING,
+        lambda: over(booked(traffic.COMMIT, at="b9")).home("a/1").reads().shown(a_1=0).ends(),
+    ),
+    "a transaction in doubt that was not done": (
+        NOTHING,
+        lambda: (
+            over(booked(traffic.COMMIT))
+            .sends("a/3")
+            .confirmed("a/3")
+            .home("a/3")
+            .reads()
+            .shown(a_3=0)
+            .ends()
+        ),
+    ),
+    "a transaction with something in between": (
+        "StreamTransactionsWhole",
+        lambda: (
+            over(booked(traffic.COMMIT))
+            .sends("a/3")
+            .home("a/1", "a/3", "a/2")
+            .reads()
+            .shown(a_1=0, a_3=1, a_2=2)
+            .ends()
+        ),
     ),
     "a name goes on": (
         NOTHING,

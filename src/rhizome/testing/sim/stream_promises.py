@@ -7,11 +7,18 @@ from itertools import pairwise
 from typing import Any
 
 from rhizome.testing.sim import streamtraffic as told
+from rhizome.testing.sim import traffic
 from rhizome.testing.sim.apps import TRAFFIC_AFTER_US, body_of, id_of
 from rhizome.testing.sim.checkers import Checker
 from rhizome.testing.sim.observations import Recovered
 from rhizome.testing.sim.promises_more import ANSWER_US
-from rhizome.testing.sim.streambook import CONFIRMED, Append, StreamBook, Subscription
+from rhizome.testing.sim.streambook import (
+    CONFIRMED,
+    Append,
+    Booking,
+    StreamBook,
+    Subscription,
+)
 from rhizome.testing.sim.streamholdings import StreamHolding, shown_from
 from rhizome.testing.sim.world import shown_time
 
@@ -247,6 +254,60 @@ class OrderPerAppender(StreamChecker):
         self.glance()
 
 
+class StreamTransactionsWhole(StreamChecker):
+    """Nothing of a transaction is in a stream before its commit was sent, or after it was rolled
+    back. What it has for a stream that is at home where it was committed is one chunk: all of it or
+    nothing, with nothing in between (L4).
+
+    Streams that are elsewhere get their part as publishes, which may be there in part if nobody was
+    answered; that those of an answered one are all there is in the care of NoConfirmedAppendLost.
+    """
+
+    def __init__(self, book: StreamBook) -> None:
+        super().__init__(book)
+        self._chunks: list[tuple[Booking, list[Append]]] = []
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {traffic.TransactionEnds: self._ends}
+
+    def _ends(self, seen: traffic.TransactionEnds) -> None:
+        booking = self.book.bookings.get(seen.transaction)
+        if booking is None or seen.verdict != traffic.COMMIT:
+            return
+        here = [
+            each.stream
+            for each in self.book.holdings()
+            if each.shows and each.broker == booking.broker
+        ]
+        for stream in here:
+            appends = [each for each in booking.appends if each.stream == stream]
+            if len(appends) > 1:
+                self._chunks.append((booking, appends))
+
+    def glance(self) -> None:
+        for booking in self.book.bookings.values():
+            if booking.asked != traffic.COMMIT:
+                for append in booking.appends:
+                    if append.offset >= 0:
+                        self.fail(
+                            f"{append.id} is of transaction {booking.number}, which was "
+                            f"{'rolled back' if booking.asked else 'not committed'}. "
+                            f"{self.book.story(append.id)}"
+                        )
+
+    def final(self) -> None:
+        self.glance()
+        for booking, appends in self._chunks:
+            offsets = [each.offset for each in appends]
+            whole = list(range(offsets[0], offsets[0] + len(offsets)))
+            if offsets != whole and any(each >= 0 for each in offsets):
+                self.fail(
+                    f"transaction {booking.number} of {appends[0].application}, committed at "
+                    f"{booking.broker} at {shown_time(booking.asked_us)}, is in "
+                    f"{appends[0].stream} at the offsets {offsets}"
+                )
+
+
 class NamedReadersGoOn(StreamChecker):
     """A reader with a name goes on at or before the first offset that it has not acked, so that it
     misses nothing; and never before where its name has begun the last time: what a stream knows of
@@ -349,10 +410,15 @@ class NoReaderStuck(StreamChecker):
             f"{each.id} was never answered. {book.story(each.id)}"
             for each in book.appends.values()
             if not each.outcome
+            and self._is_asked(each)
             and each.session not in book.sessions_over
             and (each.session, each.channel) not in book.channels_over
             and each.at_us <= self.now_us - patience_us
         ]
+
+    def _is_asked(self, append: Append) -> bool:
+        """Whether there must be an answer: of a transaction, once it was to end."""
+        return not append.transaction or bool(self.book.bookings[append.transaction].asked)
 
     def _behind(self) -> list[str]:
         ends = {each.stream: int(each.log.committed) for each in self.book.holdings() if each.shows}

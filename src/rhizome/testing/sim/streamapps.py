@@ -1,4 +1,4 @@
-"""Applications that use streams: appenders publish with confirms, readers follow.
+"""Applications that use streams: they append with confirms or in transactions, and read.
 
 A reader that loses its connection goes on with the offset after the last one that it has seen, at
 any broker. One that was killed knows nothing, and begins where it likes. Some have a name instead,
@@ -18,6 +18,11 @@ from rhizome.amqp.methods import (
     BasicNack,
     BasicQos,
     ConfirmSelect,
+    TxCommit,
+    TxCommitOk,
+    TxRollback,
+    TxRollbackOk,
+    TxSelect,
 )
 from rhizome.amqp.properties import Properties, decode_properties
 from rhizome.client.events import ChannelEnded, ContentReceived, MethodReceived
@@ -40,6 +45,8 @@ END_CHANCE: Final = 0.008
 JUMP_CHANCE: Final = 0.15
 """How often it then begins somewhere else."""
 NAMED_CHANCE: Final = 0.35
+STEPS_MAX: Final = 4
+COMMIT_CHANCE: Final = 0.85
 
 
 class Appender(AppProgram):
@@ -120,6 +127,80 @@ class Appender(AppProgram):
         for each in [each for each in self._unconfirmed if each <= tag]:
             if each == tag or multiple:
                 self.see(kind(self._unconfirmed.pop(each)[0]))
+
+
+class Booker(AppProgram):
+    """Appends to all streams in transactions, one after the other."""
+
+    def __init__(self, host: Host, name: str, workload: Workload) -> None:
+        super().__init__(host, name, workload)
+        self._channel = 0
+        self._transaction = 0
+        self._verdict = ""
+        self._steps = 0
+        self._waits = False
+
+    def opened(self) -> None:
+        assert self.core is not None
+        self._channel = self.core.open_channel()
+        self.core.send(self._channel, TxSelect())
+        self._transaction = 0
+        self._waits = False
+
+    def lost(self) -> None:
+        self._channel = 0
+
+    def act(self) -> int:
+        if self.workload.is_declared and not self.blocked and self._channel and not self._waits:
+            if self._transaction == 0:
+                if not self.workload.is_ending():
+                    self._transaction = self.workload.next_transaction()
+                    self._steps = 1 + self.pick(STEPS_MAX)
+            elif self._steps > 0:
+                self._steps -= 1
+                self._append()
+            else:
+                self._end()
+        return self.pause_ms(ACT_MS_MEAN // 2)
+
+    def _append(self) -> None:
+        assert self.core is not None
+        streams = list(self.workload.topology.streams)
+        stream = streams[self.pick(len(streams))]
+        message = self.workload.next_id(self.name)
+        body = body_of(message, SIZES[self.pick(len(SIZES))])
+        self.see(
+            told.Appended(
+                self.name,
+                self.session,
+                self._channel,
+                message,
+                stream,
+                len(body),
+                self._transaction,
+            )
+        )
+        self.core.publish(self._channel, "", stream, False, Properties(), body)
+
+    def _end(self) -> None:
+        assert self.core is not None
+        self._waits = True
+        commits = self.workload.is_calm or self.chance.random() < COMMIT_CHANCE
+        self._verdict = traffic.COMMIT if commits else traffic.ROLLBACK
+        self.see(traffic.TransactionEnds(self._transaction, self._verdict))
+        self.core.send(self._channel, TxCommit() if commits else TxRollback())
+
+    def heard(self, event: MethodReceived | ContentReceived | ChannelEnded) -> None:
+        if event.channel != self._channel:
+            return
+        if isinstance(event, ChannelEnded):
+            self.see(traffic.ChannelGone(self.session, self._channel))
+            self.opened()
+        elif isinstance(event, MethodReceived):
+            if isinstance(event.method, (TxCommitOk, TxRollbackOk)):
+                self.see(traffic.TransactionEnded(self._transaction, self._verdict))
+                self._transaction = 0
+                self._waits = False
 
 
 class Follower(AppProgram):

@@ -31,6 +31,7 @@ class Append:
     stream: str
     order: int
     at_us: int
+    transaction: int = 0
     outcome: str = UNKNOWN
     outcome_us: int = NEVER_US
     offset: int = -1
@@ -38,6 +39,17 @@ class Append:
     def way(self) -> tuple[int, int, str]:
         """What is sent on one way stays in order."""
         return self.session, self.channel, self.stream
+
+
+@dataclass(slots=True)
+class Booking:
+    """A transaction at a broker; `asked` is what was sent."""
+
+    number: int
+    broker: str
+    appends: list[Append] = field(default_factory=list)
+    asked: str = ""
+    asked_us: int = NEVER_US
 
 
 @dataclass(slots=True)
@@ -83,9 +95,12 @@ class StreamBook(Checker):
         self.streams = {name: StreamHistory(plan) for name, plan in plans.items()}
         self.appends: dict[str, Append] = {}
         self.ways: dict[tuple[int, int, str], list[Append]] = {}
+        self.bookings: dict[int, Booking] = {}
         self.subscriptions: dict[tuple[int, int, str], Subscription] = {}
         self.latest: dict[str, Subscription] = {}
         """Of each application."""
+        self.brokers: dict[int, str] = {}
+        """Of each session."""
         self.sessions_over: dict[int, None] = {}
         self.channels_over: dict[tuple[int, int], None] = {}
 
@@ -96,6 +111,9 @@ class StreamBook(Checker):
             told.AppendRefused: self._refused,
             told.Subscribed: self._subscribed,
             told.Unsubscribed: self._unsubscribed,
+            traffic.TransactionEnds: self._ends,
+            traffic.TransactionEnded: self._ended,
+            traffic.SessionOpened: self._session_opened,
             traffic.SessionOver: self._session_over,
             traffic.ChannelGone: self._channel_gone,
         }
@@ -121,7 +139,12 @@ class StreamBook(Checker):
             seen.stream,
             len(way),
             self.now_us,
+            seen.transaction,
         )
+        if seen.transaction:
+            broker = self.brokers.get(seen.session, "")
+            booking = Booking(seen.transaction, broker)
+            self.bookings.setdefault(seen.transaction, booking).appends.append(append)
         way.append(append)
         self.appends[seen.message] = append
 
@@ -134,6 +157,18 @@ class StreamBook(Checker):
     def _answered(self, message: str, outcome: str) -> None:
         append = self.appends[message]
         append.outcome, append.outcome_us = outcome, self.now_us
+
+    def _ends(self, seen: traffic.TransactionEnds) -> None:
+        booking = self.bookings.get(seen.transaction)
+        if booking is not None:
+            booking.asked, booking.asked_us = seen.verdict, self.now_us
+
+    def _ended(self, seen: traffic.TransactionEnded) -> None:
+        booking = self.bookings.get(seen.transaction)
+        if booking is not None:
+            outcome = CONFIRMED if seen.verdict == traffic.COMMIT else REFUSED
+            for append in booking.appends:
+                self._answered(append.id, outcome)
 
     # --- reading
 
@@ -154,6 +189,9 @@ class StreamBook(Checker):
 
     def _unsubscribed(self, seen: told.Unsubscribed) -> None:
         self.subscriptions[seen.session, seen.channel, seen.consumer].is_over = True
+
+    def _session_opened(self, seen: traffic.SessionOpened) -> None:
+        self.brokers[seen.session] = seen.broker
 
     def _session_over(self, seen: traffic.SessionOver) -> None:
         self.sessions_over[seen.session] = None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rhizome.testing.sim import streamtraffic as told
+from rhizome.testing.sim import traffic
 from rhizome.testing.sim.apps import AppProgram, Workload
 from rhizome.testing.sim.checkers import Checker, Watch
 from rhizome.testing.sim.faults import Fault
@@ -23,8 +24,9 @@ from rhizome.testing.sim.stream_promises import (
     OrderPerAppender,
     RetentionTakesTheFrontOnly,
     ShownIsCommitted,
+    StreamTransactionsWhole,
 )
-from rhizome.testing.sim.streamapps import Appender, Follower
+from rhizome.testing.sim.streamapps import Appender, Booker, Follower
 from rhizome.testing.sim.streambook import StreamBook
 from rhizome.testing.sim.streamcopies import StreamCopiesAgree
 from rhizome.testing.sim.streamplans import StreamPlan
@@ -49,6 +51,7 @@ def stream_checkers(plans: dict[str, StreamPlan]) -> list[Checker]:
         EachOffsetOnceAndInOrder(book),
         NamedReadersGoOn(book),
         OrderPerAppender(book),
+        StreamTransactionsWhole(book),
         StreamCopiesAgree(book),
         RetentionTakesTheFrontOnly(book),
         NoConfirmedAppendLost(book),
@@ -57,10 +60,12 @@ def stream_checkers(plans: dict[str, StreamPlan]) -> list[Checker]:
 
 
 def stream_applications(chance: random.Random, plans: dict[str, StreamPlan]) -> dict[str, MakeApp]:
-    """Who appends, a1, ..., and who reads, r1, ...; each stream has a reader at least."""
+    """Who appends, a1, ..., x1 in transactions, and who reads, r1, ...; each stream has a reader at
+    least."""
     found: dict[str, MakeApp] = {}
     for number in range(1, 1 + chance.randint(*APPENDERS)):
         found[f"a{number}"] = Appender
+    found["x1"] = Booker
     for plan in plans.values():
         for _ in range(chance.randint(*READERS)):
             found[f"r{len(found)}"] = _follower(plan.name)
@@ -80,9 +85,11 @@ class StreamAmbushes:
         self._ambushes = ambushes
         self._streams: dict[str, str] = {}
         self._ends: dict[str, int] = {}
+        self._booked: dict[int, tuple[dict[str, None], str]] = {}
         watch.listen(told.Appended, self._appended)
         watch.listen(told.AppendConfirmed, self._confirmed)
         watch.listen(told.Shown, self._shown)
+        watch.listen(traffic.TransactionEnds, self._transaction)
 
     def kinds(self) -> dict[str, Fault]:
         """The faults that set one."""
@@ -90,6 +97,10 @@ class StreamAmbushes:
 
     def _appended(self, seen: told.Appended) -> None:
         self._streams[seen.message] = seen.stream
+        if seen.transaction:
+            broker = self._history.sessions[seen.session].broker
+            self._booked.setdefault(seen.transaction, ({}, broker))[0][seen.stream] = None
+            return
         self._ambushes.spring("append", self._ambushes.homes([seen.stream]))
 
     def _confirmed(self, seen: told.AppendConfirmed) -> None:
@@ -100,6 +111,13 @@ class StreamAmbushes:
             self._ends[seen.stream] = seen.offset
             edge = self._history.sessions[seen.session].broker
             self._ambushes.spring("shown", [*self._holders(seen.stream), edge])
+
+    def _transaction(self, seen: traffic.TransactionEnds) -> None:
+        """Between here and its answer it is in doubt."""
+        streams, broker = self._booked.pop(seen.transaction, ({}, ""))
+        homes = self._ambushes.homes(list(streams))
+        if homes:
+            self._ambushes.spring("transaction", [*homes, broker])
 
     def _holders(self, stream: str) -> list[str]:
         homes = self._ambushes.homes([stream])

@@ -13,7 +13,7 @@ NEXT: Final = "next"
 
 
 class Appended(NamedTuple):
-    """An application published to a stream."""
+    """An application published to a stream; `transaction` is 0 outside of one."""
 
     application: str
     session: int
@@ -21,6 +21,7 @@ class Appended(NamedTuple):
     message: str
     stream: str
     size: int
+    transaction: int = 0
 
 
 class AppendConfirmed(NamedTuple):
