@@ -101,7 +101,7 @@ MUTANTS = [
         ("ambush-append",),
         5,
         ("StreamCopiesAgree",),
-        3,
+        10,
     ),
     Mutant(
         "numbers of edges are forgotten",
@@ -109,7 +109,7 @@ MUTANTS = [
         ("kill", "ambush-append"),
         4,
         ("AppendedOnce",),
-        4,
+        5,
     ),
 ]
 MORE_MUTANTS = [

@@ -92,10 +92,12 @@ class FakeBroker:
 class Story:
     """Tells checkers what did not happen, second by second: a appends to a stream, r reads it."""
 
-    def __init__(self, stream: str = "events", retained_bytes: int = 0) -> None:
+    def __init__(
+        self, stream: str = "events", retained_bytes: int = 0, dedup: bool = False
+    ) -> None:
         self.world = World(0)
         self.stream = stream
-        plan = StreamPlan(stream, SEGMENT_BYTES, retained_bytes)
+        plan = StreamPlan(stream, SEGMENT_BYTES, retained_bytes, dedup)
         self.watch = Watch(self.world, stream_checkers({stream: plan}))
         self.consumers = 0
 
@@ -104,9 +106,11 @@ class Story:
         self.watch.see(observation)
         return self
 
-    def sends(self, *messages: str, channel: int = 1) -> Story:
+    def sends(self, *messages: str, channel: int = 1, message_id: str = "") -> Story:
         for message in messages:
-            self.then(told.Appended("a", APPENDER, channel, message, self.stream, 20))
+            self.then(
+                told.Appended("a", APPENDER, channel, message, self.stream, 20, 0, message_id)
+            )
         return self
 
     def confirmed(self, *messages: str) -> Story:
@@ -218,6 +222,26 @@ STORIES: dict[str, tuple[str, Tell]] = {
     "a message at two offsets": (
         "AppendedOnce",
         lambda: Story().sends("a/1").home("a/1", "a/1").glance(),
+    ),
+    "the same twice": (
+        "DuplicateAppendsAreDropped",
+        lambda: Story(dedup=True).sends("a/1", "a/2", message_id="m").home("a/1", "a/2").glance(),
+    ),
+    "the same twice, and no dedup": (
+        NOTHING,
+        lambda: Story().sends("a/1", "a/2", message_id="m").home("a/1", "a/2").glance(),
+    ),
+    "the same confirmed twice, and there once": (
+        NOTHING,
+        lambda: (
+            Story(dedup=True)
+            .sends("a/1", "a/2", message_id="m")
+            .confirmed("a/1", "a/2")
+            .home("a/1")
+            .reads()
+            .shown(a_1=0)
+            .ends()
+        ),
     ),
     "confirmed, and nowhere": (
         "NoConfirmedAppendLost",

@@ -141,12 +141,27 @@ class AppendedOnce(StreamChecker):
         self.glance()
 
 
+class DuplicateAppendsAreDropped(StreamChecker):
+    """A stream with x-dedup has one message of an id (L5). Nothing excuses more."""
+
+    def glance(self) -> None:
+        for (name, message_id), appends in self.book.same.items():
+            there = [each.id for each in appends if each.offset >= 0]
+            if len(there) > 1:
+                stories = ". ".join(self.book.story(each) for each in there)
+                self.fail(f"{name} has {len(there)} messages {message_id}: {stories}")
+
+    def final(self) -> None:
+        self.glance()
+
+
 class NoConfirmedAppendLost(StreamChecker):
     """What was confirmed is in its stream at the end, at the offset at which it was ever seen, and
     so is everything that an application was shown (G1-G7, L2).
 
-    Excused by retention alone, which takes what is before the first offset; of what was never seen,
-    if nothing that was sent on the same way before it is still there (L3).
+    Of messages that are the same (L5) one counts for all. Excused by retention alone, which takes
+    what is before the first offset; of what was never seen, if nothing that was sent on the same
+    way before it is still there (L3).
     """
 
     def final(self) -> None:
@@ -167,7 +182,10 @@ class NoConfirmedAppendLost(StreamChecker):
             if offset >= first and there.get(message) != offset:
                 self.fail(f"{home.broker} has {name} without {message}. {self.book.story(message)}")
         for append in self.book.appends.values():
-            if append.outcome != CONFIRMED or append.stream != name or append.id in there:
+            same = self.book.same.get((name, append.message_id), [append])
+            if append.outcome != CONFIRMED or append.stream != name:
+                continue
+            if any(each.id in there for each in same):
                 continue
             if first == 0 or not self._may_be_retired(append, first):
                 self.fail(

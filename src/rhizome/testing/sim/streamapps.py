@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from rhizome.amqp.frames import body_of as body_of_content
 from rhizome.amqp.methods import (
     BasicAck,
     BasicCancel,
@@ -26,6 +27,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.properties import Properties, decode_properties
 from rhizome.client.events import ChannelEnded, ContentReceived, MethodReceived
+from rhizome.journal.streamformat import ChunkHead, check_chunk, entries_of
 from rhizome.testing.sim import streamtraffic as told
 from rhizome.testing.sim import traffic
 from rhizome.testing.sim.apps import AppProgram, Workload, body_of, id_of
@@ -53,7 +55,7 @@ class Appender(AppProgram):
     """Publishes to streams with confirms, a few messages at a time.
 
     Invariant: `_unconfirmed` has what was sent on the channel and not answered, by tag; `_again`
-    the streams and sizes of what was never answered, for one that sends such things again.
+    what was never answered, for one that sends such things again: stream, size, message id.
     """
 
     def __init__(self, host: Host, name: str, workload: Workload) -> None:
@@ -61,8 +63,8 @@ class Appender(AppProgram):
         self._repeats = self.chance.random() < 0.5
         self._channel = 0
         self._tags = 0
-        self._unconfirmed: dict[int, tuple[str, str, int]] = {}
-        self._again: list[tuple[str, int]] = []
+        self._unconfirmed: dict[int, tuple[str, str, int, str]] = {}
+        self._again: list[tuple[str, int, str]] = []
 
     def opened(self) -> None:
         assert self.core is not None
@@ -77,7 +79,7 @@ class Appender(AppProgram):
     def _forget(self) -> None:
         """Nobody will say what became of what is unconfirmed."""
         if self._repeats:
-            self._again += [(stream, size) for _, stream, size in self._unconfirmed.values()]
+            self._again += [unconfirmed[1:] for unconfirmed in self._unconfirmed.values()]
         self._unconfirmed = {}
 
     def act(self) -> int:
@@ -90,21 +92,33 @@ class Appender(AppProgram):
                 self._append(*self._again.pop(0))
             elif not self.workload.is_ending():
                 streams = list(self.workload.topology.streams)
-                self._append(streams[self.pick(len(streams))], SIZES[self.pick(len(SIZES))])
+                stream, size = streams[self.pick(len(streams))], SIZES[self.pick(len(SIZES))]
+                self._append(stream, size, f"of {self.workload.next_id(f'{self.name}.ids')}")
         if self.chance.random() < CHANNEL_CHANCE and not self.workload.is_calm:
             assert self.core is not None
             self.core.close_channel(self._channel)
             self._ended()
         return self.pause_ms(PAUSE_MS_MEAN)
 
-    def _append(self, stream: str, size: int) -> None:
+    def _append(self, stream: str, size: int, message_id: str) -> None:
         assert self.core is not None
         message = self.workload.next_id(self.name)
         body = body_of(message, size)
         self._tags += 1
-        self._unconfirmed[self._tags] = (message, stream, size)
-        self.see(told.Appended(self.name, self.session, self._channel, message, stream, len(body)))
-        self.core.publish(self._channel, "", stream, False, Properties(), body)
+        self._unconfirmed[self._tags] = (message, stream, size, message_id)
+        self.see(
+            told.Appended(
+                self.name,
+                self.session,
+                self._channel,
+                message,
+                stream,
+                len(body),
+                message_id=message_id,
+            )
+        )
+        properties = Properties(message_id=message_id)
+        self.core.publish(self._channel, "", stream, False, properties, body)
 
     def _ended(self) -> None:
         self.see(traffic.ChannelGone(self.session, self._channel))
@@ -249,11 +263,6 @@ class Follower(AppProgram):
         self._held = []
         self._ending = False
         start = self._drawn_start()
-        arguments: dict[str, object] = {
-            "x-stream-offset": int(start) if start.isdecimal() else start
-        }
-        if self._name:
-            arguments["x-stream-consumer-name"] = self._name
         self.see(
             told.Subscribed(
                 self.name,
@@ -265,8 +274,14 @@ class Follower(AppProgram):
                 self._name,
             )
         )
-        method = BasicConsume(self._stream, self._consumer, arguments=arguments)
+        method = BasicConsume(self._stream, self._consumer, arguments=self._arguments(start))
         self.core.send(self._channel, method)
+
+    def _arguments(self, start: str) -> dict[str, object]:
+        found: dict[str, object] = {"x-stream-offset": int(start) if start.isdecimal() else start}
+        if self._name:
+            found["x-stream-consumer-name"] = self._name
+        return found
 
     def _drawn_start(self) -> str:
         if self._name:
@@ -331,10 +346,12 @@ class Follower(AppProgram):
             self._subscribe()
 
     def _shown(self, event: ContentReceived, tag: int) -> None:
-        headers = decode_properties(event.header).headers or {}
-        offset = headers.get("x-stream-offset", -1)
-        assert isinstance(offset, int), headers
-        message = id_of(event.body)
+        offset = _number(event, "x-stream-offset")
+        self._see(offset, event.body)
+        self._take(tag, offset)
+
+    def _see(self, offset: int, body: bytes) -> None:
+        message = id_of(body)
         self.see(
             told.Shown(
                 self.name,
@@ -344,13 +361,47 @@ class Follower(AppProgram):
                 self._stream,
                 offset,
                 message,
-                int(event.body == body_of(message, len(event.body))),
+                int(body == body_of(message, len(body))),
             )
         )
         self._next = offset + 1
+
+    def _take(self, tag: int, offset: int) -> None:
+        """Hold a delivery, for the credit that it is."""
         self._held.append((tag, offset))
         if self.workload.is_calm:
             self._ack()
+
+
+class ChunkFollower(Follower):
+    """Reads whole chunks, as the Spark source does. The first delivery tells where it starts."""
+
+    def __init__(self, host: Host, name: str, workload: Workload, stream: str) -> None:
+        super().__init__(host, name, workload, stream)
+        self._name = ""
+        self._from = 0
+
+    def _arguments(self, start: str) -> dict[str, object]:
+        return super()._arguments(start) | {"x-stream-chunks": True}
+
+    def _shown(self, event: ContentReceived, tag: int) -> None:
+        offset = _number(event, "x-stream-offset")
+        if event.body:
+            head = ChunkHead(event.body, 0)
+            check_chunk(event.body, 0, len(event.body))
+            for entry in entries_of(event.body, 0, head):
+                if entry.offset >= self._from:
+                    self._see(int(entry.offset), body_of_content(bytes(entry.content)))
+                    self._from = int(entry.offset) + 1
+        else:
+            self._from = offset
+        self._take(tag, offset)
+
+
+def _number(event: ContentReceived, header: str) -> int:
+    number = (decode_properties(event.header).headers or {}).get(header)
+    assert isinstance(number, int), header
+    return number
 
 
 def _is_named(name: str, workload: Workload) -> bool:

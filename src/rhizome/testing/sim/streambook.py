@@ -32,6 +32,7 @@ class Append:
     order: int
     at_us: int
     transaction: int = 0
+    message_id: str = ""
     outcome: str = UNKNOWN
     outcome_us: int = NEVER_US
     offset: int = -1
@@ -95,6 +96,8 @@ class StreamBook(Checker):
         self.streams = {name: StreamHistory(plan) for name, plan in plans.items()}
         self.appends: dict[str, Append] = {}
         self.ways: dict[tuple[int, int, str], list[Append]] = {}
+        self.same: dict[tuple[str, str], list[Append]] = {}
+        """What is to be taken once, by stream and message id."""
         self.bookings: dict[int, Booking] = {}
         self.subscriptions: dict[tuple[int, int, str], Subscription] = {}
         self.latest: dict[str, Subscription] = {}
@@ -140,7 +143,10 @@ class StreamBook(Checker):
             len(way),
             self.now_us,
             seen.transaction,
+            seen.message_id,
         )
+        if seen.message_id and self.streams[seen.stream].plan.dedup:
+            self.same.setdefault((seen.stream, seen.message_id), []).append(append)
         if seen.transaction:
             broker = self.brokers.get(seen.session, "")
             booking = Booking(seen.transaction, broker)

@@ -13,11 +13,13 @@ RETAINED_BYTES: Final = 24 * 1024
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """How a stream is declared. `retained_bytes` 0: it keeps everything."""
+    """How a stream is declared. `retained_bytes` 0: it keeps everything. `dedup`: it takes one
+    message of an id."""
 
     name: str
     segment_bytes: int = 0
     retained_bytes: int = 0
+    dedup: bool = False
 
     def arguments(self) -> dict[str, object]:
         found: dict[str, object] = {"x-queue-type": "stream"}
@@ -25,10 +27,16 @@ class StreamPlan:
             found["x-stream-max-segment-size-bytes"] = self.segment_bytes
         if self.retained_bytes:
             found["x-max-length-bytes"] = self.retained_bytes
+        if self.dedup:
+            found["x-dedup"] = "message-id"
         return found
 
 
-KEEPS: Final = (StreamPlan("events"), StreamPlan("clicks", segment_bytes=SEGMENT_BYTES))
+KEEPS: Final = (
+    StreamPlan("events"),
+    StreamPlan("clicks", segment_bytes=SEGMENT_BYTES),
+    StreamPlan("entries", segment_bytes=SEGMENT_BYTES, dedup=True),
+)
 RETAINS: Final = StreamPlan("ticks", segment_bytes=SEGMENT_BYTES, retained_bytes=RETAINED_BYTES)
 RETAINS_CHANCE: Final = 0.6
 

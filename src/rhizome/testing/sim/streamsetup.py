@@ -16,6 +16,7 @@ from rhizome.testing.sim.message_faults import MessageAmbushes
 from rhizome.testing.sim.process import Host
 from rhizome.testing.sim.stream_promises import (
     AppendedOnce,
+    DuplicateAppendsAreDropped,
     EachOffsetOnceAndInOrder,
     NamedReadersGoOn,
     NoConfirmedAppendLost,
@@ -26,7 +27,7 @@ from rhizome.testing.sim.stream_promises import (
     ShownIsCommitted,
     StreamTransactionsWhole,
 )
-from rhizome.testing.sim.streamapps import Appender, Booker, Follower
+from rhizome.testing.sim.streamapps import Appender, Booker, ChunkFollower, Follower
 from rhizome.testing.sim.streambook import StreamBook
 from rhizome.testing.sim.streamcopies import StreamCopiesAgree
 from rhizome.testing.sim.streamplans import StreamPlan
@@ -34,6 +35,7 @@ from rhizome.testing.sim.streamplans import StreamPlan
 APPENDERS: Final = (1, 2)
 READERS: Final = (1, 3)
 """Of each stream."""
+CHUNKED_CHANCE: Final = 0.2
 
 MOMENTS: Final = ("append", "kept", "shown")
 
@@ -48,6 +50,7 @@ def stream_checkers(plans: dict[str, StreamPlan]) -> list[Checker]:
         OneMessagePerOffset(book),
         ShownIsCommitted(book),
         AppendedOnce(book),
+        DuplicateAppendsAreDropped(book),
         EachOffsetOnceAndInOrder(book),
         NamedReadersGoOn(book),
         OrderPerAppender(book),
@@ -68,12 +71,14 @@ def stream_applications(chance: random.Random, plans: dict[str, StreamPlan]) -> 
     found["x1"] = Booker
     for plan in plans.values():
         for _ in range(chance.randint(*READERS)):
-            found[f"r{len(found)}"] = _follower(plan.name)
+            chunked = chance.random() < CHUNKED_CHANCE
+            kind = ChunkFollower if chunked else Follower
+            found[f"r{len(found)}"] = _follower(kind, plan.name)
     return found
 
 
-def _follower(stream: str) -> MakeApp:
-    return lambda host, name, workload: Follower(host, name, workload, stream)
+def _follower(kind: type[Follower], stream: str) -> MakeApp:
+    return lambda host, name, workload: kind(host, name, workload, stream)
 
 
 class StreamAmbushes:

@@ -13,7 +13,8 @@ NEXT: Final = "next"
 
 
 class Appended(NamedTuple):
-    """An application published to a stream; `transaction` is 0 outside of one."""
+    """An application published to a stream; `transaction` is 0 outside of one. Who sends the same
+    thing twice gives both the same `message_id`."""
 
     application: str
     session: int
@@ -22,6 +23,7 @@ class Appended(NamedTuple):
     stream: str
     size: int
     transaction: int = 0
+    message_id: str = ""
 
 
 class AppendConfirmed(NamedTuple):
