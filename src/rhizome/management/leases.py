@@ -45,7 +45,8 @@ async def list_leases(call: Call) -> Response:
 
 
 async def end_lease(call: Call) -> Response:
-    """Give back what a lease holds; an expired one is forgotten."""
+    """Give back what a lease holds, and remember that for its reader; an expired one is
+    forgotten."""
     channel, queue = usable_queue(call)
     check_read(channel, QUEUE, queue.name)
     elsewhere = await at_home(call, queue)
@@ -56,7 +57,7 @@ async def end_lease(call: Call) -> Response:
     if lease is None:
         raise ObjectNotFound
     call.context.shell.begin_turn()
-    leases.end(queue, lease, False)
+    leases.revoke(queue, lease)
     return done()
 
 

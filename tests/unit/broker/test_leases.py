@@ -203,6 +203,23 @@ def test_the_end_of_an_expired_lease_settles_nothing(core: Core, lease: LeaseCli
     assert core.queue("q").ready == 5
 
 
+def test_the_reader_of_a_lease_that_somebody_ended_is_told(
+    core: Core, client: CoreClient, lease: LeaseClient
+) -> None:
+    lease.take(2)
+    assert lease.bodies(0, 2) == [b"a", b"b"]
+    queue, leases = core.queue("q"), core.broker.leases
+    found = leases.find(queue, "lease")
+    assert found is not None
+    leases.revoke(queue, found)
+    core.settle()
+    restarted = core.restarted()
+    again = LeaseClient(restarted.connect())
+    text = again.error(settle=2, take=2, **{"from": 2})
+    assert "was ended by somebody else, and the 2 messages from position 0 on went back" in text
+    assert restarted.queue("q").ready == 5
+
+
 def test_lease_without_a_sign_of_life_expires(
     core: Core, client: CoreClient, lease: LeaseClient
 ) -> None:

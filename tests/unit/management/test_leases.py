@@ -35,8 +35,11 @@ def test_leases_are_listed_and_ended(api: Api, core: Core) -> None:
     assert api.get("queues", "/", "q").json["messages_unacknowledged"] == 2
     assert api.delete(*where, "other").status == 404
     assert api.delete(*where, "spark/1").status == 204
-    assert api.get(*where).json == []
+    (row,) = api.get(*where).json
+    assert (row["state"], row["messages"]) == ("expired", 0), "its reader must be told"
     assert core.queue("q").ready == 3
+    assert api.delete(*where, "spark/1").status == 204
+    assert api.get(*where).json == []
 
 
 def test_an_expired_lease_is_shown_until_it_is_ended(api: Api, core: Core) -> None:

@@ -35,7 +35,8 @@ class Lease:
     """Invariant: position ``base + i`` is ``messages[i]`` (None: it did not survive a restart), and
     everything below ``base`` is settled. ``size`` adds up their contents. Somebody may have read
     what is below ``read_to``. An ``expired`` lease holds nothing; ``given_back`` messages were
-    unsettled when it ended, and it stays known so that whoever comes back for them is told.
+    unsettled when it ended, and it stays known so that whoever comes back for them is told. If its
+    ``keep_ms`` is 0 it was ended by somebody else than its reader.
     """
 
     name: str

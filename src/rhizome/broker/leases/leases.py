@@ -235,6 +235,13 @@ class Leases:
             self._forget(queue, lease)
         self._record(queue)
 
+    def revoke(self, queue: Queue, lease: Lease) -> None:
+        """Somebody else than its reader ends a lease. The reader may have worked on what goes back
+        and must be told, so the lease stays known; one that is over already is forgotten."""
+        if not lease.expired:
+            lease.keep_ms = 0
+        self.end(queue, lease, True)
+
     def _forget(self, queue: Queue, lease: Lease) -> None:
         known = self._known(queue)
         known.pop(lease.name, None)
@@ -368,10 +375,12 @@ class Leases:
 def _check_alive(queue: Queue, lease: Lease, request: LeaseRequest) -> None:
     if not lease.expired:
         return
+    why = "was ended by somebody else"
+    if lease.keep_ms > 0:
+        why = f"has expired: nothing was heard of its reader for {lease.keep_ms // 1000} s"
     raise NotFound(
-        f"lease '{lease.name}' of {queue_resource(queue.vhost, queue.name)} has expired: nothing "
-        f"was heard of its reader for {lease.keep_ms // 1000} s, and the {lease.given_back} "
-        f"messages from position {lease.base} on went back to the queue"
+        f"lease '{lease.name}' of {queue_resource(queue.vhost, queue.name)} {why}, and the "
+        f"{lease.given_back} messages from position {lease.base} on went back to the queue"
     )
 
 
