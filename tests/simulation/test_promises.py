@@ -214,6 +214,20 @@ LOST: dict[str, tuple[str, Tell]] = {
             .ends()
         ),
     ),
+    "transient, its home comes back from disk, though somebody whole is there": (
+        "ToldLevelIsKept",
+        lambda: _with_standby(copies=2).dies(HOME).taken_over(HOME, 2).ends(),
+    ),
+    "transient, its home comes back from disk, as who is whole has no lease": (
+        NOTHING,
+        lambda: (
+            _with_standby(copies=2)
+            .then(told.Disturbed("isolated", f"b3 {lease('b3')}"))
+            .dies(HOME)
+            .taken_over(HOME, 2)
+            .ends()
+        ),
+    ),
     "transient, its home was deposed, and the standby killed before that": (
         "ToldLevelIsKept",
         lambda: (

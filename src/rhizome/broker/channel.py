@@ -67,7 +67,7 @@ class Channel:
     """Invariant: ``unacked.count`` equals the sum of ``unacked`` over its consumers and pulls.
 
     ``client``: the session that it belongs to, of a client that is on another broker and can
-    resume.
+    resume; ``visit``: which of that client's connections it is of (`resuming.py`).
     """
 
     connection: Connection
@@ -96,6 +96,7 @@ class Channel:
     timeout_marks: dict[int, list[tuple[int, int]]]
     forgiven: set[int]
     client: str
+    visit: i64
     published: i64
 
     def __init__(self, connection: Connection, number: i64) -> None:
@@ -125,6 +126,7 @@ class Channel:
         self.timeout_marks = {}
         self.forgiven = set()
         self.client = ""
+        self.visit = connection.visit
         self.published = 0
 
     # ---- life -----------------------------------------------------------------------------------

@@ -99,6 +99,7 @@ class Connection:
     last_sent_ms: i64
     connected_ms: i64
     resume_id: str
+    visit: i64
     has_resumed: bool
     channels: dict[int, Channel]
     last_channel: Channel | None
@@ -151,10 +152,9 @@ class Connection:
         self.frame_max = HANDSHAKE_FRAME_MAX
         self.channel_max = 0
         self.heartbeat_s = 0
-        self.last_received_ms = broker.turn.now_ms
-        self.last_sent_ms = broker.turn.now_ms
-        self.connected_ms = broker.turn.now_ms
+        self.last_received_ms = self.last_sent_ms = self.connected_ms = broker.turn.now_ms
         self.resume_id = ""
+        self.visit = 0
         self.has_resumed = False
         self.channels = {}
         self.last_channel = None

@@ -20,7 +20,7 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.spec import FRAME_MIN_SIZE
 from rhizome.broker.access import AuthDone, ChallengeAnswer, Identity
 from rhizome.broker.connection import Connection
-from rhizome.broker.resuming import resume_id
+from rhizome.broker.resuming import resume_id, visit_of
 from rhizome.broker.stages import (
     AUTHENTICATING,
     CLOSED,
@@ -181,6 +181,7 @@ class Handshake:
         self.broker.limits.check_connection(connection, name)
         cluster = self.broker.cluster
         connection.resume_id = resume_id(connection.identity.user, connection.client_properties)
+        connection.visit = visit_of(connection.client_properties)
         elsewhere = cluster.destination(connection)
         if elsewhere:
             connection.send(0, ConnectionRedirect(elsewhere, cluster.known_hosts()))

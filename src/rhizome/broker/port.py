@@ -380,7 +380,7 @@ class Cluster:
     def client_came_back(self, connection: Connection) -> None:
         """A client has presented everything that it has; the rest can go to others."""
 
-    def holdings_of(self, client: str) -> Holdings:
+    def holdings_of(self, connection: Connection) -> Holdings:
         """What a client held before it came back, here or through other brokers."""
         return Holdings()
 

@@ -8,6 +8,9 @@ without knowing the outcome (``session.resume``), and goes on under new delivery
 
 What is presented is looked for among what was kept for this client, in the queue, where it is
 ready again after a restart or a takeover, and at brokers through which the client held it before.
+The connections of such a client have rising numbers (the property ``session-visit``). A broker may
+not have noticed yet that the client has left it, so what it says comes late: of an earlier visit
+nothing is taken that a later one has, and nothing that is kept for a later one is given back.
 What is nowhere to be found is void: settling it means nothing. If the queue is active elsewhere,
 this broker presents it there like everything that its applications hold (A2).
 """
@@ -57,6 +60,7 @@ ENTRY_BYTES: Final = 8 + 4 + 8 + 1
 """
 MOVING: Final = 320
 """The reply code of a connection.close of a client that comes back elsewhere."""
+VISIT_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
 def resume_id(user: str, properties: dict[str, object]) -> str:
@@ -66,6 +70,17 @@ def resume_id(user: str, properties: dict[str, object]) -> str:
     if not isinstance(capabilities, dict) or capabilities.get(CAPABILITY) is not True:
         return ""
     return f"{user}/{session}" if isinstance(session, str) and session else ""
+
+
+def visit_of(properties: dict[str, object]) -> int:
+    """Which connection of its session a client says that this is; 0 if it doesn't."""
+    visit = properties.get("session-visit")
+    return visit if isinstance(visit, int) and 0 < visit <= VISIT_MAX else 0
+
+
+def is_later(visit: i64, other: i64) -> bool:
+    """Whether one connection of a session is known to be later than another."""
+    return visit > other > 0
 
 
 @final
@@ -278,7 +293,7 @@ def resume(channel: Channel, entries: bytes, asked: list[Away]) -> None:
     first_tag = channel.delivery_tag + 1
     presented: dict[Away, None] = {}
     settled: list[tuple[i64, i64]] = []
-    elsewhere = channel.connection.broker.cluster.holdings_of(channel.connection.resume_id)
+    elsewhere = channel.connection.broker.cluster.holdings_of(channel.connection)
     at: i64 = 0
     while at < len(entries):
         tag = channel.delivery_tag + 1

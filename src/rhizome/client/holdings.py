@@ -39,6 +39,11 @@ class Identity:
     epoch: int
     index: int
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The same in each epoch; if another message has it since, there is no such one now."""
+        return self.queue_id, self.index
+
     def entry(self, kind: int) -> bytes:
         """How a session.resume presents it."""
         return _ENTRY.pack(self.queue_id, self.epoch, self.index, kind)
@@ -125,10 +130,12 @@ class Holdings:
             for holding in self._held.values()
             if holding.identity is not None
         ]
-        held = {holding.identity for holding in self._held.values()}
-        last_words = dict(self._unsure)
+        held = {each.identity.place for each in self._held.values() if each.identity is not None}
+        last_words = {identity.place: (identity, kind) for identity, kind in self._unsure}
         packed.extend(
-            identity.entry(kind) for identity, kind in last_words.items() if identity not in held
+            identity.entry(kind)
+            for place, (identity, kind) in last_words.items()
+            if place not in held
         )
         return b"".join(packed)
 

@@ -287,6 +287,7 @@ class Session:
         properties = {**self._client_properties, "session": self.id}
         for _ in range(REDIRECTS_MAX + 1):
             self._tries += 1
+            properties["session-visit"] = self._tries
             connection = Connection(
                 self._hurried(address),
                 self._name,

@@ -14,24 +14,28 @@ from mypy_extensions import i64
 from rhizome.broker.message import Message
 from rhizome.broker.places import Key, Place, places_of, take_held
 from rhizome.broker.port import Holdings
+from rhizome.broker.resuming import is_later
 
 if TYPE_CHECKING:
+    from rhizome.broker.channel import Channel
     from rhizome.broker.queue import Queue
     from rhizome.cluster.tenure import Tenure, Tenures
 
 
 @final
 class HomeHoldings(Holdings):
-    """What one client held of one group that is at home here."""
+    """What one client held of one group that is at home here, before this visit of it."""
 
     tenure: Tenure
     client: str
+    visit: i64
     places: dict[Key, Place] | None
 
-    def __init__(self, tenure: Tenure, client: str) -> None:
+    def __init__(self, tenure: Tenure, client: str, visit: i64) -> None:
         super().__init__()
         self.tenure = tenure
         self.client = client
+        self.visit = visit
         self.places = None
 
     def take(self, queue: Queue, index: i64) -> Message | None:
@@ -40,12 +44,15 @@ class HomeHoldings(Holdings):
         key = (int(queue.id), int(index))
         for parked in self.tenure.kept():
             place = parked.places.get(key)
-            if place is not None and place[0].client == self.client:
+            if place is not None and self._is_mine(place[0]):
                 return parked.take(queue.id, index)
         if self.places is None:
-            self.places = places_of(self.tenure.channels_of(self.client))
+            self.places = places_of(self.tenure.channels_of(self.client, self.visit))
         place = self.places.pop(key, None)
         return None if place is None else take_held(place[0], place[1])
+
+    def _is_mine(self, channel: Channel) -> bool:
+        return channel.client == self.client and not is_later(channel.visit, self.visit)
 
 
 @final
@@ -54,12 +61,14 @@ class ClientHoldings(Holdings):
 
     tenures: Tenures
     client: str
+    visit: i64
     by_group: dict[int, HomeHoldings]
 
-    def __init__(self, tenures: Tenures, client: str) -> None:
+    def __init__(self, tenures: Tenures, client: str, visit: i64) -> None:
         super().__init__()
         self.tenures = tenures
         self.client = client
+        self.visit = visit
         self.by_group = {}
 
     def take(self, queue: Queue, index: i64) -> Message | None:
@@ -69,6 +78,6 @@ class ClientHoldings(Holdings):
             tenure = self.tenures.tenures.get(group)
             if tenure is None:
                 return None
-            holdings = HomeHoldings(tenure, self.client)
+            holdings = HomeHoldings(tenure, self.client, self.visit)
             self.by_group[group] = holdings
         return holdings.take(queue, index)

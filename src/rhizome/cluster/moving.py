@@ -304,13 +304,14 @@ class Homecoming(OwnEdge):
     def hold(self, only_kept: bool) -> None:
         for session in self._sessions():
             if self.broker.ghosts.keeps(session.channel.connection) is only_kept:
-                self._hold(session, "" if only_kept else session.channel.connection.resume_id)
+                self._hold(session, only_kept)
 
-    def _hold(self, session: Session, client: str) -> None:
+    def _hold(self, session: Session, only_kept: bool) -> None:
         void_from = self._void_from()
         channel = session.channel
         unacked = channel.unacked
-        holdings = HomeHoldings(self.tenure, client)
+        client = "" if only_kept else channel.connection.resume_id
+        holdings = HomeHoldings(self.tenure, client, channel.visit)
         for tag in unacked.tags():
             consumer = unacked.consumer(tag)
             shown = unacked.message(tag)

@@ -232,15 +232,15 @@ class Node(Cluster):
             if neighbour.serving is not None:
                 neighbour.serving.pull_again()
 
-    def holdings_of(self, client: str) -> Holdings:
-        return ClientHoldings(self.tenures, client)
+    def holdings_of(self, connection: Connection) -> Holdings:
+        return ClientHoldings(self.tenures, connection.resume_id, connection.visit)
 
     def client_left(self, channel: Channel) -> None:
-        self.tenures.client_left(channel.connection.resume_id)
+        self.tenures.client_left(channel.connection.resume_id, channel.visit)
         self.edge.client_left(channel)
 
     def client_came_back(self, connection: Connection) -> None:
-        self.tenures.client_came_back(connection.resume_id)
+        self.tenures.client_came_back(connection.resume_id, connection.visit)
         self.edge.client_came_back(connection)
 
     def channel_released(self, channel: Channel) -> None:

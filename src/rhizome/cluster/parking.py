@@ -13,6 +13,7 @@ from mypy_extensions import i64
 
 from rhizome.broker.message import Message
 from rhizome.broker.places import Key, Place, take_held
+from rhizome.broker.resuming import is_later
 from rhizome.broker.unacked import REQUEUE
 
 if TYPE_CHECKING:
@@ -84,11 +85,13 @@ class Parked:
         place = self.places.pop((int(queue_id), int(index)), None)
         return None if place is None else take_held(place[0], place[1])
 
-    def give_back_to(self, client: str) -> None:
+    def give_back_to(self, client: str, visit: i64) -> None:
         """Put back what is kept for a client that is back and doesn't have it."""
         for channel in self.carrier.channels.values():
-            if channel.client == client:
+            if channel.client == client and not is_later(channel.visit, visit):
                 give_back_rest(channel)
+                for key in [key for key, place in self.places.items() if place[0] is channel]:
+                    del self.places[key]
 
     def give_back(self, was_seen: bool) -> None:
         """Put what is left back into its queues; as redelivered if an application may have seen

@@ -436,6 +436,7 @@ class RemoteGroup(Away):
         if len(client) > 0:
             table: dict[str, object] = {"group": self.group, "session": session.number}
             table["client"] = client
+            table["visit"] = session.channel.visit
             table["kept"] = self.broker.ghosts.keeps(connection)
             table["back"] = connection.has_resumed
             self._put(SESSION_OF, table)

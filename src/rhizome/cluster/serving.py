@@ -316,7 +316,9 @@ class Serving(Carrier):
         when all that was presented is resolved."""
         session = _int(table, "session")
         client = str(table["client"])
-        self.channel(attached, session).client = client
+        channel = self.channel(attached, session)
+        channel.client = client
+        channel.visit = number_or(table, "visit", 0)
         is_kept = table.get("kept") is True
         if is_kept:
             attached.kept[session] = None
@@ -326,9 +328,9 @@ class Serving(Carrier):
         if not attached.resolved:
             attached.waiting.append(WaitingFrame(SESSION_OF, table, b""))
         elif is_kept:
-            tenure.client_left(client, self.name, session)
+            tenure.client_left(client, self.name, session, channel.visit)
         else:
-            tenure.client_came_back(client, self.name)
+            tenure.client_came_back(client, self.name, channel.visit)
 
     def give_up(self, attached: Attachment, session: i64) -> None:
         """What a session keeps its client doesn't have, or has elsewhere by now."""

@@ -23,6 +23,7 @@ from rhizome.broker.claiming import claim
 from rhizome.broker.message import Message
 from rhizome.broker.places import Key, Place, places_of, take_held
 from rhizome.broker.port import GroupLog
+from rhizome.broker.resuming import is_later
 from rhizome.broker.unacked import ACK, REJECT, REQUEUE
 from rhizome.cluster.attachment import Attachment, SettledRange, Taken
 from rhizome.cluster.attachrules import AttachRules
@@ -73,7 +74,7 @@ class Tenure:
     clients of edges that won't come back as they were. ``taken`` is by incarnation.
     ``doubtful`` has the last number of each edge that was taken before what was in memory only was
     lost; it is empty if nothing was. ``back`` has the clients that came back with what they held,
-    and the edges that they did through.
+    the edges that they did through, and which visit it was.
     """
 
     broker: Broker
@@ -90,7 +91,7 @@ class Tenure:
     parted: list[Parked]
     taken: dict[str, Taken]
     doubtful: dict[int, int]
-    back: dict[str, str]
+    back: dict[str, tuple[str, int]]
     _places: dict[Key, Place] | None
 
     def __init__(
@@ -287,27 +288,29 @@ class Tenure:
         serving = self.servings[name]
         attached = self.attachments[name]
         parked = self.parked.get(name)
-        holdings: dict[str, HomeHoldings] = {}
+        holdings: dict[int, HomeHoldings] = {}
         for held in attached.held:
             if (held.session in attached.kept) is not only_kept:
                 continue
             queue = self._queue(held.queue_id)
             void_from: i64 = 0 if held.more else attached.void_from
+            channel = serving.channel(attached, held.session)
+            has_moved_on = self._has_moved_on(channel)
             index = held.first
             while index <= held.last:
                 message: Message | None = None
                 if queue is not None and queue.stream is not None:
                     message = self._place_of(queue, index)
-                elif queue is not None and not is_void(queue, index, void_from):
+                elif queue is not None and not (has_moved_on or is_void(queue, index, void_from)):
                     if parked is not None:
                         message = parked.take(queue.id, index)
                     if message is None:
                         message = claim(queue, index)
                     if message is None and not only_kept:
-                        client = serving.channel(attached, held.session).client
-                        if client not in holdings:
-                            holdings[client] = HomeHoldings(self, client)
-                        message = holdings[client].take(queue, index)
+                        if held.session not in holdings:
+                            found = HomeHoldings(self, channel.client, channel.visit)
+                            holdings[held.session] = found
+                        message = holdings[held.session].take(queue, index)
                 serving.hold(attached, held.session, held.consumer, queue, message)
                 index += 1
 
@@ -316,32 +319,45 @@ class Tenure:
         self._hold(name, False)
         self.attachments[name].held = []
 
-    def client_came_back(self, client: str, name: str) -> None:
+    def client_came_back(self, client: str, name: str, visit: i64) -> None:
         """A client has presented everything, through an edge or, if that is "", here: what else is
-        kept for it, it doesn't have, and needn't wait."""
-        self.back.pop(client, None)
-        self.back[client] = name
+        kept for it, it doesn't have, and needn't wait. Unless it has moved on since."""
+        known = self.back.pop(client, None)
+        if known is not None and is_later(known[1], visit):
+            self.back[client] = known
+            return
+        self.back[client] = (name, visit)
         if len(self.back) > BACK_MAX:
             del self.back[next(iter(self.back))]
         for parked in self.kept():
-            parked.give_back_to(client)
+            parked.give_back_to(client, visit)
         for other, attached in self.attachments.items():
             if other != name and attached.resolved:
                 for session in attached.kept:
                     channel = attached.sessions.get(session)
                     if channel is not None and channel.client == client:
-                        self.servings[other].give_up(attached, session)
+                        if not is_later(channel.visit, visit):
+                            self.servings[other].give_up(attached, session)
         for connection in self.broker.ghosts.carriers():
             if connection.resume_id == client:
                 for channel in connection.channels.values():
-                    self._give_back_ours(channel)
+                    if not is_later(channel.visit, visit):
+                        self._give_back_ours(channel)
 
-    def client_left(self, client: str, name: str, session: i64) -> None:
+    def client_left(self, client: str, name: str, session: i64, visit: i64) -> None:
         """What a session holds is only kept for its client from now on."""
-        if self.back.get(client) == name:
-            del self.back[client]
-        elif client in self.back:
+        known = self.back.get(client)
+        if known is None or is_later(visit, known[1]):
+            return
+        if is_later(known[1], visit) or known[0] != name:
             self.servings[name].give_up(self.attachments[name], session)
+        else:
+            del self.back[client]
+
+    def _has_moved_on(self, channel: Channel) -> bool:
+        """Whether the client of a channel has come back since, with all that it has."""
+        known = self.back.get(channel.client)
+        return known is not None and is_later(known[1], channel.visit)
 
     def _give_back_ours(self, channel: Channel) -> None:
         for tag in channel.unacked.tags():
@@ -350,8 +366,8 @@ class Tenure:
                 if consumer.proxy is None:
                     channel.settle_one(tag, REQUEUE)
 
-    def channels_of(self, client: str) -> list[Channel]:
-        """The channels of a client that can resume, through edges and here."""
+    def channels_of(self, client: str, visit: i64) -> list[Channel]:
+        """The channels of a client that can resume, through edges and here, up to a visit."""
         found: list[Channel] = []
         for attached in self.attachments.values():
             for channel in attached.sessions.values():
@@ -360,7 +376,7 @@ class Tenure:
         for connection in self.broker.applications():
             if connection.resume_id == client:
                 found.extend(connection.channels.values())
-        return found
+        return [each for each in found if not is_later(each.visit, visit)]
 
     def _place_of(self, queue: Queue, index: i64) -> Message:
         """What stands for a message of a stream that is held: streams keep everything."""
@@ -440,16 +456,17 @@ class Tenures:
         for tenure in self.tenures.values():
             tenure.left(name)
 
-    def client_came_back(self, client: str) -> None:
+    def client_came_back(self, client: str, visit: i64) -> None:
         """A client has presented everything here."""
         for tenure in self.tenures.values():
             if not tenure.recovering and not tenure.aside:
-                tenure.client_came_back(client, "")
+                tenure.client_came_back(client, "", visit)
 
-    def client_left(self, client: str) -> None:
+    def client_left(self, client: str, visit: i64) -> None:
         """What a client held here is kept for it."""
         for tenure in self.tenures.values():
-            if tenure.back.get(client) == "":
+            known = tenure.back.get(client)
+            if known is not None and known[0] == "" and not is_later(known[1], visit):
                 del tenure.back[client]
 
     def tick(self, now_ms: i64) -> None:

@@ -206,6 +206,10 @@ class AppProgram(Program):
         if self.session:
             self.see(told.SessionOver(self.name, self.session))
 
+    def properties(self) -> dict[str, object]:
+        """What the client says of itself on its next connection."""
+        return self.client_properties
+
     # --- the connection
 
     def _dial(self, now_ms: int) -> None:
@@ -214,7 +218,7 @@ class AppProgram(Program):
         self._connected = False
         settings = Settings(
             heartbeat_s=HEARTBEAT_S,
-            client_properties=self.client_properties,
+            client_properties=self.properties(),
             capabilities=self.capabilities,
         )
         self.core = ClientConnection(settings, now_ms)

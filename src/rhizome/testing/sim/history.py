@@ -401,6 +401,18 @@ class History(Checker):
             if broker == next((home for since, home, _ in reversed(homes) if since <= at_us), "")
         ]
 
+    def begun_from_disk(self, group: int, from_us: int, to_us: int) -> list[tuple[int, list[str]]]:
+        """When somebody became home of a group in that time who was no whole standby of it, and who
+        was."""
+        found: list[tuple[int, list[str]]] = []
+        members = self.members.get(group, ())
+        for us, home, _ in self.homes.get(group, [])[1:]:
+            before = next((who for since, who in reversed(members) if since < us), "")
+            whole = [each.removesuffix(":whole") for each in before.split()]
+            if from_us <= us <= to_us and home not in whole:
+                found.append((us, whole))
+        return found
+
     def was_alone(self, group: int, at_us: int) -> bool:
         """Whether the home of a group had no whole standby then."""
         return not next(

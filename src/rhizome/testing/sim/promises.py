@@ -82,7 +82,7 @@ class MessageChecker(Checker):
         """Whether all may have ended who had something of these queues in memory since then: as
         many of those who held copies as there should be, or the home while it had no whole standby
         or was about to have none, or whoever was to follow a home that was deposed (end of section
-        5)."""
+        5); or no whole standby had a lease, and a home began with what was on disk."""
         return any(self._have_ended(since_us, queue, until_us) for queue in queues)
 
     def _have_ended(self, since_us: int, queue: str, until_us: int) -> bool:
@@ -103,7 +103,15 @@ class MessageChecker(Checker):
             timeline.ended([name], since_us, known_us)
             for known_us, name in history.successors_of(queue, since_us, until_us)
         )
-        return len(ended) >= self.promises.copies or alone or deposed
+        if len(ended) >= self.promises.copies or alone or deposed:
+            return True
+        return any(
+            whole and all(self._had_no_lease(name, us) for name in whole)
+            for us, whole in history.begun_from_disk(group, since_us, until_us)
+        )
+
+    def _had_no_lease(self, broker: str, at_us: int) -> bool:
+        return self.timeline.disturbed_for([lease(broker)], at_us, at_us, 0)
 
     def is_damaged(self, homes: list[str]) -> bool:
         """Whether a disk has forgotten something that only it had."""

@@ -8,13 +8,15 @@ from typing import Any, Final
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.apps import TRAFFIC_AFTER_US
 from rhizome.testing.sim.history import CONFIRMED, Delivery, Message, Transaction
-from rhizome.testing.sim.observations import Recovered
+from rhizome.testing.sim.observations import Healed, Recovered
 from rhizome.testing.sim.promises import MessageChecker, _Fates, places_of
 from rhizome.testing.sim.timeline import DONE_US, lease, pair
 from rhizome.testing.sim.topology import GRAVES
 from rhizome.testing.sim.world import SECOND, shown_time
 
 ANSWER_US: Final = 20 * SECOND
+BEGIN_US: Final = 10 * SECOND
+"""How long applications may take to begin when all faults are over."""
 """What was sent so long before the end must have been answered."""
 
 
@@ -262,10 +264,10 @@ def _consumer(delivery: Delivery) -> tuple[int, int, str]:
 class PrefetchIsKept(MessageChecker):
     """A consumer never holds more than its prefetch.
 
-    Excused if what it has held for longest may have been taken from it (`was_out_of_reach`), or may
-    be gone with all who had it in memory; until `resumes` also if the home ended, or the link to it
-    broke. What was settled in a transaction of somebody who had it before, and whose broker was out
-    of reach, doesn't count: there is no such message any more.
+    What may have been taken from it (`was_out_of_reach`) doesn't count, nor what may be gone with
+    all who had it in memory; until `resumes` also what it had when the home ended, or the link to
+    it broke; nor what was settled in a transaction of somebody who had it before, and whose broker
+    was out of reach.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -285,8 +287,8 @@ class PrefetchIsKept(MessageChecker):
         held = self.history.held_by(seen.session, seen.channel, seen.consumer)
         if len(held) <= prefetch:
             return
-        held = [each for each in held if not self._is_settled_by_others(each)]
-        if len(held) > prefetch and not self._is_excused(held[0]):
+        counted = [each for each in held if not self._is_excused(each)]
+        if len(counted) > prefetch:
             self.fail(
                 f"{seen.consumer} of {seen.application} holds {len(held)} messages of {seen.queue},"
                 f" and asked for {prefetch} at most: {' '.join(each.message for each in held)}"
@@ -302,20 +304,21 @@ class PrefetchIsKept(MessageChecker):
             for each in others
         )
 
-    def _is_excused(self, oldest: Delivery) -> bool:
-        places = self.between(oldest, self.now_us)
+    def _is_excused(self, held: Delivery) -> bool:
+        if self._is_settled_by_others(held):
+            return True
         if self.promises.resumes:
-            return self.was_out_of_reach(oldest) or self._is_gone(oldest)
-        return self.was_struck(oldest, places, self.now_us)
+            return self.was_out_of_reach(held) or self._is_gone(held)
+        return self.was_struck(held, self.between(held, self.now_us), self.now_us)
 
-    def _is_gone(self, oldest: Delivery) -> bool:
+    def _is_gone(self, held: Delivery) -> bool:
         """Whether there may be no such message any more (A2: what a home lacks is void): it was in
         memory only. What was confirmed as persistent is on disks."""
-        message = self.history.messages[oldest.message]
-        plan = self.history.topology.queues[oldest.queue]
+        message = self.history.messages[held.message]
+        plan = self.history.topology.queues[held.queue]
         if message.persistent and plan.durable and message.outcome == CONFIRMED:
             return False
-        return self.have_ended(message.at_us, places_of(message, oldest.queue), self.now_us)
+        return self.have_ended(message.at_us, places_of(message, held.queue), self.now_us)
 
 
 class NoMessageStuck(MessageChecker):
@@ -326,9 +329,13 @@ class NoMessageStuck(MessageChecker):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._recovered_us = -1
+        self._healed_us = -1
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {Recovered: self._recovered}
+        return {Recovered: self._recovered, Healed: self._healed}
+
+    def _healed(self, _: Healed) -> None:
+        self._healed_us = self.now_us
 
     def _recovered(self, _: Recovered) -> None:
         self._recovered_us = self.now_us
@@ -342,7 +349,8 @@ class NoMessageStuck(MessageChecker):
         return not any(self._lacks_answer(each, 0) for each in self.history.messages.values())
 
     def final(self) -> None:
-        if not self.history.messages:
+        # Who lost a broker without a word just before notices that in twice its heartbeats.
+        if not self.history.messages and self.now_us - self._healed_us > BEGIN_US:
             self.fail("nobody has published anything")
         for message in self.history.messages.values():
             if self._lacks_answer(message, ANSWER_US):

@@ -61,8 +61,9 @@ class SessionsKeepWhatTheyHold(MessageChecker):
     - if the broker through which the client had it was out of the home's reach for as long as homes
       keep things, or when the home changed: without a lease, or without a link for as long as a new
       home waits (A2). The end of a broker alone is no excuse;
-    - if that broker had ended, and a new home had begun, before the client was back: nobody was
-      left who could tell what the client held, and homes don't wait for clients.
+    - if that broker had ended, and a new home had begun that it wasn't attached to, before the
+      client was back: nobody was left who could tell what the client held, and homes don't wait for
+      clients.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -185,14 +186,17 @@ class SessionsKeepWhatTheyHold(MessageChecker):
         return due_us - self._gone_us(before) > KEPT_US
 
     def _was_replaced(self, chain: Chain, at: int) -> bool:
-        """Whether a new home began without the broker before, and before this step."""
+        """Whether a new home began without the broker before, and before this step. That one may
+        have ended when what came to the client was under way, or while it attached."""
         if at == 0:
             return False
         before = chain.steps[at - 1]
-        ends = self.timeline.ends.get(before.session.broker, ())
-        ended_us = min((us for us in ends if us >= before.since_us), default=self.now_us)
+        broker = before.session.broker
+        begun_us = self.timeline.begun_us(before.since_us, [broker])
+        ends = [us for us in self.timeline.ends.get(broker, ()) if us >= begun_us]
+        ended_us = min(ends, default=self.now_us + ATTACH_US)
         homes = self.history.homes.get(self.history.groups.get(chain.queue, -1), ())
-        return any(ended_us < us <= chain.steps[at].since_us for us, _, _ in homes)
+        return any(ended_us - ATTACH_US < us <= chain.steps[at].since_us for us, _, _ in homes)
 
     def _gone_us(self, step: Step) -> int:
         """When the connection of a step was lost, for whoever noticed first."""

@@ -106,8 +106,13 @@ class SessionWorker(Worker):
         self._owes_resumed = False
         self._move_to = ""
         self._leaving_ms = -1
+        self._visits = 0
 
     # --- connections
+
+    def properties(self) -> dict[str, object]:
+        self._visits += 1
+        return {**self.client_properties, "session-visit": self._visits}
 
     def opened(self) -> None:
         super().opened()

@@ -63,9 +63,9 @@ def entries(held: list[Held], kind: int = HELD) -> bytes:
     return b"".join(struct.pack(">QIQB", *each, kind) for each in held)
 
 
-def back(cluster: CoreCluster, at: str, presented: bytes) -> tuple[CoreClient, int]:
+def back(cluster: CoreCluster, at: str, presented: bytes, visit: int = 0) -> tuple[CoreClient, int]:
     """The client connects again and presents what it has; the tag of the first."""
-    client = cluster[at].connect(properties=RESUMES)
+    client = cluster[at].connect(properties={**RESUMES, "session-visit": visit})
     first = int(client.call(SessionResume(presented), SessionResumeOk).first_tag)
     client.send(SessionResumed(), channel=0)
     return client, first
@@ -149,6 +149,84 @@ def test_the_broker_of_the_client_becomes_home_while_it_presents(cluster: CoreCl
     for tag in range(first, first + 3):
         client.send(BasicAck(tag))
     assert (queue.unacked, left(cluster, "s1")) == (0, [])
+
+
+def visiting(cluster: CoreCluster, at: str, visit: int) -> CoreClient:
+    """A client that has all of a queue whose home is b1, over a connection with a number."""
+    publisher = cluster["b3"].connect()
+    queue_at(publisher, "q", "b1", durable=True)
+    for number in range(1, 4):
+        publisher.publish("", "q", b"%d" % number, PERSISTENT)
+    client = cluster[at].connect(properties={**RESUMES, "session-visit": visit})
+    client.prefetch(3)
+    client.send(SessionResumed(), channel=0)
+    client.consume("q", "c")
+    cluster.advance(200)
+    return client
+
+
+@pytest.mark.parametrize("after", ["b1", "s2"])
+def test_a_broker_that_lost_the_client_and_its_link_comes_late(
+    cluster: CoreCluster, after: str
+) -> None:
+    """It has not noticed that the client is gone, and presents what that held as if it were
+    there."""
+    client = visiting(cluster, "s1", 1)
+    held = taken(client)
+    cluster.cut("s1", "b1")
+    client, first = back(cluster, after, entries(held), 2)
+    cluster.mend("s1", "b1")
+    cluster.advance(3_000)
+    client.send(BasicAck(first))
+    cluster.advance(200)
+    assert cluster["b1"].queue("q").unacked == 2, "those that are held, and not settled"
+    cluster.advance(LATER_MS)
+    client.send(BasicAck(first + 2, True))
+    assert left(cluster) == []
+
+
+def test_an_earlier_broker_gives_nothing_back_that_is_kept_for_the_client(
+    cluster: CoreCluster,
+) -> None:
+    """The client was at s1, then got something at s2, and is under way. s1, which knows nothing of
+    that, says to the home that the client is back."""
+    client = visiting(cluster, "s1", 1)
+    held = taken(client)
+    cluster.cut("s1", "b1")
+    client, _ = back(cluster, "s2", entries(held), 2)
+    client.consume("q", "c")
+    cluster["b3"].connect().publish("", "q", b"4", PERSISTENT)
+    cluster.advance(500)
+    held += taken(client)
+    client.close_socket()
+    cluster.advance(50)
+    other = cluster["b1"].connect()
+    other.consume("q")
+    cluster.mend("s1", "b1")
+    cluster.advance(3_000)
+    client, first = back(cluster, "b3", entries(held), 3)
+    cluster.advance(500)
+    client.send(BasicAck(first + 3, True))
+    assert (other.deliveries(), left(cluster)) == ([], [])
+
+
+def test_what_was_given_back_before_hides_nothing(cluster: CoreCluster) -> None:
+    """What is kept for a broker that is gone was given back to the client, who has it elsewhere
+    since, and moves on."""
+    client = visiting(cluster, "s1", 1)
+    cluster["s1"].kill()
+    cluster.advance(50)
+    client, _ = back(cluster, "s2", b"", 2)
+    client.consume("q", "c")
+    cluster.advance(500)
+    held = taken(client)
+    assert len(held) == 3
+    client.close_socket()
+    cluster.advance(100)
+    client, first = back(cluster, "b1", entries(held), 3)
+    cluster.advance(500)
+    client.send(BasicAck(first + 2, True))
+    assert left(cluster) == []
 
 
 def test_a_sync_is_answered_when_the_home_has_it(cluster: CoreCluster) -> None:
