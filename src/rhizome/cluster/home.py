@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from rhizome.cluster.consensus.settings import EXCUSES_MAX
 from rhizome.cluster.copies.home import Copies
 from rhizome.cluster.copies.port import CopiesSettings
 from rhizome.cluster.homeport import HomePort
@@ -48,6 +49,8 @@ class Home:
         )
         self.copies = Copies(log, whole, port, patience, node.now_ms)
         self.begun_ms = node.now_ms
+        self.attach_ms = node.now_ms + settings.attach_patience_ms
+        self.excuses = 0
         self.transfer = Transfer(self)
         for link in node.links.open_links():
             self.copies.link_up(link.name, link.peer.incarnation)
@@ -88,7 +91,7 @@ class Home:
         self.tenure.resolve_all()
 
     def _all_attached(self) -> bool:
-        if self.node.now_ms - self.begun_ms >= self.settings.attach_patience_ms:
+        if self.node.now_ms >= self.attach_ms:
             return True
         return not self.tenure.rules.lists_awaited or not self.missing_edges()
 
@@ -101,6 +104,14 @@ class Home:
             if broker.incarnation and not broker.away and broker.name != self.node.me.name
             if broker.name not in attached
         ]
+
+    def stood_still(self, away_ms: int) -> None:
+        """This broker did: whoever answered or attached meanwhile isn't heard yet, and must not be
+        taken for silent."""
+        self.copies.stood_still(away_ms)
+        if self.log.recovering and self.excuses < EXCUSES_MAX:
+            self.excuses += 1
+            self.attach_ms += away_ms
 
     def tick(self) -> None:
         self.copies.tick(self.node.now_ms)

@@ -48,6 +48,7 @@ from rhizome.cluster.consensus.events import (
     RootKnown,
     RootReady,
 )
+from rhizome.cluster.consensus.settings import STALL_MS
 from rhizome.cluster.edge import Edge
 from rhizome.cluster.gossip import GOSSIP, Gossip
 from rhizome.cluster.handling import NodeObserver
@@ -347,9 +348,13 @@ class Node(Cluster):
     def begin(self, now_ms: int) -> None:
         if self.consensus.woken(self.now_ms, now_ms) and self.broker.may_deliver:
             self._set_isolated(True)
+        away_ms = now_ms - self.now_ms
         self.now_ms = now_ms
         self.links.now_ms = now_ms
         self.succession.begin(now_ms)
+        if away_ms > STALL_MS:
+            self.succession.takeover.stood_still(away_ms)
+            self.roles.stood_still(away_ms)
 
     def tick(self) -> None:
         """Time has passed."""

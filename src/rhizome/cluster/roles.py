@@ -391,6 +391,11 @@ class Roles:
         for standby in self.standbys.values():
             standby.link_down(name)
 
+    def stood_still(self, away_ms: int) -> None:
+        """This broker did, for so long, and has read nothing since."""
+        for home in self.homes.values():
+            home.stood_still(away_ms)
+
     def frame(self, name: str, method: int, data: bytes, start: int, end: int) -> None:
         """A frame about the copy of a group, here or there, or about a transaction."""
         if is_about_txs(method):

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rhizome.cluster.commands import ROOT, WHOLE, AppointHome, Member, SetAway
+from rhizome.cluster.consensus.settings import EXCUSES_MAX
 from rhizome.cluster.moves import Moves
 from rhizome.cluster.placement import Group, unavailable
 from rhizome.cluster.presence import Presence
@@ -73,6 +74,7 @@ class Bereft:
     epoch: int
     since_ms: int
     asked: dict[str, Asked] = field(default_factory=dict)
+    excuses: int = 0
 
 
 class Takeover:
@@ -118,6 +120,18 @@ class Takeover:
     def begin(self, now_ms: int) -> None:
         """The time at which the inputs that follow come."""
         self.now_ms = now_ms
+
+    def stood_still(self, away_ms: int) -> None:
+        """This broker did: who has answered meanwhile isn't heard yet. Without this a copy that has
+        only what is on disk would take over while the answer of a whole one waits to be read."""
+        self._since_ms += away_ms
+        for case in self.bereft.values():
+            if case.excuses < EXCUSES_MAX:
+                case.excuses += 1
+                case.since_ms += away_ms
+                for asked in case.asked.values():
+                    asked.first_ms += away_ms
+                    asked.last_ms += away_ms
 
     def lease_live(self, name: str, incarnation: str) -> None:
         self.presence.heard(name, incarnation, True, self.now_ms)

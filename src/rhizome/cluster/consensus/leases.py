@@ -13,7 +13,6 @@ and however the clocks drift within ``max_drift``, the holder stops first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from rhizome.cluster.consensus.codec import decode
 from rhizome.cluster.consensus.desk import Desk
@@ -21,10 +20,7 @@ from rhizome.cluster.consensus.entries import EMPTY, Tenure
 from rhizome.cluster.consensus.events import BrokerLeaseLive, BrokerLeaseOver
 from rhizome.cluster.consensus.messages import NO_STAMP
 from rhizome.cluster.consensus.registry import Registry
-from rhizome.cluster.consensus.settings import NEVER_MS
-
-EXCUSES_MAX: Final = 4
-"""How often a root that stands still may be the reason why a broker has not asked for its lease."""
+from rhizome.cluster.consensus.settings import EXCUSES_MAX, NEVER_MS
 
 
 class RootLease:

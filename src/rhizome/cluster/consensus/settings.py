@@ -15,6 +15,10 @@ STALL_MS: Final = 250
 """A driver that ticks as often as it should is never away for this long; one that is has stood
 still, or had no processor."""
 
+EXCUSES_MAX: Final = 4
+"""How often a broker that stood still may take that for the reason why it hasn't heard of another,
+until it hears of it."""
+
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
 

@@ -21,6 +21,7 @@ from mypy_extensions import i64
 
 from rhizome.cluster.commands import WHOLE as MEMBER_WHOLE
 from rhizome.cluster.commands import Member
+from rhizome.cluster.consensus.settings import EXCUSES_MAX
 from rhizome.cluster.copies.frames import INSTALLING, ON_DISK, WHOLE
 from rhizome.cluster.copies.listing import Listing
 from rhizome.journal.streamcursor import ChunkCursor
@@ -45,7 +46,8 @@ class Follower:
 
     `memory_waits_ms`, `disk_waits_ms`: since when something is due in memory or on disk, and
     nothing new that counts was answered; -1 if nothing is. `joins_since_ms`: since when its answers
-    are waited for before it is proposed (G4).
+    are waited for before it is proposed (G4). `excuses`: how often the home has stood still since
+    it was heard.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Follower:
     disk_waits_ms: i64
     joins_since_ms: i64
     rests_until_ms: i64
+    excuses: i64
     records_bytes: i64
     live_bytes: i64
     backfill_bytes: i64
@@ -100,6 +103,7 @@ class Follower:
         self.disk_waits_ms = -1
         self.joins_since_ms = -1
         self.rests_until_ms = 0
+        self.excuses = 0
         self.records_bytes = 0
         self.live_bytes = 0
         self.backfill_bytes = 0
@@ -108,6 +112,7 @@ class Follower:
     def link_up(self, incarnation: str, now_ms: i64) -> None:
         self.linked = True
         self.linked_ms = now_ms
+        self.excuses = 0
         self.rests_until_ms = 0
         if incarnation != self.incarnation:
             # What an earlier incarnation said says nothing about this one (G2).
@@ -185,6 +190,7 @@ class Follower:
         self.disk = disk
         self.kept = kept
         self.listed = True
+        self.excuses = 0
 
     def judge_waiting(self, memory_due: bool, disk_due: bool, now_ms: i64) -> None:
         """Note since when something is due."""
@@ -196,6 +202,19 @@ class Follower:
             self.disk_waits_ms = -1
         elif self.disk_waits_ms < 0:
             self.disk_waits_ms = now_ms
+
+    def stood_still(self, away_ms: i64) -> None:
+        """The home did: what was answered meanwhile isn't read yet, so that time isn't counted."""
+        if self.excuses >= EXCUSES_MAX:
+            return
+        self.excuses += 1
+        self.linked_ms += away_ms
+        if self.memory_waits_ms >= 0:
+            self.memory_waits_ms += away_ms
+        if self.disk_waits_ms >= 0:
+            self.disk_waits_ms += away_ms
+        if self.joins_since_ms >= 0:
+            self.joins_since_ms += away_ms
 
     def waited_ms(self, now_ms: i64) -> i64:
         """For how long something has been due on this link."""

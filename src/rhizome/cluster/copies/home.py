@@ -253,6 +253,11 @@ class Copies:
         """Whether the next turn has nothing to do unless something is recorded or heard."""
         return not self._due and self.in_sync.proposed is None
 
+    def stood_still(self, away_ms: i64) -> None:
+        """This broker did, for so long, and has read nothing since."""
+        for follower in self.followers.values():
+            follower.stood_still(away_ms)
+
     def tick(self, now_ms: i64) -> None:
         """Now and then: see who doesn't answer, and try again where something failed."""
         self.now_ms = now_ms

@@ -6,7 +6,7 @@ import pytest
 
 from rhizome.cluster.consensus import ConsensusSettings
 from rhizome.cluster.consensus.events import BrokerLeaseOver, Event, RootLost
-from rhizome.cluster.consensus.leases import EXCUSES_MAX
+from rhizome.cluster.consensus.settings import EXCUSES_MAX
 from tests.interaction.stage import Actor, Stage
 from tests.unit.cluster.consensus.audience import Audience
 

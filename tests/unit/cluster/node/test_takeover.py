@@ -33,6 +33,9 @@ from rhizome.amqp.properties import Properties
 from rhizome.broker.commands import Command
 from rhizome.broker.port import Waiter
 from rhizome.cluster.commands import AppointHome, PlanMove, SetDraining, TransferHome
+from rhizome.cluster.consensus.settings import EXCUSES_MAX
+from rhizome.cluster.copies.follower import Follower
+from rhizome.cluster.copies.frames import INSTALLING
 from rhizome.server.copystalls import copy_stalls
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import Content, CoreClient
@@ -461,6 +464,43 @@ def test_a_home_without_a_lease_answers_no_pull(cluster: CoreCluster, taken_over
     cluster.advance_until(lambda: len(client.events[1]) > 0)
     [answer] = client.take()
     assert isinstance(answer, BasicGetEmpty if taken_over else Content)
+
+
+def test_a_home_that_stood_still_reads_what_its_copies_said_before_it_judges_them(
+    cluster: CoreCluster,
+) -> None:
+    """Everybody stood still for longer than a standby may be silent; the home wakes up first."""
+    home = cluster["b1"]
+    client = home.connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    group = group_of(cluster, "q")
+    client.confirm()
+    client.connection.receive(client.published("", "q", b"x", PERSISTENT))
+    home.busy = True
+    home.turn()
+    cluster.elapsed_ms += home.node.roles.settings.sync_timeout_ms + 500
+    home.tick()
+    cluster.settle()
+    cluster.advance(1_000)
+    assert group_of(cluster, "q").version == group.version
+    assert confirmed(client) == 1
+
+
+def test_a_standby_that_is_never_heard_is_excused_a_few_times() -> None:
+    follower = Follower("b2")
+    follower.link_up("b2.1", 1_000)
+    follower.judge_waiting(True, True, 2_000)
+    now_ms = 2_000
+    for _ in range(EXCUSES_MAX):
+        now_ms += 700
+        follower.stood_still(700)
+        assert follower.waited_ms(now_ms) == 0
+    follower.stood_still(700)
+    assert follower.waited_ms(now_ms + 700) == 700
+    follower.answer(0, 0, INSTALLING, now_ms + 700)
+    follower.stood_still(700)
+    assert follower.waited_ms(now_ms + 1_400) == 700
 
 
 def test_a_home_that_stood_still_beyond_its_lease_delivers_nothing(cluster: CoreCluster) -> None:

@@ -17,6 +17,7 @@ from rhizome.cluster.commands import (
     SetDraining,
     SetInSync,
 )
+from rhizome.cluster.consensus.settings import EXCUSES_MAX
 from rhizome.cluster.rootsettings import RootSettings
 from rhizome.cluster.standings import NO_COPY, Standing
 from rhizome.cluster.takeover import (
@@ -328,6 +329,36 @@ def test_copy_on_disk_waits_for_a_whole_one() -> None:
     stage.live("b4", "b4.1")
     stage.answer_all({"b4": Standing(1, 1)})
     assert stage.home(2) == ("b4", "b4.1", 2)
+
+
+def stand_still(stage: Stage, ms: int) -> None:
+    """The root does; nothing is read before it looks around."""
+    stage.now_ms += ms
+    stage.root.begin(stage.now_ms)
+    stage.root.stood_still(ms)
+    stage.root.tick(stage.now_ms)
+    stage.settle()
+
+
+def test_copy_on_disk_waits_for_a_whole_one_though_the_root_stood_still() -> None:
+    """b4 may have shown itself meanwhile."""
+    stage = disk(answers={}, live=("b3", "b2"))
+    stand_still(stage, 2 * PATIENCE_MS)
+    assert stage.port.asked == []
+    stage.live("b4", "b4.1")
+    stand_still(stage, 2 * ANSWER_PATIENCE_MS)
+    assert stage.port.asked == [("b4", [2])]
+    stage.answer_all({"b4": Standing(1, 1)})
+    assert stage.home(2) == ("b4", "b4.1", 2)
+
+
+def test_root_that_stands_still_all_the_time_decides_in_the_end() -> None:
+    stage = disk(answers={}, live=("b3", "b2"))
+    for _ in range(EXCUSES_MAX):
+        stand_still(stage, PATIENCE_MS)
+        assert stage.port.asked == []
+    stand_still(stage, PATIENCE_MS)
+    assert stage.port.asked == [("b3", [2]), ("b2", [2])]
 
 
 def test_copy_on_disk_takes_over_when_no_whole_one_comes() -> None:
