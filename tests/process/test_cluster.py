@@ -26,11 +26,11 @@ from .kit import PERSISTENT, TRANSIENT, run, take
 STANDSTILLS = 4
 STANDSTILL_SECONDS = 1.2
 PRIMARIES = ("b1", "b2", "b3")
-ANSWER_SECONDS_MAX = 60.0
-RESTART_SECONDS_MAX = 150.0
+ANSWER_SECONDS_MAX = 120.0
+RESTART_SECONDS_MAX = 400.0
 
 # A busy machine takes most of a minute to start brokers, which is none of a test's business.
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 Unique = Callable[[str], str]
 
@@ -232,7 +232,7 @@ def test_killed_root_is_replaced_and_the_others_go_on(
 
             await asyncio.to_thread(cluster.brokers[root].start)
             await asyncio.to_thread(cluster.wait_until_whole)
-            assert cluster.root() == new
+            assert cluster.wait_for_root() == new
             async with channel_to(cluster, root) as back:
                 bodies = await settled(await take(back, kept, 20))
                 assert bodies == [b"%d" % number for number in range(20)]
@@ -301,7 +301,7 @@ def test_paused_root_is_replaced_and_follows_when_it_goes_on(
     run(meanwhile(queue))
     cluster.resume(root)
     cluster.wait_until_whole()
-    assert cluster.root() == new
+    assert cluster.wait_for_root() == new
 
     async def afterwards() -> None:
         async with channel_to(cluster, root) as channel:

@@ -137,7 +137,7 @@ def test_half_with_the_root_goes_on_and_the_other_half_is_isolated(
     queue = unique("meanwhile")
     run(declare(cluster, "s1", queue, second))
     check_whole_again(cluster, network, [queue])
-    assert cluster.root() == root
+    assert cluster.wait_for_root() == root
 
 
 def test_halves_without_the_old_root_elect_nobody(

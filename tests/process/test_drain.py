@@ -16,10 +16,10 @@ from rhizome.testing.processes import wait_until
 from .workers import Workers
 
 QUEUES = ["orders", "mails", "jobs"]
-SECONDS_MAX = 60.0
+SECONDS_MAX = 180.0
 PASSING = ("no root", "look again", "would stay")
 """Refusals that are over when the cluster is whole again."""
-PAUSE_SECONDS_MAX = 30.0
+PAUSE_SECONDS_MAX = 120.0
 """Only gross failure is asserted; on an idle machine the longest pause is below 200 ms."""
 
 
@@ -73,11 +73,11 @@ def wait_for_copies(cluster: ClusterProcess, at: str) -> None:
     wait_until(all_safe, "all groups to have whole copies", SECONDS_MAX)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_clients_of_other_brokers_do_not_notice_a_drain(cluster: ClusterProcess) -> None:
     """The root itself: homes leave, the office is handed over, the broker is stopped and started
     again, and a group comes back."""
-    victim = cluster.root()
+    victim = cluster.wait_for_root()
     stay, other = (name for name in cluster.brokers if name != victim)
     workers = Workers(cluster, QUEUES, seed=1)
     workers.declare()

@@ -22,7 +22,7 @@ def test_who_wants_the_root_ends_up_there(tmp_path: Path) -> None:
 
 
 async def _connect_twice(cluster: ClusterProcess) -> None:
-    root = cluster.root()
+    root = cluster.wait_for_root()
     other = next(name for name in cluster.brokers if name != root)
     uri = cluster.brokers[other].url
     async with connect(uri, client_properties={"want": "root"}) as connection:

@@ -122,7 +122,7 @@ def test_a_broker_that_has_lost_its_disk_begins_anew_under_its_old_name(
 ) -> None:
     fill(cluster.brokers["b1"])
     wait_for_copies(cluster, "b1")
-    victim = next(name for name in cluster.brokers if name != cluster.root())
+    victim = next(name for name in cluster.brokers if name != cluster.wait_for_root())
     broker = cluster.brokers[victim]
     broker.kill()
     shutil.rmtree(broker.data)
@@ -160,7 +160,7 @@ def test_a_partition_is_told_on_both_sides_and_mends_itself(
         cluster.start()
         fill(cluster.brokers["b1"])
         wait_for_copies(cluster, "b1")
-        alone = cluster.root()
+        alone = cluster.wait_for_root()
         others = [name for name in cluster.brokers if name != alone]
         network.part([alone], others)
         cluster.wait_for_root_among(others, but=alone)

@@ -66,7 +66,7 @@ def read_all(
     return found
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_what_was_confirmed_is_there_in_order_after_every_kill(own_broker: BrokerProcess) -> None:
     chance = random.Random(7)
     next_number = 0
@@ -121,7 +121,7 @@ def home_and_copies(cluster: ClusterProcess, at: str) -> tuple[str, list[str]]:
     return "", []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_clients_of_surviving_brokers_do_not_notice_that_the_home_of_a_stream_dies(
     cluster: ClusterProcess,
 ) -> None:

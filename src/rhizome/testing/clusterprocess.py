@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from rhizome.testing.processes import BrokerProcess, wait_until
 
-AGREE_SECONDS_MAX: Final = 60.0
-HTTP_SECONDS_MAX: Final = 5.0
+AGREE_SECONDS_MAX: Final = 180.0
+HTTP_SECONDS_MAX: Final = 15.0
 
 
 def on_loopback(name: str, directory: Path) -> BrokerProcess:

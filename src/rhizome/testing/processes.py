@@ -22,8 +22,8 @@ from rhizome.testing.ports import free_port
 T = TypeVar("T")
 
 READY_PREFIX: Final = "ready"
-START_SECONDS_MAX: Final = 60.0
-STOP_SECONDS_MAX: Final = 30.0
+START_SECONDS_MAX: Final = 180.0
+STOP_SECONDS_MAX: Final = 60.0
 POLL_SECONDS: Final = 0.01
 OUTPUT_CHARS_QUOTED_MAX: Final = 4000
 CHEAP_PASSWORDS: Final = {"RHIZOME_SECURITY_PASSWORD_COST": "10"}
