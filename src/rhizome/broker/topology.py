@@ -293,8 +293,12 @@ class QueueDeclared(Reply):
     def finish(self) -> None:
         super().finish()
         queue = self.channel.connection.router.queues.get(self.name)
-        assert isinstance(queue, Queue)
         self.channel.last_queue = self.name
+        if not isinstance(queue, Queue):
+            # It was made, and somebody has deleted it before everybody knew (R10).
+            if not self.no_wait and not self.channel.closing:
+                self.channel.send(QueueDeclareOk(self.name, 0, 0))
+            return
         queue.last_used_ms = self.channel.connection.broker.turn.now_ms
         if queue.definition.exclusive_owner:
             self.channel.connection.private_queues[self.name] = None

@@ -42,8 +42,10 @@ from rhizome.amqp.methods import (
     TxSelectOk,
 )
 from rhizome.amqp.properties import Properties
+from rhizome.broker.outcome import Outcome
 from rhizome.broker.pacing import CONGESTED_BYTES
 from rhizome.broker.timers import CLOSE_OK_TIMEOUT_MS
+from rhizome.broker.topology import QueueDeclared
 from rhizome.testing.core import Core, CoreClient, make_core
 
 PERSISTENT = Properties(delivery_mode=2)
@@ -520,3 +522,14 @@ def test_backlog_beyond_the_budget_comes_back_from_disk_in_order() -> None:
         client.consume(queue, no_ack=True)
         assert client.bodies() == bodies
     assert core.broker.pager.resident_bytes == 0
+
+
+def test_a_queue_that_is_deleted_before_its_declaration_is_answered_was_declared(
+    core: Core, client: CoreClient
+) -> None:
+    """In a cluster an answer waits until everybody knows (R10), and others may be quicker."""
+    channel = client.connection.channels[1]
+    QueueDeclared(channel, "gone", QueueDeclare("gone")).resolved(Outcome(changed=True))
+    core.settle()
+    answer = client.pick(QueueDeclareOk)
+    assert (answer.queue, answer.message_count, answer.consumer_count) == ("gone", 0, 0)
