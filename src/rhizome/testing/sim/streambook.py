@@ -75,11 +75,12 @@ class Subscription:
 @dataclass(slots=True)
 class StreamHistory:
     """`messages` is what is known to be at which offset, by whoever saw it first; `shown_end` the
-    offset after the last one that an application was shown."""
+    offset after the last one that an application was shown. `is_gone`: it may be deleted."""
 
     plan: StreamPlan
     messages: dict[int, str] = field(default_factory=dict)
     shown_end: int = 0
+    is_gone: bool = False
 
 
 class StreamHolder(Protocol):
@@ -109,6 +110,8 @@ class StreamBook(Checker):
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
         return {
+            told.StreamMade: self._made,
+            told.StreamDeleted: self._deleted,
             told.Appended: self._appended,
             told.AppendConfirmed: self._confirmed,
             told.AppendRefused: self._refused,
@@ -129,6 +132,13 @@ class StreamBook(Checker):
         """What brokers that are up have of streams."""
         for broker in self.watch.brokers.values():
             yield from cast(StreamHolder, broker).streams()
+
+    def _made(self, seen: told.StreamMade) -> None:
+        plan = StreamPlan(seen.stream, is_passing=True)
+        self.streams[seen.stream] = StreamHistory(plan)
+
+    def _deleted(self, seen: told.StreamDeleted) -> None:
+        self.streams[seen.stream].is_gone = True
 
     # --- appending
 

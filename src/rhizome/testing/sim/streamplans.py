@@ -14,12 +14,13 @@ RETAINED_BYTES: Final = 24 * 1024
 @dataclass(frozen=True)
 class StreamPlan:
     """How a stream is declared. `retained_bytes` 0: it keeps everything. `dedup`: it takes one
-    message of an id."""
+    message of an id. `is_passing`: somebody makes and deletes it during the run."""
 
     name: str
     segment_bytes: int = 0
     retained_bytes: int = 0
     dedup: bool = False
+    is_passing: bool = False
 
     def arguments(self) -> dict[str, object]:
         found: dict[str, object] = {"x-queue-type": "stream"}

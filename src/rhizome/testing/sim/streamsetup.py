@@ -31,6 +31,7 @@ from rhizome.testing.sim.streamapps import Appender, Booker, ChunkFollower, Foll
 from rhizome.testing.sim.streambook import StreamBook
 from rhizome.testing.sim.streamcopies import StreamCopiesAgree
 from rhizome.testing.sim.streamplans import StreamPlan
+from rhizome.testing.sim.streamrotation import Rotator
 
 APPENDERS: Final = (1, 2)
 READERS: Final = (1, 3)
@@ -64,11 +65,12 @@ def stream_checkers(plans: dict[str, StreamPlan]) -> list[Checker]:
 
 def stream_applications(chance: random.Random, plans: dict[str, StreamPlan]) -> dict[str, MakeApp]:
     """Who appends, a1, ..., x1 in transactions, and who reads, r1, ...; each stream has a reader at
-    least."""
+    least. o1 has streams of its own."""
     found: dict[str, MakeApp] = {}
     for number in range(1, 1 + chance.randint(*APPENDERS)):
         found[f"a{number}"] = Appender
     found["x1"] = Booker
+    found["o1"] = Rotator
     for plan in plans.values():
         for _ in range(chance.randint(*READERS)):
             chunked = chance.random() < CHUNKED_CHANCE

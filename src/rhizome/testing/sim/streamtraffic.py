@@ -80,3 +80,15 @@ class Unsubscribed(NamedTuple):
     session: int
     channel: int
     consumer: str
+
+
+class StreamMade(NamedTuple):
+    """An application is about to declare a stream of its own."""
+
+    stream: str
+
+
+class StreamDeleted(NamedTuple):
+    """It is about to delete it, or has lost sight of it: from now on it may be gone."""
+
+    stream: str
