@@ -274,5 +274,5 @@ class Arena:
         waiting = (broker.stalled, broker.congested, broker.unconfirmed, broker.commits)
         assert not any(waiting), waiting
         assert not broker.dead_letters
-        assert not broker.pulls
+        assert not broker.waiting.methods
         assert not broker.pager.waiting

@@ -21,7 +21,7 @@ from rhizome.broker.arguments import check_consume_arguments
 from rhizome.broker.commands import QUEUE
 from rhizome.broker.consumer import Consumer, put_content, put_identity
 from rhizome.broker.leases.request import LEASE_ARGUMENT, check_lease
-from rhizome.broker.lookup import check_read, find_queue, queue_name
+from rhizome.broker.lookup import check_read, find_queue, may_tell, queue_name
 from rhizome.broker.message import Message
 from rhizome.broker.port import EVERYTHING
 from rhizome.broker.queue import Queue
@@ -147,8 +147,8 @@ def get(channel: Channel, method: BasicGet) -> None:
     broker = channel.connection.broker
     message = pull(queue)
     if message is None:
-        if queue.ready > 0:
-            broker.wait_for_pager(channel, method)
+        if queue.ready > 0 or not may_tell(queue):
+            broker.waiting.later(channel, method)
         else:
             channel.send(BasicGetEmpty())
         return

@@ -24,8 +24,7 @@ from typing import final
 
 from mypy_extensions import i64
 
-from rhizome.amqp.methods import BasicCancel, BasicGet
-from rhizome.broker import basic
+from rhizome.amqp.methods import BasicCancel
 from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.arguments import QueueArguments
 from rhizome.broker.blocking import judge_blocking
@@ -70,6 +69,7 @@ from rhizome.broker.times import ConfirmTimes, Times
 from rhizome.broker.transactions import PendingCommit
 from rhizome.broker.turn import Turn
 from rhizome.broker.vhost import VHost
+from rhizome.broker.waiting import Waiting
 from rhizome.broker.worker import touch_workers
 from rhizome.errors import AmqpError
 
@@ -103,7 +103,7 @@ class Broker:
     unconfirmed: list[Channel]
     commits: list[PendingCommit]
     dead_letters: list[DeadLetter]
-    pulls: list[tuple[Channel, BasicGet]]
+    waiting: Waiting
     published: i64
     confirm_times: ConfirmTimes
     levels_told: list[int]
@@ -170,7 +170,7 @@ class Broker:
         self.unconfirmed = []
         self.commits = []
         self.dead_letters = []
-        self.pulls = []
+        self.waiting = Waiting(self)
         self.may_deliver = True
         self.blocking = False
         self.block_reason = ""
@@ -422,7 +422,7 @@ class Broker:
                 if queue.ready > 0 and not queue.marked:
                     queue.touch()
             self.committed()
-            self._pull_again()
+            self.waiting.try_again()
             self.cluster.submitted()
 
     def hold_back(self, reason: str) -> None:
@@ -447,11 +447,6 @@ class Broker:
         """Publish on behalf of the broker itself."""
         place(self, Publication(message, queues, [], False, Steering()), None)
 
-    def wait_for_pager(self, channel: Channel, method: BasicGet) -> None:
-        """A pull must wait until what it wants can be read back from disk."""
-        self.pulls.append((channel, method))
-        channel.connection.suspend()
-
     # ---- turns ----------------------------------------------------------------------------------
 
     def tick(self, now_ms: i64) -> None:
@@ -461,9 +456,9 @@ class Broker:
         for queue in list(self.congested):
             queue.pacing.judge(now_ms)
         self.streams.tick(now_ms)
-        if len(self.pulls) > 0:
-            # The home of what they want may be another one by now.
-            self._pull_again()
+        if len(self.commits) > 0:
+            self._answer_commits()
+        self.waiting.try_again()
 
     def end_turn(self) -> None:
         """Dispatch, settle and confirm everything that this wake-up has touched."""
@@ -542,7 +537,7 @@ class Broker:
         for queue in waiting:
             if not queue.marked and not queue.deleted:
                 queue.touch()
-        self._pull_again()
+        self.waiting.try_again()
 
     def _answer_commits(self) -> None:
         done = [commit for commit in self.commits if commit.is_safe()]
@@ -554,16 +549,7 @@ class Broker:
         """The shell has handed the batches of this turn to the writers."""
         self.pager.submitted()
         self.cluster.submitted()
-        self._pull_again()
-
-    def _pull_again(self) -> None:
-        """What pulls wait for may be there."""
-        pulls = self.pulls
-        self.pulls = []
-        for channel, method in pulls:
-            if channel.connection.stage == RUNNING and not channel.closing:
-                basic.get(channel, method)
-            channel.connection.resume()
+        self.waiting.try_again()
 
 
 def _is_private(destination: Destination) -> bool:

@@ -132,6 +132,7 @@ class JournalLog(GroupLog):
 
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
         self.journal.purge(LOCAL_GROUP, self.epoch, queue_id, up_to_index)
+        self.unmarked = True
 
     def drop(self, queue_id: i64) -> None:
         self.journal.drop_queue(LOCAL_GROUP, self.epoch, queue_id)

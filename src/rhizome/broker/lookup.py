@@ -44,6 +44,12 @@ def check_not_elsewhere(channel: Channel, name: str, class_id: int, method_id: i
         raise queue_locked(connection.router.vhost, name, class_id, method_id)
 
 
+def may_tell(queue: Queue) -> bool:
+    """Whether a queue that is active here is as it seems: nobody else can be its home (R9), and
+    what is held at other brokers is known (A2)."""
+    return queue.definition.is_private() or (queue.broker.may_deliver and not queue.log.still)
+
+
 def find_exchange(channel: Channel, name: str) -> Exchange:
     router = channel.connection.router
     exchange = router.exchanges.get(name)

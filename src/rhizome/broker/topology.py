@@ -26,7 +26,6 @@ from rhizome.amqp.methods import (
     QueueDelete,
     QueueDeleteOk,
     QueuePurge,
-    QueuePurgeOk,
     QueueUnbind,
     QueueUnbindOk,
 )
@@ -50,6 +49,7 @@ from rhizome.broker.lookup import (
     check_write,
     find_exchange,
     find_queue,
+    may_tell,
     queue_name,
     unimplemented,
 )
@@ -419,9 +419,11 @@ def queue_purge(channel: Channel, method: QueuePurge) -> None:
     if queue.away is not None:
         queue.away.purge(channel, queue, method.no_wait)
         return
-    count = queue.purge()
-    if not method.no_wait:
-        channel.send(QueuePurgeOk(count))
+    waiting = channel.connection.broker.waiting
+    if may_tell(queue):
+        waiting.purged(channel, queue, queue.purge(), method.no_wait)
+    else:
+        waiting.later(channel, method)
 
 
 def queue_delete(channel: Channel, method: QueueDelete) -> None:
@@ -436,6 +438,9 @@ def queue_delete(channel: Channel, method: QueueDelete) -> None:
     queue = find_queue(channel, name)
     if queue.away is not None:
         queue.away.delete(channel, queue, method)
+        return
+    if (method.if_unused or method.if_empty) and not may_tell(queue):
+        channel.connection.broker.waiting.later(channel, method)
         return
     check_deletable(queue, method.if_unused, method.if_empty)
     delete_counted(channel, queue, queue.ready, method)

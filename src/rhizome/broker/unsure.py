@@ -53,6 +53,17 @@ class Unsure:
         self.queues.append(queue_id)
         self.settled.append(indexes)
 
+    def purged(self, record: i64, queue_id: i64) -> None:
+        """All of a queue is gone, and with it what was published here: the next home may have the
+        rest, and is asked to purge it."""
+        gone = [
+            int(message.index)
+            for message, ids in zip(self.messages, self.ids, strict=True)
+            if queue_id in ids
+        ]
+        if len(gone) > 0:
+            self.dequeued(record, queue_id, gone)
+
     def buried(self, record: i64, queue_id: i64, index: i64, rejected: bool) -> None:
         """A message that left a queue by then died there: that is for the next home to find out,
         unless it was rejected."""

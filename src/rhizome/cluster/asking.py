@@ -18,13 +18,14 @@ from rhizome.amqp.methods import (
     BasicGetEmpty,
     QueueDeclareOk,
     QueueDelete,
+    QueuePurge,
     QueuePurgeOk,
 )
 from rhizome.amqp.spec import BASIC, QUEUE, SESSION
 from rhizome.broker.basic import check_free, get, pull_consumer, show_pulled
 from rhizome.broker.resuming import resume
 from rhizome.broker.streams.reader import start_at
-from rhizome.broker.topology import check_deletable, delete_counted
+from rhizome.broker.topology import delete_counted, queue_delete, queue_purge
 from rhizome.broker.unacked import ACK
 from rhizome.errors import AmqpError
 
@@ -239,7 +240,7 @@ class PurgeCall(Call):
             self.channel.send(QueuePurgeOk(number_in(answer, "ready")))
 
     def carry_out(self) -> None:
-        self.answered({"ready": self.queue.purge()})
+        queue_purge(self.channel, QueuePurge(self.queue.name, self.no_wait))
 
 
 @final
@@ -261,8 +262,11 @@ class DeleteCall(Call):
             self.failed(error)
 
     def carry_out(self) -> None:
-        check_deletable(self.queue, self.method.if_unused, self.method.if_empty)
-        self.answered({"ready": self.queue.ready})
+        method = self.method
+        queue_delete(
+            self.channel,
+            QueueDelete(self.queue.name, method.if_unused, method.if_empty, method.no_wait),
+        )
 
 
 def number_in(table: dict[str, object], name: str) -> int:

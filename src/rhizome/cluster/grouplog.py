@@ -245,6 +245,8 @@ class ReplicatedLog(ShippedLog):
         )
 
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
+        if not self.alone and not self.derived:
+            self.unsure.purged(self.next_index, queue_id)
         self._put(
             purge_record(
                 self.group, self.epoch, self.next_index, queue_id, up_to_index, FLAG_DURABLE

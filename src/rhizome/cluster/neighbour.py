@@ -155,8 +155,8 @@ class Neighbour(FrameSink):
 
     def end_turn(self) -> None:
         """Before the link is flushed: tell what is safe here."""
-        if self.serving is not None and len(self.serving.pulls) > 0:
-            self.serving.pull_again()
+        if self.serving is not None:
+            self.serving.answers.try_again()
         if self.taking is not None:
             self.taking.confirm()
         if self.confirmed:

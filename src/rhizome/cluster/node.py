@@ -231,7 +231,7 @@ class Node(Cluster):
     def submitted(self) -> None:
         for neighbour in self.neighbours.values():
             if neighbour.serving is not None:
-                neighbour.serving.pull_again()
+                neighbour.serving.answers.try_again()
 
     def holdings_of(self, connection: Connection) -> Holdings:
         return ClientHoldings(self.tenures, connection.resume_id, connection.visit)

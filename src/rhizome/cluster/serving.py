@@ -15,15 +15,14 @@ from mypy_extensions import i64
 
 from rhizome.amqp.values import encode_table
 from rhizome.amqp.wire import u16_at, u32_at
-from rhizome.broker.basic import check_free, pull, pull_consumer
+from rhizome.broker.basic import check_free, pull_consumer
 from rhizome.broker.channel import Channel
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.message import Message
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.port import Carrier
-from rhizome.broker.showing import was_delivered, with_delivery_count
-from rhizome.broker.topology import check_deletable
 from rhizome.broker.unacked import ACK
+from rhizome.cluster.answering import Answering
 from rhizome.cluster.asking import number_or
 from rhizome.cluster.attachment import (
     Attachment,
@@ -33,17 +32,12 @@ from rhizome.cluster.attachment import (
     start_after,
 )
 from rhizome.cluster.calls import (
-    ANSWER,
     ATTACH,
     ATTACHED_TO,
     CALL,
     DETACH,
     DETACHED,
     END_SESSION,
-    OP_COUNTS,
-    OP_DELETE,
-    OP_GET,
-    OP_PURGE,
     PREFETCH,
     SESSION_GONE,
     SESSION_OF,
@@ -65,7 +59,7 @@ from rhizome.cluster.wire import (
     SETTLE_FIXED,
     put_delivery,
 )
-from rhizome.errors import AmqpError, InternalFault, NotFound
+from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -91,7 +85,7 @@ class Serving(Carrier):
     outbox: Outbox
     consumers: dict[int, Consumer]
     paused: dict[Channel, None]
-    pulls: list[dict[str, object]]
+    answers: Answering
 
     def __init__(self, broker: Broker, tenures: Tenures, taking: Taking, track: Track) -> None:
         super().__init__()
@@ -105,7 +99,7 @@ class Serving(Carrier):
         self.outbox = track.outbox
         self.consumers = {}
         self.paused = {}
-        self.pulls = []
+        self.answers = Answering(self)
 
     def close(self) -> None:
         """The link is gone."""
@@ -309,7 +303,7 @@ class Serving(Carrier):
         elif method == END_SESSION:
             self._end_session(attached, _int(table, "session"))
         elif method == CALL:
-            self._call(attached, table)
+            self.answers.call(attached, table)
 
     def _named(self, attached: Attachment, table: dict[str, object]) -> None:
         """The edge says whose a session is. That a client left it, or came back with it, counts
@@ -346,7 +340,7 @@ class Serving(Carrier):
 
     def _attach(self, attached: Attachment, table: dict[str, object]) -> None:
         try:
-            queue = self._queue(table)
+            queue = self.answers.queue_of(table)
             exclusive = table["exclusive"] is True
             check_free(queue, exclusive)
             channel = self.channel(attached, _int(table, "session"))
@@ -364,7 +358,7 @@ class Serving(Carrier):
                 arguments,
             )
         except AmqpError as error:
-            self._answer_error(table, error)
+            self.answers.refuse(table, error)
             return
         consumer.carrier = self
         consumer.number = _int(table, "consumer")
@@ -378,9 +372,9 @@ class Serving(Carrier):
             queue.add_consumer(consumer)
             reader = consumer.reader
             assert reader is not None
-            self._answer(table, {"start": int(reader.next)})
+            self.answers.answer(table, {"start": int(reader.next)})
             return
-        self._answer(table, {})
+        self.answers.answer(table, {})
         if attached.resolved:
             queue.add_consumer(consumer)
         else:
@@ -471,96 +465,6 @@ class Serving(Carrier):
             consumer.reader.wake()
         elif queue.ready > 0 and not queue.marked:
             queue.touch()
-
-    # ---- calls ----------------------------------------------------------------------------------
-
-    def _call(self, attached: Attachment, table: dict[str, object]) -> None:
-        try:
-            self._carry_out(attached, table)
-        except AmqpError as error:
-            self._answer_error(table, error)
-
-    def _carry_out(self, attached: Attachment, table: dict[str, object]) -> None:
-        queue = self._queue(table)
-        operation = table["op"]
-        queue.last_used_ms = self.broker.turn.now_ms
-        if operation == OP_GET:
-            self._get(attached, table, queue)
-        elif operation == OP_COUNTS:
-            self._answer(table, {"ready": queue.ready, "consumers": queue.consumer_count})
-        elif operation == OP_PURGE:
-            self._answer(table, {"ready": queue.purge()})
-        elif operation == OP_DELETE:
-            check_deletable(queue, table["if_unused"] is True, table["if_empty"] is True)
-            self._answer(table, {"ready": queue.ready})
-        else:
-            raise InternalFault(f"this broker knows no operation '{operation}'")
-
-    def _get(self, attached: Attachment, table: dict[str, object], queue: Queue) -> None:
-        message = pull(queue)
-        if message is None:
-            if queue.ready > 0:
-                # On its way to disk: asked again when it can be read.
-                self.pulls.append(table)
-            else:
-                self._answer(table, {})
-            return
-        redelivered = was_delivered(queue, message)
-        if redelivered:
-            queue.redelivered += 1
-            message = with_delivery_count(queue, message)
-        queue.delivered += 1
-        queue.unacked += 1
-        if queue.durable_bytes > 0:
-            self.broker.showing.note(queue, message)
-        channel = self.channel(attached, _int(table, "session"))
-        tag = channel.hold(message, pull_consumer(channel, queue))
-        self._answer(
-            table,
-            {
-                "tag": tag,
-                "index": message.index,
-                "redelivered": redelivered,
-                "left": queue.ready,
-                "tail": message.route.tail,
-                "frame_max": message.frame_bytes_max,
-                "content": message.content,
-            },
-        )
-
-    def pull_again(self) -> None:
-        """The pager has written: what pulls wait for may be there."""
-        pulls = self.pulls
-        self.pulls = []
-        for table in pulls:
-            self.heard(CALL, table)
-
-    def _queue(self, table: dict[str, object]) -> Queue:
-        queue = self.broker.shared.get(_int(table, "id"))
-        if queue is None:
-            raise NotFound(f"no queue '{table['queue']}' in vhost '{table['vhost']}'")
-        if queue.away is not None:
-            raise NotFound(
-                f"broker '{self.broker.settings.name}' is not the home of queue '{queue.name}' in "
-                f"vhost '{queue.vhost}'"
-            )
-        return queue
-
-    def _answer(self, table: dict[str, object], answer: dict[str, object]) -> None:
-        whole: dict[str, object] = {"call": table["call"], "group": table["group"], "code": 0}
-        whole.update(answer)
-        put_frame(self.outbox, ANSWER, encode_table(whole))
-        self.link.touch()
-
-    def _answer_error(self, table: dict[str, object], error: AmqpError) -> None:
-        whole: dict[str, object] = {
-            "call": table["call"],
-            "group": table["group"],
-            "code": error.code,
-            "text": error.text,
-        }
-        put_frame(self.outbox, ANSWER, encode_table(whole))
-        self.link.touch()
 
 
 def give_up_streams(channel: Channel) -> None:

@@ -14,6 +14,7 @@ from librt.strings import BytesWriter
 
 from rhizome.amqp import spec
 from rhizome.amqp.frames import content_frames, frame_end
+from rhizome.amqp.methods import QueuePurge
 from rhizome.amqp.properties import Properties, encode_header
 from rhizome.amqp.wire import put_shortstr, put_u8, put_u16, u32_at
 from rhizome.broker import publishing
@@ -24,6 +25,7 @@ from rhizome.broker.connection import Connection
 from rhizome.broker.handshake import Handshake, enter
 from rhizome.broker.message import largest_frame
 from rhizome.broker.names import check_length
+from rhizome.broker.topology import queue_purge
 from rhizome.broker.vhost import VHost
 from rhizome.management.auth import Caller
 from rhizome.management.context import Context
@@ -60,8 +62,21 @@ async def publish(
     channel.confirms = Confirms()
     context.shell.begin_turn()
     publishing.publish(channel, _publish_fields(exchange, key), content, largest_frame(content))
-    said = await _until_confirmed(channel)
+    wanted = {spec.CODE_BASIC_ACK, spec.CODE_BASIC_NACK}
+    said = await _until_said(channel, wanted, "the message is not confirmed")
     return spec.CODE_BASIC_ACK in said and spec.CODE_BASIC_RETURN not in said
+
+
+async def purge(context: Context, channel: Channel, queue: str) -> None:
+    """Purge a queue and wait until what is gone stays so."""
+    context.shell.begin_turn()
+    queue_purge(channel, QueuePurge(queue))
+    wanted = {spec.CODE_QUEUE_PURGE_OK, spec.CODE_CHANNEL_CLOSE}
+    said = await _until_said(
+        channel, wanted, f"queue '{queue}' was purged, but its copies have not said so"
+    )
+    if spec.CODE_QUEUE_PURGE_OK not in said:
+        raise Unavailable(f"queue '{queue}' was deleted, or its home can't be reached; try again")
 
 
 def _content(channel: Channel, properties: Properties, body: bytes) -> bytes:
@@ -82,8 +97,8 @@ def _publish_fields(exchange: str, key: str) -> bytes:
     return writer.getvalue()
 
 
-async def _until_confirmed(channel: Channel) -> set[int]:
-    """What the broker has said on the channel up to its confirm: codes of methods.
+async def _until_said(channel: Channel, wanted: set[int], otherwise: str) -> set[int]:
+    """What the broker has said on the channel up to what is waited for: codes of methods.
 
     The core writes to the outbox of a connection, which here belongs to nobody who would be told; a
     look now and then is cheap enough for the few messages that come this way.
@@ -92,13 +107,15 @@ async def _until_confirmed(channel: Channel) -> set[int]:
     pause = 0.0
     try:
         async with asyncio.timeout(CONFIRM_SECONDS_MAX):
-            while not said & {spec.CODE_BASIC_ACK, spec.CODE_BASIC_NACK}:
+            while not said & wanted:
                 await asyncio.sleep(pause)
                 pause = CONFIRM_POLL_SECONDS
                 said |= _methods(b"".join(channel.connection.outbox.take()))
     except TimeoutError:
+        # Nobody waits any more: the next home is not asked.
+        channel.closing = True
         raise Unavailable(
-            f"the message is not confirmed after {CONFIRM_SECONDS_MAX:g} s; it may be safe later."
+            f"{otherwise} after {CONFIRM_SECONDS_MAX:g} s; it may be safe later."
             " Is a disk full, or a broker away?"
         ) from None
     return said

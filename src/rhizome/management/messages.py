@@ -15,6 +15,7 @@ from starlette.responses import Response
 from rhizome.amqp.frames import body_of, header_payload_of
 from rhizome.amqp.properties import Properties, decode_properties
 from rhizome.broker import browsing
+from rhizome.broker.basic import pull
 from rhizome.broker.browsing import Browsed, browse
 from rhizome.broker.commands import QUEUE
 from rhizome.broker.lookup import check_read
@@ -34,13 +35,15 @@ from rhizome.management.context import Context
 from rhizome.management.direct import open_channel, publish
 from rhizome.management.document import Document, parse_document
 from rhizome.management.endpoint import Endpoint
-from rhizome.management.errors import BadRequest, ObjectNotFound
+from rhizome.management.errors import BadRequest, ObjectNotFound, Unavailable
 from rhizome.management.everywhere import at_home, wherever
 from rhizome.management.exchanges import exchange_name
-from rhizome.management.queues import usable_queue
+from rhizome.management.queues import check_told, usable_queue
 
 GET_COUNT_MAX: Final = 10_000
 GET_BYTES_MAX: Final = 64 << 20
+GET_SECONDS_MAX: Final = 10.0
+GET_POLL_SECONDS: Final = 0.002
 BROWSE_COUNT_DEFAULT: Final = 10
 TURNS_WAITED_MAX: Final = 100
 BODY_BYTES_MAX: Final = 16 << 20
@@ -207,13 +210,20 @@ async def get_messages(call: Call) -> Response:
     if encoding not in ("auto", "base64"):
         raise BadRequest(f"encoding is {encoding!r}; it must be auto or base64")
     bytes_max = document.number("truncate", -1)
-    for _ in range(TURNS_WAITED_MAX):
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + GET_SECONDS_MAX
+    while True:
+        check_told(queue)
         call.context.shell.begin_turn()
         rows = take(queue, count, mode, encoding, bytes_max)
         if rows or count == 0 or queue.deleted or queue.ready == 0:
-            break
-        await turn(call.context)
-    return answer(rows)
+            return answer(rows)
+        if loop.time() > deadline:
+            raise Unavailable(
+                f"the first message of queue '{queue.name}' is not on all of its copies, or can't"
+                f" be read, after {GET_SECONDS_MAX:g} s; is a disk full, or a broker away?"
+            )
+        await asyncio.sleep(GET_POLL_SECONDS)
 
 
 def _ack_mode(document: Document) -> str:
@@ -232,13 +242,11 @@ def take(queue: Queue, count: int, mode: str, encoding: str, bytes_max: int) -> 
     All of this happens within one turn: between turns the only holders of unacked messages are
     channels, and a checkpoint asks nobody else.
     """
-    now_ms = queue.broker.turn.now_ms
-    queue.last_used_ms = now_ms
     held: list[Message] = []
     rows: list[Row] = []
     size = 0
     while len(held) < count and size < GET_BYTES_MAX:
-        message = queue.next_message(now_ms)
+        message = pull(queue)
         if message is None:
             break
         held.append(message)

@@ -31,7 +31,7 @@ from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest
 from rhizome.management.everywhere import at_home
 from rhizome.management.messages import look_at
-from rhizome.management.queues import usable_queue
+from rhizome.management.queues import check_told, usable_queue
 
 COUNT_MAX: Final = 1000
 REMOVE_SECONDS_MAX: Final = 30.0
@@ -46,6 +46,7 @@ async def move_messages(call: Call) -> Response:
     elsewhere = await at_home(call, queue, body)
     if elsewhere is not None:
         return elsewhere
+    check_told(queue)
     document = parse_document(body)
     to = document.text("to")
     count = document.number("count", COUNT_MAX)

@@ -13,7 +13,13 @@ from starlette.responses import Response
 
 from rhizome.broker.channel import Channel
 from rhizome.broker.commands import EXCHANGE, QUEUE, DeclareQueue, DeleteQueue
-from rhizome.broker.lookup import check_configure, check_read, check_write, find_queue
+from rhizome.broker.lookup import (
+    check_configure,
+    check_read,
+    check_write,
+    find_queue,
+    may_tell,
+)
 from rhizome.broker.names import check_declarable_name
 from rhizome.broker.queue import Queue
 from rhizome.broker.streams.rules import is_stream, unsupported
@@ -25,9 +31,9 @@ from rhizome.management.answers import Row, answer, created, done, shown_row
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.call import Call
 from rhizome.management.context import Context
-from rhizome.management.direct import open_channel
+from rhizome.management.direct import open_channel, purge
 from rhizome.management.endpoint import Endpoint
-from rhizome.management.errors import BadRequest, ObjectNotFound
+from rhizome.management.errors import BadRequest, ObjectNotFound, Unavailable
 from rhizome.management.everywhere import (
     at_home,
     documents,
@@ -55,6 +61,15 @@ def usable_queue(call: Call) -> tuple[Channel, Queue]:
         raise ObjectNotFound
     channel = open_channel(call.context.broker, vhost, call.caller)
     return channel, find_queue(channel, call.name())
+
+
+def check_told(queue: Queue) -> None:
+    """A home without a lease, or that is just taking over, says nothing of its queues (R9, A2)."""
+    if queue.away is not None or not may_tell(queue):
+        reason = queue.broker.isolation or "its home is changing"
+        raise Unavailable(
+            f"queue '{queue.name}' in vhost '{queue.vhost}' can't be used now: {reason}; try again"
+        )
 
 
 # ---- looking ------------------------------------------------------------------------------------
@@ -212,6 +227,7 @@ async def delete_queue(call: Call) -> Response:
         elsewhere = await at_home(call, queue)
         if elsewhere is not None:
             return elsewhere
+        check_told(queue)
     where = queue_resource(queue.vhost, queue.name)
     if call.flag("if-unused") and queue.consumer_count > 0:
         raise PreconditionFailed(f"{where} in use")
@@ -229,8 +245,8 @@ async def purge_queue(call: Call) -> Response:
     elsewhere = await at_home(call, queue)
     if elsewhere is not None:
         return elsewhere
-    call.context.shell.begin_turn()
-    queue.purge()
+    check_told(queue)
+    await purge(call.context, channel, queue.name)
     return done()
 
 

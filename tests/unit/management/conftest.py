@@ -163,11 +163,21 @@ class Api:
         headers: dict[str, str] | None = None,
         password: str | None = None,
     ) -> Answer:
+        return self.core.run(self.asking(method, target, body, headers, password))
+
+    def asking(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        headers: dict[str, str] | None = None,
+        password: str | None = None,
+    ) -> Coroutine[Any, Any, Answer]:
         login = f"{self.user}:{self.user if password is None else password}".encode()
         sent = {"authorization": "Basic " + base64.b64encode(login).decode()} if self.user else {}
         sent.update(headers or {})
         scope = make_scope(method, target, sent, self.host)
-        return self.core.run(call(self.core.application, scope, body))
+        return call(self.core.application, scope, body)
 
     def publish(self, queue: str, payload: str, **properties: Any) -> None:
         answer = self.post(

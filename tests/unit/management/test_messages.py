@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 
 import pytest
 
 from rhizome.broker.browsing import browse
+from rhizome.broker.port import EVERYTHING
 
-from .conftest import Api, Core
+from .conftest import Answer, Api, Core
 
 
 def test_publish_says_whether_a_queue_took_the_message(api: Api) -> None:
@@ -265,3 +267,47 @@ def test_a_move_that_makes_no_sense_is_refused(api: Api, to: str, said: str) -> 
     answer = api.post("rhizome", "queues", "/", "q", "move", to=to)
     assert answer.status == 400
     assert said in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent"),
+    [
+        ("DELETE", "/api/queues/%2F/q/contents", {}),
+        ("DELETE", "/api/queues/%2F/q?if-empty=true", {}),
+        ("POST", "/api/queues/%2F/q/get", {"count": 1, "ackmode": "ack_requeue_false"}),
+        ("POST", "/api/rhizome/queues/%2F/q/move", {"to": "other", "count": 1}),
+    ],
+)
+def test_a_home_without_a_lease_says_nothing_of_its_queues(
+    api: Api, core: Core, method: str, path: str, sent: dict[str, object]
+) -> None:
+    """R9: another broker may be the home by now."""
+    api.put("queues", "/", "q", durable=True)
+    api.put("queues", "/", "other", durable=True)
+    api.publish("q", "x", delivery_mode=2)
+    core.broker.isolate("broker 'b1' is isolated")
+    answer = api.ask(method, path, json.dumps(sent).encode())
+    assert (answer.status, "broker 'b1' is isolated" in answer.reason) == (503, True)
+    core.broker.isolate("")
+    assert api.payloads("q") == ["x"]
+    assert api.payloads("other") == []
+
+
+def test_a_message_that_is_not_committed_is_not_given_out(api: Api, core: Core) -> None:
+    """L1: it waits until it is on the copies."""
+    api.put("queues", "/", "q", durable=True)
+    api.publish("q", "x", delivery_mode=2)
+    queue = core.queue("q")
+    queue.log.visible = 0
+    queue.last_used_ms = 0
+    sent = json.dumps({"count": 1, "ackmode": "ack_requeue_false"}).encode()
+
+    async def get() -> Answer:
+        asked = asyncio.ensure_future(api.asking("POST", "/api/queues/%2F/q/get", sent))
+        while queue.last_used_ms == 0:
+            await asyncio.sleep(0)
+        assert not asked.done()
+        queue.log.visible = EVERYTHING
+        return await asked
+
+    assert [each["payload"] for each in core.run(get()).json] == ["x"]

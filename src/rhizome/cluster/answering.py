@@ -1,0 +1,187 @@
+"""Answering: the calls of an edge that a home carries out on its queues.
+
+That a queue is purged, empty or unused is said under a lease only (R9); the answer to a purge comes
+when no takeover can bring back what is gone. What can't be answered yet waits here, as at any home
+(`broker/waiting.py`). If the home is another by then, the edge asks that one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from mypy_extensions import i64
+
+from rhizome.amqp.values import encode_table
+from rhizome.broker.basic import pull, pull_consumer
+from rhizome.broker.lookup import may_tell
+from rhizome.broker.port import GroupLog
+from rhizome.broker.showing import was_delivered, with_delivery_count
+from rhizome.broker.topology import check_deletable
+from rhizome.cluster.asking import number_in
+from rhizome.cluster.attachment import Attachment
+from rhizome.cluster.calls import ANSWER, CALL, OP_COUNTS, OP_DELETE, OP_GET, OP_PURGE
+from rhizome.cluster.link.frames import put_frame
+from rhizome.errors import AmqpError, InternalFault, NotFound
+
+if TYPE_CHECKING:
+    from rhizome.broker.queue import Queue
+    from rhizome.cluster.serving import Serving
+
+
+@final
+class Purged:
+    """A queue that was purged for an edge, and up to where that must be safe in its log."""
+
+    table: dict[str, object]
+    queue: Queue
+    log: GroupLog
+    index: i64
+    count: i64
+
+    def __init__(self, table: dict[str, object], queue: Queue, count: i64) -> None:
+        self.table = table
+        self.queue = queue
+        self.log = queue.log
+        self.index = queue.log.mark()
+        self.count = count
+
+    def is_safe(self) -> bool:
+        return self.queue.deleted or self.index <= self.log.committed_disk
+
+    def is_here(self) -> bool:
+        """Whether it can become safe: the queue is where it was purged."""
+        return self.queue.away is None and self.queue.log is self.log
+
+
+@final
+class Answering:
+    """Invariant: ``unanswered`` are calls that can't be carried out yet, ``purges`` those that were
+    and are not safe yet."""
+
+    serving: Serving
+    unanswered: list[dict[str, object]]
+    purges: list[Purged]
+
+    def __init__(self, serving: Serving) -> None:
+        self.serving = serving
+        self.unanswered = []
+        self.purges = []
+
+    def call(self, attached: Attachment, table: dict[str, object]) -> None:
+        try:
+            self._carry_out(attached, table)
+        except AmqpError as error:
+            self.refuse(table, error)
+
+    def _carry_out(self, attached: Attachment, table: dict[str, object]) -> None:
+        queue = self.queue_of(table)
+        operation = table["op"]
+        queue.last_used_ms = queue.broker.turn.now_ms
+        if operation == OP_GET:
+            self._get(attached, table, queue)
+        elif operation == OP_COUNTS:
+            self.answer(table, {"ready": queue.ready, "consumers": queue.consumer_count})
+        elif operation == OP_PURGE:
+            self._purge(table, queue)
+        elif operation == OP_DELETE:
+            self._delete(table, queue)
+        else:
+            raise InternalFault(f"this broker knows no operation '{operation}'")
+
+    def _purge(self, table: dict[str, object], queue: Queue) -> None:
+        if not may_tell(queue):
+            self.unanswered.append(table)
+            return
+        count = queue.purge()
+        if queue.recorded and count > 0:
+            self.purges.append(Purged(table, queue, count))
+        else:
+            self.answer(table, {"ready": count})
+
+    def _delete(self, table: dict[str, object], queue: Queue) -> None:
+        if_unused = table["if_unused"] is True
+        if_empty = table["if_empty"] is True
+        if (if_unused or if_empty) and not may_tell(queue):
+            self.unanswered.append(table)
+            return
+        check_deletable(queue, if_unused, if_empty)
+        self.answer(table, {"ready": queue.ready})
+
+    def _get(self, attached: Attachment, table: dict[str, object], queue: Queue) -> None:
+        message = pull(queue)
+        if message is None:
+            if queue.ready > 0 or not may_tell(queue):
+                # Asked again when it can be shown, and read.
+                self.unanswered.append(table)
+            else:
+                self.answer(table, {})
+            return
+        redelivered = was_delivered(queue, message)
+        if redelivered:
+            queue.redelivered += 1
+            message = with_delivery_count(queue, message)
+        queue.delivered += 1
+        queue.unacked += 1
+        if queue.durable_bytes > 0:
+            queue.broker.showing.note(queue, message)
+        channel = self.serving.channel(attached, number_in(table, "session"))
+        tag = channel.hold(message, pull_consumer(channel, queue))
+        self.answer(
+            table,
+            {
+                "tag": tag,
+                "index": message.index,
+                "redelivered": redelivered,
+                "left": queue.ready,
+                "tail": message.route.tail,
+                "frame_max": message.frame_bytes_max,
+                "content": message.content,
+            },
+        )
+
+    def try_again(self) -> None:
+        """What calls wait for may be there."""
+        if len(self.unanswered) > 0:
+            unanswered = self.unanswered
+            self.unanswered = []
+            for table in unanswered:
+                self.serving.heard(CALL, table)
+        if len(self.purges) > 0:
+            purges = self.purges
+            self.purges = []
+            for purged in purges:
+                if purged.is_safe():
+                    self.answer(purged.table, {"ready": purged.count})
+                elif purged.is_here():
+                    self.purges.append(purged)
+
+    def queue_of(self, table: dict[str, object]) -> Queue:
+        """The queue that is asked about; raises NotFound if it isn't active here."""
+        broker = self.serving.broker
+        queue = broker.shared.get(number_in(table, "id"))
+        if queue is None:
+            raise NotFound(f"no queue '{table['queue']}' in vhost '{table['vhost']}'")
+        if queue.away is not None:
+            raise NotFound(
+                f"broker '{broker.settings.name}' is not the home of queue '{queue.name}' in "
+                f"vhost '{queue.vhost}'"
+            )
+        return queue
+
+    def answer(self, table: dict[str, object], answer: dict[str, object]) -> None:
+        whole: dict[str, object] = {"call": table["call"], "group": table["group"], "code": 0}
+        whole.update(answer)
+        self._put(whole)
+
+    def refuse(self, table: dict[str, object], error: AmqpError) -> None:
+        whole: dict[str, object] = {
+            "call": table["call"],
+            "group": table["group"],
+            "code": error.code,
+            "text": error.text,
+        }
+        self._put(whole)
+
+    def _put(self, answer: dict[str, object]) -> None:
+        put_frame(self.serving.outbox, ANSWER, encode_table(answer))
+        self.serving.link.touch()
