@@ -98,6 +98,7 @@ class Broker:
     streams: Streams
     connections: dict[int, Connection]
     carriers: dict[int, Connection]
+    errands: dict[int, Connection]
     shared: dict[int, Queue]
     internal: dict[int, Queue]
     unconfirmed: list[Channel]
@@ -165,6 +166,7 @@ class Broker:
         self.streams = Streams(self)
         self.connections = {}
         self.carriers = {}
+        self.errands = {}
         self.shared = {}
         self.internal = {}
         self.unconfirmed = []
@@ -355,9 +357,9 @@ class Broker:
         return [*self.connections.values(), *self.carriers.values()]
 
     def applications(self) -> list[Connection]:
-        """The connections of this broker's applications, and those that keep what clients held
-        that may come back."""
-        return [*self.connections.values(), *self.ghosts.carriers()]
+        """The connections of this broker's applications, those that keep what clients held that may
+        come back, and what people have the broker do in their place."""
+        return [*self.connections.values(), *self.ghosts.carriers(), *self.errands.values()]
 
     def running_connections(self) -> list[Connection]:
         return [each for each in self.connections.values() if each.stage == RUNNING]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from starlette.responses import Response
 
@@ -39,6 +40,8 @@ from rhizome.management.errors import BadRequest, ObjectNotFound, Unavailable
 from rhizome.management.everywhere import at_home, wherever
 from rhizome.management.exchanges import exchange_name
 from rhizome.management.queues import check_told, usable_queue
+
+T = TypeVar("T")
 
 GET_COUNT_MAX: Final = 10_000
 GET_BYTES_MAX: Final = 64 << 20
@@ -210,14 +213,25 @@ async def get_messages(call: Call) -> Response:
     if encoding not in ("auto", "base64"):
         raise BadRequest(f"encoding is {encoding!r}; it must be auto or base64")
     bytes_max = document.number("truncate", -1)
+    if count == 0:
+        return answer([])
+    rows = await until_taken(
+        call.context, queue, lambda: take(queue, count, mode, encoding, bytes_max)
+    )
+    return answer(rows)
+
+
+async def until_taken(context: Context, queue: Queue, take: Callable[[], T]) -> T:
+    """Take something of a queue that is active here, as soon as it may be given out and can be
+    read; nothing if the queue is empty."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + GET_SECONDS_MAX
     while True:
         check_told(queue)
-        call.context.shell.begin_turn()
-        rows = take(queue, count, mode, encoding, bytes_max)
-        if rows or count == 0 or queue.deleted or queue.ready == 0:
-            return answer(rows)
+        context.shell.begin_turn()
+        taken = take()
+        if taken or queue.deleted or queue.ready == 0:
+            return taken
         if loop.time() > deadline:
             raise Unavailable(
                 f"the first message of queue '{queue.name}' is not on all of its copies, or can't"

@@ -1,13 +1,12 @@
 """Messages of one queue into another: copied, and removed once the copy is safe.
 
-A crash between the two leaves a message in both queues, never in none. Nothing is held between
-turns: what is copied is what is first in the queue, and what is removed is that and nothing else.
-A queue with consumers is refused, since they would have it meanwhile.
+Each is held meanwhile, as by an application: if the home of the queue changes between the two, the
+next one removes it. Only a crash of this broker then leaves a message in both queues, never in
+none. A queue with consumers is refused: messages would go both ways.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from starlette.responses import Response
@@ -16,8 +15,8 @@ from rhizome.amqp.frames import body_of, header_payload_of
 from rhizome.amqp.properties import decode_properties
 from rhizome.broker.channel import Channel
 from rhizome.broker.commands import QUEUE
+from rhizome.broker.errand import Errand
 from rhizome.broker.lookup import check_read, find_queue
-from rhizome.broker.message import Message
 from rhizome.broker.queue import Queue
 from rhizome.broker.streams.rules import is_stream
 from rhizome.management import bodies, declared, shapes
@@ -28,14 +27,12 @@ from rhizome.management.context import Context
 from rhizome.management.direct import publish
 from rhizome.management.document import parse_document
 from rhizome.management.endpoint import Endpoint
-from rhizome.management.errors import BadRequest
+from rhizome.management.errors import ApiError, BadRequest, Unavailable
 from rhizome.management.everywhere import at_home
-from rhizome.management.messages import look_at
+from rhizome.management.messages import until_taken
 from rhizome.management.queues import check_told, usable_queue
 
 COUNT_MAX: Final = 1000
-REMOVE_SECONDS_MAX: Final = 30.0
-REMOVE_POLL_SECONDS: Final = 0.01
 
 
 async def move_messages(call: Call) -> Response:
@@ -54,8 +51,15 @@ async def move_messages(call: Call) -> Response:
         raise BadRequest(f"count is {count}; it must be from 1 to {COUNT_MAX}")
     _check(channel, queue, to)
     moved = 0
-    while moved < count and await _move_first(call.context, channel, queue, to, moved):
-        moved += 1
+    errand = Errand(call.context.broker, f"moves messages of queue '{queue.name}'")
+    try:
+        while moved < count and await _move_first(call.context, channel, errand, queue, to):
+            moved += 1
+    except ApiError as error:
+        raise type(error)(f"moved {moved}, then {error.reason}") from None
+    finally:
+        call.context.shell.begin_turn()
+        errand.end()
     return answer({"moved": moved, "left": int(queue.ready)})
 
 
@@ -74,49 +78,22 @@ def _check(channel: Channel, queue: Queue, to: str) -> None:
 
 
 async def _move_first(
-    context: Context, channel: Channel, queue: Queue, to: str, moved: int
+    context: Context, channel: Channel, errand: Errand, queue: Queue, to: str
 ) -> bool:
-    found = await look_at(context, queue, 0, 1)
-    if not found:
+    """False if there is none."""
+    message = await until_taken(context, queue, lambda: errand.take(queue))
+    if message is None:
         return False
-    message = found[0].message
     properties = decode_properties(header_payload_of(message.content))
-    if not await publish(context, channel, "", to, properties, body_of(message.content)):
-        raise BadRequest(f"moved {moved}, then queue '{to}' refused a message")
-    if not await _remove(context, queue, message):
-        raise BadRequest(
-            f"moved {moved}; the next message was taken meanwhile, or the queue has got another"
-            f" home: it may be in both queues; look at '{to}' and try again"
-        )
-    return True
-
-
-async def _remove(context: Context, queue: Queue, copied: Message) -> bool:
-    """Remove the first message if it is the one that was copied.
-
-    One that is on its way to disk can't be had for a while: that is waited for, or it would be in
-    both queues. A queue that has got another home meanwhile has nothing here any more.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + REMOVE_SECONDS_MAX
-    first = _next(context, queue)
-    while first is None and queue.ready and not queue.deleted and loop.time() < deadline:
-        await asyncio.sleep(REMOVE_POLL_SECONDS)
-        first = _next(context, queue)
-    if first is None:
-        return False
-    queue.unacked += 1
-    queue.delivered += 1
-    if first.index != copied.index:
-        queue.requeue(first)
-        return False
-    queue.ack(first)
-    return True
-
-
-def _next(context: Context, queue: Queue) -> Message | None:
+    try:
+        copied = await publish(context, channel, "", to, properties, body_of(message.content))
+    except Unavailable as error:
+        raise Unavailable(f"{error.reason} It may be in both queues then") from None
+    if not copied:
+        raise BadRequest(f"queue '{to}' refused a message")
     context.shell.begin_turn()
-    return queue.next_message(queue.broker.turn.now_ms)
+    errand.done()
+    return True
 
 
 ENDPOINTS: Final = (

@@ -1,0 +1,85 @@
+"""What people have a home do with messages stays exact when the home changes in the middle."""
+
+from __future__ import annotations
+
+import pytest
+from scene import PERSISTENT, drain, queue_at, wait_for_copy, wait_for_new_home
+
+from rhizome.amqp.methods import QueueDeclare, QueueDeclareOk
+from rhizome.broker.errand import Errand
+from rhizome.cluster.commands import SetDraining
+from rhizome.testing.cluster import CoreCluster, make_cluster
+
+
+@pytest.fixture
+def cluster() -> CoreCluster:
+    return make_cluster(3, 1)
+
+
+def leave(cluster: CoreCluster, home: str, cut: bool) -> str:
+    """Let a home be another one, by drain or takeover; the broker that was goes on living."""
+    if not cut:
+        cluster["b1"].node.propose(SetDraining(home, True), None)
+        return wait_for_new_home(cluster, "q", home)
+    others = [name for name in cluster.members if name != home]
+    for name in others:
+        cluster.cut(home, name)
+    cluster.advance_until(
+        lambda: any(
+            cluster[each].has_queue("q")
+            and cluster[each].queue("q").away is None
+            and not cluster[each].queue("q").log.still
+            for each in others
+        )
+    )
+    cluster.heal()
+    cluster.advance_until_ready()
+    return wait_for_new_home(cluster, "q", home)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("is_done", [False, True])
+def test_what_an_errand_holds_is_settled_at_the_next_home(
+    cluster: CoreCluster, cut: bool, is_done: bool
+) -> None:
+    home = next(name for name in ("b1", "b2", "b3") if name != cluster.root())
+    client = cluster["s1"].connect()
+    queue_at(client, "q", home, durable=True)
+    wait_for_copy(cluster, "q")
+    for body in (b"0", b"1", b"2"):
+        client.publish("", "q", body, PERSISTENT)
+    cluster.settle()
+    broker = cluster[home].broker
+    errand = Errand(broker, "moves messages")
+    held = errand.take(cluster[home].queue("q"))
+    assert held is not None
+    successor = leave(cluster, home, cut)
+    assert cluster[home].queue("q").away is not None
+    if not cut:
+        # A broker that was cut off may have its clients' messages given to others (A2).
+        assert cluster[successor].queue("q").ready == 2
+    if is_done:
+        errand.done()
+    errand.end()
+    cluster[home].busy = True
+    cluster.settle()
+    assert drain(client, "q") == ([b"1", b"2"] if is_done else [b"0", b"1", b"2"])
+    declared = client.call(QueueDeclare("q", passive=True), QueueDeclareOk)
+    assert declared.message_count == 0
+    assert cluster[successor].queue("q").unacked == 0
+    assert not broker.errands
+
+
+def test_what_an_errand_gives_back_is_as_it_was(cluster: CoreCluster) -> None:
+    client = cluster["b1"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    client.publish("", "q", b"0", PERSISTENT)
+    cluster.settle()
+    errand = Errand(cluster["b1"].broker, "moves messages")
+    assert errand.take(cluster["b1"].queue("q")) is not None
+    assert client.get("q") is None
+    errand.end()
+    cluster["b1"].settle()
+    message = client.get("q")
+    assert message is not None
+    assert not message.method.redelivered  # type: ignore[attr-defined]
