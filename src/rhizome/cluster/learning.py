@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rhizome.cluster.departing import forget_departed
 from rhizome.cluster.facts import ClusterFact, GroupChanged, GroupRemoved
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Learning:
         for record in node.state.registry.view():
             if record.name != node.me.name:
                 node.links.learn(record.name, record.addresses, record.role)
+        forget_departed(node)
         node.telling.changed()
 
     def homes_changed(self, groups: Iterable[int]) -> None:

@@ -49,6 +49,7 @@ from rhizome.cluster.consensus.events import (
     RootReady,
 )
 from rhizome.cluster.consensus.settings import STALL_MS
+from rhizome.cluster.departing import forget_departed
 from rhizome.cluster.edge import Edge
 from rhizome.cluster.gossip import GOSSIP, Gossip
 from rhizome.cluster.handling import NodeObserver
@@ -578,6 +579,8 @@ class Node(Cluster):
             )
 
     def _explain_waiting(self) -> None:
+        if any(name not in self.state.registry.brokers for name in self.down_since_ms):
+            forget_departed(self)
         for name, since_ms in self.down_since_ms.items():
             if self.now_ms - since_ms >= EXPLAIN_AFTER_MS:
                 self.edge.explain(

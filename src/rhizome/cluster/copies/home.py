@@ -200,6 +200,12 @@ class Copies:
             self.followers[name] = found
         return found
 
+    def forget(self, name: str) -> None:
+        """A broker won't come back; nothing is kept of it unless it counts."""
+        found = self.followers.get(name)
+        if found is not None and not found.linked and not self.in_sync.needs(name):
+            del self.followers[name]
+
     def _invite(self, follower: Follower) -> None:
         """Invite a standby, or again if it hasn't answered: it may have been somebody else."""
         if not follower.linked or not self.in_sync.needs(follower.name):
