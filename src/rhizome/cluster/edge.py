@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class Edge:
     """Invariant: ``consumers`` holds those of all groups by number; ``leaving`` those whose last
     deliveries may still be on their way. While ``ready`` isn't set nothing is attached: a home
-    takes no attach of an incarnation that the cluster doesn't know.
+    takes no attach of an incarnation that the cluster doesn't know. ``ended``: a group is gone, and
+    who waited for it is to be told.
     """
 
     broker: Broker
@@ -39,6 +40,7 @@ class Edge:
     consumers: dict[int, Consumer]
     leaving: dict[int, Session]
     ready: bool
+    ended: bool
     next_number: i64
 
     def __init__(self, broker: Broker, rules: AttachRules) -> None:
@@ -48,6 +50,7 @@ class Edge:
         self.consumers = {}
         self.leaving = {}
         self.ready = False
+        self.ended = False
         self.next_number = 0
 
     def group(self, number: i64) -> RemoteGroup:
@@ -56,6 +59,17 @@ class Edge:
             group = RemoteGroup(self, number)
             self.groups[number] = group
         return group
+
+    def end(self, number: i64) -> None:
+        """A group is gone with its stream: forget it."""
+        group = self.groups.pop(number, None)
+        if group is None:
+            return
+        group.end()
+        gone = [each for each, session in self.leaving.items() if session.home is group]
+        for consumer in gone:
+            del self.leaving[consumer]
+        self.ended = True
 
     def number(self) -> i64:
         self.next_number += 1
@@ -109,7 +123,8 @@ class Edge:
 
     def caught_up(self) -> None:
         """More of the cluster's log is applied: queues may be gone."""
-        dropped = False
+        dropped = self.ended
+        self.ended = False
         for group in self.groups.values():
             if group.track is None and len(group.way.messages) > 0:
                 group.way.drop_deleted(self.broker.shared)

@@ -260,6 +260,8 @@ class GroupWay(Way):
 
     def fence(self) -> i64:
         """Send a number that is confirmed once all that was settled before it is safe there."""
+        if not self.lasting:
+            return self.confirmed
         self.sent += 1
         self.keep(self.nothing, self.nowhere, None, 0)
         track = self.track
@@ -267,6 +269,11 @@ class GroupWay(Way):
             put_number(track.outbox, FENCE, self.group, self.sent)
             track.link.touch()
         return self.sent
+
+    def end(self) -> None:
+        """The group is gone: what was for it nobody will take."""
+        self.lasting = False
+        self.confirm(self.sent)
 
     def doubt(self, last: i64, shared: dict[int, Queue]) -> None:
         """Of what it took up to ``last`` the home has only what was on its disk. The rest may be

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rhizome.cluster.departing import forget_departed
 from rhizome.cluster.facts import ClusterFact, GroupChanged, GroupRemoved
+from rhizome.cluster.placement import STREAMS_FROM
 
 if TYPE_CHECKING:
     from rhizome.broker.queue import Queue
@@ -37,7 +38,8 @@ class Learning:
         """Brokers or groups are others than before: learn where homes and brokers are."""
         node = self._node
         node.roles.update()
-        self.homes_changed(node.state.groups.groups)
+        known = node.state.groups.groups
+        self.homes_changed([*known, *[each for each in node.edge.groups if each not in known]])
         node.tenures.brokers_changed()
         for record in node.state.registry.view():
             if record.name != node.me.name:
@@ -52,6 +54,8 @@ class Learning:
         others = False
         for number in groups:
             group = known.get(number)
+            if group is None and number >= STREAMS_FROM:
+                self._ended(number)
             if group is not None and not node.roles.is_home(number):
                 home = group.home if group.home != node.me.name else ""
                 neighbour = node.neighbour(home) if home else None
@@ -61,6 +65,13 @@ class Learning:
             queue.away = node.away(queue)
         for vhost in node.broker.state.vhosts.values():
             vhost.router.epoch += 1
+
+    def _ended(self, number: int) -> None:
+        """The group of a stream is gone."""
+        self._node.edge.end(number)
+        for neighbour in self._node.neighbours.values():
+            if neighbour.taking is not None:
+                neighbour.taking.attachments.pop(number, None)
 
     def _queues(self, groups: Iterable[int], others: bool) -> list[Queue]:
         """The queues of some groups, or more; ``others``: one of them is no stream's."""

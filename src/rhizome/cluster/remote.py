@@ -24,6 +24,7 @@ from rhizome.amqp.methods import BasicGet, QueueDelete
 from rhizome.amqp.values import encode_table
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.message import Message, content_channel
+from rhizome.broker.names import no_queue
 from rhizome.broker.port import Away, Forward, Proxy
 from rhizome.broker.resuming import is_same
 from rhizome.broker.topology import delete_counted
@@ -271,6 +272,19 @@ class RemoteGroup(Away):
                 del self.calls[number]
             else:
                 call.asked_ms = self.broker.turn.now_ms
+
+    def end(self) -> None:
+        """The group is gone with its stream: nobody waits for a home any more."""
+        self.home_is(None, 0)
+        calls = self.calls
+        self.calls = {}
+        for call in calls.values():
+            call.failed(no_queue(call.queue.vhost, call.queue.name))
+            call.channel.connection.resume()
+        for consumer in list(self.consumers.values()):
+            self.forget(consumer)
+        self.kept = []
+        self.way.end()
 
     # ---- what channels ask for ------------------------------------------------------------------
 
