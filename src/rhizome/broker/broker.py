@@ -320,6 +320,7 @@ class Broker:
         self.carriers.pop(connection.id, None)
         if self.connections.pop(connection.id, None) is None:
             return
+        self.ghosts.closed(connection)
         self.stalled.pop(connection.id, None)
         self.observer.connection_closed(connection)
 

@@ -141,6 +141,7 @@ def _closing_channel_method(connection: Connection, channel: Channel, method: Me
 def _connection_method(connection: Connection, method: Method) -> None:
     if isinstance(method, ConnectionClose):
         if method.reply_code != MOVING:
+            connection.broker.ghosts.closed(connection)
             connection.resume_id = ""
         # The client closes the socket when it has read our answer; a timer does if it doesn't.
         connection.close_channels()

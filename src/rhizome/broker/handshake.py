@@ -188,6 +188,7 @@ class Handshake:
             connection.stage = CLOSING
             return
         enter(connection, vhost)
+        self.broker.ghosts.opened(connection)
         connection.send(0, ConnectionOpenOk(cluster.known_hosts()))
         self.broker.connection_opened(connection)
 

@@ -189,20 +189,36 @@ class Sync:
 class Ghosts:
     """Those whom something is kept for, by what they are known by.
 
+    ``connected`` are the connections of clients that can resume, by the same: mostly one each.
     ``durable``: up to which position the journal is on disk; ``syncs`` wait for that, or for other
     brokers.
     """
 
     broker: Broker
     ghosts: dict[str, Ghost]
+    connected: dict[str, dict[int, Connection]]
     durable: i64
     syncs: list[Sync]
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.ghosts = {}
+        self.connected = {}
         self.durable = 0
         self.syncs = []
+
+    def opened(self, connection: Connection) -> None:
+        """The connection of a client that can resume runs."""
+        if len(connection.resume_id) > 0:
+            self.connected.setdefault(connection.resume_id, {})[int(connection.id)] = connection
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone, or its client won't come back."""
+        known = self.connected.get(connection.resume_id)
+        if known is not None:
+            known.pop(int(connection.id), None)
+            if len(known) == 0:
+                del self.connected[connection.resume_id]
 
     def carriers(self) -> list[Connection]:
         return [ghost.carrier for ghost in self.ghosts.values()]
@@ -335,8 +351,11 @@ def _catch_up(channel: Channel, entries: bytes, asked: list[Away]) -> bool:
 
 def _end_others(connection: Connection) -> None:
     """Of two connections of one session the older one is dead, though nobody has noticed yet."""
-    for other in connection.broker.running_connections():
-        if other is not connection and other.resume_id == connection.resume_id:
+    connected = connection.broker.ghosts.connected.get(connection.resume_id)
+    if connected is None:
+        return
+    for other in list(connected.values()):
+        if other is not connection and other.stage == RUNNING:
             other.force_close("its session goes on over another connection")
 
 

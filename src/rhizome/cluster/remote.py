@@ -426,9 +426,7 @@ class RemoteGroup(Away):
 
     def client_left(self, channel: Channel) -> None:
         """What a channel holds is only kept for its client from now on."""
-        session = self.sessions.get(channel)
-        if session is not None and self.track is not None:
-            self._name(session)
+        self._name_that_of(channel)
 
     def session_gone(self, number: i64) -> None:
         """The home has what a session keeps for its client: the client is back elsewhere."""
@@ -438,9 +436,13 @@ class RemoteGroup(Away):
 
     def client_came_back(self, connection: Connection) -> None:
         """A client has presented everything: what else is kept for it, it doesn't have."""
-        for session in self.sessions.values():
-            if session.channel.connection is connection and self.track is not None:
-                self._name(session)
+        for channel in connection.channels.values():
+            self._name_that_of(channel)
+
+    def _name_that_of(self, channel: Channel) -> None:
+        session = self.sessions.get(channel)
+        if session is not None and self.track is not None:
+            self._name(session)
 
     def _name(self, session: Session) -> None:
         """Tell the home whose a session is, if its client may come back elsewhere; whether it is

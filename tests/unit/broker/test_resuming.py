@@ -256,6 +256,27 @@ def test_the_old_connection_is_ended(core: Core) -> None:
     assert ready(core) == []
 
 
+def test_connections_of_a_session_are_known_until_they_are_gone(core: Core) -> None:
+    """Whoever resumes looks for others of its session, not through all connections."""
+    queue = fill(core, 1)
+    connected = core.broker.ghosts.connected
+    core.connect()
+    assert connected == {}
+    lost, parting, old = (core.connect(properties=resuming(each)) for each in ("a", "b", "c"))
+    assert sorted(connected) == ["guest/a", "guest/b", "guest/c"]
+    lost.close_socket()
+    parting.send(ConnectionClose(200, "goodbye", 0, 0), channel=0)
+    parting.close_socket()
+    assert list(connected) == ["guest/c"]
+    old.consume(queue, "c")
+    _, held = taken(old)
+    client = core.connect(properties=resuming("c"))
+    assert len(connected["guest/c"]) == 2
+    resume(client, entries(held))
+    old.close_socket()
+    assert list(connected["guest/c"].values()) == [client.connection]
+
+
 def test_an_auto_delete_queue_waits_for_its_consumer(core: Core) -> None:
     client = core.connect(properties=resuming())
     client.call(QueueDeclare("brief", auto_delete=True), QueueDeclareOk)
