@@ -100,7 +100,7 @@ MUTANTS = [
         NOT_CUT_BACK,
         ("ambush-append",),
         5,
-        ("StreamCopiesAgree",),
+        ("StreamCopiesAgree", "CopiesComeBack"),
         10,
     ),
     Mutant(
@@ -109,7 +109,7 @@ MUTANTS = [
         ("kill", "ambush-append"),
         4,
         ("AppendedOnce",),
-        5,
+        7,
     ),
 ]
 MORE_MUTANTS = [
@@ -126,7 +126,7 @@ MORE_MUTANTS = [
         ("drop-app",),
         3,
         ("NamedReadersGoOn",),
-        6,
+        8,
     ),
     Mutant(
         "retention takes more than it should",
