@@ -512,6 +512,27 @@ ODD: dict[str, tuple[str, Tell]] = {
             told.ConsumerGone(OTHER, 1, "d"),
         ),
     ),
+    "out of order, another consumer was cancelled, and the home stood still": (
+        NOTHING,
+        lambda: _out_of_order(
+            Story()
+            .then(told.Consuming(OTHER, 1, "d", "orders", 0))
+            .then(told.Disturbed("x", HOME))
+            .then(told.ConsumerGone(OTHER, 1, "d"))
+            .wait(5),
+            told.Undisturbed("x"),
+        ),
+    ),
+    "out of order, another consumer had been cancelled long before": (
+        "OrderPerPublisherAndQueue",
+        lambda: _out_of_order(
+            Story()
+            .then(told.Consuming(OTHER, 1, "d", "orders", 0))
+            .then(told.ConsumerGone(OTHER, 1, "d"))
+            .wait(5),
+            told.Undisturbed("x"),
+        ),
+    ),
     "out of order, a consumer of another queue was cancelled": (
         "OrderPerPublisherAndQueue",
         lambda: _out_of_order(

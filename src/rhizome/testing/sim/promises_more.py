@@ -137,16 +137,17 @@ class OrderPerPublisherAndQueue(MessageChecker):
     Messages that come again are out of it: those that say so, and those that came to somebody
     before; so are delayed ones. Excused when, since the earlier of the two was sent, the home has
     ended or a link to it has broken: what was under way then is delivered later, and may not know
-    that it was. Also when another consumer of the queue was cancelled meanwhile, or its broker had
-    no lease and showed it nothing (R9): what was under way to it went back.
+    that it was. Also when another consumer of the queue was cancelled meanwhile, as far as the home
+    can have known, or its broker had no lease and showed it nothing (R9): what was under way to it
+    went back.
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._last: dict[tuple[object, ...], Message] = {}
         self._consumed: dict[tuple[int, int, str], str] = {}
-        self._cancelled: dict[str, list[int]] = {}
-        """When consumers of a queue had the answer to their cancel."""
+        self._cancelled: dict[str, list[tuple[int, str]]] = {}
+        """When consumers of a queue had the answer to their cancel, and from which broker."""
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
         return {
@@ -161,7 +162,8 @@ class OrderPerPublisherAndQueue(MessageChecker):
     def _gone(self, seen: told.ConsumerGone) -> None:
         queue = self._consumed.get((seen.session, seen.channel, seen.consumer))
         if queue is not None:
-            self._cancelled.setdefault(queue, []).append(self.now_us)
+            broker = self.history.sessions[seen.session].broker
+            self._cancelled.setdefault(queue, []).append((self.now_us, broker))
 
     def _delivered(self, seen: told.Delivered) -> None:
         message = self.history.messages.get(seen.message)
@@ -188,9 +190,11 @@ class OrderPerPublisherAndQueue(MessageChecker):
             )
 
     def _is_excused(self, queue: str, message: Message) -> bool:
-        if any(us >= message.at_us for us in self._cancelled.get(queue, ())):
-            return True
         homes = self.homes(queue, message.at_us, self.now_us)
+        for us, edge in self._cancelled.get(queue, ()):
+            places = [edge, *homes, *[pair(edge, home) for home in homes]]
+            if self.timeline.done_us(us, places) >= message.at_us:
+                return True
         if self.timeline.struck_around(homes, message.at_us, self.now_us):
             return True
         sessions = [key[0] for key, consumed in self._consumed.items() if consumed == queue]
