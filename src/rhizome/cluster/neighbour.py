@@ -50,6 +50,7 @@ from rhizome.cluster.wire import (
     SETTLED,
     UNROUTED,
 )
+from rhizome.errors import AmqpError, InternalFault
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -181,8 +182,26 @@ class Neighbour(FrameSink):
             while at < len(held) and self.held_for == 0:
                 method, data = held[at]
                 at += 1
-                self._frame(method, data, 0, len(data))
+                if not self._take_up(method, data):
+                    return
             self.held.extend(held[at:])
+
+    def _take_up(self, method: i64, data: bytes) -> bool:
+        """Take a frame that was held. One that fails ends its link, as if it had just come; False:
+        then the rest means nothing."""
+        track = self.track
+        # One name per clause: a variable of compiled code has one type.
+        try:
+            self._frame(method, data, 0, len(data))
+            return True
+        except AmqpError as fault:
+            if track is not None:
+                track.link.fail(fault)
+        except Exception as bug:
+            self.broker.report_bug(bug, f"link with {self.name}")
+            if track is not None:
+                track.link.fail(InternalFault("the broker made a mistake; its log has the details"))
+        return False
 
     def _hold(self, index: i64, method: i64, data: bytes, start: i64, end: i64) -> bool:
         if index <= self.applied.index:

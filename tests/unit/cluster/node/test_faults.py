@@ -28,6 +28,7 @@ from rhizome.amqp.methods import (
     QueueDelete,
     QueueDeleteOk,
 )
+from rhizome.cluster.calls import ANSWER
 from rhizome.cluster.forwarding import PENDING_BYTES_MAX, Way
 from rhizome.cluster.session import WINDOW_BYTES
 from rhizome.testing.cluster import CoreCluster, make_cluster
@@ -416,3 +417,27 @@ def test_what_was_lost_with_the_memory_of_a_home_is_not_confirmed(cluster: CoreC
     assert isinstance(ack, BasicAck)
     assert ack.delivery_tag == 2
     assert drain(client, "q") == [b"on disk"]
+
+
+def test_a_frame_that_fails_after_it_was_held_ends_its_link_and_no_turn(
+    cluster: CoreCluster,
+) -> None:
+    """Frames of a broker that is ahead wait (R10); what comes behind one that fails is no use."""
+    b2 = cluster["b2"]
+    neighbour = b2.node.neighbours["b1"]
+    before = b2.links.link_to("b1")
+    assert before is not None
+    neighbour.held = [(ANSWER, b"no table"), (ANSWER, b"nor this")]
+    neighbour.caught_up()
+    assert len(b2.observer.bugs) <= 1
+    b2.observer.bugs.clear()
+    assert neighbour.held == []
+    cluster.advance_until_ready()
+    after = b2.links.link_to("b1")
+    assert after is not None
+    assert after is not before
+    client = b2.connect()
+    queue_at(client, "q", "b1", durable=True)
+    client.publish("", "q", b"goes on", PERSISTENT)
+    cluster.settle()
+    assert drain(client, "q") == [b"goes on"]
