@@ -18,7 +18,7 @@ from rhizome.errors import ConnectionForced, NotFound
 from rhizome.testing.processes import wait_until
 
 Unique = Callable[[str], str]
-SECONDS_MAX = 20
+SECONDS_MAX = 120
 
 # A test run that was started in the background ignores SIGINT, and so would its children.
 HEED_INTERRUPTS = ("env", "--default-signal=INT")

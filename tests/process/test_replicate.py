@@ -11,7 +11,7 @@ from rhizome.client import Level, Properties, blocking
 from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import wait_until
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 180.0
 PERSISTENT = Properties(delivery_mode=2)
 HOW = ("none", "configuration", "messages")
 

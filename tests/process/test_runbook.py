@@ -19,7 +19,7 @@ from .netns import Network, why_not
 from .test_drain import wait_for_copies
 
 REFUSAL = why_not()
-SECONDS_MAX = 90.0
+SECONDS_MAX = 180.0
 QUEUES = {"orders": ["one", "two"], "mails": ["three"], "jobs": []}
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]

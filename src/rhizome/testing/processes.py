@@ -44,7 +44,7 @@ class BrokerProcessError(Exception):
     """The process did not do what was asked of it; the text quotes the end of its output."""
 
 
-def wait_until(probe: Callable[[], T], what: str, seconds: float = 30.0) -> T:
+def wait_until(probe: Callable[[], T], what: str, seconds: float = 120.0) -> T:
     """The first true value that `probe` returns, asked until `seconds` have passed.
 
     `what` completes the sentence "timed out waiting for ...".
