@@ -21,6 +21,7 @@ from rhizome.testing.sim.observations import Observation
 from rhizome.testing.sim.streamholdings import StreamHolding
 from rhizome.testing.sim.streamplans import StreamPlan
 from rhizome.testing.sim.streamsetup import stream_checkers
+from rhizome.testing.sim.timeline import lease
 from rhizome.testing.sim.world import SECOND, World
 from tests.simulation.story import seen_by
 
@@ -83,7 +84,9 @@ class FakeBroker:
 
     def __init__(self, broker: str, stream: str, log: Log, is_home: bool) -> None:
         members = (Member(STANDBY, "1", WHOLE),)
-        self.holding = StreamHolding(broker, "1", stream, is_home, is_home, EPOCH, members, log.log)
+        self.holding = StreamHolding(
+            broker, "1", stream, is_home, is_home, EPOCH, members, log.log, 0 if is_home else EPOCH
+        )
 
     def streams(self) -> list[StreamHolding]:
         return [self.holding]
@@ -268,6 +271,27 @@ STORIES: dict[str, tuple[str, Tell]] = {
     "goes on with its offset": (NOTHING, lambda: two().sends("a/3").reads("2").shown(a_3=2)),
     "begins before its offset": ("EachOffsetOnceAndInOrder", lambda: two().reads("1").shown(a_1=0)),
     "what is new is not": ("EachOffsetOnceAndInOrder", lambda: two().reads("next").shown(a_2=1)),
+    "what is new is not, at a broker without a lease": (
+        NOTHING,
+        lambda: (
+            two()
+            .then(traffic.SessionOpened("r", READER, "b3", READER))
+            .then(traffic.Disturbed("isolated", lease("b3")))
+            .reads("next")
+            .shown(a_2=1)
+        ),
+    ),
+    "what is new is not, at a broker that has a lease again": (
+        "EachOffsetOnceAndInOrder",
+        lambda: (
+            two()
+            .then(traffic.SessionOpened("r", READER, "b3", READER))
+            .then(traffic.Disturbed("isolated", lease("b3")))
+            .then(traffic.Undisturbed("isolated"))
+            .reads("next")
+            .shown(a_2=1)
+        ),
+    ),
     "what is new": (NOTHING, lambda: two().sends("a/3").reads("next").shown(a_3=2)),
     "out of order": (
         "OrderPerAppender",

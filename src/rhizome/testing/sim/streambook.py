@@ -11,6 +11,7 @@ from rhizome.testing.sim import traffic
 from rhizome.testing.sim.checkers import Checker
 from rhizome.testing.sim.streamholdings import StreamHolding
 from rhizome.testing.sim.streamplans import StreamPlan
+from rhizome.testing.sim.timeline import lease
 from rhizome.testing.sim.world import shown_time
 
 NEVER_US: Final = -1
@@ -56,7 +57,8 @@ class Booking:
 @dataclass(slots=True)
 class Subscription:
     """`shown_before`: the offset after the last one that anybody had been shown when it was asked
-    for. `last` is the last offset that it has been shown, -1 if none, `begun` the first."""
+    for, `has_lease` whether its broker had a lease then. `last` is the last offset that it has been
+    shown, -1 if none, `begun` the first."""
 
     application: str
     session: int
@@ -67,6 +69,7 @@ class Subscription:
     name: str
     shown_before: int
     at_us: int
+    has_lease: bool = True
     begun: int = -1
     last: int = -1
     is_over: bool = False
@@ -103,6 +106,7 @@ class StreamBook(Checker):
         self.subscriptions: dict[tuple[int, int, str], Subscription] = {}
         self.latest: dict[str, Subscription] = {}
         """Of each application."""
+        self._disturbances: dict[str, str] = {}
         self.brokers: dict[int, str] = {}
         """Of each session."""
         self.sessions_over: dict[int, None] = {}
@@ -119,6 +123,8 @@ class StreamBook(Checker):
             told.Unsubscribed: self._unsubscribed,
             traffic.TransactionEnds: self._ends,
             traffic.TransactionEnded: self._ended,
+            traffic.Disturbed: self._disturbed,
+            traffic.Undisturbed: self._undisturbed,
             traffic.SessionOpened: self._session_opened,
             traffic.SessionOver: self._session_over,
             traffic.ChannelGone: self._channel_gone,
@@ -199,12 +205,22 @@ class StreamBook(Checker):
             seen.name,
             self.streams[seen.stream].shown_end,
             self.now_us,
+            self._has_lease(self.brokers.get(seen.session, "")),
         )
         self.subscriptions[seen.session, seen.channel, seen.consumer] = subscription
         self.latest[seen.application] = subscription
 
     def _unsubscribed(self, seen: told.Unsubscribed) -> None:
         self.subscriptions[seen.session, seen.channel, seen.consumer].is_over = True
+
+    def _disturbed(self, seen: traffic.Disturbed) -> None:
+        self._disturbances[seen.key] = seen.places
+
+    def _undisturbed(self, seen: traffic.Undisturbed) -> None:
+        self._disturbances.pop(seen.key, None)
+
+    def _has_lease(self, broker: str) -> bool:
+        return all(lease(broker) not in each.split() for each in self._disturbances.values())
 
     def _session_opened(self, seen: traffic.SessionOpened) -> None:
         self.brokers[seen.session] = seen.broker

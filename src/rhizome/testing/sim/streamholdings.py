@@ -24,7 +24,8 @@ class StreamHolding:
     """The log of a stream at a broker, at this instant.
 
     `is_home`: the stream is active there, in `epoch`, and waits for the copies at `members`.
-    `shows`: it shows what is committed, which it knows.
+    `shows`: it shows what is committed, which it knows. `counts_in`: the epoch in which it counts
+    as a copy, as far as it knows itself; 0 if it doesn't.
     """
 
     broker: str
@@ -35,6 +36,7 @@ class StreamHolding:
     epoch: int
     members: tuple[Member, ...]
     log: StreamLog
+    counts_in: int = 0
 
 
 def streams_of(node: Node) -> list[StreamHolding]:
@@ -57,9 +59,18 @@ def streams_of(node: Node) -> list[StreamHolding]:
                 0 if home is None else int(home.log.epoch),
                 () if home is None else home.group.in_sync,
                 log,
+                _counts_in(node, int(queue.definition.group)),
             )
         )
     return found
+
+
+def _counts_in(node: Node, number: int) -> int:
+    group = node.state.groups.groups.get(number)
+    member = None if group is None else group.member(node.me.name)
+    if group is None or member is None or member.incarnation != node.me.incarnation:
+        return 0
+    return group.epoch
 
 
 def shown_from(log: StreamLog, offset: int) -> Iterator[tuple[int, bytes]]:
