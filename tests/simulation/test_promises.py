@@ -624,6 +624,10 @@ ODD: dict[str, tuple[str, Tell]] = {
         NOTHING,
         lambda: _committed(_settled_late(Story(resumes=True))).sends("p/2").comes("p/2"),
     ),
+    "beyond the prefetch, as another has settled some": (
+        NOTHING,
+        lambda: _settled_late(Story(resumes=True), 0).sends("p/2").comes("p/2"),
+    ),
     "never confirmed": ("NoMessageStuck", lambda: Story().sends("p/1").ends()),
     "nothing at all": ("NoMessageStuck", lambda: Story().ends()),
     "left in its queue": ("NoMessageStuck", lambda: confirmed().ends(orders=["p/1"])),
@@ -713,13 +717,13 @@ def _one_too_many(story: Story, struck: str = "") -> Story:
     return story.comes("p/2")
 
 
-def _settled_late(story: Story) -> Story:
+def _settled_late(story: Story, transaction: int = 1) -> Story:
     """Somebody whose broker was out of reach settles what the worker has been given, too."""
     story.then(told.Consuming(WORKER, 1, "c", "orders", 1))
     story.then(told.SessionOpened("u", 9, "b3")).sends("p/1")
     story.then(told.Delivered("u", 9, 1, "d", 1, "orders", "p/1", 0, 0, 1))
     story.then(told.Disturbed("link", "b1~b3")).wait(12).comes("p/1", again=True)
-    return story.settles(by=9, tag=1, transaction=1)
+    return story.settles(by=9, tag=1, transaction=transaction)
 
 
 STORIES = {**LOST, **TOO_OFTEN, **ODD}

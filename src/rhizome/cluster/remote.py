@@ -425,7 +425,11 @@ class RemoteGroup(Away):
         return session
 
     def client_left(self, channel: Channel) -> None:
-        """What a channel holds is only kept for its client from now on."""
+        """What a channel holds is only kept for its client from now on; what it has asked for
+        nobody waits for."""
+        for number in list(self.calls):
+            if self.calls[number].channel is channel:
+                del self.calls[number]
         self._name_that_of(channel)
 
     def session_gone(self, number: i64) -> None:

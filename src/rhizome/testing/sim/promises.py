@@ -124,15 +124,18 @@ class MessageChecker(Checker):
 
     def was_out_of_reach(self, delivery: Delivery) -> bool:
         """Whether homes may have gone on without what the delivery's broker has to say about it: it
-        had no lease, was not there for a new home, or not for the old one for a long time."""
+        had no lease, was not there for a new home, or not for the old one for a long time. A broker
+        whose disk hangs doesn't know that there is a new one."""
         session, now_us = delivery.session, self.now_us
         begun_us = self.timeline.begun_us(delivery.at_us, [session.broker])
         if self.timeline.disturbed_for([lease(session.broker)], begun_us, now_us, 0):
             return True
         homes = self.homes(delivery.queue, delivery.at_us, now_us)
-        links = [pair(session.broker, home) for home in homes]
-        least_us = ATTACH_US if self.history.has_changed(delivery.queue, begun_us) else PARK_US
-        return self.timeline.disturbed_for(links, begun_us, now_us, least_us)
+        places = [pair(session.broker, home) for home in homes]
+        if not self.history.has_changed(delivery.queue, begun_us):
+            return self.timeline.disturbed_for(places, begun_us, now_us, PARK_US)
+        places.append(session.broker)
+        return self.timeline.disturbed_for(places, begun_us, now_us, ATTACH_US)
 
     def between(self, delivery: Delivery, until_us: int) -> list[str]:
         """The places on the way from an application to the homes of a queue."""

@@ -270,8 +270,7 @@ class PrefetchIsKept(MessageChecker):
 
     What may have been taken from it (`was_out_of_reach`) doesn't count, nor what may be gone with
     all who had it in memory; until `resumes` also what it had when the home ended, or the link to
-    it broke; nor what was settled in a transaction of somebody who had it before, and whose broker
-    was out of reach.
+    it broke; nor what somebody has settled who had it before, and whose broker was out of reach.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -302,11 +301,13 @@ class PrefetchIsKept(MessageChecker):
         others = self.history.messages[held.message].came_from(held.queue)
         return any(
             each is not held
-            and each.transaction
             and each.verdict in (told.ACK, told.REJECT)
-            and self.history.transactions[each.transaction].asked == told.COMMIT
+            and (not each.transaction or self._is_asked_for(each.transaction))
             for each in others
         )
+
+    def _is_asked_for(self, transaction: int) -> bool:
+        return self.history.transactions[transaction].asked == told.COMMIT
 
     def _is_excused(self, held: Delivery) -> bool:
         if self._is_settled_by_others(held):

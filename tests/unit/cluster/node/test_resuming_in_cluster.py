@@ -10,6 +10,7 @@ from test_letters_between_groups import standby_of
 
 from rhizome.amqp.methods import (
     BasicAck,
+    BasicConsume,
     SessionMessage,
     SessionResume,
     SessionResumed,
@@ -227,6 +228,19 @@ def test_what_was_given_back_before_hides_nothing(cluster: CoreCluster) -> None:
     cluster.advance(500)
     client.send(BasicAck(first + 2, True))
     assert left(cluster) == []
+
+
+def test_what_a_client_had_asked_for_ends_with_its_connection(cluster: CoreCluster) -> None:
+    """Its broker becomes home, and consumes nothing for somebody who is gone."""
+    client = consuming(cluster, "b3")
+    assert standby_of(cluster, "q").name == "b3"
+    cluster["b1"].kill()
+    client.send(BasicConsume("q", "d"))
+    client.close_socket()
+    queue = cluster["b3"].queue("q")
+    cluster.advance_until(lambda: queue.away is None)
+    cluster.advance(3_000)
+    assert (queue.consumers(), queue.ready) == ([], 1)
 
 
 def test_a_sync_is_answered_when_the_home_has_it(cluster: CoreCluster) -> None:
