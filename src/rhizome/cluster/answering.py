@@ -17,7 +17,7 @@ from rhizome.broker.lookup import may_tell
 from rhizome.broker.port import GroupLog
 from rhizome.broker.showing import was_delivered, with_delivery_count
 from rhizome.broker.topology import check_deletable
-from rhizome.cluster.asking import number_in
+from rhizome.cluster.asking import number_in, number_or
 from rhizome.cluster.attachment import Attachment
 from rhizome.cluster.calls import ANSWER, CALL, OP_COUNTS, OP_DELETE, OP_GET, OP_PURGE
 from rhizome.cluster.link.frames import put_frame
@@ -138,6 +138,16 @@ class Answering:
                 "content": message.content,
             },
         )
+
+    def nobody_waits(self, group: i64, session: i64) -> None:
+        """A session is over, or, if it is 0, all that was asked about a group is asked anew: a
+        message that was got for it now would stay with nobody."""
+        self.unanswered = [
+            table
+            for table in self.unanswered
+            if number_in(table, "group") != group
+            or session not in (0, number_or(table, "session", -1))
+        ]
 
     def try_again(self) -> None:
         """What calls wait for may be there."""

@@ -115,6 +115,7 @@ class Serving(Carrier):
         tenure = self.tenures.get(group, _int(table, "epoch"))
         if tenure is not None and self.tenures.state.registry.is_current(self.incarnation):
             tenure.left(self.name)
+            self.answers.nobody_waits(group, 0)
             attached = self.taking.attachment(group)
             tenure.begin(self.name, self, attached, _int(table, "first"))
             attached.since = _int(table, "since")
@@ -316,6 +317,7 @@ class Serving(Carrier):
         is_kept = table.get("kept") is True
         if is_kept:
             attached.kept[session] = None
+            self.answers.nobody_waits(attached.group, session)
         tenure = self.tenures.get(attached.group, attached.epoch)
         if tenure is None or (not is_kept and table.get("back") is not True):
             return
@@ -398,6 +400,7 @@ class Serving(Carrier):
         return channel
 
     def _end_session(self, attached: Attachment, session: i64) -> None:
+        self.answers.nobody_waits(attached.group, session)
         channel = attached.sessions.pop(session, None)
         attached.kept.pop(session, None)
         if channel is None:

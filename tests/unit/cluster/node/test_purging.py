@@ -201,3 +201,23 @@ def test_a_pull_whose_queue_is_deleted_while_it_waits_is_refused(cluster: CoreCl
     cluster.advance(100)
     assert client.expect(ChannelClose).reply_code == 404
     other.expect(BasicGetEmpty)
+
+
+def test_nothing_is_got_for_a_client_that_is_gone(cluster: CoreCluster) -> None:
+    """Its call waited at the home; a message that were got for it then would stay with nobody."""
+    home = others(cluster, cluster.root())[0]
+    publisher = cluster[home].connect()
+    queue_at(publisher, "q", home, durable=True)
+    wait_for_copy(cluster, "q")
+    client = cluster["s1"].connect()
+    for other in others(cluster, home):
+        cluster.cut(home, other)
+    publisher.publish("", "q", b"0", PERSISTENT)
+    client.send(BasicGet("q"))
+    client.close_socket()
+    cluster.settle()
+    cluster.heal()
+    cluster.advance(500)
+    queue = cluster[home].queue("q")
+    assert queue.away is None
+    assert (queue.ready, queue.unacked) == (1, 0)
