@@ -262,6 +262,32 @@ TOO_OFTEN: dict[str, tuple[str, Tell]] = {
         NOTHING,
         lambda: done().wait(-0.5).dies(HOME).comes("p/1"),
     ),
+    "acked, and what a broker had sent comes late that has ended since": (
+        NOTHING,
+        lambda: (
+            Story()
+            .then(told.SessionOpened("u", 9, "b3"))
+            .sends("p/1")
+            .dies("b3")
+            .comes("p/1")
+            .settles()
+            .wait(3)
+            .then(told.Delivered("u", 9, 1, "d", 1, "orders", "p/1", 0, 0, 1))
+        ),
+    ),
+    "acked, and what a broker has sent that ends later comes": (
+        "NoAckedMessageRedelivered",
+        lambda: (
+            Story()
+            .then(told.SessionOpened("u", 9, "b3"))
+            .sends("p/1")
+            .comes("p/1")
+            .settles()
+            .wait(3)
+            .dies("b3")
+            .then(told.Delivered("u", 9, 1, "d", 1, "orders", "p/1", 0, 0, 1))
+        ),
+    ),
     "acked, and the home died much later": (
         "NoAckedMessageRedelivered",
         lambda: done().wait(3).dies(HOME).comes("p/1"),

@@ -137,6 +137,13 @@ class MessageChecker(Checker):
         places.append(session.broker)
         return self.timeline.disturbed_for(places, begun_us, now_us, ATTACH_US)
 
+    def left_before(self, seen: told.Delivered, other: Delivery) -> bool:
+        """Whether what comes now left its broker before the other came: that broker has ended since
+        then, and this was under way."""
+        session = self.history.sessions[seen.session]
+        ends = self.timeline.ends.get(session.broker, ())
+        return any(session.opened_us <= us <= other.at_us for us in ends)
+
     def between(self, delivery: Delivery, until_us: int) -> list[str]:
         """The places on the way from an application to the homes of a queue."""
         session = delivery.session
@@ -370,7 +377,7 @@ class NoAckedMessageRedelivered(MessageChecker):
         if message is None or seen.queue == GRAVES:
             return
         for earlier in message.came_from(seen.queue)[:-1]:
-            if not self.history.is_settled(earlier):
+            if not self.history.is_settled(earlier) or self.left_before(seen, earlier):
                 continue
             if self.may_be_there_twice(message, seen.queue) or self.verdict_may_be_lost(earlier):
                 continue
@@ -400,7 +407,7 @@ class ExactlyOnceBetweenEdgeAndHome(MessageChecker):
         for earlier in message.came_from(seen.queue)[:-1]:
             if not earlier.is_held() or self.may_be_there_twice(message, seen.queue):
                 continue
-            if not self.hold_may_be_lost(earlier):
+            if not self.hold_may_be_lost(earlier) and not self.left_before(seen, earlier):
                 self.fail(
                     f"{seen.queue} gives {message.id} to {seen.application} although "
                     f"{earlier.session.application} holds it. {self.history.story(message.id)}"
