@@ -225,9 +225,11 @@ def test_dead_letters_are_shown_with_their_cause_and_moved_back(
     wait_until(lambda: depth(dead) == 1, "the dead letter")
 
     console.queue_page(work)
-    assert any(f"with key {dead}" in each for each in browser.texts("dl.facts dd"))
+    facts = lambda: browser.texts("dl.facts dd")  # noqa: E731
+    wait_until(lambda: any(f"with key {dead}" in each for each in facts()), "where letters go")
     console.queue_page(dead)
-    assert "Age of the oldest" in browser.texts(".chart-title")
+    titles = lambda: browser.texts(".chart-title")  # noqa: E731
+    wait_until(lambda: "Age of the oldest" in titles(), "the charts")
     browser.click("button", "Browse")
     browser.wait_for_text(f"1 times in {work}: rejected", ".browsed li:first-child dl")
     browser.click("button", "Move")

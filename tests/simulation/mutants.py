@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-SEEDS_MAX = 12
+SEEDS_MAX = 24
 
 SCRIPT = """
 from rhizome.testing.sim.run import RunOptions

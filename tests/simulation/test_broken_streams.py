@@ -109,7 +109,7 @@ MUTANTS = [
         ("kill", "ambush-append"),
         4,
         ("AppendedOnce",),
-        7,
+        31,
     ),
 ]
 MORE_MUTANTS = [
