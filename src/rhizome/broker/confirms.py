@@ -111,7 +111,7 @@ class Confirms:
             self.way = forward
         self.way_number = number
         if self.levels is not None:
-            self.levels.sent(forward, number)
+            self.levels.sent(forward, number, self.published)
 
     def _note_way(self) -> None:
         if self.way is not None:
@@ -135,7 +135,7 @@ class Confirms:
         self.elsewhere.append(self.sent_on)
         self.closed_ms.append(self.now_ms)
         if self.levels is not None:
-            self.levels.close()
+            self.levels.close(tag)
         self.log = None
         self.need_disk = 0
         self.need_memory = 0

@@ -56,12 +56,14 @@ class Levels:
 
     Invariant: ``ceilings`` and ``firsts`` have one item per entry: the level that may be reached,
     and the first number of the entry on each way. ``ceiling`` and ``first`` are those of the entry
-    that is open. ``common`` is what entries that confirm nothing yet say of the next that does.
+    that is open; ``last`` are the numbers of the publish ``last_tag``. ``common`` is what entries that confirm nothing yet say of the next that does.
     ``told_tags`` and ``told_levels`` are what is to be told, tags rising.
     """
 
     ceiling: i64
     first: dict[Forward, int] | None
+    last_tag: i64
+    last: dict[Forward, int] | None
     ceilings: list[int]
     firsts: list[dict[Forward, int] | None]
     common: i64
@@ -71,14 +73,20 @@ class Levels:
     def __init__(self) -> None:
         self.ceiling = COPIED
         self.first = None
+        self.last_tag = 0
+        self.last = None
         self.ceilings = []
         self.firsts = []
         self.common = COPIED | ON_DISK
         self.told_tags = []
         self.told_levels = []
 
-    def sent(self, forward: Forward, number: i64) -> None:
-        """What was published last went on a way under this number."""
+    def sent(self, forward: Forward, number: i64, tag: i64) -> None:
+        """What was published last, under this tag, went on a way under this number."""
+        if tag != self.last_tag or self.last is None:
+            self.last_tag = tag
+            self.last = {}
+        self.last[forward] = number
         if self.first is None:
             self.first = {}
         if forward not in self.first:
@@ -92,11 +100,14 @@ class Levels:
             self.firsts[at] = first
         first[forward] = min(number, first.get(forward, number))
 
-    def close(self) -> None:
-        """The open entry is complete."""
+    def close(self, tag: i64) -> None:
+        """The open entry is complete: it confirms what is up to ``tag``. What was published after
+        that and is under way already counts in the next one, too."""
         self.ceilings.append(self.ceiling)
         self.firsts.append(self.first)
         self.first = None
+        if self.last is not None and self.last_tag > tag:
+            self.first = dict(self.last)
 
     def reached(self, tag: i64, before: i64, log: GroupLog | None, disk: i64, memory: i64) -> None:
         """The first entry is safe: it confirms what is above ``before``, up to ``tag``."""

@@ -66,9 +66,10 @@ class Moving:
         own = Homecoming(remote, tenure)
         tenure.own = own
         own.take_publishes()
-        own.answer_calls()
         if not tenure.recovering:
+            # Before anything is asked for: what was settled here meanwhile is nobody's any more.
             tenure.resolve_all()
+        own.answer_calls()
 
     def step_aside(self, group: i64) -> None:
         """The home of a group here is about to hand over. Its queues keep everything, unacked or

@@ -162,6 +162,19 @@ def test_a_way_says_what_of_it_has_no_copy() -> None:
     assert bench.told() == [(5, 3)]
 
 
+def test_a_way_counts_for_what_went_on_it_before_another_log_was_needed() -> None:
+    bench = Bench()
+    bench.log.reliable_disk = bench.other.reliable_disk = 100
+    bench.published().need(bench.log, 10, True)
+    confirms = bench.published()
+    confirms.wait_for(bench.way, 5)
+    confirms.need(bench.other, 1, True)
+    bench.way.thin = 5
+    assert bench.told() == [(2, ON_DISK)]
+    bench.published().need(bench.other, 2, True)
+    assert bench.told() == [(3, 3)]
+
+
 def test_of_two_logs_both_count() -> None:
     bench = Bench()
     bench.log.reliable_disk = 100

@@ -514,3 +514,24 @@ def test_calls_are_asked_again_where_the_home_is(cluster: CoreCluster, at: str) 
     clients[1].expect(QueueDeclareOk)
     assert clients[2].expect(BasicConsumeOk).consumer_tag == "late"
     assert sorted([pulled.body, *clients[2].bodies()]) == number_bodies(0, 3)
+
+
+def test_what_was_acked_while_a_home_stood_aside_is_got_by_nobody(cluster: CoreCluster) -> None:
+    """Nothing comes of the transfer: the home answers what was asked for meanwhile, after it has
+    settled what was settled."""
+    client = cluster[HOME].connect()
+    queue_at(client, "q", HOME, durable=True)
+    publish(client, 0, 2)
+    cluster.settle()
+    first = client.get("q", no_ack=False)
+    assert first is not None
+    queue, roles = cluster[HOME].queue("q"), cluster[HOME].node.roles
+    roles.step_aside(int(queue.definition.group))
+    client.send(BasicAck(first.tag))
+    client.send(BasicGet("q", True))
+    cluster.settle()
+    assert client.take() == []
+    roles.step_back(int(queue.definition.group))
+    cluster.settle()
+    assert [each.body for each in client.take() if isinstance(each, Content)] == [b"1"]
+    assert (queue.ready, queue.unacked) == (0, 0)
