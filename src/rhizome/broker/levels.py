@@ -56,8 +56,9 @@ class Levels:
 
     Invariant: ``ceilings`` and ``firsts`` have one item per entry: the level that may be reached,
     and the first number of the entry on each way. ``ceiling`` and ``first`` are those of the entry
-    that is open; ``last`` are the numbers of the publish ``last_tag``. ``common`` is what entries that confirm nothing yet say of the next that does.
-    ``told_tags`` and ``told_levels`` are what is to be told, tags rising.
+    that is open; ``last`` are the numbers of the publish ``last_tag``. ``common`` is what entries
+    that confirm nothing yet say of the next that does. ``told_tags`` and ``told_levels`` are what
+    is to be told, tags rising.
     """
 
     ceiling: i64
