@@ -101,7 +101,7 @@ MUTANTS = [
         ("ambush-append",),
         5,
         ("StreamCopiesAgree", "CopiesComeBack"),
-        10,
+        18,
     ),
     Mutant(
         "numbers of edges are forgotten",
