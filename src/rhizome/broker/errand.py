@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from rhizome.broker.basic import pull, pull_consumer
 from rhizome.broker.channel import Channel
+from rhizome.broker.places import give_back_unseen
 from rhizome.broker.unacked import ACK, REQUEUE
 
 if TYPE_CHECKING:
@@ -52,18 +53,12 @@ class Errand:
 
     def give_back(self) -> None:
         """What is held goes back where it was; nobody has seen it."""
-        unacked = self.channel.unacked
-        for tag in unacked.tags():
-            message = unacked.message(tag)
-            consumer = unacked.consumer(tag)
-            if message is None or consumer is None:
-                continue
-            if consumer.proxy is not None:
+        for tag in self.channel.unacked.tags():
+            consumer = self.channel.unacked.consumer(tag)
+            if consumer is not None and consumer.proxy is not None:
                 self.channel.settle_one(tag, REQUEUE)
             else:
-                unacked.forget(tag)
-                consumer.unacked -= 1
-                consumer.queue.take_back(message)
+                give_back_unseen(self.channel, tag)
 
     def end(self) -> None:
         self.give_back()

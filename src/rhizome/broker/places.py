@@ -23,30 +23,18 @@ Place = tuple["Channel", int]
 """A channel, and the tag under which it holds a message."""
 
 
-def places_of(channels: list[Channel]) -> dict[Key, Place]:
-    """Where channels hold what this broker has shown them."""
+def places_of(channels: list[Channel], wanted: dict[Key, None] | None = None) -> dict[Key, Place]:
+    """Where channels hold what this broker has shown them: all of it, or what is ``wanted``."""
     places: dict[Key, Place] = {}
     for channel in channels:
-        for tag in channel.unacked.tags():
-            message = channel.unacked.message(tag)
-            consumer = channel.unacked.consumer(tag)
-            if message is not None and consumer is not None and consumer.proxy is None:
-                places[(int(consumer.queue.id), int(message.index))] = (channel, tag)
-    return places
-
-
-def places_among(channels: list[Channel], wanted: dict[Key, None]) -> dict[Key, Place]:
-    """Where channels hold what is ``wanted`` of what this broker has shown them."""
-    places: dict[Key, Place] = {}
-    for channel in channels:
-        if len(places) == len(wanted):
+        if wanted is not None and len(places) == len(wanted):
             break
         for tag in channel.unacked.tags():
             message = channel.unacked.message(tag)
             consumer = channel.unacked.consumer(tag)
             if message is not None and consumer is not None and consumer.proxy is None:
                 key = (int(consumer.queue.id), int(message.index))
-                if key in wanted:
+                if wanted is None or key in wanted:
                     places[key] = (channel, tag)
     return places
 
@@ -59,3 +47,13 @@ def take_held(channel: Channel, tag: i64) -> Message | None:
         channel.unacked.forget(tag)
         consumer.unacked -= 1
     return message
+
+
+def give_back_unseen(channel: Channel, tag: i64) -> None:
+    """Put a delivery back that no application has seen."""
+    message = channel.unacked.message(tag)
+    consumer = channel.unacked.consumer(tag)
+    if message is not None and consumer is not None:
+        channel.unacked.forget(tag)
+        consumer.unacked -= 1
+        consumer.take_back(message)

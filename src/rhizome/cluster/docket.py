@@ -20,7 +20,7 @@ from rhizome.broker.confirms import Confirms
 from rhizome.broker.delayed import DELAYED_QUEUE, delay_of
 from rhizome.broker.letters import bury
 from rhizome.broker.message import Message
-from rhizome.broker.places import Key, Place, places_among, take_held
+from rhizome.broker.places import Key, Place, places_of, take_held
 from rhizome.broker.port import Forward, GroupLog
 from rhizome.broker.publishing import enqueue
 from rhizome.broker.queue import Queue
@@ -230,7 +230,7 @@ class Docket(Worker):
         places: dict[Key, Place] = {}
         if not self._coming:
             # Else all is ready: what applications hold is only what the last home has shown them.
-            places = places_among(self._holders(case.tx[0]), wanted)
+            places = places_of(self._holders(case.tx[0]), wanted)
         missed: list[tuple[Queue, int, int]] = []
         for settle in case.settles:
             queue = self.queue.broker.shared.get(settle.queue_id)
@@ -274,7 +274,7 @@ class Docket(Worker):
         """The edge was away for so long that others were shown what its client settles. Settled it
         is: they have it, but when they settle it that is void."""
         aside: list[Aside] = []
-        places = places_among(self._holders(0), wanted)
+        places = places_of(self._holders(0), wanted)
         for queue, index, kind in missed:
             place = places.get((int(queue.id), index))
             if place is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from rhizome.broker.message import Message
-from rhizome.broker.places import Key, Place, take_held
+from rhizome.broker.places import Key, Place, give_back_unseen, places_of, take_held
 from rhizome.broker.resuming import is_later
 from rhizome.broker.unacked import REQUEUE
 
@@ -89,9 +89,9 @@ class Parked:
         """Put back what is kept for a client that is back and doesn't have it."""
         for channel in self.carrier.channels.values():
             if channel.client == client and not is_later(channel.visit, visit):
+                for key in places_of([channel]):
+                    self.places.pop(key, None)
                 give_back_rest(channel)
-                for key in [key for key, place in self.places.items() if place[0] is channel]:
-                    del self.places[key]
 
     def give_back(self, was_seen: bool) -> None:
         """Put what is left back into its queues; as redelivered if an application may have seen
@@ -120,13 +120,3 @@ def give_back_rest(channel: Channel) -> None:
     """Put all back that a channel holds; as redelivered, since younger ones may have been."""
     for tag in channel.unacked.tags():
         channel.settle_one(tag, REQUEUE)
-
-
-def give_back_unseen(channel: Channel, tag: i64) -> None:
-    """Put a delivery back that no application has seen."""
-    message = channel.unacked.message(tag)
-    consumer = channel.unacked.consumer(tag)
-    if message is not None and consumer is not None:
-        channel.unacked.forget(tag)
-        consumer.unacked -= 1
-        consumer.take_back(message)

@@ -20,6 +20,7 @@ from rhizome.broker.channel import Channel
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.message import Message
 from rhizome.broker.outbox import Outbox
+from rhizome.broker.places import give_back_unseen
 from rhizome.broker.port import Carrier
 from rhizome.broker.unacked import ACK
 from rhizome.cluster.answering import Answering
@@ -45,7 +46,7 @@ from rhizome.cluster.calls import (
 )
 from rhizome.cluster.link.frames import put_frame
 from rhizome.cluster.link.link import Link
-from rhizome.cluster.parking import Parked, give_back_rest, give_back_unseen
+from rhizome.cluster.parking import Parked, give_back_rest
 from rhizome.cluster.taking import Taking
 from rhizome.cluster.tenure import Tenures
 from rhizome.cluster.track import Track
