@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from rhizome.broker.port import GroupLog
 from rhizome.cluster.copies.copy import Copy
 from rhizome.cluster.copies.install import Install
 from rhizome.cluster.copies.listing import Listing, LiveQueue, LiveSource
@@ -79,13 +80,14 @@ def tell(messages: int, step: int) -> None:
     end = messages * step
     source = Source([index])
     copy = new_copy()
-    listing = Listing(1)
+    listing = Listing(1, refusals=True)
+    log = GroupLog(GROUP, 1, end + 1)
     size = 0
     frames = 0
     start = time.perf_counter()
     install = Install(copy, end)
     while not listing.done:
-        data = listing.next_frame(source, {}, end).frame(GROUP, 1, end, 1, 0)[1]
+        data = listing.next_frame(source, log, end).frame(GROUP, 1, end, 1, 0)[1]
         install.take(data, 0, len(data))
         size += len(data)
         frames += 1

@@ -476,7 +476,7 @@ class Queue(Destination):
             return
         self.lane_of(message).put_back(message)
         self._count(message)
-        if self.bounded:
+        if self.bounded and self.consumer_count == 0:  # else at the dispatch, when all are back
             self._enforce_bounds()
 
     def discard(self, message: Message, reason: str) -> None:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 @final
 class Taken:
-    """What was taken of one incarnation of an edge: the last number, and which of those that the
-    edge may not know to be confirmed were refused.
+    """What was taken of one incarnation of an edge: the last number, and which numbers were refused
+    that the edge may not know of. It knows what it says that it knows, when it attaches: what was
+    told may have been lost with its link.
     """
 
     last: i64
@@ -38,10 +39,12 @@ class Taken:
         """Go on with what the log knows of this edge, perhaps from the home before."""
         self.refused = take_back_refused(refused, origin, self.last)
 
-    def confirmed(self, number: i64) -> None:
-        """The edge is told that everything up to this number is safe, or was refused."""
-        while len(self.refused) > 0 and self.refused[0] <= number:
-            del self.refused[0]
+    def known(self, number: i64) -> None:
+        """The edge knows of everything up to this number that it is safe, or was refused."""
+        count: i64 = 0
+        while count < len(self.refused) and i64(self.refused[count]) <= number:
+            count += 1
+        del self.refused[:count]
 
 
 @final
@@ -171,7 +174,7 @@ class Attachment:
         taken.last = max(taken.last, log.origins.get(origin, 0), first - 1)
         if log.numbered:
             taken.share(log.refused, origin)
-        taken.confirmed(first - 1)
+        taken.known(first - 1)
         self.last = taken.last
         confirms = self.confirms
         confirms.sent = first - 1

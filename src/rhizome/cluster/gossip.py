@@ -1,10 +1,12 @@
-"""Gossip: what brokers tell each other now and then, for people to see. Nothing relies on it."""
+"""Gossip: what brokers tell each other now and then, for people to see, and what they have of what
+is limited in the whole cluster. No promise relies on it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from rhizome.amqp.values import encode_table, read_table
+from rhizome.cluster.identity import SECONDARY
 
 if TYPE_CHECKING:
     from rhizome.cluster.node import Node
@@ -39,6 +41,8 @@ class Gossip:
             "connections": len(node.broker.running_connections()),
             "isolated": node.isolated,
             "ready": node.ready,
+            "used": node.broker.limits.used(),
+            "relayed": self._relayed(),
             "messages": messages,
             "records": {
                 str(number): int(home.log.next_index) - 1
@@ -49,6 +53,27 @@ class Gossip:
                 for number, home in node.roles.homes.items()
             },
         }
+
+    def _relayed(self) -> dict[str, object]:
+        """Secondaries, which have no links with each other, hear from the root what others use."""
+        if not self.node.consensus.is_root:
+            return {}
+        brokers = self.node.state.registry.brokers
+        return {
+            name: told["used"]
+            for name, told in self.heard.items()
+            if name in brokers and brokers[name].role == SECONDARY and "used" in told
+        }
+
+    def used_elsewhere(self, kind: str, name: str) -> int:
+        """How much other brokers have of what is limited, as they have told last."""
+        used = {broker: told.get("used") for broker, told in self.heard.items()}
+        for told in self.heard.values():
+            relayed = told.get("relayed")
+            if isinstance(relayed, dict):
+                used = {**relayed, **used}
+        used.pop(self.node.me.name, None)
+        return sum(_count(each, kind, name) for each in used.values())
 
     def received(self, name: str, payload: bytes) -> None:
         self.heard[name] = read_table(payload, 0)[0]
@@ -64,3 +89,10 @@ class Gossip:
         payload = encode_table(self.news())
         for link in node.links.open_links():
             link.send(GOSSIP, payload)
+
+
+def _count(used: object, kind: str, name: str) -> int:
+    """What a broker has told that it has; one of an earlier release tells nothing."""
+    of_kind = used.get(kind) if isinstance(used, dict) else None
+    count = of_kind.get(name) if isinstance(of_kind, dict) else None
+    return count if isinstance(count, int) else 0

@@ -163,6 +163,7 @@ class Node(Cluster):
         self.when_ready: list[Callable[[], None]] = []
         self._begun = False
         self.gossip = Gossip(self)
+        broker.limits.elsewhere = self.gossip.used_elsewhere
         self.learning = Learning(self)
         self.down_since_ms: dict[str, int] = {}
         broker.isolate("this broker has not joined its cluster yet")
@@ -188,7 +189,7 @@ class Node(Cluster):
     def _send(self, proposal: Proposal) -> None:
         """Bring a proposal to the root; it is sent again when there is another root."""
         if self.consensus.is_root:
-            self.consensus.propose(proposal.payload, self.now_ms)
+            self.consensus.submit(proposal.payload, self.now_ms)
             return
         link = self.links.link_to(self.consensus.root)
         if link is not None:
@@ -330,8 +331,7 @@ class Node(Cluster):
             message = consensus_messages.decode(data[start:end])
             self.consensus.step(link.name, message, self.now_ms)
         elif method == PROPOSE:
-            if self.consensus.is_root:
-                self.consensus.propose(data[start:end], self.now_ms)
+            self.consensus.submit(data[start:end], self.now_ms)
         elif method == GOSSIP:
             self.gossip.received(link.name, data[start:end])
             self.admission.heard_of(link.name)

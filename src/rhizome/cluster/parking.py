@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel import Channel
     from rhizome.broker.connection import Connection
+    from rhizome.broker.consumer import Consumer
     from rhizome.broker.queue import Queue
 
 PARK_MS: Final = 10_000
 """How long what an edge holds is kept for it after its link broke. Auto-delete queues wait as long
 for their consumers to come back."""
+TURN_MS: Final = 2_000
+"""How long it goes on being the turn of a consumer whose edge is away: longer than a lease, so that
+a broker that nobody reaches shows its applications nothing any more (R9)."""
 
 
 @final
@@ -32,7 +36,8 @@ class Parked:
     """What the sessions of one incarnation of an edge hold of one group, while it is away.
 
     ``carrier`` has their channels; ``abandoned`` are auto-delete queues that it consumed, and
-    whether a client did that may come back elsewhere.
+    whether a client did that may come back elsewhere. ``turns`` are the active consumers of queues
+    that have one at a time: each goes on being the active one of its queue, and takes nothing.
     """
 
     broker: Broker
@@ -42,6 +47,7 @@ class Parked:
     carrier: Connection
     places: dict[Key, Place]
     abandoned: dict[Queue, bool]
+    turns: dict[Queue, Consumer]
 
     def __init__(self, broker: Broker, incarnation: str, name: str) -> None:
         self.broker = broker
@@ -51,9 +57,10 @@ class Parked:
         self.carrier = broker.carry(f"parked for {name}")
         self.places = {}
         self.abandoned = {}
+        self.turns = {}
 
     def is_empty(self) -> bool:
-        return len(self.places) == 0 and len(self.abandoned) == 0
+        return len(self.places) == 0 and len(self.abandoned) == 0 and len(self.turns) == 0
 
     def part(self) -> Parked:
         """Part with what is kept for clients that may come back elsewhere; it."""
@@ -79,6 +86,28 @@ class Parked:
             assert message is not None
             assert consumer is not None
             self.places[(int(consumer.queue.id), int(message.index))] = (channel, tag)
+
+    def keep_turn(self, consumer: Consumer) -> None:
+        """A consumer that is gone from its queue was the active one: nobody else's turn begins."""
+        consumer.credit = 0
+        consumer.exclusive = False
+        consumer.queue.active = consumer
+        self.turns[consumer.queue] = consumer
+
+    def resume_turns(self, consumers: dict[int, Consumer]) -> None:
+        """The edge is back with these."""
+        for queue, active in self.turns.items():
+            consumer = consumers.get(active.number)
+            if consumer is not None and consumer.queue is queue and queue.active is active:
+                queue.active = consumer
+        self.pass_turns()
+
+    def pass_turns(self) -> None:
+        """Who was active doesn't come back: it is the next one's turn."""
+        for queue, active in self.turns.items():
+            if queue.active is active:
+                queue.remove_consumer(active)
+        self.turns = {}
 
     def take(self, queue_id: i64, index: i64) -> Message | None:
         """Take a message out; it goes on counting as unacked in its queue."""
@@ -108,6 +137,7 @@ class Parked:
         """Nothing is kept for the edge any more, whatever was."""
         self.carrier.channels = {}
         self.places = {}
+        self.pass_turns()
         self.broker.connection_gone(self.carrier)
         for queue in self.abandoned:
             queue.expected -= 1

@@ -3,6 +3,10 @@
 A proposal is sent to the root, again whenever there is another one, until a committed entry carries
 it; the state sees to it that it counts once. Its client is answered when every broker with a lease
 has applied it.
+
+A client whose change no root has taken for a while is told so. A home that has proposed another set
+of standbys isn't: the change may still come about, and until it is decided the home has to wait for
+those who would be in the set (G4).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from typing import Final
 from rhizome.broker.commands import Command
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.port import Waiter
-from rhizome.cluster.commands import Envelope, encode
+from rhizome.cluster.commands import Envelope, SetInSync, encode
 from rhizome.errors import PreconditionFailed
 
 PATIENCE_MS: Final = 5_000
@@ -20,13 +24,16 @@ PATIENCE_MS: Final = 5_000
 
 
 class Proposal:
-    """A command that is not known to be committed yet."""
+    """A command that is not known to be committed yet. `lasts`: until it is decided."""
 
-    def __init__(self, number: int, payload: bytes, waiter: Waiter | None, begun_ms: int) -> None:
+    def __init__(
+        self, number: int, payload: bytes, waiter: Waiter | None, begun_ms: int, lasts: bool
+    ) -> None:
         self.number = number
         self.payload = payload
         self.waiter = waiter
         self.begun_ms = begun_ms
+        self.lasts = lasts
 
 
 class Settling:
@@ -54,7 +61,8 @@ class Proposals:
         answered = min(self.open, default=number) - 1
         payload = encode(Envelope(command, self.incarnation, number, answered))
         self._number = number
-        self.open[number] = Proposal(number, payload, waiter, now_ms)
+        lasts = isinstance(command, SetInSync)
+        self.open[number] = Proposal(number, payload, waiter, now_ms, lasts)
         return self.open[number]
 
     def applied(self, incarnation: str, number: int, index: int, outcome: Outcome) -> bool:
@@ -79,7 +87,7 @@ class Proposals:
     def give_up(self, now_ms: int, reason: str) -> None:
         """Tell clients whose change no root has taken; it may still come about."""
         for proposal in list(self.open.values()):
-            if now_ms - proposal.begun_ms < PATIENCE_MS:
+            if proposal.lasts or now_ms - proposal.begun_ms < PATIENCE_MS:
                 continue
             del self.open[proposal.number]
             if proposal.waiter is not None:

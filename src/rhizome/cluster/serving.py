@@ -231,18 +231,24 @@ class Serving(Carrier):
                 self.heard(frame.method, frame.table)
 
     def leave(self, attached: Attachment, parked: Parked) -> None:
-        """The link is gone: hand over what the edge's sessions hold, and the auto-delete queues
-        that were consumed; they stay until it is known whether their consumers come back."""
+        """The link is gone: hand over what the edge's sessions hold, whose turn it is, and the
+        auto-delete queues that were consumed; they stay until it is known whether their consumers
+        come back."""
         abandoned = parked.abandoned
+        active: list[Consumer] = []
         for number, channel in attached.sessions.items():
             for consumer in channel.consumers.values():
                 queue = consumer.queue
+                if queue.active is consumer and consumer.delivered > 0:
+                    active.append(consumer)
                 if queue.definition.auto_delete and not queue.deleted:
                     abandoned[queue] = len(channel.client) > 0 or abandoned.get(queue, False)
             self._empty(number, channel)
             give_up_streams(channel)
             if channel.unacked.count > 0:
                 parked.add(number, channel)
+        for consumer in active:
+            parked.keep_turn(consumer)
         for queue in abandoned:
             queue.expected += 1
 

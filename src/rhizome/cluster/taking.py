@@ -301,8 +301,6 @@ class Taking:
         if not enqueue(self.broker, message, queues, attached.confirms):
             if attached.numbered is not None:
                 attached.numbered.note_refused(attached.origin, number)
-            else:
-                attached.taken.refused.append(number)
             self.put(REFUSE, attached, number)
         if not slot.relay:
             message.identity = None
@@ -400,7 +398,6 @@ class Taking:
         number = 0 if self.broker.alarmed else confirms.ready()
         if number > 0:
             confirms.sent = number
-            attached.taken.confirmed(number)
             self._tell(attached, number)
         settles = attached.settles
         number = settles.ready()

@@ -28,7 +28,7 @@ from rhizome.broker.unacked import ACK, REJECT, REQUEUE
 from rhizome.cluster.attachment import Attachment, SettledRange, Taken
 from rhizome.cluster.attachrules import AttachRules
 from rhizome.cluster.holdings import HomeHoldings
-from rhizome.cluster.parking import PARK_MS, Parked
+from rhizome.cluster.parking import PARK_MS, TURN_MS, Parked
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -175,9 +175,12 @@ class Tenure:
     def tick(self, now_ms: i64) -> None:
         for name in list(self.parked):
             parked = self.parked[name]
-            if name not in self.attachments and now_ms - parked.since_ms >= PARK_MS:
+            away_ms = 0 if name in self.attachments else now_ms - parked.since_ms
+            if away_ms >= PARK_MS:
                 del self.parked[name]
                 parked.give_back(True)
+            elif away_ms >= TURN_MS:
+                parked.pass_turns()
         for parted in list(self.parted):
             if now_ms - parted.since_ms >= PARK_MS:
                 self.parted.remove(parted)
@@ -232,8 +235,10 @@ class Tenure:
             attached.settled = []
             attached.resolved = True
             parked = self.parked.pop(name, None)
-            self.servings[name].join(attached)
+            serving = self.servings[name]
+            serving.join(attached)
             if parked is not None:
+                parked.resume_turns(serving.consumers)
                 parked.give_back(False)
 
     def _settle(self, names: list[str], own: OwnEdge | None, kind: i64) -> None:

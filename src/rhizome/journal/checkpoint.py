@@ -13,6 +13,7 @@
                  u32 m, m * (u8 priority, u64 index up to which messages were delivered),
                  u32 length, its leases (broker/leases/lease.py; empty: none),
                  u32 k, k * (u8 priority, u64 length, packed index))
+    if there are any, u32 n | n * (u16 group, u64 origin, u32 m, m * u64 number that was refused)
     u32 crc of all of this, at the end in every version
 
 Numbers are big-endian, the packed indexes in the byte order of the machine. A checkpoint is written
@@ -44,6 +45,7 @@ _HEADER: Final = struct.Struct(">8sIBBH16sQ")
 _GROUP: Final = struct.Struct(">HIQB")
 _START: Final = struct.Struct(">IQ")
 _ORIGIN: Final = struct.Struct(">QQ")
+_REFUSED: Final = struct.Struct(">HQI")
 _SEGMENT: Final = struct.Struct(">QQ")
 _QUEUE: Final = struct.Struct(">IHq")
 _COUNT: Final = struct.Struct(">QI")
@@ -79,6 +81,7 @@ class CheckpointBuilder:
         self.live: dict[int, int] = {}
         self._state = b""
         self._groups: list[bytes] = []
+        self._refused: list[bytes] = []
         self._segments: list[bytes] = []
         self._queues: list[_QueuePart] = []
 
@@ -93,10 +96,12 @@ class CheckpointBuilder:
         index: int,
         starts: list[tuple[int, int]] | None = None,
         origins: dict[int, int] | None = None,
+        refused: dict[int, list[int]] | None = None,
         installing: bool = False,
     ) -> None:
         """A group's epoch and highest index, (epoch, first index) of the epochs to remember, the
-        last number of each origin (A1), and whether its copy here is still being made (L2).
+        last number of each origin and which of its numbers were refused (A1), and whether its copy
+        here is still being made (L2).
         """
         starts = starts or []
         origins = origins or {}
@@ -105,6 +110,10 @@ class CheckpointBuilder:
         packed.append(_U32.pack(len(origins)))
         packed.extend(_ORIGIN.pack(*item) for item in origins.items())
         self._groups.append(b"".join(packed))
+        for origin, numbers in (refused or {}).items():
+            if numbers:
+                head = _REFUSED.pack(group, origin, len(numbers))
+                self._refused.append(head + struct.pack(f">{len(numbers)}Q", *numbers))
 
     def segment(self, segment: int, references_ever: int) -> None:
         self._segments.append(_SEGMENT.pack(segment, references_ever))
@@ -177,6 +186,10 @@ class CheckpointBuilder:
         found.append(_U32.pack(len(self._queues)))
         for queue in self._queues:
             found.extend(_queue_pieces(queue))
+        if self._refused:
+            # Behind everything, where a program that doesn't know of it stops reading.
+            found.append(_U32.pack(len(self._refused)))
+            found.extend(self._refused)
         crc = 0
         for piece in found:
             crc = crc32c(piece, crc)
@@ -246,6 +259,8 @@ def decode(name: str, data: bytes, store_uuid: bytes) -> Checkpoint:
         replay.totals[segment] = references
     for _ in range(reader.number(_U32)):
         _read_queue(reader, replay)
+    if reader.at < len(data) - _U32.size:
+        _read_refused(reader, replay)
     return Checkpoint(name, header[6], bool(header[3]), snapshot, replay, len(data))
 
 
@@ -291,6 +306,13 @@ def _read_groups(reader: _Reader, replay: Replay) -> None:
         for _ in range(reader.number(_U32)):
             origin, last = reader.numbers(_ORIGIN)
             group.origins[origin] = last
+
+
+def _read_refused(reader: _Reader, replay: Replay) -> None:
+    for _ in range(reader.number(_U32)):
+        group, origin, count = reader.numbers(_REFUSED)
+        numbers = struct.unpack(f">{count}Q", reader.take(count * _U64.size))
+        replay.group(group).refused[origin] = list(numbers)
 
 
 def _read_queue(reader: _Reader, replay: Replay) -> None:

@@ -206,12 +206,18 @@ REFUSED_MAX: Final = 65_536
 
 
 def note_refused(refused: dict[int, list[int]], origin: i64, number: i64) -> None:
-    """Remember that a number of an origin was refused, and forget those of long ago."""
+    """Remember that a number of an origin was refused, and forget those of long ago. Mostly it is
+    the last one; what is told anew may be older, or known."""
     numbers = refused.get(int(origin))
     if numbers is None:
         numbers = []
         refused[int(origin)] = numbers
-    numbers.append(int(number))
+    at = len(numbers)
+    while at > 0 and i64(numbers[at - 1]) > number:
+        at -= 1
+    if at > 0 and i64(numbers[at - 1]) == number:
+        return
+    numbers.insert(at, int(number))
     if len(numbers) >= 2 * REFUSED_MAX:
         del numbers[:REFUSED_MAX]
 
@@ -266,7 +272,9 @@ class GroupReplay:
                 take_back_refused(self.refused, origin, number)
 
     def refuse_number(self, origin: i64, number: i64) -> None:
-        """What came under a number was refused, by one queue of those that it was for at least."""
+        """What came under a number was refused, by one queue of those that it was for at least.
+        Numbers after it may have been taken already: whoever catches up is told of it later."""
+        self.take_number(origin, number)
         note_refused(self.refused, origin, number)
 
 
@@ -484,9 +492,10 @@ class Replay:
         assert kind <= KIND_LAST
         if kind == KIND_NUMBER:
             number: i64 = read_i64_be(buffer, at + 8)
-            self._group_replay.set_number(read_i64_be(buffer, at), number)
             if buffer[at - RECORD_HEADER_BYTES + FLAGS_AT] & FLAG_REFUSED != 0:
                 self._group_replay.refuse_number(read_i64_be(buffer, at), number)
+            else:
+                self._group_replay.set_number(read_i64_be(buffer, at), number)
             return
         if kind == KIND_INSTALL:
             self._group_replay.installing = buffer[at] != 0

@@ -33,6 +33,7 @@ from rhizome.cluster.consensus.events import (
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.storage import ClusterStore, Image, MemoryClusterStore
+from rhizome.journal.files import make_directory
 from rhizome.journal.salvage import About
 from rhizome.journal.store import Store
 from rhizome.security.tls import link_context
@@ -168,7 +169,7 @@ class ClusterHost:
         if self.config.broker.memory:
             return MemoryClusterStore(Image(uuid4().hex), self._report)
         directory = Path(self.config.broker.data) / STORE_DIRECTORY
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory.parent)
         return SqliteClusterStore(directory, self._report, self._report_failure)
 
     def _report(self, token: int) -> None:

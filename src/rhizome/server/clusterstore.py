@@ -36,6 +36,7 @@ from rhizome.cluster.storage import (
     Snapshot,
     SyncReport,
 )
+from rhizome.journal.files import make_directory
 
 FailureReport: TypeAlias = Callable[[Exception], None]
 
@@ -90,7 +91,7 @@ class SqliteClusterStore(ClusterStore):
 
     def load(self) -> Image:
         """What the store holds. A new one gets a UUID, which is durable before this returns."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         try:
             image = self._read()
         except (sqlite3.DatabaseError, _Damaged, struct.error) as error:

@@ -175,6 +175,39 @@ def test_requeued_messages_come_back_in_their_old_order(client: CoreClient) -> N
     assert client.bodies() == numbered(5)
 
 
+def test_messages_requeued_in_one_turn_come_from_a_full_queue_in_their_old_order(
+    core: Core, client: CoreClient
+) -> None:
+    queue = client.declare("q", **{"x-max-length": 1})
+    tag = client.consume(queue)
+    publish_all(client, queue, *numbered(5))
+    held = client.deliveries()
+    client.call(BasicCancel(tag), BasicCancelOk)
+    other = core.connect()
+    other.consume(queue)
+    client.send(*[BasicReject(held[at].tag, True) for at in (3, 0, 4, 1, 2)])
+    assert other.bodies() == numbered(5)
+
+
+def test_messages_requeued_in_one_turn_crowd_each_other_out_of_a_full_queue(
+    core: Core, client: CoreClient
+) -> None:
+    queue = client.declare("q", **{"x-max-length": 2})
+    tag = client.consume(queue)
+    publish_all(client, queue, *numbered(5))
+    held = client.deliveries()
+    client.call(BasicCancel(tag), BasicCancelOk)
+    sated = core.connect()
+    sated.prefetch(1)
+    sated.consume(queue)
+    client.send(*[BasicReject(held[at].tag, True) for at in (3, 0, 4, 1, 2)])
+    assert sated.bodies() == [b"0"]
+    assert core.queue(queue).ready == 2
+    sated.close_socket()
+    client.consume(queue)
+    assert client.bodies() == [b"3", b"4"]
+
+
 def test_requeued_message_goes_before_what_was_behind_it(client: CoreClient) -> None:
     queue = client.declare("q")
     publish_all(client, queue, b"first", b"second")

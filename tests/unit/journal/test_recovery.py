@@ -208,7 +208,8 @@ def checkpoint(
 ) -> None:
     builder = CheckpointBuilder(int(journal.end_position()), UUID)
     builder.state(b"snapshot")
-    builder.group(0, 3, 1000, [(1, 1), (3, 900)], {0xA: 9, 0xB: 5}, installing=True)
+    refused = {0xA: [2, 8], 0xB: []}
+    builder.group(0, 3, 1000, [(1, 1), (3, 900)], {0xA: 9, 0xB: 5}, refused, installing=True)
     seen = Seen()
     seen.take(1, True, Identity(b"producer", 77, b""), 5)
     builder.queue(1, 0, 100 * len(paged), {2: 5}, seen, {0: 12})
@@ -232,6 +233,7 @@ def test_a_checkpoint_brings_everything_back() -> None:
     assert (recovered.groups[0].epoch, recovered.groups[0].index) == (3, 1000)
     assert recovered.groups[0].starts == [(1, 1), (3, 900)]
     assert recovered.groups[0].origins == {0xA: 9, 0xB: 5}
+    assert recovered.groups[0].refused == {0xA: [2, 8]}
     assert recovered.groups[0].installing
     assert recovered.records == 2, "what comes before the checkpoint isn't read"
     assert recovered.queues[1].content_bytes == 7000

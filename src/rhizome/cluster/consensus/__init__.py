@@ -10,7 +10,8 @@ with ``now_ms`` (monotonic), everything goes out through ``ready()``.
     core.tick(now)                                            not later than next_deadline_ms()
     core.written(token, now), core.applied(index, now)        the store, the application
     core.started(now), core.prefer(n)                         `starting` ends; rank in elections
-    core.propose(bytes, now) -> index or None                 at the root only
+    core.propose(bytes, now) -> index or None                 at the root only: now or not at all
+    core.submit(bytes, now)                                   at the root only: as soon as it can
     core.add_primary, remove_primary, transfer_root, force_root, leave
     ready = core.ready()                                      what to do now: see ``Ready``
 

@@ -218,17 +218,26 @@ class Consensus:
     # What people and the application ask for.
 
     def propose(self, data: bytes, now_ms: int, reserve: bool = False) -> int | None:
-        """Append a command; its index, or None if this broker isn't root or has no room.
+        """Append a command; its index, or None if this broker isn't root, hands over or has no
+        room.
 
         ``reserve``: one of those that must not be refused for lack of room (R11).
         """
         self.machine.begin(now_ms)
         office = self.machine.office
         index = None
-        if office is not None and not office.heir and office.has_room(reserve):
+        if office is not None and office.takes(reserve):
             index = office.append(APPLICATION, data).index
         self.machine.end()
         return index
+
+    def submit(self, data: bytes, now_ms: int) -> None:
+        """Append a command as soon as this root takes any. It is dropped if this broker isn't root,
+        or ceases to be: RootKnown or RootReady tell its proposer to submit it again."""
+        self.machine.begin(now_ms)
+        if self.machine.office is not None:
+            self.machine.office.submit(data)
+        self.machine.end()
 
     def need_applied(self, name: str, index: int) -> None:
         """At the root: a broker without a lease gets none before it has applied this entry."""
@@ -311,6 +320,7 @@ class Consensus:
     def ready(self) -> Ready:
         """What the driver must do now; see Ready."""
         if self.machine.office is not None:
+            self.machine.office.take_waiting()
             changes.tend(self.machine.office)
             self.machine.office.flush()
             self.machine.note_settled(self.machine.office.given.settled)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from rhizome.cluster.consensus.codec import decode
 from rhizome.cluster.consensus.desk import Desk, FailoverPolicy
 from rhizome.cluster.consensus.entries import (
+    APPLICATION,
     EMPTY,
     FOUNDING,
     REGISTRATION,
@@ -38,7 +39,8 @@ from rhizome.cluster.storage import Entry
 
 
 class Office:
-    """Invariant: every entry of this term in any log was appended here, in this order."""
+    """Invariant: every entry of this term in any log was appended here, in this order. What was
+    submitted to this office was appended, in that order, or waits."""
 
     def __init__(self, desk: Desk, failover_policy: FailoverPolicy) -> None:
         self.desk = desk
@@ -51,6 +53,7 @@ class Office:
         self.handed_over = False
         self.is_ready = False
         self._uncommitted_bytes = 0
+        self._waiting: dict[bytes, None] = {}
         self._registering: dict[str, str] = {}
         self._away_since_ms: dict[str, int] = {}
         self._retiring: dict[str, str] = {}
@@ -93,11 +96,34 @@ class Office:
         self._uncommitted_bytes += size_of(entry)
         return entry
 
-    def has_room(self, reserve: bool) -> bool:
-        """The reserve is for what must not be refused: deletes, takeovers, membership (R11)."""
+    def takes(self, reserve: bool) -> bool:
+        """Whether a command may be appended now: not while the heir catches up, nor without room.
+
+        The reserve is for what must not be refused: deletes, takeovers, membership (R11).
+        """
         settings = self.desk.settings
         limit = settings.uncommitted_bytes_max + (settings.reserve_bytes if reserve else 0)
-        return self._uncommitted_bytes < limit
+        return not self.heir and self._uncommitted_bytes < limit
+
+    def submit(self, data: bytes) -> None:
+        """Append a command now, or as soon as that may be.
+
+        Whoever proposed it sends it again to another root only. If it got lost here, and this root
+        stayed, because its heir never caught up, nobody would hear of it again. What comes again
+        while it waits waits once, so no more waits than brokers have proposals open.
+        """
+        self._waiting[data] = None
+        self.take_waiting()
+
+    def take_waiting(self) -> None:
+        """Append what waits, in the order in which it came."""
+        if not self._waiting or not self.takes(reserve=False):
+            return
+        for data in list(self._waiting):
+            if not self.takes(reserve=False):
+                return
+            del self._waiting[data]
+            self.append(APPLICATION, data)
 
     def register(self, hello: Hello) -> None:
         """Enter an incarnation into the registry, once, if its name is its own (R7)."""

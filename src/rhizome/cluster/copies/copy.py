@@ -449,6 +449,7 @@ class Copy:
             int(known.index),
             known.starts,
             known.origins,
+            known.refused,
             known.installing,
         )
         for queue_id, queue in self.replay.queues.items():

@@ -42,7 +42,8 @@ class Follower:
     begun count no more: with it the copy has become one in the making. Records below `cursor` have
     been sent on this link. While there is ``stored`` they come from the home's store, and those
     below ``stored_mark`` have been answered or were sent before the last of these frames; `offset`
-    is where its copy of a stream ended when it followed.
+    is where its copy of a stream ended when it followed. With `refusals` it can be told what was
+    refused.
 
     `memory_waits_ms`, `disk_waits_ms`: since when something is due in memory or on disk, and
     nothing new that counts was answered; -1 if nothing is. `joins_since_ms`: since when its answers
@@ -64,6 +65,7 @@ class Follower:
     listing: Listing | None
     listings: i64
     offset: i64
+    refusals: bool
     stored: ChunkCursor | None
     stored_mark: i64
     listing_number: i64
@@ -94,6 +96,7 @@ class Follower:
         self.listing = None
         self.listings = 0
         self.offset = 0
+        self.refusals = False
         self.stored = None
         self.stored_mark = 0
         self.listing_number = 0
@@ -173,7 +176,7 @@ class Follower:
         self.stage = LISTING
         self.listings += 1
         self.listing_number = self.listings
-        self.listing = Listing(self.listings)
+        self.listing = Listing(self.listings, self.refusals)
         self.listed = True
         self.wanted = []
         self.cursor = index + 1

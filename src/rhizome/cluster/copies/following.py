@@ -2,6 +2,9 @@
 
 Answers (KEPT) are cumulative, one per turn at most, and tell the truth about this incarnation only:
 what memory has, what is on disk, and how far both may be trusted.
+
+Who is sent something by a home that it doesn't follow says so (REFUSED), and the home begins anew:
+the two can't differ for long about whether it follows.
 """
 
 from __future__ import annotations
@@ -118,11 +121,13 @@ class Following:
         if method == INVITE:
             self._invited(name, table_in(data, start, end))
         elif method == REFUSED:
-            if name == self.home:
-                self.leave()
-        elif self.home == "" or name != self.home or epoch_at(data, start) != self.epoch:
-            if epoch_at(data, start) < self.newest:
-                self.refuse(name, "a later epoch has begun")
+            # No home refuses its standby. This answers what was sent from here in an earlier epoch,
+            # as home, and may come behind the invitation that is followed now.
+            return
+        elif name != self.home or epoch_at(data, start) != self.epoch:
+            # Who sends this takes the copy for one that follows, and would wait for ever.
+            later = epoch_at(data, start) < self.newest
+            self.refuse(name, "a later epoch has begun" if later else "it doesn't follow")
         else:
             try:
                 self.followed(method, data, start, end)

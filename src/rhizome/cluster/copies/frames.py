@@ -4,9 +4,10 @@
                                 `whole` if the epoch began with everything that the log had, and not
                                 with what a disk had kept of it. Of a stream also {segment, number,
                                 offset}: where the home's log begins
-    FOLLOW    standby -> home   table {applied, group, epoch, incarnation, resume, memory, offset}:
-                                the copy is at `memory`; `resume` if it lacks nothing up to there;
-                                `offset`: of a stream, that of the next message
+    FOLLOW    standby -> home   table {applied, group, epoch, incarnation, resume, memory, offset,
+                                refusals}: the copy is at `memory`; `resume` if it lacks nothing up
+                                to there; `offset`: of a stream, that of the next message;
+                                `refusals`: it understands REFUSALS in LIVE (since 0.2)
     LIVE      home -> standby   group u16, epoch u32, n u64, listing u32, flags u8 (1: the last of
                                 its listing, 2: the first), items: what is alive, true at the end n
                                 of the log
@@ -18,10 +19,11 @@
                                 n * (queue u32, first u64, count u32)
     BACKFILL  home -> standby   group u16, epoch u32, answered u64, records: of the first `answered`
                                 messages of the WANT those that are still alive
-    REFUSED   either way        table {applied, group, epoch, reason}: not in this epoch, or not so
+    REFUSED   any -> home       table {applied, group, epoch, reason}: not in this epoch, or not so
 
 Items of LIVE, each with a tag u8; what is absent in the part that an item covers is not alive:
 
+    REFUSALS  n u32, n * (origin u64, m u32, m * number u64)    of the group, all; before ORIGINS
     ORIGINS   n u32, n * (origin u64, number u64)               of the group, all
     WINDOW    queue u32, first u64, end u64, n u32, n * (index u64, delivery count u32),
               m u32, m * (first u64, count u32)                 of a queue, indexes in [first, end)
@@ -61,6 +63,7 @@ ITEM_SEEN: Final = 3
 ITEM_SHOWN: Final = 4
 ITEM_QUEUES: Final = 5
 ITEM_LEASES: Final = 6
+ITEM_REFUSALS: Final = 7
 
 INSTALLING: Final = 0
 """State of a copy: messages that must survive a restart may be missing."""
@@ -163,6 +166,7 @@ def follow(
             "resume": resume,
             "memory": memory,
             "offset": offset,
+            "refusals": True,
         }
     )
 
@@ -253,6 +257,16 @@ class LiveWriter:
         for origin, number in numbers.items():
             write_i64_be(writer, origin)
             write_i64_be(writer, number)
+
+    def refusals(self, refused: dict[int, list[int]]) -> None:
+        writer = self._writer
+        writer.append(ITEM_REFUSALS)
+        put_u32(writer, len(refused))
+        for origin, numbers in refused.items():
+            write_i64_be(writer, origin)
+            put_u32(writer, len(numbers))
+            for number in numbers:
+                write_i64_be(writer, number)
 
     def window(
         self, queue_id: i64, first: i64, end: i64, counts: list[tuple[int, int]], ranges: list[int]

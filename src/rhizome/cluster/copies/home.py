@@ -191,6 +191,7 @@ class Copies:
         follower.resumes = table.get("resume") is True
         follower.cursor = number_in(table, "memory") + 1
         follower.offset = number_in(table, "offset")
+        follower.refusals = table.get("refusals") is True
 
     def _follower(self, name: str) -> Follower:
         found = self.followers.get(name)
@@ -395,7 +396,7 @@ class Copies:
         log = self.log
         index = log.next_index - 1
         flags: i64 = 0 if listing.begun else LIVE_FIRST
-        writer = listing.next_frame(self.port, log.origins, index)
+        writer = listing.next_frame(self.port, log, index)
         if listing.done:
             flags |= LIVE_LAST
             follower.listing = None
@@ -544,6 +545,7 @@ class Copies:
             follower.linked,
             int(self.log.next_index - 1 - follower.memory),
             int(self.window.size_above(follower.memory)),
+            int(follower.waited_ms(self.now_ms)),
             int(follower.records_bytes),
             int(follower.live_bytes),
             int(follower.backfill_bytes),

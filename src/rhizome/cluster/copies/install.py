@@ -27,6 +27,7 @@ from rhizome.cluster.copies.frames import (
     ITEM_LEASES,
     ITEM_ORIGINS,
     ITEM_QUEUES,
+    ITEM_REFUSALS,
     ITEM_SEEN,
     ITEM_SHOWN,
     ITEM_WINDOW,
@@ -35,6 +36,7 @@ from rhizome.cluster.copies.ranges import below, indexes_between, without
 from rhizome.errors import SyntaxErrorFault
 from rhizome.journal.records import (
     FLAG_DURABLE,
+    FLAG_REFUSED,
     dequeue_ranges_record,
     drop_queue_record,
     leases_record,
@@ -171,6 +173,8 @@ class Install:
                 at = self._shown(data, at)
             elif item == ITEM_LEASES:
                 at = self._leases(data, at)
+            elif item == ITEM_REFUSALS:
+                at = self._refusals(data, at)
             elif item == ITEM_ORIGINS:
                 at = self._origins(data, at)
             elif item == ITEM_QUEUES:
@@ -277,6 +281,33 @@ class Install:
             copy.record(leases_record(copy.group, copy.epoch, 0, queue_id, packed, FLAG_DURABLE))
         return end
 
+    def _refusals(self, data: bytes, at: i64) -> i64:
+        """Where the copy has others, those of that origin anew: what it has beside the home's may
+        be of records that were cut off, and the numbers be those of other messages now."""
+        missing = dict(self.copy.known.refused)
+        count: i64 = u32_at(data, at)
+        at += 4
+        while count > 0:
+            origin = read_i64_be(data, at)
+            end: i64 = at + 12 + 8 * u32_at(data, at + 8)
+            at += 12
+            numbers: list[int] = []
+            while at < end:
+                numbers.append(read_i64_be(data, at))
+                at += 8
+            self._refuse(origin, missing.pop(origin, []), numbers)
+            count -= 1
+        for origin, own in missing.items():
+            self._refuse(origin, own, [])
+        return at
+
+    def _refuse(self, origin: i64, own: list[int], numbers: list[int]) -> None:
+        if own == numbers:
+            return
+        self._put_number(origin, 0, FLAG_DURABLE)
+        for number in numbers:
+            self._put_number(origin, number, FLAG_DURABLE | FLAG_REFUSED)
+
     def _origins(self, data: bytes, at: i64) -> i64:
         count: i64 = u32_at(data, at)
         at += 4
@@ -288,15 +319,15 @@ class Install:
         own = dict(self.copy.origins)
         for origin in own:
             if origin not in numbers:
-                self._set_number(origin, 0)
+                self._put_number(origin, 0, FLAG_DURABLE)
         for origin, number in numbers.items():
             if own.get(origin, 0) != number:
-                self._set_number(origin, number)
+                self._put_number(origin, number, FLAG_DURABLE)
         return at
 
-    def _set_number(self, origin: i64, number: i64) -> None:
+    def _put_number(self, origin: i64, number: i64, flags: i64) -> None:
         copy = self.copy
-        copy.record(number_record(copy.group, copy.epoch, 0, origin, number, FLAG_DURABLE))
+        copy.record(number_record(copy.group, copy.epoch, 0, origin, number, flags))
 
     def _queues(self, data: bytes, at: i64) -> i64:
         count: i64 = u32_at(data, at)

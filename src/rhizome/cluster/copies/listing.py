@@ -10,6 +10,7 @@ from typing import Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
+from rhizome.broker.port import GroupLog
 from rhizome.cluster.copies.frames import LiveWriter
 from rhizome.cluster.copies.ranges import below, united
 from rhizome.journal.index import PagedIndex
@@ -63,7 +64,8 @@ class LiveSource:
 @final
 class Listing:
     """Invariant: everything below index `_first` of the queue `_queue_ids[_at]`, and everything of
-    the queues before it, has been told."""
+    the queues before it, has been told. With `_refusals` it tells what was refused, too, which a
+    standby of an earlier release doesn't understand."""
 
     number: i64
     begun: bool
@@ -71,22 +73,26 @@ class Listing:
     _queue_ids: list[int]
     _at: i64
     _first: i64
+    _refusals: bool
 
-    def __init__(self, number: i64) -> None:
+    def __init__(self, number: i64, refusals: bool) -> None:
         self.number = number
+        self._refusals = refusals
         self.begun = False
         self.done = False
         self._queue_ids = []
         self._at = 0
         self._first = 0
 
-    def next_frame(self, source: LiveSource, origins: dict[int, int], index: i64) -> LiveWriter:
+    def next_frame(self, source: LiveSource, log: GroupLog, index: i64) -> LiveWriter:
         """Tell the next part, at the end `index` of the log."""
         writer = LiveWriter()
         if not self.begun:
             self.begun = True
             self._queue_ids = source.queue_ids()
-            writer.origins(origins)
+            if self._refusals:
+                writer.refusals(log.refused)
+            writer.origins(log.origins)
         while self._at < len(self._queue_ids) and writer.size() < FRAME_BYTES:
             queue_id: i64 = self._queue_ids[self._at]
             live = source.live(queue_id)

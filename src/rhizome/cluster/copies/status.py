@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class StandbyStatus:
     """One standby. ``in_sync`` is `whole`, `disk`, or "" if confirms don't wait for it; ``lag`` is
-    how many records it hasn't answered. The bytes count what was sent since the home began."""
+    how many records it hasn't answered, and ``waited_ms`` for how long something has been due and
+    nothing new was answered. The bytes count what was sent since the home began."""
 
     name: str
     incarnation: str
@@ -17,6 +18,7 @@ class StandbyStatus:
     linked: bool
     lag: int
     lag_bytes: int
+    waited_ms: int
     records_bytes: int
     live_bytes: int
     backfill_bytes: int

@@ -281,6 +281,48 @@ def test_a_root_that_is_handing_over_takes_no_more_proposals() -> None:
     assert stage.propose("b1", b"z") is not None
 
 
+def test_what_a_root_is_asked_while_it_hands_over_in_vain_is_done_afterwards() -> None:
+    """In the order in which it came, and once, though it came again."""
+    stage = at_work(THREE)
+    stage.censor = lambda sender, receiver, message: receiver == "b3"
+    stage.propose("b1", b"x")
+    stage.order("b1", lambda core, now: core.transfer_root("b3", now))
+    for data in (b"first", b"second", b"first"):
+        stage.order("b1", lambda core, now: core.submit(data, now))  # noqa: B023
+    stage.run(500)
+    assert stage.actors["b1"].state == [b"x"]
+    stage.run(3500)
+    assert stage.roots() == ["b1"]
+    assert stage.actors["b1"].state == [b"x", b"first", b"second"]
+    stage.order("b1", lambda core, now: core.submit(b"third", now))
+    stage.run(100)
+    assert stage.actors["b2"].state == [b"x", b"first", b"second", b"third"]
+
+
+def test_what_a_root_was_asked_while_it_handed_over_is_left_to_be_asked_of_the_next() -> None:
+    stage = at_work(THREE)
+    stage.slow["b1", "b3"] = 20
+    stage.propose("b1", b"x")
+    stage.order("b1", lambda core, now: core.transfer_root("b3", now))
+    stage.order("b1", lambda core, now: core.submit(b"y", now))
+    stage.run_until(lambda: stage.roots() == ["b3"])
+    stage.order("b3", lambda core, now: core.transfer_root("b1", now))
+    stage.run_until(lambda: stage.roots() == ["b1"])
+    stage.run(2000)
+    assert stage.actors["b1"].state == [b"x"]
+
+
+def test_what_a_root_has_no_room_for_is_done_when_there_is() -> None:
+    stage = at_work(THREE)
+    limit = stage.core("b1").desk.settings.uncommitted_bytes_max
+    stage.order("b1", lambda core, now: core.submit(bytes(limit), now))
+    assert stage.propose("b1", b"x") is None
+    stage.order("b1", lambda core, now: core.submit(b"y", now))
+    stage.run(2000)
+    assert stage.roots() == ["b1"]
+    assert stage.actors["b2"].state == [bytes(limit), b"y"]
+
+
 def test_the_office_is_handed_to_voters_only() -> None:
     stage = at_work(THREE, ("b4",))
     for name in ("b4", "s1", "b9"):

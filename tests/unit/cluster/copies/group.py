@@ -100,11 +100,13 @@ class Home(CopiesPort):
             assert found is not None
             self._take_over(found)
         self.truth.origins = dict(copy.origins)
+        self.truth.refused = {each: list(found) for each, found in copy.known.refused.items()}
         start = int(copy.index) + 1
         starts = starts_with(copy.starts, epoch, start)
         place.journal.epoch(GROUP, epoch, start)
         origins = dict(self.truth.origins)
         self.log = ReplicatedLog(place.journal, GROUP, epoch, start, starts, origins, copy.disk)
+        self.log.refused = copy.known.refused
         self.log.recovering = True
         self.copies = Copies(self.log, copy.whole, self, broker.world.settings, now_ms)
         # Edges present what was not confirmed; what the home has of it counts as sent to it.
@@ -225,12 +227,13 @@ class Home(CopiesPort):
         self.log.drop(queue)
         self.note()
 
-    def number(self, origin: int, forget: bool) -> None:
+    def number(self, origin: int, forget: bool, refuse: bool = False) -> None:
         number = 0 if forget else self.truth.origins.get(origin, 0) + 1
-        self.truth.origins.pop(origin, None)
-        if number:
-            self.truth.origins[origin] = number
-        self.log.note_number(origin, number)
+        self.truth.number(origin, number, refuse)
+        if refuse:
+            self.log.note_refused(origin, number)
+        else:
+            self.log.note_number(origin, number)
         self.note()
 
     def step(self, kind: int, a: int, b: int) -> None:
@@ -251,7 +254,7 @@ class Home(CopiesPort):
         elif kind == 18 and b % 4 == 0:
             self.drop(queue)
         else:
-            self.number((0xA, 0xB, 0xC)[a % 3], b % 5 == 0)
+            self.number((0xA, 0xB, 0xC)[a % 3], b % 5 == 0, b % 5 == 1)
 
     # ---- CopiesPort
 
@@ -458,6 +461,9 @@ class Broker(StandbyPort):
                 self.world.send(self.name, name, frames.REFUSED, refusal)
                 return
             self.standby.frame(name, method, padded, 6, end)
+        elif method == frames.INVITE and self.home is not None:
+            refusal = frames.refused(0, GROUP, int(self.home.log.epoch), "it is home itself")
+            self.world.send(self.name, name, frames.REFUSED, refusal)
 
     def link_up(self, name: str) -> None:
         if self.home is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rhizome.cluster.copies.copy import Copy
 from rhizome.journal.records import (
     FLAG_DURABLE,
+    FLAG_REFUSED,
     dequeue_record,
     drop_queue_record,
     enqueue_record,
@@ -35,8 +36,19 @@ class Content:
     queues: dict[int, dict[int, Body]] = field(default_factory=dict)
     counts: dict[int, dict[int, int]] = field(default_factory=dict)
     origins: dict[int, int] = field(default_factory=dict)
+    refused: dict[int, list[int]] = field(default_factory=dict)
     seen: dict[tuple[int, bytes], int] = field(default_factory=dict)
     shown: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def number(self, origin: int, number: int, refused: bool) -> None:
+        """The last number of an origin, 0: nothing is known of it any more."""
+        if number:
+            self.origins[origin] = number
+        else:
+            self.origins.pop(origin, None)
+            self.refused.pop(origin, None)
+        if refused:
+            self.refused.setdefault(origin, []).append(number)
 
     def live(self) -> dict[int, dict[int, Body]]:
         return {queue: bodies for queue, bodies in self.queues.items() if bodies}
@@ -76,6 +88,7 @@ class Log:
         for queue in self.all.queues:
             self.kept.queues.setdefault(queue, {})
         self.kept.origins = dict(self.all.origins)
+        self.kept.refused = copy.deepcopy(self.all.refused)
         self.kept.seen = dict(self.all.seen)
         self.kept.shown = copy.deepcopy(self.all.shown)
 
@@ -146,15 +159,12 @@ class Log:
             each.seen = {k: v for k, v in each.seen.items() if k[0] != queue}
         self.parts.append(drop_queue_record(GROUP, self.epoch, self._next(), queue, FLAG_DURABLE))
 
-    def number(self, origin: int, forget: bool = False) -> None:
+    def number(self, origin: int, forget: bool = False, refuse: bool = False) -> None:
         number = 0 if forget else self.all.origins.get(origin, 0) + 1
         for each in self._contents(True):
-            each.origins.pop(origin, None)
-            if number:
-                each.origins[origin] = number
-        self.parts.append(
-            number_record(GROUP, self.epoch, self._next(), origin, number, FLAG_DURABLE)
-        )
+            each.number(origin, number, refuse)
+        flags = FLAG_DURABLE | (FLAG_REFUSED if refuse else 0)
+        self.parts.append(number_record(GROUP, self.epoch, self._next(), origin, number, flags))
 
     def show(self, queue: int, priority: int, up_to: int) -> None:
         for each in self._contents(True):
@@ -197,7 +207,7 @@ class Log:
         elif kind == 18:
             self.show(queue, b % 3, live[a % len(live)])
         else:
-            self.number((0xA, 0xB, 0xC)[a % 3], forget=b % 5 == 0)
+            self.number((0xA, 0xB, 0xC)[a % 3], forget=b % 5 == 0, refuse=b % 5 == 1)
 
 
 def check(found: Copy, place: Place, expected: Content) -> None:
@@ -216,6 +226,8 @@ def check(found: Copy, place: Place, expected: Content) -> None:
     counts = {q: dict(queue.delivery_counts) for q, queue in found.queues.items()}
     assert {q: c for q, c in counts.items() if c} == expected.known_counts(), "other counts"
     assert found.origins == expected.origins, "other numbers of origins"
+    refused = {origin: numbers for origin, numbers in found.known.refused.items() if numbers}
+    assert refused == expected.refused, "other refusals"
     seen = {
         (queue_id, name): int(mark.last)
         for queue_id, queue in found.queues.items()

@@ -322,6 +322,40 @@ def test_an_invitation_of_an_older_epoch_is_refused() -> None:
     assert standby.home == ""
 
 
+def test_a_replaced_home_follows_though_its_own_invitation_is_refused_late() -> None:
+    """The refusal comes behind the invitation of the next home, and from the same broker."""
+    world, _ = quiet()
+    world.cut("a", "b")
+    world.take_over()
+    world.brokers["b"].learn()
+    new = world.home()
+    publish(new, 3)
+    world.connect("a", "b")
+    assert [method for method, _ in world.links[("a", "b")]] == [frames.INVITE]
+    world.deliver("a", "b")
+    assert [method for method, _ in world.links[("b", "a")]] == [frames.INVITE, frames.REFUSED]
+    world.brokers["a"].learn()
+    come_back(world)
+    check(world.brokers["a"].copy(), world.brokers["a"].place, new.truth)
+    assert world.register.members == (Member("a", "a1", WHOLE),)
+
+
+def test_a_standby_that_follows_nobody_says_so_to_a_home_that_thinks_it_does() -> None:
+    world, home = quiet()
+    standby = world.brokers["b"].standby
+    assert standby is not None
+    standby.leave()
+    publish(home, 3)
+    assert [method for method, _ in world.links[("a", "b")]] == [frames.RECORDS]
+    world.deliver("a", "b")
+    assert [method for method, _ in world.links[("b", "a")]] == [frames.REFUSED]
+    world.settle()
+    world.tick(600)
+    world.settle()
+    same(world)
+    assert home.log.committed_disk == home.end()
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_damaged_records_are_refused_and_sent_again(durable: bool) -> None:
     world, home = quiet(window_bytes=1 << 20)

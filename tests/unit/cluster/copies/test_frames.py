@@ -16,6 +16,7 @@ BIG = (1 << 40) + 7
 
 def every_frame() -> dict[str, bytes]:
     live = LiveWriter()
+    live.refusals({0xFEDCBA987654: [3, 9], 5: [BIG]})
     live.origins({0xFEDCBA987654: 12, 5: BIG})
     live.seen(9, b"packed")
     live.shown(9, {0: 3, 9: BIG})

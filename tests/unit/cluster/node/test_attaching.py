@@ -28,7 +28,7 @@ from rhizome.amqp.methods import (
     TxSelectOk,
 )
 from rhizome.broker.queue import Queue
-from rhizome.cluster.parking import PARK_MS
+from rhizome.cluster.parking import PARK_MS, TURN_MS
 from rhizome.testing.cluster import CoreCluster, Member, make_cluster
 from rhizome.testing.core import Content, CoreClient
 
@@ -430,3 +430,57 @@ def test_an_edge_without_a_lease_shows_nothing(cluster: CoreCluster) -> None:
     [pulled] = puller.take()
     assert isinstance(pulled, Content)
     assert pulled.body == b"y"
+
+
+# --- whose turn it is
+
+
+@pytest.fixture
+def turns(cluster: CoreCluster) -> tuple[CoreClient, CoreClient]:
+    """Two consumers of a queue that has one at a time; the first has got something."""
+    active, waiting = cluster["s1"].connect(), cluster["b2"].connect()
+    queue_at(active, "one", "b1", durable=True, x_single_active_consumer=True)
+    active.consume("one")
+    waiting.consume("one")
+    active.publish("", "one", b"1")
+    assert [each.body for each in active.deliveries()] == [b"1"]
+    return active, waiting
+
+
+def test_whose_turn_it_is_outlives_the_link(
+    cluster: CoreCluster, turns: tuple[CoreClient, CoreClient]
+) -> None:
+    active, waiting = turns
+    cluster.cut("s1", "b1")
+    waiting.publish("", "one", b"2")
+    assert waiting.deliveries() == []
+    cluster.heal()
+    cluster.advance_until_ready()
+    assert [each.body for each in active.deliveries()] == [b"2"]
+    assert waiting.deliveries() == []
+
+
+def test_the_next_turn_begins_if_the_consumer_left_meanwhile(
+    cluster: CoreCluster, turns: tuple[CoreClient, CoreClient]
+) -> None:
+    active, waiting = turns
+    cluster.cut("s1", "b1")
+    waiting.publish("", "one", b"2")
+    active.close_socket()
+    assert waiting.deliveries() == []
+    cluster.heal()
+    cluster.advance_until_ready()
+    assert [each.body for each in waiting.deliveries()] == [b"1", b"2"]
+
+
+def test_the_next_turn_begins_when_the_broker_stays_away(
+    cluster: CoreCluster, turns: tuple[CoreClient, CoreClient]
+) -> None:
+    _, waiting = turns
+    cluster["s1"].kill()
+    waiting.publish("", "one", b"2")
+    assert waiting.deliveries() == []
+    cluster.advance(TURN_MS // 2)
+    assert waiting.deliveries() == []
+    cluster.advance(TURN_MS)
+    assert bodies_of(waiting.deliveries()) == [b"2"]

@@ -290,6 +290,24 @@ def test_proposals_in_flight_when_the_root_dies_are_answered_once(
         assert all(member.has_queue(f"q{number}") for number in range(5))
 
 
+def test_what_is_declared_while_the_root_hands_over_in_vain_is_answered(
+    cluster: CoreCluster,
+) -> None:
+    root = cluster.root()
+    heir, other = (name for name in ("b1", "b2", "b3") if name != root)
+    clients = {name: cluster[name].connect() for name in (root, other, "s1")}
+    cluster[root].node.consensus.transfer_root(heir, cluster[root].node.now_ms)
+    cluster.cut(root, heir)
+    for name, client in clients.items():
+        client.send(QueueDeclare(f"of {name}", durable=True))
+    cluster.advance(500)
+    assert all(client.take() == [] for client in clients.values())
+    cluster.advance(3_500)
+    assert cluster.root() == root
+    for name, client in clients.items():
+        assert client.expect(QueueDeclareOk).queue == f"of {name}"
+
+
 def test_minority_refuses_changes_and_blocks_publishers_until_it_heals(
     cluster: CoreCluster,
 ) -> None:

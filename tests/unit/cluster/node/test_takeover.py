@@ -36,7 +36,7 @@ from rhizome.cluster.commands import AppointHome, PlanMove, SetDraining, Transfe
 from rhizome.cluster.consensus.settings import EXCUSES_MAX
 from rhizome.cluster.copies.follower import Follower
 from rhizome.cluster.copies.frames import INSTALLING
-from rhizome.server.copystalls import copy_stalls
+from rhizome.server.copystalls import STALL_MS, copy_stalls
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import Content, CoreClient
 
@@ -123,6 +123,12 @@ def mute(cluster: CoreCluster, name: str, to: str) -> None:
             end.other.ended = True
 
 
+def answers_to(client: CoreClient) -> list[tuple[type, int]]:
+    """What a publisher was told, in order."""
+    told = [each for each in client.take() if isinstance(each, (BasicAck, BasicNack))]
+    return [(type(each), int(each.delivery_tag)) for each in told]
+
+
 @pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
 @pytest.mark.parametrize("at", ["b2", "s1"])
 def test_what_a_home_refused_before_it_died_is_refused(
@@ -147,12 +153,61 @@ def test_what_a_home_refused_before_it_died_is_refused(
     cluster["b1"].kill()
     wait_for_new_home(cluster, "q", "b1")
     cluster.advance(1_000)
-    answers = [each for each in client.take() if isinstance(each, (BasicAck, BasicNack))]
-    assert [int(each.delivery_tag) for each in answers if isinstance(each, BasicNack)] == [2, 3]
-    assert int(answers[-1].delivery_tag) == 4
-    assert isinstance(answers[-1], BasicAck)
+    assert answers_to(client) == [(BasicNack, 2), (BasicNack, 3), (BasicAck, 4)]
     assert contents_of(client, "q") == [b"taken"]
     assert contents_of(client, "open") == [b"refused by one of two", b"last"]
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("at", ["b2", "s1"])
+def test_what_was_refused_is_refused_again_over_the_next_link(at: str, copies: int) -> None:
+    """The home had told that what came after it is safe, into a link that brought nothing to the
+    edge any more: it may forget a refusal when the edge knows, not when it was told."""
+    cluster = make_cluster(3, 2, copies=copies)
+    client = cluster[at].connect()
+    queue_at(client, "q", "b1", durable=True, x_max_length=1, x_overflow="reject-publish")
+    queue_at(client, "open", "b1", durable=True)
+    if copies > 1:
+        wait_for_copy(cluster, "q")
+    client.call(ConfirmSelect(), ConfirmSelectOk)
+    publish(client, "q", [b"taken"], PERSISTENT)
+    assert confirmed(client) == 1
+    mute(cluster, "b1", at)
+    publish(client, "q", [b"refused"], PERSISTENT)
+    publish(client, "open", [b"last"], PERSISTENT)
+    assert client.take() == []
+    cluster.cut("b1", at)
+    cluster.heal()
+    cluster.advance_until_ready()
+    assert answers_to(client) == [(BasicNack, 2), (BasicAck, 3)]
+    assert contents_of(client, "q") == [b"taken"]
+
+
+def test_a_copy_that_was_away_knows_what_was_refused_meanwhile(cluster: CoreCluster) -> None:
+    """It caught up by what is alive, which has no record of a refusal; then it is home."""
+    client = cluster["b2"].connect()
+    queue_at(client, "q", "b1", durable=True, x_max_length=1, x_overflow="reject-publish")
+    queue_at(client, "open", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    client.call(ConfirmSelect(), ConfirmSelectOk)
+    publish(client, "q", [b"taken"], PERSISTENT)
+    assert confirmed(client) == 1
+    cluster["b3"].kill()
+    cluster.advance_until(lambda: not group_of(cluster, "q").in_sync)
+    cluster.part("b1", "b2")
+    mute(cluster, "b1", "b2")
+    publish(client, "q", [b"refused"], PERSISTENT)
+    publish(client, "open", [b"last"], PERSISTENT)
+    cluster["b3"].start()
+    wait_for_copy(cluster, "q")
+    assert client.take() == []
+    assert [each.broker for each in group_of(cluster, "q").in_sync] == ["b3"]
+    cluster["b1"].kill()
+    cluster.heal()
+    assert wait_for_new_home(cluster, "q", "b1") == "b3"
+    cluster.advance_until(lambda: len(client.events[1]) > 1)
+    assert answers_to(client) == [(BasicNack, 2), (BasicAck, 3)]
+    assert contents_of(client, "q") == [b"taken"]
 
 
 def test_a_killed_home_comes_back_as_a_standby(cluster: CoreCluster) -> None:
@@ -348,6 +403,22 @@ def test_a_stall_names_the_copy_that_confirms_wait_for(cluster: CoreCluster) -> 
     assert (row["kind"], row["why"]) == ("copy", f"its copy at {standby} has no link")
     cluster.heal()
     cluster.advance_until(lambda: copy_stalls(cluster["b1"].node) == [])
+
+
+def test_what_is_just_on_its_way_to_a_copy_is_no_stall(cluster: CoreCluster) -> None:
+    client = cluster["b1"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    wait_for_copy(cluster, "q")
+    standby = cluster[group_of(cluster, "q").in_sync[0].broker]
+    standby.running = False
+    publish(client, "q", [b"x"], PERSISTENT)
+    assert copy_stalls(cluster["b1"].node) == []
+    cluster.advance(STALL_MS + 100)
+    (row,) = copy_stalls(cluster["b1"].node)
+    assert (row["kind"], row["why"]) == ("copy", f"its copy at {standby.name} is 1 record behind")
+    standby.running = True
+    cluster.settle()
+    assert copy_stalls(cluster["b1"].node) == []
 
 
 def test_a_copy_that_nobody_needs_is_dropped(cluster: CoreCluster) -> None:

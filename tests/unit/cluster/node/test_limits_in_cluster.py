@@ -1,0 +1,85 @@
+"""Limits of vhosts and users are those of the cluster, whichever brokers a client goes to."""
+
+from __future__ import annotations
+
+import pytest
+
+from rhizome.amqp.methods import ChannelOpen, ConnectionClose, ConnectionOpenOk
+from rhizome.broker.commands import SCOPE_USER, SCOPE_VHOST, PutLimit, PutUser
+from rhizome.cluster.gossip import GOSSIP_EVERY_MS
+from rhizome.testing.cluster import CoreCluster, make_cluster
+from rhizome.testing.core import CoreClient
+
+NEWS_MS = 2 * GOSSIP_EVERY_MS + 200
+"""What a secondary uses is told to the root, and by it to the others."""
+
+
+@pytest.fixture
+def cluster() -> CoreCluster:
+    return make_cluster(3, 2)
+
+
+def limit(cluster: CoreCluster, scope: str, name: str, what: str, value: int) -> None:
+    root = cluster[cluster.root()].node
+    root.propose(PutUser("guest", "hash"), None)
+    root.propose(PutLimit(scope, name, what, value), None)
+    cluster.advance_until(
+        lambda: all(each.broker.state.limit(scope, name, what) >= 0 for each in cluster.running())
+    )
+
+
+def refusal(cluster: CoreCluster, at: str) -> str:
+    """What a client that connects is told; "" if it is let in."""
+    client = cluster[at].connect(opens=False)
+    answer = client.take(0)[0]
+    if isinstance(answer, ConnectionOpenOk):
+        return ""
+    assert isinstance(answer, ConnectionClose)
+    return f"{answer.reply_code} {answer.reply_text}"
+
+
+@pytest.mark.parametrize("at", ["b1", "b2", "s2"])
+@pytest.mark.parametrize(("scope", "name"), [(SCOPE_USER, "guest"), (SCOPE_VHOST, "/")])
+def test_connections_are_counted_in_the_whole_cluster(
+    cluster: CoreCluster, at: str, scope: str, name: str
+) -> None:
+    limit(cluster, scope, name, "max-connections", 3)
+    clients = [cluster["b3"].connect(), cluster["s1"].connect()]
+    cluster.advance(NEWS_MS)
+    assert refusal(cluster, at) == ""
+    cluster.advance(NEWS_MS)
+    text = refusal(cluster, at)
+    assert text.startswith("530 NOT_ALLOWED")
+    assert "limit (3) is reached" in text
+    clients[1].close_socket()
+    cluster.advance(NEWS_MS)
+    assert refusal(cluster, at) == ""
+
+
+def test_connections_of_a_broker_that_is_gone_count_no_more(cluster: CoreCluster) -> None:
+    limit(cluster, SCOPE_USER, "guest", "max-connections", 1)
+    cluster["b3"].connect()
+    cluster.advance(NEWS_MS)
+    assert refusal(cluster, "b1") != ""
+    cluster["b3"].kill()
+    cluster.advance(NEWS_MS)
+    assert refusal(cluster, "b1") == ""
+
+
+def test_channels_of_a_user_are_counted_in_the_whole_cluster(cluster: CoreCluster) -> None:
+    limit(cluster, SCOPE_USER, "guest", "max-channels", 4)
+    for name in ("b2", "s1"):
+        cluster[name].connect().open_channel(2)
+    client = CoreClient(cluster["b1"], opens=False)
+    cluster.advance(NEWS_MS)
+    client.take(0)
+    client.send(ChannelOpen(), channel=1)
+    (close,) = client.take(0)
+    assert isinstance(close, ConnectionClose)
+    assert "user limit of (4)" in close.reply_text
+
+
+def test_what_has_no_limit_is_not_told(cluster: CoreCluster) -> None:
+    cluster["b1"].connect()
+    used = cluster["b1"].broker.limits.used()
+    assert [names for names in used.values() if names] == []
