@@ -16,8 +16,8 @@ from rhizome.testing.sim.scenarios import run_named, run_seeds
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = RunOptions(brokers=(3, 4), secondaries=(0, 1), minutes=0.9)
 LONG = RunOptions(brokers=(3, 5), secondaries=(0, 2), minutes=3.0)
-SEEDS = range(1, 7)
-CHUNK = 4
+SEEDS = range(200)
+CHUNK = 50
 MANY = 200
 
 RUN_ELSEWHERE = """
@@ -85,7 +85,7 @@ def test_messages_are_kept_under_faults_for_longer(first: int) -> None:
 def test_runs_show_all_that_applications_do() -> None:
     """Over some calm seeds, as many as it takes: every kind of observation."""
     calm = RunOptions(brokers=(3, 3), minutes=1.1, faults=("drift",))
-    wanted = {"Nacked", "Returned", "TransactionEnded", "Cancelled", "Consuming"}
+    wanted = {"Nacked", "Returned", "TransactionEnded", "CancelSent", "Consuming", "Takes"}
     seen: set[str] = set()
     seed = 0
     while not wanted <= seen:

@@ -9,11 +9,14 @@ import pytest
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.observations import Observation
 from rhizome.testing.sim.timeline import lease
+from rhizome.testing.sim.topology import HELD, LATER
 from tests.simulation.story import EDGE, HOME, OTHER, PUBLISHER, WORKER, Story, seen_by
 
 Tell = Callable[[], object]
 
 LINK = "b1~b2"
+NINE = 90
+"""The tag of what the session 9 has."""
 NOTHING = ""
 
 
@@ -240,6 +243,55 @@ LOST: dict[str, tuple[str, Tell]] = {
             .ends()
         ),
     ),
+    "transient, the standby killed, and its home replaced by it when the lease was lost": (
+        NOTHING,
+        lambda: _from_disk(_with_standby(copies=2).dies("b3")).ends(),
+    ),
+    "transient, the home alone, and replaced by a disk when the lease was lost": (
+        NOTHING,
+        lambda: _from_disk(_sent(_disk_only(_paired(copies=2)))).ends(),
+    ),
+    "transient, sent when the standby was killed but still listed, and the home replaced by it": (
+        NOTHING,
+        lambda: _from_disk(_sent(_paired(copies=2).dies("b3"))).ends(),
+    ),
+    "transient, the standby killed, and its home replaced by it though it had its lease": (
+        "ToldLevelIsKept",
+        lambda: _from_disk(_with_standby(copies=2).dies("b3"), isolated="b2").ends(),
+    ),
+    "transient, its home replaced by a standby that was not killed and is no longer whole": (
+        "ToldLevelIsKept",
+        lambda: _from_disk(_with_standby(copies=2)).ends(),
+    ),
+    "transient, its home replaced by a standby that was killed before it was whole": (
+        "ToldLevelIsKept",
+        lambda: _from_disk(_sent(_paired(Story(copies=2).dies("b3")))).ends(),
+    ),
+    "transient, sent to a home without a lease, which its killed standby replaced": (
+        "ToldLevelIsKept",
+        lambda: (
+            _sent(_paired(copies=2).dies("b3").then(_no_lease(HOME)))
+            .then(told.GroupAt(1, HOME, "1", 1, 3, "b3:disk"))
+            .then(told.GroupAt(1, "b3", "2", 2, 4, ""))
+            .ends()
+        ),
+    ),
+    "transient, the last of two standbys killed, and its home replaced when the lease was lost": (
+        NOTHING,
+        lambda: _from_disk(
+            _sent(Story(copies=2).then(told.GroupAt(1, HOME, "1", 1, 2, "b3:whole b4:whole")))
+            .dies("b3")
+            .then(told.GroupAt(1, HOME, "1", 1, 3, "b3:whole"))
+        ).ends(),
+    ),
+    "transient, sent to a home that was killed before, lost its lease and began anew": (
+        "ToldLevelIsKept",
+        lambda: _sent(Story(copies=2).dies(HOME)).then(_no_lease(HOME)).taken_over(HOME, 2).ends(),
+    ),
+    "transient, sent after a home was replaced by a disk": (
+        "ToldLevelIsKept",
+        lambda: _sent(_from_disk(_paired(copies=2).dies("b3"))).ends(),
+    ),
     "in a queue that is not durable": ("ToldLevelIsKept", lambda: confirmed("notes").ends()),
     "committed": (
         "NoConfirmedMessageLost",
@@ -286,6 +338,37 @@ TOO_OFTEN: dict[str, tuple[str, Tell]] = {
             .wait(3)
             .dies("b3")
             .then(told.Delivered("u", 9, 1, "d", 1, "orders", "p/1", 0, 0, 1))
+        ),
+    ),
+    "acked, and what a broker had sent in a session that it has ended since comes late": (
+        NOTHING,
+        lambda: (
+            Story(resumes=True)
+            .sends("p/1")
+            .then(told.ConnectionLetGo(EDGE, OTHER))
+            .comes("p/1")
+            .settles()
+            .wait(3)
+            .comes("p/1", to=OTHER)
+        ),
+    ),
+    "acked, and what a broker has sent in a session that it ends later comes": (
+        "NoAckedMessageRedelivered",
+        lambda: (
+            done(resumes=True)
+            .wait(3)
+            .then(told.ConnectionLetGo(EDGE, OTHER))
+            .comes("p/1", to=OTHER)
+        ),
+    ),
+    "held, and what a broker had sent in a session that it has ended since comes late": (
+        NOTHING,
+        lambda: (
+            Story(resumes=True)
+            .sends("p/1")
+            .then(told.ConnectionLetGo(EDGE, OTHER))
+            .comes("p/1")
+            .comes("p/1", to=OTHER)
         ),
     ),
     "acked, and the home died much later": (
@@ -366,6 +449,54 @@ TOO_OFTEN: dict[str, tuple[str, Tell]] = {
             .settles()
             .comes("p/1")
         ),
+    ),
+    "delayed, held, and all end who have it while its letter may be in the post": (
+        NOTHING,
+        lambda: _both_die(_released()).comes("p/1", to=OTHER),
+    ),
+    "delayed, acked, and all end who had it while its letter may be in the post": (
+        NOTHING,
+        lambda: _both_die(_released().wait(-0.9).settles()).comes("p/1", to=OTHER),
+    ),
+    "delayed, held, and all end who have it while letters wait for a disk": (
+        NOTHING,
+        lambda: _both_die(
+            _released(before=told.Disturbed("full", "b4")).wait(20).then(told.Undisturbed("full"))
+        ).comes("p/1", to=OTHER),
+    ),
+    "delayed, held, and all end who have it when its letter has left the post": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: _both_die(_released().wait(3)).comes("p/1", to=OTHER),
+    ),
+    "delayed, held after it was long in its queue, and all end who have it": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: _both_die(_released(waits=10)).comes("p/1", to=OTHER),
+    ),
+    "delayed, held, and one of those ends who have it": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: _released().wait(-0.9).dies(HOME).comes("p/1", to=OTHER),
+    ),
+    "delayed, held, and those end who had the letter in the post": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: _released().wait(-0.9).dies("b4").wait(-0.9).dies("b5").comes("p/1", to=OTHER),
+    ),
+    "delayed, held, and one of those ended before it was forwarded who would have it": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: (
+            _released(before=told.ProgramEnded("b3")).wait(-0.9).dies(HOME).comes("p/1", to=OTHER)
+        ),
+    ),
+    "not delayed, held, and all end who have it": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: _both_die(_released(exchange="work")).comes("p/1", to=OTHER),
+    ),
+    "delayed in its own group, held, and all end who have it before that is on disk": (
+        NOTHING,
+        lambda: _both_die(_released(group=1, persistent=True)).comes("p/1", to=OTHER),
+    ),
+    "delayed in its own group, in memory only, held, and all end who have it": (
+        "ExactlyOnceBetweenEdgeAndHome",
+        lambda: _both_die(_released(group=1)).comes("p/1", to=OTHER),
     ),
     "acked in a transaction in doubt": (
         NOTHING,
@@ -508,6 +639,118 @@ ODD: dict[str, tuple[str, Tell]] = {
             .ends()
         ),
     ),
+    "acked, but what was published is not there": (
+        "TransactionsAllOrNothing",
+        lambda: _acked_in_doubt(Story(atomic=True).sends("p/0")).ends(),
+    ),
+    "gone, as another settles it too, whose broker had no lease": (
+        NOTHING,
+        lambda: _acked_in_doubt(_isolated(_at_b3())).settles(by=9, tag=NINE).ends(),
+    ),
+    "gone, as another rejects it too, whose broker had no lease": (
+        NOTHING,
+        lambda: _acked_in_doubt(_isolated(_at_b3())).settles(told.REJECT, by=9, tag=NINE).ends(),
+    ),
+    "gone, as another has settled it before, whose broker had no lease": (
+        NOTHING,
+        lambda: _acked_in_doubt(_isolated(_at_b3()).settles(by=9, tag=NINE)).ends(),
+    ),
+    "gone, as another settles it too, whose broker was out of reach for long": (
+        NOTHING,
+        lambda: (
+            _acked_in_doubt(_at_b3().then(told.Disturbed("link", "b1~b3")).wait(12))
+            .settles(by=9, tag=NINE)
+            .ends()
+        ),
+    ),
+    "gone, and another holds it too, whose broker had no lease": (
+        "TransactionsAllOrNothing",
+        lambda: _acked_in_doubt(_isolated(_at_b3())).ends(),
+    ),
+    "gone, and another gives it back, whose broker had no lease": (
+        "TransactionsAllOrNothing",
+        lambda: _acked_in_doubt(_isolated(_at_b3())).settles(told.REQUEUE, by=9, tag=NINE).ends(),
+    ),
+    "gone, and another has settled it before, whose broker had no lease and ended": (
+        "TransactionsAllOrNothing",
+        lambda: _acked_in_doubt(
+            _isolated(_at_b3()).settles(by=9, tag=NINE).dies("b3").wait(2)
+        ).ends(),
+    ),
+    "gone, as another has settled it before, whose broker had no lease and ended later": (
+        NOTHING,
+        lambda: _acked_in_doubt(_isolated(_at_b3()).settles(by=9, tag=NINE)).dies("b3").ends(),
+    ),
+    "gone, and another settles it too, whose broker had ended": (
+        "TransactionsAllOrNothing",
+        lambda: _acked_in_doubt(_isolated(_at_b3())).dies("b3").settles(by=9, tag=NINE).ends(),
+    ),
+    "gone, and another settles it too, whose broker had ended the session": (
+        "TransactionsAllOrNothing",
+        lambda: (
+            _acked_in_doubt(_isolated(_at_b3()))
+            .then(told.ConnectionLetGo("b3", 9))
+            .settles(by=9, tag=NINE)
+            .ends()
+        ),
+    ),
+    "gone, and another has settled it before, over a connection that broke": (
+        "TransactionsAllOrNothing",
+        lambda: _acked_in_doubt(_at_b3().settles(by=9, tag=NINE).strikes("b3~u")).ends(),
+    ),
+    "gone, and another has settled it before, whose broker had no lease later": (
+        "TransactionsAllOrNothing",
+        lambda: _isolated(_acked_in_doubt(_at_b3().settles(by=9, tag=NINE).strikes("b3~u"))).ends(),
+    ),
+    "gone, as another has settled it before, in a transaction in doubt": (
+        NOTHING,
+        lambda: _acked_in_doubt(
+            _at_b3()
+            .settles(by=9, tag=NINE, transaction=2)
+            .then(told.TransactionEnds(2, told.COMMIT))
+        ).ends(),
+    ),
+    "gone, and another has settled it before, in a transaction that was rolled back": (
+        "TransactionsAllOrNothing",
+        lambda: _acked_in_doubt(
+            _isolated(_at_b3())
+            .settles(by=9, tag=NINE, transaction=2)
+            .then(told.TransactionEnds(2, told.ROLLBACK))
+            .then(told.TransactionEnded(2, told.ROLLBACK))
+        ).ends(),
+    ),
+    "gone, as it came late to who acks it in a transaction": (
+        NOTHING,
+        lambda: _acked_in_doubt(
+            Story(atomic=True, resumes=True)
+            .then(told.SessionOpened("u", 9, "b3"))
+            .sends("p/0")
+            .dies(EDGE)
+            .then(told.Delivered("u", 9, 1, "d", NINE, "orders", "p/0", 0, 0, 1))
+            .settles(by=9, tag=NINE)
+        ).ends(),
+    ),
+    "gone, as a client has come back that has settled it": (
+        NOTHING,
+        lambda: (
+            _acked_in_doubt(_isolated(_at_b3()))
+            .then(told.SessionOpened("u", 10, "b4"))
+            .then(told.SettledAway("u", 10, "orders", "p/0", told.ACK))
+            .ends()
+        ),
+    ),
+    "published, but the ack was not done, and another has settled it too": (
+        "TransactionsAllOrNothing",
+        lambda: (
+            _acked_in_doubt(_isolated(_at_b3()))
+            .settles(by=9, tag=NINE)
+            .comes("p/1", to=OTHER)
+            .settles(by=OTHER)
+            .comes("p/0", to=OTHER)
+            .settles(by=OTHER)
+            .ends()
+        ),
+    ),
     "in order": (NOTHING, lambda: Story().sends("p/1").sends("p/2").comes("p/1").comes("p/2")),
     "out of order": (
         "OrderPerPublisherAndQueue",
@@ -533,16 +776,77 @@ ODD: dict[str, tuple[str, Tell]] = {
     ),
     "out of order, another consumer was cancelled": (
         NOTHING,
+        lambda: _out_of_order(_cancels("orders"), told.ConsumerGone(OTHER, 1, "d")),
+    ),
+    "out of order, another consumer was cancelled, and has no answer yet": (
+        NOTHING,
         lambda: _out_of_order(
             Story().then(told.Consuming(OTHER, 1, "d", "orders", 0)),
-            told.ConsumerGone(OTHER, 1, "d"),
+            told.CancelSent(OTHER, 1, "d"),
+        ),
+    ),
+    "out of order, another consumer had asked long before, and has no answer yet": (
+        NOTHING,
+        lambda: _out_of_order(_cancels("orders").wait(5), told.Undisturbed("x")),
+    ),
+    "out of order, another consumer was cancelled and its channel closed": (
+        NOTHING,
+        lambda: _out_of_order(_cancels("orders"), told.ChannelGone(OTHER, 1)),
+    ),
+    "out of order, another consumer was cancelled and its session over": (
+        NOTHING,
+        lambda: _out_of_order(_cancels("orders"), told.SessionOver("v", OTHER)),
+    ),
+    "out of order, another consumer was cancelled, its session over, and the way there slow": (
+        NOTHING,
+        lambda: _out_of_order(
+            _cancels("orders")
+            .then(told.Disturbed("x", "b2~v"))
+            .then(told.SessionOver("v", OTHER))
+            .wait(5),
+            told.Undisturbed("x"),
+        ),
+    ),
+    "out of order, another consumer had been cancelled, and its application asks for more": (
+        "OrderPerPublisherAndQueue",
+        lambda: _out_of_order(
+            _cancels("orders")
+            .then(told.ConsumerGone(OTHER, 1, "d"))
+            .then(told.Disturbed("asks", "b2~v"))
+            .wait(5),
+            told.Undisturbed("x"),
+        ),
+    ),
+    "out of order, another consumer had been cancelled and its channel closed long before": (
+        "OrderPerPublisherAndQueue",
+        lambda: _out_of_order(
+            _cancels("orders").then(told.ChannelGone(OTHER, 1)).wait(5), told.Undisturbed("x")
+        ),
+    ),
+    "out of order, another consumer had been cancelled and its session over long before": (
+        "OrderPerPublisherAndQueue",
+        lambda: _out_of_order(
+            _cancels("orders").then(told.SessionOver("v", OTHER)).wait(5), told.Undisturbed("x")
+        ),
+    ),
+    "out of order, another consumer was told to be no more": (
+        "OrderPerPublisherAndQueue",
+        lambda: _out_of_order(
+            Story().then(told.Consuming(OTHER, 1, "d", "orders", 0)),
+            told.Cancelled(OTHER, 1, "d"),
+        ),
+    ),
+    "out of order, to a consumer that was cancelled itself": (
+        "OrderPerPublisherAndQueue",
+        lambda: _out_of_order(
+            Story().then(told.Consuming(WORKER, 1, "c", "orders", 0)),
+            told.CancelSent(WORKER, 1, "c"),
         ),
     ),
     "out of order, another consumer was cancelled, and the home stood still": (
         NOTHING,
         lambda: _out_of_order(
-            Story()
-            .then(told.Consuming(OTHER, 1, "d", "orders", 0))
+            _cancels("orders")
             .then(told.Disturbed("x", HOME))
             .then(told.ConsumerGone(OTHER, 1, "d"))
             .wait(5),
@@ -552,19 +856,17 @@ ODD: dict[str, tuple[str, Tell]] = {
     "out of order, another consumer had been cancelled long before": (
         "OrderPerPublisherAndQueue",
         lambda: _out_of_order(
-            Story()
-            .then(told.Consuming(OTHER, 1, "d", "orders", 0))
-            .then(told.ConsumerGone(OTHER, 1, "d"))
-            .wait(5),
+            _cancels("orders").then(told.ConsumerGone(OTHER, 1, "d")).wait(5),
             told.Undisturbed("x"),
         ),
     ),
     "out of order, a consumer of another queue was cancelled": (
         "OrderPerPublisherAndQueue",
-        lambda: _out_of_order(
-            Story().then(told.Consuming(OTHER, 1, "d", "bills", 0)),
-            told.ConsumerGone(OTHER, 1, "d"),
-        ),
+        lambda: _out_of_order(_cancels("bills"), told.ConsumerGone(OTHER, 1, "d")),
+    ),
+    "out of order, a consumer of another queue was cancelled, and has no answer yet": (
+        "OrderPerPublisherAndQueue",
+        lambda: _out_of_order(_cancels("bills"), told.Undisturbed("x")),
     ),
     "out of order, the broker of another consumer had no lease": (
         NOTHING,
@@ -572,10 +874,92 @@ ODD: dict[str, tuple[str, Tell]] = {
             _consumed_at_b3("orders"), told.Disturbed("isolated", f"b3 {lease('b3')}")
         ),
     ),
+    "out of order, the broker of all consumers had no lease": (
+        "OrderPerPublisherAndQueue",
+        lambda: _out_of_order(
+            Story().then(told.Takes(OTHER, 1, "orders")),
+            told.Disturbed("isolated", f"{EDGE} {lease(EDGE)}"),
+        ),
+    ),
     "out of order, the broker of a consumer of another queue had no lease": (
         "OrderPerPublisherAndQueue",
         lambda: _out_of_order(
             _consumed_at_b3("bills"), told.Disturbed("isolated", f"b3 {lease('b3')}")
+        ),
+    ),
+    "out of order, the home was replaced, and had given messages to another broker": (
+        NOTHING,
+        lambda: _taken_over_between(_consumed_at_b3("orders")),
+    ),
+    "out of order, the home was replaced, and had been asked for one by another broker": (
+        NOTHING,
+        lambda: _taken_over_between(_asked_at_b3("orders")),
+    ),
+    "out of order, the home was replaced, and all consumers are at one broker": (
+        "OrderPerPublisherAndQueue",
+        lambda: _taken_over_between(
+            Story().then(told.Takes(OTHER, 1, "orders")).then(told.Takes(WORKER, 1, "orders"))
+        ),
+    ),
+    "out of order, the home was replaced, and the channel of another at that broker was closed": (
+        NOTHING,
+        lambda: _taken_over_between(
+            Story().then(told.Takes(OTHER, 1, "orders")), told.ChannelGone(OTHER, 1)
+        ),
+    ),
+    "out of order, the home was replaced, and the session of another at that broker was over": (
+        NOTHING,
+        lambda: _taken_over_between(
+            Story().then(told.Takes(OTHER, 1, "orders")), told.SessionOver("v", OTHER)
+        ),
+    ),
+    "out of order, the home was replaced, and another at that broker was gone long before": (
+        "OrderPerPublisherAndQueue",
+        lambda: _taken_over_between(
+            Story()
+            .then(told.Takes(OTHER, 1, "orders"))
+            .then(told.ChannelGone(OTHER, 1))
+            .then(told.SessionOver("v", OTHER))
+            .wait(5)
+        ),
+    ),
+    "out of order, the home was replaced, and another broker consumes another queue": (
+        "OrderPerPublisherAndQueue",
+        lambda: _taken_over_between(_consumed_at_b3("bills")),
+    ),
+    "out of order, the home was replaced before the first was sent": (
+        "OrderPerPublisherAndQueue",
+        lambda: _out_of_order(_consumed_at_b3("orders").taken_over("b4", 2), told.Undisturbed("x")),
+    ),
+    "out of order, the home was replaced before it sent the second": (
+        "OrderPerPublisherAndQueue",
+        lambda: (
+            _consumed_at_b3("orders")
+            .sends("p/1")
+            .sends("p/2")
+            .taken_over("b4", 2)
+            .wait(2)
+            .comes("p/2")
+            .comes("p/1")
+        ),
+    ),
+    "out of order, the home was replaced while the second was under way": (
+        NOTHING,
+        lambda: (
+            _consumed_at_b3("orders")
+            .sends("p/1")
+            .sends("p/2")
+            .then(told.Disturbed("x", EDGE))
+            .taken_over("b4", 2)
+            .wait(2)
+            .comes("p/2")
+            .comes("p/1")
+        ),
+    ),
+    "out of order, another broker had asked for a message, and had no lease": (
+        NOTHING,
+        lambda: _out_of_order(
+            _asked_at_b3("orders"), told.Disturbed("isolated", f"b3 {lease('b3')}")
         ),
     ),
     "out of order, the link was reset": (
@@ -590,6 +974,14 @@ ODD: dict[str, tuple[str, Tell]] = {
         NOTHING,
         lambda: (
             _two_active(Story())
+            .then(told.CancelSent(WORKER, 1, "c"))
+            .comes("p/2", "letters", to=OTHER, consumer="d")
+        ),
+    ),
+    "another active consumer, as the first was told to be no more": (
+        NOTHING,
+        lambda: (
+            _two_active(Story())
             .then(told.Cancelled(WORKER, 1, "c"))
             .comes("p/2", "letters", to=OTHER, consumer="d")
         ),
@@ -599,6 +991,72 @@ ODD: dict[str, tuple[str, Tell]] = {
         lambda: (
             _two_active(Story())
             .then(told.SessionOver("w", WORKER))
+            .comes("p/2", "letters", to=OTHER, consumer="d")
+        ),
+    ),
+    "another active consumer, as its broker has ended the session of the first": (
+        NOTHING,
+        lambda: _turn_over(Story(resumes=True)),
+    ),
+    "another active consumer, as its broker has ended a session that is not the first's": (
+        "OneActiveConsumer",
+        lambda: (
+            _two_active(Story(resumes=True))
+            .then(told.ConnectionLetGo(EDGE, OTHER))
+            .comes("p/2", "letters", to=OTHER, consumer="d")
+        ),
+    ),
+    "to the consumer whose turn it was, sent before its broker ended its session": (
+        NOTHING,
+        lambda: _turn_over(Story(resumes=True)).comes("p/3", "letters"),
+    ),
+    "to the consumer whose turn it was, published when its broker had ended its session": (
+        "OneActiveConsumer",
+        lambda: (
+            _two_active(Story(resumes=True))
+            .then(told.ConnectionLetGo(EDGE, WORKER))
+            .sends("p/3", "letters")
+            .comes("p/2", "letters", to=OTHER, consumer="d")
+            .comes("p/3", "letters")
+        ),
+    ),
+    "to the consumer whose turn it was, sent before its broker ended": (
+        NOTHING,
+        lambda: (
+            _two_active(Story(resumes=True))
+            .then(told.SessionOpened("u", 9, "b3"))
+            .sends("p/3", "letters")
+            .dies(EDGE)
+            .then(told.Delivered("u", 9, 1, "d", 1, "letters", "p/2", 0, 0, 1))
+            .comes("p/3", "letters")
+        ),
+    ),
+    "two active consumers, after what was sent before the end of a session": (
+        "OneActiveConsumer",
+        lambda: (
+            _turn_over(Story(resumes=True))
+            .comes("p/3", "letters")
+            .then(told.SessionOpened("u", 9, "b3"))
+            .sends("p/4", "letters")
+            .then(told.Delivered("u", 9, 1, "e", 1, "letters", "p/4", 0, 0, 1))
+        ),
+    ),
+    "another active consumer, as the link to the edge of the first broke for a moment": (
+        "OneActiveConsumer",
+        lambda: (
+            _two_active(Story(resumes=True))
+            .then(told.Disturbed("cut", LINK))
+            .wait(0.2)
+            .then(told.Undisturbed("cut"))
+            .comes("p/2", "letters", to=OTHER, consumer="d")
+        ),
+    ),
+    "another active consumer, as the link to the edge of the first was away for long": (
+        NOTHING,
+        lambda: (
+            _two_active(Story(resumes=True))
+            .then(told.Disturbed("cut", LINK))
+            .wait(2)
             .comes("p/2", "letters", to=OTHER, consumer="d")
         ),
     ),
@@ -682,13 +1140,57 @@ def _automatic(story: Story) -> Story:
     return story.then(told.TakesUnseen(WORKER, 1, "telegrams"))
 
 
-def _paired(**promises: object) -> Story:
+def _paired(begun: Story | None = None, **promises: object) -> Story:
     """The home has a whole standby."""
-    return Story(**promises).then(told.GroupAt(1, HOME, "1", 1, 2, "b3:whole"))
+    story = Story(**promises) if begun is None else begun
+    return story.then(told.GroupAt(1, HOME, "1", 1, 2, "b3:whole"))
+
+
+def _sent(story: Story) -> Story:
+    return story.sends("p/1", persistent=False).confirmed("p/1")
 
 
 def _with_standby(**promises: object) -> Story:
-    return _paired(**promises).sends("p/1", persistent=False).confirmed("p/1")
+    return _sent(_paired(**promises))
+
+
+def _disk_only(story: Story) -> Story:
+    """The standby counts with its disk only, for whatever reason."""
+    return story.then(told.GroupAt(1, HOME, "1", 1, 3, "b3:disk"))
+
+
+def _no_lease(broker: str) -> told.Disturbed:
+    return told.Disturbed(f"isolated {broker}", f"{broker} {lease(broker)}")
+
+
+def _from_disk(story: Story, isolated: str = HOME) -> Story:
+    """The standby counts with its disk only, somebody loses the lease, the standby becomes home."""
+    return (
+        story.then(told.GroupAt(1, HOME, "1", 1, 4, "b3:disk"))
+        .then(_no_lease(isolated))
+        .then(told.GroupAt(1, "b3", "2", 2, 5, ""))
+    )
+
+
+def _released(
+    group: int = 2,
+    persistent: bool = False,
+    exchange: str = LATER,
+    before: Observation | None = None,
+    waits: int = 1,
+) -> Story:
+    """A message whose time is over has come; delayed ones are in a group at b4, copied to b5."""
+    story = _paired(resumes=True, copies=2)
+    story.then(told.GroupAt(2, "b4", "1", 1, 1, "b5:whole")).then(told.QueueIn(HELD, group))
+    story.sends("p/1", persistent=persistent, exchange=exchange).confirmed("p/1")
+    if before is not None:
+        story.then(before)
+    return story.wait(waits).comes("p/1")
+
+
+def _both_die(story: Story) -> Story:
+    """The home and its standby, one soon after the other."""
+    return story.wait(-0.9).dies(HOME).wait(-0.9).dies("b3")
 
 
 def _committed(story: Story) -> Story:
@@ -701,9 +1203,27 @@ def _out_of_order(story: Story, meanwhile: Observation) -> Story:
     return story.sends("p/1").sends("p/2").then(meanwhile).comes("p/2").comes("p/1")
 
 
-def _consumed_at_b3(queue: str) -> Story:
+def _cancels(queue: str) -> Story:
+    """Another consumer, of that queue, asks to be no more."""
+    story = Story().then(told.Consuming(OTHER, 1, "d", queue, 0))
+    return story.then(told.CancelSent(OTHER, 1, "d"))
+
+
+def _asked_at_b3(queue: str) -> Story:
     story = Story().then(told.SessionOpened("u", 9, "b3"))
-    return story.then(told.Consuming(9, 1, "d", queue, 0))
+    return story.then(told.Takes(9, 1, queue))
+
+
+def _consumed_at_b3(queue: str) -> Story:
+    return _asked_at_b3(queue).then(told.Consuming(9, 1, "d", queue, 0))
+
+
+def _taken_over_between(story: Story, *then: Observation) -> Story:
+    """The second of two messages comes from one home, the first from the next."""
+    story.sends("p/1").sends("p/2").comes("p/2").taken_over("b4", 2)
+    for each in then:
+        story.then(each)
+    return story.comes("p/1")
 
 
 def _in_doubt(story: Story, second: str = "orders") -> Story:
@@ -713,6 +1233,28 @@ def _in_doubt(story: Story, second: str = "orders") -> Story:
         .then(told.TransactionEnds(1, told.COMMIT))
         .then(over())
     )
+
+
+def _acked_in_doubt(story: Story) -> Story:
+    """What has been sent comes to the worker, which acks it in a transaction that is in doubt."""
+    return (
+        story.comes("p/0", again=True)
+        .settles(transaction=1)
+        .sends("p/1", transaction=1)
+        .then(told.TransactionEnds(1, told.COMMIT))
+        .then(told.SessionOver("w", WORKER))
+        .then(over())
+    )
+
+
+def _at_b3() -> Story:
+    """A message that somebody at b3 has."""
+    story = Story(atomic=True, resumes=True).then(told.SessionOpened("u", 9, "b3", 9)).sends("p/0")
+    return story.then(told.Delivered("u", 9, 1, "d", NINE, "orders", "p/0", 0, 0, 1))
+
+
+def _isolated(story: Story) -> Story:
+    return story.then(told.Disturbed("isolated", f"b3 {lease('b3')}"))
 
 
 def _cut_off(story: Story, seconds: int) -> Story:
@@ -733,6 +1275,12 @@ def _same_twice(story: Story, dies: str = "", queue: str = "once") -> Story:
 
 def _two_active(story: Story) -> Story:
     return story.sends("p/1", "letters").sends("p/2", "letters").comes("p/1", "letters").settles()
+
+
+def _turn_over(story: Story) -> Story:
+    """The broker of the active consumer ends its session, and another one gets the next message."""
+    _two_active(story).sends("p/3", "letters").then(told.ConnectionLetGo(EDGE, WORKER))
+    return story.comes("p/2", "letters", to=OTHER, consumer="d")
 
 
 def _one_too_many(story: Story, struck: str = "") -> Story:

@@ -12,6 +12,7 @@ from typing import Final
 
 from rhizome.amqp.methods import ExchangeDeclare, QueueBind, QueueBindOk, QueueDeclare
 from rhizome.amqp.properties import decode_properties
+from rhizome.client.errors import NotOpen
 from rhizome.client.events import (
     ChannelEnded,
     ConnectionBlocked,
@@ -241,7 +242,7 @@ class AppProgram(Program):
     def _hear(self, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, (MethodReceived, ContentReceived, ChannelEnded)):
-                self.heard(event)
+                self._hear_one(event)
             elif isinstance(event, ConnectionOpened):
                 self.session = self.workload.next_session()
                 self.blocked = False
@@ -258,6 +259,14 @@ class AppProgram(Program):
             elif isinstance(event, ConnectionEnded):
                 self._leave()
                 return
+
+    def _hear_one(self, event: MethodReceived | ContentReceived | ChannelEnded) -> None:
+        try:
+            self.heard(event)
+        except NotOpen:
+            # The end of the connection was read together with it: nothing can be said any more.
+            if self.is_open():
+                raise
 
     def is_open(self) -> bool:
         return self.core is not None and self.core.phase is Phase.OPEN

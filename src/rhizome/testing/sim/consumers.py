@@ -114,7 +114,7 @@ class Worker(AppProgram):
         arguments: dict[str, object] = {}
         if self.chance.random() < 0.2:
             arguments["x-priority"] = 1 + self.pick(3)
-        automatic = self._is_automatic(place)
+        automatic = self._takes(place)
         method = BasicConsume(place.queue, place.consumer, no_ack=automatic, arguments=arguments)
         self.core.send(place.channel, method)
         place.asked = True
@@ -123,10 +123,12 @@ class Worker(AppProgram):
     def _pull(self, place: _Place) -> None:
         assert self.core is not None
         place.asked = True
-        self.core.send(place.channel, BasicGet(place.queue, self._is_automatic(place)))
+        self.core.send(place.channel, BasicGet(place.queue, self._takes(place)))
         self.asks(place.channel)
 
-    def _is_automatic(self, place: _Place) -> bool:
+    def _takes(self, place: _Place) -> bool:
+        """It asks for messages; answers whether with automatic acks."""
+        self.see(told.Takes(self.session, place.channel, place.queue))
         automatic = self.workload.topology.queues[place.queue].automatic
         if automatic:
             self.see(told.TakesUnseen(self.session, place.channel, place.queue))
@@ -137,7 +139,7 @@ class Worker(AppProgram):
         draw = self.chance.random()
         if draw < CLOSE_CHANCE:
             self._close(place)
-        elif draw < CLOSE_CHANCE + CANCEL_CHANCE and place.consuming:
+        elif draw < CLOSE_CHANCE + CANCEL_CHANCE and place.consuming and not place.asked:
             self._cancel(place)
         elif draw < CLOSE_CHANCE + CANCEL_CHANCE + PURGE_CHANCE:
             self._purge(place)
@@ -179,7 +181,7 @@ class Worker(AppProgram):
     def _cancel(self, place: _Place) -> None:
         assert self.core is not None
         self.core.send(place.channel, BasicCancel(place.consumer))
-        self.see(told.Cancelled(self.session, place.channel, place.consumer))
+        self.see(told.CancelSent(self.session, place.channel, place.consumer))
         place.asked = True
         self.asks(place.channel)
 

@@ -167,17 +167,40 @@ class Faults:
     def for_a_while(self, undo: Undo, places: Iterable[str] = ()) -> None:
         """Undo a fault after a while, or when all faults end; meanwhile `places` are disturbed."""
         self._undone += 1
-        number = self._undone
+        key = f"fault {self._undone}"
         disturbed = " ".join(dict.fromkeys(places))
         if disturbed:
-            self.watch.see(Disturbed(f"fault {number}", disturbed))
+            self.watch.see(Disturbed(key, disturbed))
 
         def undo_and_tell() -> None:
             undo()
             if disturbed:
-                self.watch.see(Undisturbed(f"fault {number}"))
+                self.watch.see(Undisturbed(key))
 
-        self._undo[number] = undo_and_tell
+        self._undo_later(self._undone, undo_and_tell)
+
+    def on_ways_for_a_while(self, undo: Undo, ways: Iterable[Way]) -> None:
+        """Undo a fault of the network after a while, or when all faults end. What lies between two
+        hosts is disturbed until all has arrived that was sent on these ways by then: whatever
+        follows on a connection comes after it, however quick the ways are again."""
+        self._undone += 1
+        key = f"fault {self._undone}"
+        between: dict[str, list[Way]] = {}
+        for way in ways:
+            between.setdefault(pair(*way), []).append(way)
+        for place in between:
+            self.watch.see(Disturbed(f"{key} {place}", place))
+
+        def undo_and_tell() -> None:
+            undo()
+            for place, disturbed in between.items():
+                end_us = max(self._network.arrived_us(way) for way in disturbed)
+                self._world.at(end_us, self.watch.see, Undisturbed(f"{key} {place}"))
+
+        self._undo_later(self._undone, undo_and_tell)
+
+    def _undo_later(self, number: int, undo: Undo) -> None:
+        self._undo[number] = undo
         self._world.after(self._length_us(), self._end, number)
 
     def _end(self, number: int) -> None:
@@ -195,7 +218,7 @@ class Faults:
             for way in ways:
                 self._network.unblock(way)
 
-        self.for_a_while(unblock, [pair(*way) for way in ways])
+        self.on_ways_for_a_while(unblock, ways)
 
     # --- the network
 
@@ -272,7 +295,7 @@ class Faults:
             for way in ways:
                 self._network.unslow(way, extra_us)
 
-        self.for_a_while(unslow, [pair(*way) for way in ways])
+        self.on_ways_for_a_while(unslow, ways)
 
     # --- hosts
 

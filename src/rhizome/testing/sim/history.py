@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from rhizome.testing.sim import traffic as told
@@ -111,6 +112,18 @@ class Transaction:
     def is_in_doubt(self) -> bool:
         """Whether its sender cannot know if it was carried out."""
         return self.asked == told.COMMIT and not self.answered
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """A home that another broker replaced while nobody was a whole standby: that one began with
+    what its disk had. `last` are the others who were whole last, each with the instant since when
+    it was; `until_us` is when they were no more."""
+
+    home: str
+    at_us: int
+    last: dict[str, int]
+    until_us: int
 
 
 class History(Checker):
@@ -388,10 +401,10 @@ class History(Checker):
         homes = self.homes.get(self.groups.get(queue, -1), [])
         return [(us, home) for us, home, _ in homes[1:-1] if from_us <= us <= to_us]
 
-    def has_changed(self, queue: str, since_us: int) -> bool:
-        """Whether a queue has got another home, or the same one in another epoch."""
+    def has_changed(self, queue: str, since_us: int, until_us: int = 1 << 62) -> bool:
+        """Whether a queue has got another home, or the same one in another epoch, in that time."""
         homes = self.homes.get(self.groups.get(queue, -1), [])
-        return len(homes) > 1 and homes[-1][0] >= since_us
+        return any(since_us <= us <= until_us for us, _, _ in homes[1:])
 
     def groups_of(self, broker: str, at_us: int) -> list[int]:
         """The groups that a broker was the home of."""
@@ -412,6 +425,27 @@ class History(Checker):
             if from_us <= us <= to_us and home not in whole:
                 found.append((us, whole))
         return found
+
+    def deposed_alone(self, group: int, from_us: int, to_us: int) -> list[Deposed]:
+        """The homes of a group that others replaced in that time while nobody was whole."""
+        found: list[Deposed] = []
+        for (_, old, _), (us, new, _) in pairwise(self.homes.get(group, ())):
+            if from_us <= us <= to_us and new != old and self.was_alone(group, us - 1):
+                found.append(self._deposed(group, old, us))
+        return found
+
+    def _deposed(self, group: int, home: str, at_us: int) -> Deposed:
+        listed = [each for each in self.members.get(group, ()) if each[0] < at_us]
+        until_us = at_us
+        while listed and not listed[-1][1]:
+            until_us, _ = listed.pop()
+        last: dict[str, int] = {}
+        still = set(listed[-1][1].split()) if listed else set()
+        for since_us, whole in reversed(listed):
+            still &= set(whole.split())
+            last.update({each.removesuffix(":whole"): since_us for each in sorted(still)})
+        last.pop(home, None)
+        return Deposed(home, at_us, last, until_us)
 
     def was_alone(self, group: int, at_us: int) -> bool:
         """Whether the home of a group had no whole standby then."""

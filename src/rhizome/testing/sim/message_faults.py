@@ -82,7 +82,7 @@ class MessageFaults:
                 self._simulation.network.unblock(way)
             self._faults.watch.see(told.Struck("cut", places))
 
-        self._faults.for_a_while(unblock, places.split())
+        self._faults.on_ways_for_a_while(unblock, blocked)
 
     def drop_app(self, chance: random.Random) -> None:
         """The connections of some applications break, and nothing else."""

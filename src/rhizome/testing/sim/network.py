@@ -155,6 +155,20 @@ class Network:
     def unslow(self, way: Way, extra_us: int) -> None:
         self._slowed[way].remove(extra_us)
 
+    def arrived_us(self, way: Way) -> int:
+        """When all will have arrived that was sent on a way, if nothing blocks it. It may be over.
+
+        It may lie long after the way is as quick as before: nothing overtakes what was slow, and
+        what was held back is retransmitted in its own time.
+        """
+        when_us = 0
+        for near in self.connections.values():
+            for end in (near, near.peer):
+                is_open = end.stage == OPEN and end.peer.stage != CLOSED
+                if is_open and (end.local, end.remote) == way:
+                    when_us = max(when_us, end._arrival_us)
+        return when_us
+
     def _delay_us(self, way: Way) -> int:
         chance = self._chance.random
         base_us = self._base_us.get(way)

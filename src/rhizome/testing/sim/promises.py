@@ -13,15 +13,17 @@ from typing import Any, Final
 from rhizome.client.levels import Level
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.checkers import Checker
-from rhizome.testing.sim.history import CONFIRMED, Delivery, History, Message
+from rhizome.testing.sim.history import CONFIRMED, NEVER_US, Delivery, History, Message
 from rhizome.testing.sim.timeline import Timeline, lease, pair
-from rhizome.testing.sim.topology import GRAVES, HELD, QueuePlan
+from rhizome.testing.sim.topology import DELAY_MS_MAX, GRAVES, HELD, LATER, QueuePlan
 from rhizome.testing.sim.world import SECOND
 
 PARK_US: Final = 10 * SECOND
 """So long does a home keep for an edge out of reach what the edge's applications hold."""
 LEARN_US: Final = 5 * SECOND
 """Who hasn't learned within this time what is committed has no lease."""
+TURN_US: Final = SECOND * 9 // 5
+"""So long, at least, does it go on being the turn of a consumer whose edge is out of reach."""
 ATTACH_US: Final = SECOND * 3 // 2
 """So long, at least, does a new home wait for an edge to say what its applications hold."""
 
@@ -71,18 +73,52 @@ class MessageChecker(Checker):
     def may_be_there_twice(self, message: Message, queue: str) -> bool:
         """Whether a home may have stored a publish that its edge then sent again (A1): it ended
         before it had said that it has it. With `resumes` only if everybody ended who had it: what
-        is committed in memory is shown before it is on disk."""
+        is committed in memory is shown before it is on disk. A delayed message is sent once more,
+        by the group that held it (`may_be_released_twice`)."""
         until_us = self.now_us if message.outcome_us < 0 else message.outcome_us
         if self.promises.resumes:
-            return self.have_ended(message.at_us, places_of(message, queue), until_us)
+            places = places_of(message, queue)
+            ended = self.have_ended(message.at_us, places, until_us)
+            return ended or (message.delayed and self.may_be_released_twice(message, queue))
         homes = self.homes(queue, message.at_us, until_us)
         return self.timeline.ended(homes, message.at_us, until_us) or self.is_damaged(homes)
+
+    def may_be_released_twice(self, message: Message, queue: str) -> bool:
+        """Whether a delayed message that has come from its queue may be released into it again
+        (A1): everybody ended who had it there, and knew its name, before its letter had left the
+        post. Within the group that held it there is no letter, but one record of both queues; if
+        that is lost the message is held again, unless it was in memory only and is lost with it."""
+        came, groups = message.came_from(queue), self.history.groups
+        if not came or (not message.persistent and groups.get(queue) == groups.get(HELD)):
+            return False
+        first_us = came[0].at_us
+        begun_us = self.timeline.begun_us(first_us, self.between(came[0], first_us))
+        until_us = min(self._letter_done_us(message, first_us), self.now_us)
+        return self.have_ended(max(begun_us, message.at_us), [queue], until_us)
+
+    def _letter_done_us(self, message: Message, first_us: int) -> int:
+        """When the letter of a message that came first at `first_us` must have left the post.
+        Letters leave it in order, so what holds up one of them, anywhere, holds up all."""
+        history, timeline = self.history, self.timeline
+        ends = [queue for exchange, _, queue in history.topology.bindings if exchange == LATER]
+        holders: dict[str, None] = {}
+        for queue in (HELD, GRAVES, *ends):
+            holders.update(dict.fromkeys(history.holders_of(queue, 0, self.now_us)))
+        links = [pair(one, other) for one in holders for other in holders if one < other]
+        places = [*holders, *links]
+        sent_us = first_us
+        if message.outcome == CONFIRMED:
+            # It may have been in its queue for long before it came.
+            due_us = message.outcome_us + DELAY_MS_MAX * 1000
+            sent_us = min(first_us, timeline.done_us(due_us, places))
+        return timeline.done_us(sent_us, places)
 
     def have_ended(self, since_us: int, queues: list[str], until_us: int) -> bool:
         """Whether all may have ended who had something of these queues in memory since then: as
         many of those who held copies as there should be, or the home while it had no whole standby
         or was about to have none, or whoever was to follow a home that was deposed (end of section
-        5); or no whole standby had a lease, and a home began with what was on disk."""
+        5), before that or after (`_was_deposed_alone`); or no whole standby had a lease, and a home
+        began with what was on disk."""
         return any(self._have_ended(since_us, queue, until_us) for queue in queues)
 
     def _have_ended(self, since_us: int, queue: str, until_us: int) -> bool:
@@ -105,9 +141,28 @@ class MessageChecker(Checker):
         )
         if len(ended) >= self.promises.copies or alone or deposed:
             return True
+        if self._was_deposed_alone(group, since_us, until_us):
+            return True
         return any(
             whole and all(self._had_no_lease(name, us) for name in whole)
             for us, whole in history.begun_from_disk(group, since_us, until_us)
+        )
+
+    def _was_deposed_alone(self, group: int, since_us: int, until_us: int) -> bool:
+        """Whether the only one who still had something in memory may be a home that was replaced by
+        what another had on disk (G3), and so has to begin anew, though it never ended.
+
+        It had no lease when that happened, and had one since then, or it has taken nothing. Those
+        who were whole last beside it ended after they had become so, or were no more when it came.
+        """
+        ended = self.timeline.ended
+        return any(
+            since_us <= self.timeline.disturbed_since_us(lease(each.home), each.at_us)
+            and (
+                each.until_us < since_us
+                or all(ended([name], us, each.at_us) for name, us in each.last.items())
+            )
+            for each in self.history.deposed_alone(group, since_us, until_us)
         )
 
     def _had_no_lease(self, broker: str, at_us: int) -> bool:
@@ -122,27 +177,32 @@ class MessageChecker(Checker):
         begun_us = self.timeline.begun_us(delivery.at_us, places)
         return self.timeline.struck(places, begun_us, until_us)
 
-    def was_out_of_reach(self, delivery: Delivery) -> bool:
-        """Whether homes may have gone on without what the delivery's broker has to say about it: it
-        had no lease, was not there for a new home, or not for the old one for a long time. A broker
-        whose disk hangs doesn't know that there is a new one."""
-        session, now_us = delivery.session, self.now_us
+    def was_out_of_reach(
+        self, delivery: Delivery, wait_us: int = PARK_US, until_us: int = NEVER_US
+    ) -> bool:
+        """Whether homes may have gone on, until then or until now, without what the delivery's
+        broker has to say about it: it had no lease, was not there for a new home, or not for the
+        old one for as long as that waits. A broker whose disk hangs doesn't know that there is a
+        new one."""
+        session = delivery.session
+        until_us = self.now_us if until_us < 0 else until_us
         begun_us = self.timeline.begun_us(delivery.at_us, [session.broker])
-        if self.timeline.disturbed_for([lease(session.broker)], begun_us, now_us, 0):
+        if self.timeline.disturbed_for([lease(session.broker)], begun_us, until_us, 0):
             return True
-        homes = self.homes(delivery.queue, delivery.at_us, now_us)
+        homes = self.homes(delivery.queue, delivery.at_us, until_us)
         places = [pair(session.broker, home) for home in homes]
-        if not self.history.has_changed(delivery.queue, begun_us):
-            return self.timeline.disturbed_for(places, begun_us, now_us, PARK_US)
+        if not self.history.has_changed(delivery.queue, begun_us, until_us):
+            return self.timeline.disturbed_for(places, begun_us, until_us, wait_us)
         places.append(session.broker)
-        return self.timeline.disturbed_for(places, begun_us, now_us, ATTACH_US)
+        return self.timeline.disturbed_for(places, begun_us, until_us, ATTACH_US)
 
-    def left_before(self, seen: told.Delivered, other: Delivery) -> bool:
-        """Whether what comes now left its broker before the other came: that broker has ended since
-        then, and this was under way."""
-        session = self.history.sessions[seen.session]
-        ends = self.timeline.ends.get(session.broker, ())
-        return any(session.opened_us <= us <= other.at_us for us in ends)
+    def left_before(self, late: Delivery, other: Delivery) -> bool:
+        """Whether what came late left its broker before the other came: that broker has ended since
+        then, or has ended the session, and this, which was published before, was under way."""
+        session = late.session
+        since_us = max(session.opened_us, self.history.messages[late.message].at_us)
+        ends = (session.let_go_us, *self.timeline.ends.get(session.broker, ()))
+        return any(since_us <= us <= other.at_us for us in ends)
 
     def between(self, delivery: Delivery, until_us: int) -> list[str]:
         """The places on the way from an application to the homes of a queue."""
@@ -306,9 +366,10 @@ class ToldLevelIsKept(_Fates):
     With more copies, as many of its holders as there should be copies must have ended since it was
     sent, or its home while nobody else was whole, or its home was deposed and the successor ended
     before it was known to be one, or with a set of its epoch on the way in which nobody is whole:
-    who has more than the successor has to begin anew. Section 5 says that a deposed home plus the
-    crash of its successor loses reliable transient messages. For the rest the excuses are those of
-    NoConfirmedMessageLost.
+    who has more than the successor has to begin anew. The same holds if the standby ended first,
+    and the home lost its lease before it had a whole one again: then the successor has only its
+    disk. Section 5 says that a deposed home plus the crash of its successor loses reliable
+    transient messages. For the rest the excuses are those of NoConfirmedMessageLost.
 
     And nobody is told of a level that there was no ground for: of a disk, if a queue that took the
     message keeps it in memory; of copies in memory, if a group that took it had no whole standby
@@ -365,8 +426,9 @@ class NoAckedMessageRedelivered(MessageChecker):
     reach for the home or without a lease for longer than homes wait; and that the broker had ended
     the session, as one that drains does, before the verdict came.
 
-    A message that was stored twice is another matter (`may_be_there_twice`), and dead letters may
-    come from several queues.
+    A message that was stored twice is another matter (`may_be_there_twice`), dead letters may come
+    from several queues, and what left its broker before the other came (`left_before`) is late, and
+    not again.
     """
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
@@ -376,8 +438,9 @@ class NoAckedMessageRedelivered(MessageChecker):
         message = self.history.messages.get(seen.message)
         if message is None or seen.queue == GRAVES:
             return
-        for earlier in message.came_from(seen.queue)[:-1]:
-            if not self.history.is_settled(earlier) or self.left_before(seen, earlier):
+        *before, now = message.came_from(seen.queue)
+        for earlier in before:
+            if not self.history.is_settled(earlier) or self.left_before(now, earlier):
                 continue
             if self.may_be_there_twice(message, seen.queue) or self.verdict_may_be_lost(earlier):
                 continue
@@ -393,8 +456,9 @@ class ExactlyOnceBetweenEdgeAndHome(MessageChecker):
     It holds what it got and has not settled, while its channel is open and its broker has not ended
     the session, as one that drains does. Excused if its broker may
     have lost its right to it: it ended, it had no lease, or it was out of the home's reach for
-    longer than homes wait (`was_out_of_reach`). Without `resumes` any break of the link and the end
-    of the home excuse it too, as does a publish that may be there twice.
+    longer than homes wait (`was_out_of_reach`); or if what comes now left its broker before
+    (`left_before`). Without `resumes` any break of the link and the end of the home excuse it too,
+    as does a publish that may be there twice.
     """
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
@@ -404,10 +468,11 @@ class ExactlyOnceBetweenEdgeAndHome(MessageChecker):
         message = self.history.messages.get(seen.message)
         if message is None or seen.queue == GRAVES:
             return
-        for earlier in message.came_from(seen.queue)[:-1]:
+        *before, now = message.came_from(seen.queue)
+        for earlier in before:
             if not earlier.is_held() or self.may_be_there_twice(message, seen.queue):
                 continue
-            if not self.hold_may_be_lost(earlier) and not self.left_before(seen, earlier):
+            if not self.hold_may_be_lost(earlier) and not self.left_before(now, earlier):
                 self.fail(
                     f"{seen.queue} gives {message.id} to {seen.application} although "
                     f"{earlier.session.application} holds it. {self.history.story(message.id)}"

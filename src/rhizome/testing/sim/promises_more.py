@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.apps import TRAFFIC_AFTER_US
-from rhizome.testing.sim.history import CONFIRMED, Delivery, Message, Transaction
+from rhizome.testing.sim.history import CONFIRMED, NEVER_US, Delivery, Message, Session, Transaction
 from rhizome.testing.sim.observations import Healed, Recovered
-from rhizome.testing.sim.promises import MessageChecker, _Fates, places_of
+from rhizome.testing.sim.promises import TURN_US, MessageChecker, _Fates, places_of
 from rhizome.testing.sim.timeline import DONE_US, lease, pair
 from rhizome.testing.sim.topology import GRAVES
 from rhizome.testing.sim.world import SECOND, shown_time
 
 ANSWER_US: Final = 20 * SECOND
+"""What was sent so long before the end must have been answered."""
 BEGIN_US: Final = 10 * SECOND
 """How long applications may take to begin when all faults are over."""
-"""What was sent so long before the end must have been answered."""
 
 
 class NothingMadeUp(MessageChecker):
@@ -65,7 +66,9 @@ class TransactionsAllOrNothing(_Fates):
     NoAckedMessageRedelivered; what was rolled back, in that of NothingMadeUp. Until `atomic` only
     those are looked at whose queues are all in one group, so that one record has all of it (L4).
     Those that went to queues that lose messages on purpose tell nothing and are left out, as are
-    homes with damaged disks.
+    homes with damaged disks. That a message is gone tells nothing of the ack, if somebody else who
+    had it has settled it as well, and that may be what counted (`_may_be_settled_by_another`); that
+    it came again tells that the ack was not done, whoever else had it.
     """
 
     def final(self) -> None:
@@ -118,9 +121,9 @@ class TransactionsAllOrNothing(_Fates):
             if not self.history.messages[delivery.message].persistent:
                 # It may be gone with its homes, acked or not.
                 continue
-            done[f"ack of {delivery.message} of {delivery.queue}"] = not self._came_again(
-                delivery, kept
-            )
+            came_again = self._came_again(delivery, kept)
+            if came_again or not self._may_be_settled_by_another(delivery):
+                done[f"ack of {delivery.message} of {delivery.queue}"] = not came_again
         return done
 
     def _came_again(self, delivery: Delivery, kept: dict[str, dict[str, int]]) -> bool:
@@ -130,6 +133,59 @@ class TransactionsAllOrNothing(_Fates):
             each.at_us > delivery.at_us for each in later
         )
 
+    def _may_be_settled_by_another(self, delivery: Delivery) -> bool:
+        """Whether what took a message out of its queue may be the verdict of somebody else."""
+        message = self.history.messages[delivery.message]
+        queue = delivery.queue
+        return any(
+            self.history.is_settled(each)
+            and each.transaction != delivery.transaction
+            and self._may_count(each, delivery)
+            for each in (*message.came_from(queue), *message.continued.get(queue, ()))
+        )
+
+    def _may_count(self, other: Delivery, delivery: Delivery) -> bool:
+        """Whether the verdict about another delivery may have counted, though this one came later.
+
+        Its client has come back with it since; or this one was late (`left_before`); or the other's
+        broker, which has the verdict and lives on, presents it to a home that had gone on without
+        it (A2), or brings it with a transaction in doubt, which takes what it settles from anybody
+        (L4). What a broker had no word of, or took to its end before the home gave the message out
+        again, counts nowhere.
+        """
+        if other.at_us > delivery.at_us or self.left_before(delivery, other):
+            return True
+        session = other.session
+        given_us = self.timeline.begun_us(delivery.at_us, self.between(delivery, delivery.at_us))
+        known_us = max(other.settled_us, given_us)
+        if self.timeline.ended([session.broker], session.opened_us, known_us):
+            return False
+        if 0 <= session.let_go_us <= other.settled_us:
+            return False
+        if other.transaction and self.history.transactions[other.transaction].is_in_doubt:
+            return True
+        return self.was_out_of_reach(other, until_us=delivery.at_us)
+
+
+@dataclass(slots=True)
+class _Cancel:
+    """A consumer asked to be no more. `over_us`: when it had its answer, or its channel or session
+    was over; until then its broker may hear of it at any instant. `places`: where it may be late
+    after that, beside the homes and the ways to them; if it had no answer, on its way there too."""
+
+    consumer: tuple[int, int, str]
+    over_us: int = NEVER_US
+    places: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Taker:
+    """A channel that has asked for messages of a queue. `over_us`: when it was closed."""
+
+    session: Session
+    channel: int
+    over_us: int = NEVER_US
+
 
 class OrderPerPublisherAndQueue(MessageChecker):
     """What one session published to a queue, with one priority, comes to a consumer in that order.
@@ -137,33 +193,80 @@ class OrderPerPublisherAndQueue(MessageChecker):
     Messages that come again are out of it: those that say so, and those that came to somebody
     before; so are delayed ones. Excused when, since the earlier of the two was sent, the home has
     ended or a link to it has broken: what was under way then is delivered later, and may not know
-    that it was. Also when another consumer of the queue was cancelled meanwhile, as far as the home
-    can have known, or its broker had no lease and showed it nothing (R9): what was under way to it
-    went back.
+    that it was. Also when another consumer of the queue was cancelled meanwhile: what was under way
+    to it went back. A cancel counts from when it was sent, since others may have what went back
+    before its answer has come, until the home must have heard of it.
+
+    Also when somebody at another broker has asked for messages, and that had no lease and showed
+    nothing (R9); or a home that lives was replaced after it had sent the later message: edges drop
+    what comes from it too late, and the next home gives it to anybody (A2). Not if only those have
+    asked who are at the broker that the later message came to, over the same link as the earlier
+    one; unless one of them is gone, so that nothing was presented for it to the next home.
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._last: dict[tuple[object, ...], Message] = {}
         self._consumed: dict[tuple[int, int, str], str] = {}
-        self._cancelled: dict[str, list[tuple[int, str]]] = {}
-        """When consumers of a queue had the answer to their cancel, and from which broker."""
+        self._takers: dict[str, list[_Taker]] = {}
+        """By queue."""
+        self._cancels: dict[str, list[_Cancel]] = {}
+        """By queue."""
+        self._open: dict[tuple[int, int, str], _Cancel] = {}
+        """Those that have no answer, by consumer."""
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
         return {
             told.Delivered: self._delivered,
+            told.Takes: self._takes,
             told.Consuming: self._consuming,
+            told.CancelSent: self._cancel_sent,
             told.ConsumerGone: self._gone,
+            told.Cancelled: self._gone,
+            told.ChannelGone: self._channel_gone,
+            told.SessionOver: self._session_over,
         }
+
+    def _takes(self, seen: told.Takes) -> None:
+        takers = self._takers.setdefault(seen.queue, [])
+        session = self.history.sessions[seen.session]
+        known = (each for each in takers if each.session is session and each.over_us < 0)
+        if not any(each.channel == seen.channel for each in known):
+            takers.append(_Taker(session, seen.channel))
 
     def _consuming(self, seen: told.Consuming) -> None:
         self._consumed[seen.session, seen.channel, seen.consumer] = seen.queue
 
-    def _gone(self, seen: told.ConsumerGone) -> None:
-        queue = self._consumed.get((seen.session, seen.channel, seen.consumer))
+    def _cancel_sent(self, seen: told.CancelSent) -> None:
+        consumer = (seen.session, seen.channel, seen.consumer)
+        queue = self._consumed.get(consumer)
         if queue is not None:
-            broker = self.history.sessions[seen.session].broker
-            self._cancelled.setdefault(queue, []).append((self.now_us, broker))
+            self._open[consumer] = _Cancel(consumer)
+            self._cancels.setdefault(queue, []).append(self._open[consumer])
+
+    def _gone(self, seen: told.ConsumerGone | told.Cancelled) -> None:
+        cancel = self._open.pop((seen.session, seen.channel, seen.consumer), None)
+        if cancel is not None:
+            cancel.over_us = self.now_us
+            cancel.places = [self.history.sessions[seen.session].broker]
+
+    def _channel_gone(self, seen: told.ChannelGone) -> None:
+        self._unanswered([key for key in self._open if key[:2] == (seen.session, seen.channel)])
+        for takers in self._takers.values():
+            for each in takers:
+                is_this = (each.session.number, each.channel) == (seen.session, seen.channel)
+                if is_this and each.over_us < 0:
+                    each.over_us = self.now_us
+
+    def _session_over(self, seen: told.SessionOver) -> None:
+        self._unanswered([key for key in self._open if key[0] == seen.session])
+
+    def _unanswered(self, consumers: list[tuple[int, int, str]]) -> None:
+        for consumer in consumers:
+            session = self.history.sessions[consumer[0]]
+            cancel = self._open.pop(consumer)
+            cancel.over_us = self.now_us
+            cancel.places = _near(session)
 
     def _delivered(self, seen: told.Delivered) -> None:
         message = self.history.messages.get(seen.message)
@@ -183,33 +286,62 @@ class OrderPerPublisherAndQueue(MessageChecker):
         self._last[key] = message
         if last is None or last.order < message.order:
             return
-        if not self._is_excused(seen.queue, message):
+        if not self._is_excused(seen, message, last):
             self.fail(
                 f"{seen.queue} gives {message.id} to {seen.application} after {last.id}. "
                 f"{self.history.story(message.id)}. {self.history.story(last.id)}"
             )
 
-    def _is_excused(self, queue: str, message: Message) -> bool:
-        homes = self.homes(queue, message.at_us, self.now_us)
-        for us, edge in self._cancelled.get(queue, ()):
-            places = [edge, *homes, *[pair(edge, home) for home in homes]]
-            if self.timeline.done_us(us, places) >= message.at_us:
+    def _is_excused(self, seen: told.Delivered, message: Message, last: Message) -> bool:
+        homes = self.homes(seen.queue, message.at_us, self.now_us)
+        consumer = (seen.session, seen.channel, seen.consumer)
+        for cancel in self._cancels.get(seen.queue, ()):
+            if cancel.consumer != consumer and self._may_go_back(cancel, message, homes):
                 return True
         if self.timeline.struck_around(homes, message.at_us, self.now_us):
             return True
-        sessions = [key[0] for key, consumed in self._consumed.items() if consumed == queue]
-        leases = [lease(self.history.sessions[each].broker) for each in dict.fromkeys(sessions)]
-        return self.timeline.disturbed_for(leases, message.at_us, self.now_us, 0)
+        broker = self.history.sessions[seen.session].broker
+        takers = self._takers.get(seen.queue, [])
+        elsewhere = [each.session.broker for each in takers if each.session.broker != broker]
+        leases = [lease(each) for each in elsewhere]
+        if self.timeline.disturbed_for(leases, message.at_us, self.now_us, 0):
+            return True
+        if not elsewhere and not any(self._is_gone(each, message) for each in takers):
+            return False
+        came = last.came_from(seen.queue)[0]
+        sent_us = self.timeline.begun_us(came.at_us, _near(came.session))
+        return self.history.has_changed(seen.queue, max(sent_us, message.at_us))
+
+    def _is_gone(self, taker: _Taker, message: Message) -> bool:
+        """Whether the message may have been under way to a channel that its broker then closed."""
+        ends = (taker.over_us, taker.session.over_us, taker.session.let_go_us)
+        done = [self.timeline.done_us(us, _near(taker.session)) for us in ends if us >= 0]
+        return any(us >= message.at_us for us in done)
+
+    def _may_go_back(self, cancel: _Cancel, message: Message, homes: list[str]) -> bool:
+        """Whether the message may have been under way to a consumer when that was cancelled."""
+        if cancel.over_us < 0:
+            return True
+        edge = self.history.sessions[cancel.consumer[0]].broker
+        places = [*cancel.places, *homes, *[pair(edge, home) for home in homes]]
+        return self.timeline.done_us(cancel.over_us, places) >= message.at_us
+
+
+def _near(session: Session) -> list[str]:
+    return [session.broker, pair(session.application, session.broker)]
 
 
 class OneActiveConsumer(MessageChecker):
-    """A queue with x-single-active-consumer gives its messages to one consumer until that is gone.
+    """A queue with x-single-active-consumer gives its messages to one consumer until that is gone:
+    cancelled, or with its channel or session, which its broker may have ended, as one that drains
+    does, before the application hears of it.
 
     Whose turn it is outlives the home (L3). Excused if the consumer's broker may have lost its
     right to it (R9, A2): it ended, it had no lease, or it was out of the home's reach for longer
-    than homes wait (`was_out_of_reach`); or if the way to its application broke. What was under way
-    through a broker that stood still left its queue before, and says nothing of whose turn it is
-    now. Without `resumes` any break of the link and the end of the home excuse it too.
+    than homes keep a turn (`was_out_of_reach`); or if the way to its application broke. What was
+    under way through a broker that stood still left its queue before, and says nothing of whose
+    turn it is now; nor does what was under way when its broker ended, or ended the session
+    (`left_before`). Without `resumes` any break of the link and the end of the home excuse it too.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -218,9 +350,13 @@ class OneActiveConsumer(MessageChecker):
         self._gone: set[tuple[int, int, str]] = set()
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {told.Delivered: self._delivered, told.Cancelled: self._cancelled}
+        return {
+            told.Delivered: self._delivered,
+            told.CancelSent: self._cancelled,
+            told.Cancelled: self._cancelled,
+        }
 
-    def _cancelled(self, seen: told.Cancelled) -> None:
+    def _cancelled(self, seen: told.CancelSent | told.Cancelled) -> None:
         self._gone.add((seen.session, seen.channel, seen.consumer))
 
     def _delivered(self, seen: told.Delivered) -> None:
@@ -230,7 +366,7 @@ class OneActiveConsumer(MessageChecker):
             return
         now = message.came_from(seen.queue)[-1]
         last = self._active.get(seen.queue)
-        if last is not None and self._comes_late(now, last):
+        if last is not None and (self.left_before(now, last) or self._comes_late(now, last)):
             return
         self._active[seen.queue] = now
         if last is None or _consumer(last) == _consumer(now) or self._is_gone(last):
@@ -251,11 +387,12 @@ class OneActiveConsumer(MessageChecker):
         if not self.promises.resumes:
             return self.was_struck(last, self.between(last, self.now_us), self.now_us)
         near = [session.broker, pair(session.application, session.broker)]
-        return self.was_struck(last, near, self.now_us) or self.was_out_of_reach(last)
+        return self.was_struck(last, near, self.now_us) or self.was_out_of_reach(last, TURN_US)
 
     def _is_gone(self, last: Delivery) -> bool:
         return (
             last.session.over_us >= 0
+            or last.session.let_go_us >= 0
             or _consumer(last) in self._gone
             or (last.session.number, last.channel) in self.history.channels_gone
         )

@@ -27,7 +27,7 @@ from rhizome.client.levels import CAPABILITY
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.apps import AppProgram, Workload, body_of, died_in, id_of
 from rhizome.testing.sim.process import Host
-from rhizome.testing.sim.topology import GRAVES, LATER
+from rhizome.testing.sim.topology import DELAY_MS_MAX, GRAVES, LATER
 
 PAUSE_MS_MEAN: Final = 250
 BURST_MAX: Final = 4
@@ -38,7 +38,6 @@ BIG_CHANCE: Final = 0.003
 TRANSIENT_CHANCE: Final = 0.25
 MANDATORY_CHANCE: Final = 0.2
 NOWHERE_CHANCE: Final = 0.03
-DELAY_MS_MAX: Final = 1_500
 CHANNEL_CHANCE: Final = 0.01
 """How often an application closes its channel and goes on with another."""
 PERSISTENT: Final = 2
@@ -283,6 +282,7 @@ class Trader(Sender):
         if self.chance.random() < self.pull_chance:
             self._waits = True
             self._pulled = self.pulls[self.pick(len(self.pulls))]
+            self.see(told.Takes(self.session, self._channel, self._pulled))
             self.core.send(self._channel, BasicGet(self._pulled, False))
             self.asks(self._channel)
             return

@@ -2,7 +2,8 @@
 
 A place is a host ("b1"), a pair of hosts ("b1~b2", in the order of their names), which is what lies
 between two of them, or a broker's lease ("lease:b1"). A disturbance slows a place down for a while,
-or stops it, and loses nothing by itself: a pause, a disk that stalls, a way that is blocked. A
+or stops it, and loses nothing by itself: a pause, a disk that stalls, a way that is blocked. What
+lies between two hosts is disturbed until what was slowed down or held back there has arrived. A
 strike loses what is under way there at that instant: a killed program, a broken connection.
 
 So what began at some instant is done soon, or soon after the disturbances of its places; and it may
@@ -157,3 +158,16 @@ class Timeline(Checker):
             if min(self._end_us(span), to_us) - max(span.start_us, from_us) >= least_us:
                 return True
         return False
+
+    def disturbed_since_us(self, place: str, at_us: int) -> int:
+        """Since when a place had been disturbed without a break at that instant; -1 if it was not
+        disturbed."""
+        since_us = at_us
+        is_disturbed = False
+        before = [span for span in self._at([place]) if span.start_us <= at_us]
+        for span in sorted(before, key=self._end_us, reverse=True):
+            if self._end_us(span) < since_us:
+                break
+            since_us = min(since_us, span.start_us)
+            is_disturbed = True
+        return since_us if is_disturbed else -1

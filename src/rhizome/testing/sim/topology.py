@@ -20,6 +20,8 @@ TOPICS: Final = "topics"
 LATER: Final = "later"
 """What is published there is held for a while, in a queue of a group that may be another one."""
 HELD: Final = "amq.delayed"
+DELAY_MS_MAX: Final = 1_500
+"""For so long, at most, is a message held."""
 
 
 @dataclass(frozen=True)

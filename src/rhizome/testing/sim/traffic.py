@@ -164,6 +164,15 @@ class GaveUp(NamedTuple):
     queue: str
 
 
+class Takes(NamedTuple):
+    """A channel asks for messages of a queue, with a consumer or for one: from now on some may be
+    under way to it, before it has any answer."""
+
+    session: int
+    channel: int
+    queue: str
+
+
 class TakesUnseen(NamedTuple):
     """A channel asks for messages of a queue with automatic acks: what is on its way to it when it
     ends has been acked, and nobody has seen it."""
@@ -183,8 +192,16 @@ class Consuming(NamedTuple):
     prefetch: int
 
 
+class CancelSent(NamedTuple):
+    """A consumer has asked to be no more."""
+
+    session: int
+    channel: int
+    consumer: str
+
+
 class Cancelled(NamedTuple):
-    """A consumer has asked to be no more, or was told so."""
+    """A consumer was told to be no more, and hadn't asked for it."""
 
     session: int
     channel: int
