@@ -21,10 +21,18 @@ class Opening(Generic[T]):
 
     connection = await connect(uri)             # the caller closes it
     async with connect(uri) as connection: ...  # closed at the end, whatever happens
+
+    An error that leaves the block, a cancellation too, isn't held up: what has something to wait
+    for when it is closed is abandoned.
     """
 
-    def __init__(self, opener: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(
+        self,
+        opener: Callable[[], Coroutine[Any, Any, T]],
+        abandon: Callable[[T], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
         self._opener = opener
+        self._abandon = abandon
         self._opened: T | None = None
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -41,4 +49,7 @@ class Opening(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         assert self._opened is not None
-        await self._opened.close()
+        if error is not None and self._abandon is not None:
+            await self._abandon(self._opened)
+        else:
+            await self._opened.close()

@@ -25,7 +25,10 @@ class Producer:
         async with session.producer(routing_key="orders") as producer:
             for line in lines:
                 await producer.send(line)   # up to `window` unconfirmed at a time
-            await producer.flush()          # all of them are safe
+        # all of them are safe
+
+    An error that leaves the block, a cancellation or a timeout too, doesn't wait for what is
+    unconfirmed: it may be for a broker that doesn't come back.
     """
 
     def __init__(
@@ -106,6 +109,10 @@ class Producer:
             await self._channel.confirmed()
             await self._channel.close()
 
+    async def abandon(self) -> None:
+        """Let go of the producer's channel; what is unconfirmed may be safe or not."""
+        await self._channel.close()
+
     async def __aenter__(self) -> Producer:
         return self
 
@@ -115,4 +122,7 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        if error is None:
+            await self.close()
+        else:
+            await self.abandon()

@@ -226,7 +226,7 @@ class Session:
             channel._sequence = sequence
             return Producer(channel, exchange, routing_key, persistent, window)
 
-        return Opening(opener)
+        return Opening(opener, Producer.abandon)
 
     def queue(
         self,

@@ -550,6 +550,26 @@ def test_a_producer_sends_within_its_window(peer_context: PeerContext) -> None:
     run(scenario)
 
 
+def test_an_error_does_not_wait_for_what_a_producer_has_unconfirmed(
+    peer_context: PeerContext,
+) -> None:
+    async def publish_in_vain(session: Session, peer: Any) -> None:
+        async with session.producer(routing_key="q") as producer:
+            await producer.send(b"x")
+            await end(peer)
+            async with asyncio.timeout(0.05):
+                await producer.flush()
+
+    async def scenario() -> None:
+        async with peer_context() as first:
+            session = await open_session(first.uri, failover=Failover(tries_max=0, delay_ms=10))
+            with pytest.raises(TimeoutError):
+                await publish_in_vain(session, first)
+            await session.close()
+
+    run(scenario)
+
+
 def test_a_closed_session_says_so(peer_context: PeerContext) -> None:
     async def scenario() -> None:
         async with pair(peer_context) as (_, _, session):

@@ -87,6 +87,10 @@ class Producer:
         """Wait for what is unconfirmed, then let go of the producer."""
         self._loop.call(self._producer.close())
 
+    def abandon(self) -> None:
+        """Let go of the producer; what is unconfirmed may be safe or not."""
+        self._loop.call(self._producer.abandon())
+
     def __enter__(self) -> Producer:
         return self
 
@@ -96,7 +100,10 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            self.abandon()
 
 
 class Queue:
