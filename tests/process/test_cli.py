@@ -154,7 +154,7 @@ def test_consume_without_ack_leaves_the_messages(command: Command, queue: str) -
 
 def test_consume_with_a_count_takes_no_more_than_that(command: Command, queue: str) -> None:
     command.amqp("publish", "--key", queue, given=b"a\nb\nc\n")
-    assert command.amqp("consume", queue, "--count", "1", "--format", "json")
+    assert command.amqp("consume", queue, "--count", "1", "--json")
     left = json.loads(command.amqp("consume", queue, "--count", "1", "--format", "json"))
     assert (left["payload"], left["redelivered"]) == ("b", False)
 

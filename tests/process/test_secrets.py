@@ -208,6 +208,14 @@ def test_no_secret_is_written_answered_or_shown(broker: BrokerProcess, tmp_path:
     assert (broker.data / "audit.log").stat().st_mode & 0o077 == 0
 
 
+def test_nobody_else_can_look_into_the_store(broker: BrokerProcess) -> None:
+    """Messages are in it, and password hashes."""
+    directories = [each for each in broker.data.iterdir() if each.is_dir()]
+    assert {"cluster", "journal"} <= {each.name for each in directories}
+    for each in [broker.data, *directories]:
+        assert each.stat().st_mode & 0o007 == 0, each
+
+
 def test_no_secret_is_in_the_store(broker: BrokerProcess) -> None:
     for path in sorted(broker.data.rglob("*")):
         if path.is_file() and path.name != "audit.log":

@@ -12,45 +12,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from getpass import getpass
 from typing import Any, Final
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from rhizome.cli import interrupts
+from rhizome.cli.addresses import (
+    Address,
+    Failure,
+    describe_doubt,
+    describe_silence,
+    parse_addresses,
+    split_login,
+)
 from rhizome.cli.contexts import APPLIED_VARIABLE
 from rhizome.cli.errors import CliError, one_line
+from rhizome.cli.missing import describe_missing
 
 TIMEOUT_S: Final = 30.0
-PORT_DEFAULT: Final = 15672
+CONNECT_S: Final = 5.0
+"""A broker whose machine is gone refuses nothing: after so long the next address is tried."""
 
 Row = dict[str, Any]
 
-_KINDS: Final = {
-    "queues": ("queue", True),
-    "streams": ("stream", True),
-    "exchanges": ("exchange", True),
-    "policies": ("policy", True),
-    "permissions": ("user", True),
-    "vhosts": ("vhost", False),
-    "users": ("user", False),
-    "connections": ("connection", False),
-    "groups": ("group", False),
-}
-"""First part of a path: what it names, and whether the vhost comes before the name."""
+LOGIN_FAILED: Final = "Login failed"
+RIGHT_MISSING: Final = ("Not ", "User not ")
+"""How the reasons begin that are about who asks, and not about what is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the HTTP API is, and who asks."""
+    """Where the HTTP API of a cluster is, and who asks. Invariant: there is an address."""
 
-    host: str
-    port: int
+    addresses: tuple[Address, ...]
     user: str
     password: str = field(repr=False)
-    tls: bool = False
-
-    @property
-    def label(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
 
 
 def endpoint(address: str, user: str = "", password: str = "") -> Endpoint:
@@ -59,23 +53,11 @@ def endpoint(address: str, user: str = "", password: str = "") -> Endpoint:
     Who asks comes from the options, else from the address, else from RHIZOME_URI, else guest. The
     password of another user is asked for at a terminal: command lines can be seen by others.
     """
-    parts = urlsplit(address if "://" in address else f"http://{address}")
-    try:
-        port = parts.port or PORT_DEFAULT
-    except ValueError:
-        raise CliError(f"--http {address}: the port must be a number from 1 to 65535") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise CliError(f"--http {address}: give it as HOST:PORT, like 127.0.0.1:15672")
-    known_user, known_password = _credentials(parts.netloc) or _credentials_of_uri()
+    addresses, login = parse_addresses(address)
+    known_user, known_password = login or _credentials_of_uri()
     if user and user != known_user:
         known_password = "" if password else _asked_password(user)
-    return Endpoint(
-        host=parts.hostname,
-        port=port,
-        user=user or known_user,
-        password=password or known_password,
-        tls=parts.scheme == "https",
-    )
+    return Endpoint(addresses, user or known_user, password or known_password)
 
 
 def _asked_password(user: str) -> str:
@@ -85,20 +67,13 @@ def _asked_password(user: str) -> str:
         return getpass(f"Password of '{user}': ")
 
 
-def _credentials(netloc: str) -> tuple[str, str] | None:
-    userinfo, at, _ = netloc.rpartition("@")
-    if not at:
-        return None
-    user, _, password = userinfo.partition(":")
-    return unquote(user), unquote(password)
-
-
 def _credentials_of_uri() -> tuple[str, str]:
     """The user of the AMQP connection, so that one RHIZOME_URI serves all commands."""
     if APPLIED_VARIABLE in os.environ:
         return "guest", "guest"  # a context says who asks together with the address
     _, _, rest = os.environ.get("RHIZOME_URI", "").partition("://")
-    return _credentials(rest.partition("/")[0]) or ("guest", "guest")
+    login, at, _ = rest.partition("/")[0].rpartition("@")
+    return split_login(login) if at else ("guest", "guest")
 
 
 def path(*parts: str) -> str:
@@ -107,11 +82,18 @@ def path(*parts: str) -> str:
 
 
 class Api:
-    """One broker's HTTP API. Every call raises CliError in words that say what to do."""
+    """The HTTP API of a cluster. Every call raises CliError in words that say what to do.
+
+    The addresses are tried in order, from the one that answered last. What only reads goes on to
+    the next when there is no answer; a change only if the connection could not be made, since one
+    that was sent may have been made. A refusal is an answer.
+    """
 
     def __init__(self, where: Endpoint, timeout_s: float = TIMEOUT_S) -> None:
         self._where = where
         self._timeout_s = timeout_s
+        self._answered = 0
+        """The address that answered last."""
 
     def get(self, target: str, query: Mapping[str, str | int] | None = None) -> Any:
         """The JSON document at `target`."""
@@ -123,14 +105,14 @@ class Api:
         if isinstance(listed, dict) and isinstance(listed.get("items"), list):
             listed = listed["items"]
         if not isinstance(listed, list):
-            raise CliError(f"{self._where.label}{target} gave no list; is --http the right port?")
+            raise CliError(f"{self._label}{target} gave no list; is --http the right port?")
         return [row for row in listed if isinstance(row, dict)]
 
     def row(self, target: str) -> Row:
         """The JSON object at `target`."""
         found = self.get(target)
         if not isinstance(found, dict):
-            raise CliError(f"{self._where.label}{target} gave no object; is --http the right port?")
+            raise CliError(f"{self._label}{target} gave no object; is --http the right port?")
         return found
 
     def put(self, target: str, document: Row) -> None:
@@ -145,7 +127,7 @@ class Api:
         """Have `target` do something; the JSON object that it answers."""
         answer = self._request("POST", target, document)
         if not isinstance(answer, dict):
-            raise CliError(f"{self._where.label}{target} gave no object; is --http the right port?")
+            raise CliError(f"{self._label}{target} gave no object; is --http the right port?")
         return answer
 
     def delete(
@@ -165,44 +147,59 @@ class Api:
         document: Row | None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        try:
-            status, reason, text = self._exchange(verb, target, document, headers or {})
-        except ConnectionRefusedError:
-            raise CliError(
-                f"no HTTP API at {self._where.label}; start a broker or give --http HOST:PORT"
-            ) from None
-        except ssl.SSLCertVerificationError as error:
-            raise CliError(
-                f"the certificate of {self._where.label} is not trusted ({error.verify_message});"
-                " SSL_CERT_FILE=FILE names the authority that signed it"
-            ) from None
-        except (OSError, http.client.HTTPException) as error:
-            what = _why_not_http(error)
-            raise CliError(
-                f"HTTP API at {self._where.label} failed ({what}); check --http HOST:PORT"
-            ) from None
+        status, reason, text = self._answer(verb, target, document, headers or {})
         if status >= 300:
             raise CliError(self._refusal(verb, target, status, reason, text))
-        return _parsed(text, self._where.label + target)
+        return _parsed(text, self._label + target)
 
-    def _exchange(
+    @property
+    def _label(self) -> str:
+        return self._where.addresses[self._answered].label
+
+    def _answer(
         self, verb: str, target: str, document: Row | None, headers: Mapping[str, str]
     ) -> tuple[int, str, str]:
-        connection = self._connection()
-        try:
-            body = None if document is None else json.dumps(document)
-            connection.request(verb, target, body, {**self._headers(), **headers})
-            answer = connection.getresponse()
-            return answer.status, answer.reason, answer.read().decode("utf-8", "replace")
-        finally:
-            connection.close()
+        """Status, reason and text of the first answer."""
+        body = None if document is None else json.dumps(document)
+        failures: list[Failure] = []
+        for number in self._turns():
+            address = self._where.addresses[number]
+            connection = self._connection(address)
+            is_sent = False
+            try:
+                self._connect(connection)
+                is_sent = True
+                connection.request(verb, target, body, {**self._headers(), **headers})
+                answer = connection.getresponse()
+                text = answer.read().decode("utf-8", "replace")
+            except (OSError, http.client.HTTPException) as error:
+                failures.append(Failure(address, error))
+                if is_sent and verb != "GET":
+                    raise CliError(describe_doubt(failures[-1])) from None
+            else:
+                self._answered = number
+                return answer.status, answer.reason, text
+            finally:
+                connection.close()
+        raise CliError(describe_silence(failures))
 
-    def _connection(self) -> http.client.HTTPConnection:
-        host, port = self._where.host, self._where.port
-        if self._where.tls:
+    def _turns(self) -> list[int]:
+        """The numbers of the addresses, beginning with the one that answered last."""
+        numbers = range(len(self._where.addresses))
+        return [*numbers[self._answered :], *numbers[: self._answered]]
+
+    def _connection(self, address: Address) -> http.client.HTTPConnection:
+        is_alone = len(self._where.addresses) == 1
+        timeout_s = self._timeout_s if is_alone else min(self._timeout_s, CONNECT_S)
+        host, port = address.host, address.port
+        if address.tls:
             context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
-        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+            return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+
+    def _connect(self, connection: http.client.HTTPConnection) -> None:
+        connection.connect()
+        connection.sock.settimeout(self._timeout_s)
 
     def _headers(self) -> dict[str, str]:
         login = f"{self._where.user}:{self._where.password}".encode()
@@ -214,34 +211,19 @@ class Api:
 
     def _refusal(self, verb: str, target: str, status: int, reason: str, text: str) -> str:
         what = _reason_in(text) or reason
+        if status == 401 and what != LOGIN_FAILED:
+            hint = "; give --user of one who may" if what.startswith(RIGHT_MISSING) else ""
+            return f"user '{self._where.user}' may not do that: {what}{hint}"
         if status == 401:
             return (
-                f"{self._where.label} refused user '{self._where.user}' ({what});"
+                f"{self._label} refused user '{self._where.user}' ({what});"
                 " give --user and --password"
             )
         if status == 404:
             return describe_missing(verb, target) + ("" if what == "Not Found" else f" ({what})")
-        return f"{verb} {unquote(target)} was refused: {status} {what}"
-
-
-def _why_not_http(error: Exception) -> str:
-    what = str(error) or type(error).__name__
-    return "it speaks AMQP, not HTTP" if what.startswith("AMQP") else what
-
-
-def describe_missing(verb: str, target: str) -> str:
-    """What a 404 says isn't there, and where to look."""
-    kind, *names = [unquote(part) for part in target.partition("?")[0].split("/")[2:]]
-    if kind == "rhizome" and names:
-        kind, *names = names
-    if kind not in _KINDS:
-        return f"not found: {'/'.join([kind, *names])}"
-    word, in_vhost = _KINDS[kind]
-    vhost = names.pop(0) if in_vhost and names else ""
-    if vhost and (not names or verb == "PUT"):
-        return f"there is no vhost '{vhost}'; see `rhizome vhost list`"
-    where = f" in vhost '{vhost}'" if vhost else ""
-    return f"there is no {word} '{''.join(names[:1])}'{where}; see `rhizome {word} list`"
+        if status == 400 and what != reason:
+            return what  # it tells what is wrong with which thing
+        return f"{verb} {target} was refused: {status} {what}"
 
 
 def _reason_in(text: str) -> str:

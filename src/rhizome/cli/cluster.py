@@ -48,8 +48,12 @@ def force_root(
     For when more than half of the primaries are lost for good. What only they knew is lost, and
     they may not come back into the new cluster with their old stores.
     """
-    api = Api(endpoint(http, user, password))
-    carry_out(api, path("rhizome", "cluster", "force-root"), {}, yes, dry_run, as_json)
+    where = endpoint(http, user, password)
+    if len(where.addresses) > 1:
+        raise CliError(
+            f"--http names {len(where.addresses)} brokers; give the one that becomes the root"
+        )
+    carry_out(Api(where), path("rhizome", "cluster", "force-root"), {}, yes, dry_run, as_json)
 
 
 @app.command("add-primary")

@@ -72,9 +72,13 @@ def consume(
         str,
         typer.Option("--name", help="Of a stream: go on after what this consumer has done with."),
     ] = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The same as --format json: a line per message.")
+    ] = False,
 ) -> None:
     """Print the messages of a queue as they come, until --count, --timeout or Ctrl-C."""
     arguments = stream_arguments(offset, name)
+    form = Format.JSON if as_json else form
     printed = loops.run(_consume(uri, queue, count, ack, form, timeout_s or None, arguments))
     print(f"consumed {printed} message{'' if printed == 1 else 's'}", file=sys.stderr)
 

@@ -5,30 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import unquote
 
 import typer
 
-from rhizome.cli.contexts import Context, contexts_file, load, save
-from rhizome.cli.errors import CliError
+from rhizome.cli.addresses import parse_addresses, split_login
+from rhizome.cli.contexts import Context, contexts_file, known_names, load, save
 from rhizome.cli.options import JsonOption
 from rhizome.cli.output import print_done, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Remember clusters, and choose one.")
 
 
-def _known_names(incomplete: str) -> list[str]:
-    try:
-        found = load(contexts_file()).found
-    except (CliError, OSError):
-        return []
-    return [name for name in found if name.startswith(incomplete)]
-
-
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
 KnownArgument = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="Name of the context.", autocompletion=_known_names),
+    typer.Argument(metavar="NAME", help="Name of the context.", autocompletion=known_names),
 ]
 
 
@@ -36,7 +27,12 @@ KnownArgument = Annotated[
 def add(
     name: NameArgument,
     http: Annotated[
-        str, typer.Option("--http", metavar="HOST:PORT", help="HTTP API; https://... for TLS.")
+        str,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT,...",
+            help="HTTP API of its brokers, tried in order; https://... for TLS.",
+        ),
     ],
     uri: Annotated[
         str, typer.Option("--uri", metavar="URI", help="AMQP address, for publish and the like.")
@@ -52,6 +48,7 @@ def add(
 
     A password is asked for, or read from a file: command lines can be seen by others.
     """
+    parse_addresses(http)  # raises if a command could not read it
     http, http_login = _without_login(http)
     uri, uri_login = _without_login(uri)
     given = http_login or uri_login
@@ -123,8 +120,7 @@ def _without_login(address: str) -> tuple[str, tuple[str, str] | None]:
     login, at, hosts = netloc.rpartition("@")
     if not at:
         return address, None
-    user, _, password = login.partition(":")
-    return f"{scheme}{separator}{hosts}{slash}{tail}", (unquote(user), unquote(password))
+    return f"{scheme}{separator}{hosts}{slash}{tail}", split_login(login)
 
 
 def _password(user: str, file: Path | None) -> str:

@@ -27,7 +27,8 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One cluster. ``http`` and ``uri`` hold no credentials; ``user`` and ``password`` do."""
+    """One cluster. ``http`` and ``uri`` hold no credentials; ``user`` and ``password`` do. Each may
+    name several brokers, with commas between them."""
 
     http: str
     uri: str = ""
@@ -43,7 +44,7 @@ class Context:
 
     def _with_login(self, address: str, scheme: str) -> str:
         before, separator, rest = address.partition("://")
-        if not separator:
+        if not separator or "," in before:  # a later one of several has a scheme, the first not
             before, rest = scheme, address
         if not self.user:
             return f"{before}://{rest}"
@@ -93,6 +94,15 @@ def load(file: Path) -> Contexts:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CliError(f"{file} can't be read; move it away and add the contexts again") from None
     return Contexts(found, current if current in found else "")
+
+
+def known_names(incomplete: str) -> list[str]:
+    """For completion, which says nothing of a file that can't be read."""
+    try:
+        found = load(contexts_file()).found
+    except (CliError, OSError):
+        return []
+    return [name for name in found if name.startswith(incomplete)]
 
 
 def save(file: Path, contexts: Contexts) -> None:

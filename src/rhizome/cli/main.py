@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "user": "rhizome.cli.user",
     "vhost": "rhizome.cli.vhost",
     "policy": "rhizome.cli.policy",
+    "parameter": "rhizome.cli.parameter",
     "definitions": "rhizome.cli.definitions",
     "publish": "rhizome.cli.publish",
     "consume": "rhizome.cli.consume",
@@ -149,6 +150,12 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _context_names(incomplete: str) -> list[str]:
+    from rhizome.cli import contexts
+
+    return contexts.known_names(incomplete)
+
+
 @app.callback()
 def _root(
     ctx: typer.Context,
@@ -160,6 +167,7 @@ def _root(
             metavar="NAME",
             help="Cluster to talk to; see `rhizome context`.",
             show_default="the current one",
+            autocompletion=_context_names,
         ),
     ] = "",
     version: Annotated[

@@ -11,8 +11,9 @@ HttpOption = Annotated[
     typer.Option(
         "--http",
         envvar="RHIZOME_HTTP",
-        metavar="HOST:PORT",
-        help="Address of the HTTP API; http://user:password@host:port works too.",
+        metavar="HOST:PORT,...",
+        help="HTTP API of a broker, or of several of one cluster, tried in order;"
+        " http://user:password@host:port works too.",
     ),
 ]
 UserOption = Annotated[

@@ -24,6 +24,10 @@ from rhizome.cli.output import print_done, print_json, print_table
 app = typer.Typer(no_args_is_help=True, help="Arguments for queues and exchanges, by pattern.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the policy.")]
+OperatorOption = Annotated[
+    bool,
+    typer.Option("--operator", help="Of operators: limits that other policies can't exceed."),
+]
 
 COLUMNS: Final = ("name", "vhost", "pattern", "apply-to", "priority", "definition")
 
@@ -38,6 +42,7 @@ class ApplyTo(Enum):
 
 @app.command("list")
 def list_policies(
+    operator: OperatorOption = False,
     vhost: AnyVhostOption = "",
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
@@ -45,13 +50,14 @@ def list_policies(
     as_json: JsonOption = False,
 ) -> None:
     """List policies."""
-    target = path("policies", vhost) if vhost else path("policies")
+    kind = _kind(operator)
+    target = path(kind, vhost) if vhost else path(kind)
     policies = Api(endpoint(http, user, password)).rows(target)
     if as_json:
         print_json(policies)
         return
     rows = [[each.get(column) for column in COLUMNS] for each in policies]
-    print_table(COLUMNS, sorted(rows, key=str), "no policies")
+    print_table(COLUMNS, sorted(rows, key=str), f"no {_word(operator, 'policies')}")
 
 
 @app.command("set")
@@ -62,7 +68,11 @@ def set_policy(
         str, typer.Argument(help='JSON object, like {"max-length": 1000, "message-ttl": 60000}.')
     ],
     priority: Annotated[int, typer.Option(help="The highest one that matches counts.")] = 0,
-    apply_to: Annotated[ApplyTo, typer.Option("--apply-to", help="To what.")] = ApplyTo.ALL,
+    apply_to: Annotated[
+        ApplyTo | None,
+        typer.Option("--apply-to", help="To what.", show_default="all; with --operator queues"),
+    ] = None,
+    operator: OperatorOption = False,
     vhost: VhostOption = "/",
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
@@ -70,19 +80,22 @@ def set_policy(
     as_json: JsonOption = False,
 ) -> None:
     """Create or replace a policy."""
+    if apply_to is None:
+        apply_to = ApplyTo.QUEUES if operator else ApplyTo.ALL
     document = {
         "pattern": pattern,
         "definition": _definition(definition),
         "priority": priority,
         "apply-to": apply_to.value,
     }
-    Api(endpoint(http, user, password)).put(path("policies", vhost, name), document)
-    print_done(f"policy '{name}' is set in vhost '{vhost}'", as_json)
+    Api(endpoint(http, user, password)).put(path(_kind(operator), vhost, name), document)
+    print_done(f"{_word(operator)} '{name}' is set in vhost '{vhost}'", as_json)
 
 
 @app.command("delete")
 def delete_policy(
     name: NameArgument,
+    operator: OperatorOption = False,
     vhost: VhostOption = "/",
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
@@ -90,8 +103,16 @@ def delete_policy(
     as_json: JsonOption = False,
 ) -> None:
     """Delete a policy."""
-    Api(endpoint(http, user, password)).delete(path("policies", vhost, name))
-    print_done(f"deleted policy '{name}' in vhost '{vhost}'", as_json)
+    Api(endpoint(http, user, password)).delete(path(_kind(operator), vhost, name))
+    print_done(f"deleted {_word(operator)} '{name}' in vhost '{vhost}'", as_json)
+
+
+def _kind(operator: bool) -> str:
+    return "operator-policies" if operator else "policies"
+
+
+def _word(operator: bool, noun: str = "policy") -> str:
+    return f"operator {noun}" if operator else noun
 
 
 def _definition(text: str) -> dict[str, object]:

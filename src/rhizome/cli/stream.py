@@ -177,14 +177,14 @@ def _rows(part: Row, key: str) -> list[Row]:
 def create_stream(
     name: NameArgument,
     partitions: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--partitions",
             min=1,
             help="Spread it over streams NAME-0, NAME-1, ... by a hash of the routing key.",
             show_default="one stream",
         ),
-    ] = 0,
+    ] = None,
     max_age: Annotated[
         str, typer.Option("--max-age", help="Keep messages this long: 7D, 12h, 30m.")
     ] = "",

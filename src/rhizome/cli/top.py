@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import Annotated, Final
 
 import typer
@@ -78,7 +79,7 @@ def _run(api: Api, sort: str, interval_s: float) -> None:
             try:
                 lines = frame(_read(api, sort), sort, size.columns, size.lines)
             except CliError as error:
-                lines = [f"no answer: {error}"[: size.columns], "", "asked again; q ends"]
+                lines = [*wrap(f"no answer: {error}", size.columns), "", "asked again; q ends"]
             text = "".join(f"{line}{CLEAR_LINE}\r\n" for line in lines[: size.lines - 1])
             sys.stdout.write(HOME + text + CLEAR_REST)
             sys.stdout.flush()

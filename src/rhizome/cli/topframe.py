@@ -24,6 +24,8 @@ QUEUE_COLUMNS: Final = (
 )
 GROUPS_MAX: Final = 12
 STALLS_MAX: Final = 5
+NAME_WIDTH_MIN: Final = 16
+"""Names are shortened to this and no further: one long name must not push all numbers out."""
 
 
 def frame(document: Row, sort: str, width: int, height: int) -> list[str]:
@@ -36,7 +38,7 @@ def frame(document: Row, sort: str, width: int, height: int) -> list[str]:
         *_groups(document["groups"]),
         *_stalls(document["stalls"]),
         "",
-        *_queues(document["queues"], sort),
+        *_queues(document["queues"], sort, width),
     ]
     return [line[:width] for line in lines[:height]]
 
@@ -135,14 +137,28 @@ def _stalls(stalls: list[Row]) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _queues(page: Row, sort: str) -> list[str]:
+def _queues(page: Row, sort: str, width: int) -> list[str]:
     rows = [_queue(each) for each in page["items"]]
     if not rows:
         return ["no queues"]
     headings = ("queue", "vhost", "home", "state", "ready", "unacked", "consumers", "in/s", "out/s")
     lines = format_table((*headings, "growth/s"), rows)
+    excess = max(map(len, lines)) - width
+    if excess > 0:
+        longest = max(len(cell_text(row[0])) for row in rows)
+        name_width = max(longest - excess, NAME_WIDTH_MIN)
+        rows = [[_shortened(cell_text(row[0]), name_width), *row[1:]] for row in rows]
+        lines = format_table((*headings, "growth/s"), rows)
     lines[0] = f"{lines[0]}   ({page['total_count']} queues by {sort})"
     return lines
+
+
+def _shortened(name: str, width: int) -> str:
+    """Both ends of a name that is too long: what tells names apart is often the last part."""
+    if len(name) <= width:
+        return name
+    end = (width - 1) // 2
+    return f"{name[: width - 1 - end]}…{name[-end:]}"
 
 
 def _queue(row: Row) -> list[object]:

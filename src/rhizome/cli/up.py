@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from rhizome.cli.errors import CliError
+from rhizome.cli.options import HTTP_DEFAULT
 
 if TYPE_CHECKING:
     from rhizome.cli.upagreement import Root
     from rhizome.cli.uplayout import Layout
 
 app = typer.Typer()
+
+DATA_DEFAULT: Final = Path("data/cluster")
 
 
 @app.command()
@@ -41,7 +44,7 @@ def up(
     ] = None,
     data: Annotated[
         Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster.")
-    ] = Path("data/cluster"),
+    ] = DATA_DEFAULT,
     restart: Annotated[
         str, typer.Option("--restart", metavar="NAME", help="Start a broker again, see below.")
     ] = "",
@@ -130,11 +133,13 @@ def hints(layout: Layout, root: Root) -> list[str]:
     first = next(iter(layout.places.values()))
     addresses = ",".join(f"127.0.0.1:{place.port}" for place in layout.places.values())
     victim = layout.places[root.name]
-    where = "" if first.http_port == 15672 else f" --http 127.0.0.1:{first.http_port}"
+    http = ",".join(f"127.0.0.1:{place.http_port}" for place in layout.places.values())
+    where = "" if http == HTTP_DEFAULT else f" --http {http}"
     lines = [
         ("connect to any of them", f"{first.amqp.replace('://', '://guest:guest@')}/"),
         ("or name several", f"--uri amqp://guest:guest@{addresses}/"),
-        ("see how they are", f"rhizome status{where}   or {first.http}/"),
+        ("see how they are", f"rhizome status{where}"),
+        ("or in a browser", f"{first.http}/"),
     ]
     if len(layout.places) > 1:
         again = f"rhizome up --data {quote(str(layout.directory))} --restart {victim.name}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from rhizome.cli.addresses import Address
 from rhizome.cli.api import Api, Endpoint, Row, path
 from rhizome.cli.errors import CliError
 from rhizome.cli.uplayout import HOST, Place
@@ -33,7 +34,7 @@ class NotYet(Exception):
 
 def ask(place: Place) -> Row:
     """The cluster as one broker sees it; raises CliError."""
-    where = Endpoint(HOST, place.http_port, "guest", "guest")
+    where = Endpoint((Address(HOST, place.http_port),), "guest", "guest")
     return Api(where, ASK_SECONDS_MAX).row(path("rhizome", "cluster"))
 
 

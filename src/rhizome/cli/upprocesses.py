@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from rhizome.cli.errors import CliError
-from rhizome.cli.uplayout import HOST, Place
+from rhizome.cli.uplayout import HOST, Layout, Place, read_shape
 
 START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 20.0
@@ -176,6 +176,17 @@ def leftovers(directory: Path) -> dict[str, int]:
         else:
             pid_file.unlink(missing_ok=True)
     return found
+
+
+def running_places(directory: Path) -> list[Place]:
+    """The brokers of a local cluster that run; none if there is no cluster in the directory."""
+    shape = read_shape(directory)
+    places = Layout(directory, shape).places.values() if shape is not None else ()
+    return [
+        place
+        for place in places
+        if (pid := place.read_pid()) is not None and runs_broker(pid, place.config)
+    ]
 
 
 def runs_broker(pid: int, config: Path) -> bool:

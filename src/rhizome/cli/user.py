@@ -7,8 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
-from rhizome.cli import interrupts
+from rhizome.cli import interrupts, topicpermissions
 from rhizome.cli.api import Api, Row, endpoint, path
+from rhizome.cli.limits import limits_text, put_limits
 from rhizome.cli.options import (
     HTTP_DEFAULT,
     HttpOption,
@@ -20,9 +21,11 @@ from rhizome.cli.options import (
 from rhizome.cli.output import print_done, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Users and what they may do.")
+app.add_typer(topicpermissions.app, name="topic-permissions")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
 
+COLUMNS: Final = ("name", "tags", "type", "limits")
 PERMISSION_COLUMNS: Final = ("user", "vhost", "configure", "write", "read")
 
 
@@ -40,13 +43,21 @@ def list_users(
     password: PasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List users."""
+    """List users with their limits."""
     users = Api(endpoint(http, user, password)).rows(path("users"))
     if as_json:
         print_json(users)
         return
-    rows = [[each.get("name"), _tags(each.get("tags")), each.get("type")] for each in users]
-    print_table(("name", "tags", "type"), sorted(rows, key=str), "no users")
+    rows = [
+        [
+            each.get("name"),
+            _tags(each.get("tags")),
+            each.get("type"),
+            limits_text(each.get("limits")),
+        ]
+        for each in users
+    ]
+    print_table(COLUMNS, sorted(rows, key=str), "no users")
 
 
 @app.command("add")
@@ -107,6 +118,30 @@ def delete_user(
     """Delete a user and its permissions."""
     Api(endpoint(http, user, password)).delete(path("users", name))
     print_done(f"deleted user '{name}'", as_json)
+
+
+@app.command("limit")
+def limit_user(
+    name: NameArgument,
+    connections: Annotated[
+        int | None, typer.Option("--connections", help="Connections at most; -1: any number.")
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option("--channels", help="Channels at most; -1: any number.")
+    ] = None,
+    queues: Annotated[
+        int | None,
+        typer.Option("--queues", help="Queues that it declared at most; -1: any number."),
+    ] = None,
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Limit the connections, channels and queues of a user."""
+    wanted = {"max-connections": connections, "max-channels": channels, "max-queues": queues}
+    said = put_limits(Api(endpoint(http, user, password)), "user-limits", name, wanted)
+    print_done(f"limits of user '{name}' are set: {said}", as_json)
 
 
 @app.command("permissions")

@@ -8,6 +8,7 @@ import typer
 
 from rhizome.cli.api import Api, Row, endpoint, path
 from rhizome.cli.errors import CliError
+from rhizome.cli.limits import limits_text, put_limits
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
 from rhizome.cli.orders import YesOption, confirmed
 from rhizome.cli.output import print_done, print_json, print_table
@@ -17,7 +18,6 @@ app = typer.Typer(no_args_is_help=True, help="Virtual hosts, and their limits.")
 NameArgument = Annotated[str, typer.Argument(metavar="VHOST", help="Name of the virtual host.")]
 
 COLUMNS: Final = ("name", "description", "ready", "unacked", "total", "limits")
-LIMITS: Final = ("max-connections", "max-queues")
 
 
 @app.command("list")
@@ -41,14 +41,13 @@ def list_vhosts(
 
 
 def _columns(vhost: Row) -> list[object]:
-    limits = vhost["limits"]
     return [
         vhost.get("name"),
         vhost.get("description"),
         vhost.get("messages_ready", 0),
         vhost.get("messages_unacknowledged", 0),
         vhost.get("messages", 0),
-        " ".join(f"{key}={value}" for key, value in sorted(limits.items())) or "-",
+        limits_text(vhost["limits"]),
     ]
 
 
@@ -109,12 +108,6 @@ def limit_vhost(
     as_json: JsonOption = False,
 ) -> None:
     """Limit the connections and queues of a virtual host."""
-    wanted = dict(zip(LIMITS, (connections, queues), strict=True))
-    given = {key: value for key, value in wanted.items() if value is not None}
-    if not given:
-        raise CliError("give --connections, --queues or both")
-    api = Api(endpoint(http, user, password))
-    for key, value in given.items():
-        api.put(path("vhost-limits", name, key), {"value": value})
-    said = ", ".join(f"{key} {value}" for key, value in given.items())
+    wanted = {"max-connections": connections, "max-queues": queues}
+    said = put_limits(Api(endpoint(http, user, password)), "vhost-limits", name, wanted)
     print_done(f"limits of vhost '{name}' are set: {said}", as_json)

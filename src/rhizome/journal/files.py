@@ -20,6 +20,7 @@ from typing import Final
 
 from rhizome.journal.errors import StoreInUse
 
+DIRECTORY_MODE: Final = 0o750
 OPEN_FILES_MAX: Final = 256
 NESTED_OPEN_FILES_MAX: Final = 8
 """Of each of the directories inside of one: there may be thousands."""
@@ -114,6 +115,12 @@ class Files(ABC):
             self.remove(segment)
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory of a store, unless it is there; others can't look into it. The store has
+    messages in it, and the users' password hashes."""
+    directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+
+
 class _Handle:
     """A file descriptor that is closed when the last thread that uses it lets go of it.
 
@@ -142,7 +149,7 @@ class DiskFiles(Files):
         self._lock = threading.Lock()
         self._handles: OrderedDict[int, _Handle] = OrderedDict()
         if not read_only:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             self._sync_directory(directory.parent)
 
     def path(self, segment: int) -> Path:
@@ -379,7 +386,7 @@ class DirectoryLock:
     """An exclusive lock on a store's directory, held until `release` or the end of the process."""
 
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         self.path = directory / "lock"
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -65,17 +66,32 @@ def _handler(api: ScriptedApi) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-@pytest.fixture
-def api() -> Iterator[ScriptedApi]:
+@contextmanager
+def scripted_api() -> Iterator[ScriptedApi]:
     scripted = ScriptedApi()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(scripted))
     scripted.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
-    yield scripted
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield scripted
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def api() -> Iterator[ScriptedApi]:
+    with scripted_api() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def other_api() -> Iterator[ScriptedApi]:
+    """Another broker's."""
+    with scripted_api() as scripted:
+        yield scripted
 
 
 @pytest.fixture

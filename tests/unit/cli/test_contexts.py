@@ -116,9 +116,10 @@ def test_a_file_that_is_damaged_is_told(rhizome: Rhizome) -> None:
     assert "move it away" in result.stderr
 
 
-def test_names_of_contexts_are_completed(rhizome: Rhizome) -> None:
+@pytest.mark.parametrize("line", ["rhizome context use pro", "rhizome --context pro"])
+def test_names_of_contexts_are_completed(rhizome: Rhizome, line: str) -> None:
     add(rhizome, "production", "b1:15672")
-    words = {"COMP_WORDS": "rhizome context use pro", "COMP_CWORD": "3"}
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
     shown = rhizome(env={**words, "_RHIZOME_COMPLETE": "complete_bash"}).stdout
     assert shown.split() == ["production"]
 

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from rhizome.cli.api import describe_missing, endpoint, path
+from rhizome.cli.addresses import Address
+from rhizome.cli.api import Endpoint, endpoint, path
+from rhizome.cli.missing import describe_missing
 
 Rhizome = Callable[..., Result]
 
@@ -57,15 +59,14 @@ def test_the_user_comes_from_options_then_address_then_uri_then_guest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("RHIZOME_URI", raising=False)
-    plain = endpoint("h:1")
-    assert (plain.host, plain.port, plain.user, plain.password) == ("h", 1, "guest", "guest")
+    assert endpoint("h:1") == Endpoint((Address("h", 1),), "guest", "guest")
     monkeypatch.setenv("RHIZOME_URI", "amqp://app:se%40cret@h/")
     assert (endpoint("h:1").user, endpoint("h:1").password) == ("app", "se@cret")
     assert endpoint("http://bob:pw@h:1").user == "bob"
     chosen = endpoint("http://bob:pw@h:1", "carol", "x")
     assert (chosen.user, chosen.password) == ("carol", "x")
-    assert endpoint("h").port == 15672
-    assert endpoint("https://[::1]:9").label == "[::1]:9"
+    assert endpoint("h").addresses == (Address("h", 15672),)
+    assert endpoint("https://[::1]:9").addresses[0].label == "[::1]:9"
 
 
 def test_a_password_is_never_sent_for_another_user() -> None:
@@ -140,6 +141,23 @@ def test_rabbitmqs_paged_answers_are_understood(rhizome: Rhizome, api: Any) -> N
         (["user", "list"], "/api/users", [{"name": "guest", "tags": ["administrator"]}]),
         (["user", "permissions"], "/api/permissions", [{"user": "guest", "vhost": "/"}]),
         (["policy", "list"], "/api/policies", [{"name": "p", "definition": {"x": 1}}]),
+        (["policy", "list", "--operator"], "/api/operator-policies", [{"name": "p"}]),
+        (
+            ["user", "topic-permissions", "list"],
+            "/api/topic-permissions",
+            [{"user": "bob", "vhost": "/", "exchange": "e", "write": "^a", "read": ".*"}],
+        ),
+        (["parameter", "list"], "/api/parameters", [{"component": "c", "vhost": "v", "name": "n"}]),
+        (
+            ["parameter", "list", "--component", "c", "--vhost", "/"],
+            "/api/parameters/c/%2F",
+            [{"component": "c", "vhost": "/", "name": "n", "value": {"a": 1}}],
+        ),
+        (
+            ["parameter", "list-global"],
+            "/api/global-parameters",
+            [{"name": "cluster_name", "value": "local"}],
+        ),
         (
             ["browse", "orders", "--count", "3"],
             "/api/rhizome/queues/%2F/orders/messages?offset=0&count=3",
@@ -169,6 +187,22 @@ def test_browse_shows_payloads_and_their_encoding(rhizome: Rhizome, api: Any) ->
     assert "base64 " + "x" * 57 + "..." in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("Not administrator user", "Not administrator user; give --user of one who may"),
+        ("queue name 'amq.x' is reserved", "queue name 'amq.x' is reserved"),
+    ],
+)
+def test_a_missing_right_is_told_apart_from_a_wrong_password(
+    rhizome: Rhizome, api: Any, reason: str, said: str
+) -> None:
+    api.answer("PUT /api/queues/%2F/q", {"error": "not_authorised", "reason": reason}, 401)
+    result = rhizome("queue", "declare", "q", "--http", api.address)
+    assert result.exit_code == 1
+    assert result.stderr == f"error: user 'guest' may not do that: {said}\n"
+
+
 def test_what_is_not_there_is_named(rhizome: Rhizome, api: Any) -> None:
     result = rhizome("queue", "show", "nope", "--http", api.address)
     assert result.exit_code == 1
@@ -185,6 +219,39 @@ def test_what_is_not_there_is_named(rhizome: Rhizome, api: Any) -> None:
         ("POST", path("rhizome", "groups", "9", "move"), "there is no group '9'"),
         ("GET", path("rhizome", "streams", "/", "s"), "there is no stream 's' in vhost '/'"),
         ("GET", path("weather", "today"), "not found: weather/today"),
+        (
+            "DELETE",
+            path("operator-policies", "/", "p"),
+            "there is no operator policy 'p' in vhost '/'; see `rhizome policy list --operator`",
+        ),
+        (
+            "DELETE",
+            path("topic-permissions", "/", "bob", "e"),
+            "user 'bob' has no topic permissions for exchange 'e' in vhost '/'; see `rhizome user",
+        ),
+        ("DELETE", path("topic-permissions", "/", "bob"), "user 'bob' has no topic permissions in"),
+        (
+            "DELETE",
+            path("parameters", "shovel", "/", "s"),
+            "there is no parameter 's' of shovel in vhost '/'; see `rhizome parameter list`",
+        ),
+        ("PUT", path("parameters", "shovel", "dev", "s"), "there is no vhost 'dev'"),
+        ("GET", path("parameters", "shovel", "dev"), "there is no vhost 'dev'"),
+        (
+            "DELETE",
+            path("global-parameters", "g"),
+            "there is no global parameter 'g'; see `rhizome parameter list-global`",
+        ),
+        (
+            "DELETE",
+            path("rhizome", "queues", "/", "q", "leases", "l"),
+            "there is no lease 'l' or no queue 'q' in vhost '/'",
+        ),
+        (
+            "POST",
+            path("bindings", "/", "e", "x", "q", "y"),
+            "there is no exchange 'x' or no queue 'y' in vhost '/'; see `rhizome exchange list`",
+        ),
     ],
 )
 def test_what_is_missing_is_said_in_words(verb: str, target: str, said: str) -> None:
@@ -246,6 +313,11 @@ def test_an_amqp_port_is_recognised(rhizome: Rhizome) -> None:
             "PUT /api/permissions/%2F/bob",
             {"configure": ".*", "write": "^a", "read": ".*"},
         ),
+        (
+            ["user", "limit", "bob", "--channels", "7"],
+            "PUT /api/user-limits/bob/max-channels",
+            {"value": 7},
+        ),
         (["user", "forbid", "bob"], "DELETE /api/permissions/%2F/bob", None),
         (
             ["policy", "set", "cap", "^q", '{"max-length": 5}', "--apply-to", "queues"],
@@ -258,6 +330,48 @@ def test_an_amqp_port_is_recognised(rhizome: Rhizome) -> None:
             },
         ),
         (["policy", "delete", "cap"], "DELETE /api/policies/%2F/cap", None),
+        (
+            ["policy", "set", "cap", "^q", '{"max-length": 5}', "--operator"],
+            "PUT /api/operator-policies/%2F/cap",
+            {
+                "pattern": "^q",
+                "definition": {"max-length": 5},
+                "priority": 0,
+                "apply-to": "queues",
+            },
+        ),
+        (
+            ["policy", "delete", "cap", "--operator", "--vhost", "v"],
+            "DELETE /api/operator-policies/v/cap",
+            None,
+        ),
+        (
+            ["user", "topic-permissions", "set", "bob", "events", "--write", "^bob\\."],
+            "PUT /api/topic-permissions/%2F/bob",
+            {"exchange": "events", "write": "^bob\\.", "read": ".*"},
+        ),
+        (
+            ["user", "topic-permissions", "clear", "bob"],
+            "DELETE /api/topic-permissions/%2F/bob",
+            None,
+        ),
+        (
+            ["user", "topic-permissions", "clear", "bob", "--exchange", "events"],
+            "DELETE /api/topic-permissions/%2F/bob/events",
+            None,
+        ),
+        (
+            ["parameter", "set", "shovel", "s/1", '{"a": 1}', "--vhost", "v"],
+            "PUT /api/parameters/shovel/v/s%2F1",
+            {"component": "shovel", "vhost": "v", "name": "s/1", "value": {"a": 1}},
+        ),
+        (["parameter", "clear", "shovel", "s"], "DELETE /api/parameters/shovel/%2F/s", None),
+        (
+            ["parameter", "set-global", "g", "5"],
+            "PUT /api/global-parameters/g",
+            {"name": "g", "value": 5},
+        ),
+        (["parameter", "clear-global", "g"], "DELETE /api/global-parameters/g", None),
         (["vhost", "add", "dev"], "PUT /api/vhosts/dev", {}),
         (
             ["vhost", "limit", "dev", "--queues", "5"],
@@ -308,7 +422,7 @@ def test_a_refusal_shows_the_brokers_reason(rhizome: Rhizome, api: Any) -> None:
     api.answer("PUT /api/queues/%2F/q", reason, 400)
     result = rhizome("queue", "declare", "q", "--http", api.address)
     assert result.exit_code == 1
-    assert "400 inequivalent arg 'durable'" in result.stderr
+    assert result.stderr == "error: inequivalent arg 'durable'\n"
 
 
 def test_the_password_of_a_new_user_is_asked_for(rhizome: Rhizome, api: Any) -> None:
@@ -370,6 +484,13 @@ def test_what_was_done_is_told_to_people_and_programs(
     assert json.loads(rhizome(*arguments, "--json", "--http", api.address).stdout) == {"done": done}
 
 
+def test_parameters_of_one_vhost_are_chosen_from_all(rhizome: Rhizome, api: Any) -> None:
+    rows = [{"component": "c", "vhost": vhost, "name": vhost} for vhost in ("a", "b")]
+    api.answer("GET /api/parameters", rows)
+    result = rhizome("parameter", "list", "--vhost", "b", "--json", "--http", api.address)
+    assert json.loads(result.stdout) == rows[1:]
+
+
 # --- several requests
 
 
@@ -411,6 +532,30 @@ def test_vhosts_are_listed_with_their_limits(rhizome: Rhizome, api: Any) -> None
     api.answer("GET /api/vhost-limits", [{"vhost": "dev", "value": {"max-queues": 9}}])
     lines = rhizome("vhost", "list", "--http", api.address).stdout.splitlines()
     assert lines[1].split() == ["dev", "-", "0", "0", "5", "max-queues=9"]
+
+
+def test_users_are_listed_with_their_limits(rhizome: Rhizome, api: Any) -> None:
+    rows = [{"name": "bob", "tags": [], "type": "application", "limits": {"max-channels": 7}}]
+    api.answer("GET /api/users", rows)
+    lines = rhizome("user", "list", "--http", api.address).stdout.splitlines()
+    assert lines[1].split() == ["bob", "application", "max-channels=7"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["user", "limit", "bob"], "give --connections, --channels or --queues"),
+        (["vhost", "limit", "dev"], "give --connections or --queues"),
+        (["user", "limit", "bob", "--queues", "1"], "there is no user 'bob'"),
+        (["vhost", "limit", "dev", "--queues", "1"], "there is no vhost 'dev'"),
+    ],
+)
+def test_a_limit_of_nothing_or_nobody_is_explained(
+    rhizome: Rhizome, api: Any, arguments: list[str], said: str
+) -> None:
+    result = rhizome(*arguments, "--http", api.address)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {said}")
 
 
 def test_definitions_go_to_a_file_of_their_own_and_come_back(

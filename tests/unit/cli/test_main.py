@@ -18,7 +18,6 @@ Rhizome = Callable[..., Result]
 WITHOUT_JSON = {
     "serve": "runs until it is stopped",
     "up": "runs until it is stopped",
-    "consume": "has --format json, a line per message",
 }
 
 
@@ -56,6 +55,15 @@ def test_every_command_speaks_json(name: str) -> None:
     for path, command in all_commands(_load(name), name):
         options = [option for parameter in command.params for option in parameter.opts]
         assert ("--json" in options) != (path in WITHOUT_JSON), path
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_what_an_option_is_by_default_may_be_given(name: str) -> None:
+    for path, command in all_commands(_load(name), name):
+        for parameter in command.params:
+            least, default = getattr(parameter.type, "min", None), parameter.default
+            if least is not None and isinstance(default, int | float):
+                assert default >= least, (path, parameter.name)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +108,7 @@ def test_a_family_without_a_command_shows_its_help(rhizome: Rhizome) -> None:
         (["status", "--http", "host:port"], "the port must be a number"),
         (["status", "--http", "ftp://host"], "give it as HOST:PORT"),
         (["policy", "set", "p", "^a", "notjson"], "give a JSON object"),
+        (["parameter", "set", "c", "n", "text"], "give JSON"),
         (["bench", "--publishers", "0", "--consumers", "0"], "nothing to do"),
         (["bench", "--size", "1XiB"], "--size 1XiB"),
         (["journal", "inspect", "/nonexistent"], "is no directory"),

@@ -121,6 +121,14 @@ def test_create_sends_retention_and_partitions(rhizome: Rhizome, api: Any) -> No
     }
 
 
+def test_a_stream_without_partitions_is_one_stream(rhizome: Rhizome, api: Any) -> None:
+    api.answer("PUT /api/rhizome/streams/%2F/events", status=201)
+    result = rhizome("stream", "create", "events", "--max-age", "7D", "--http", api.address)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "created stream 'events' in vhost '/'\n"
+    assert api.requests[-1].document == {"arguments": {"x-max-age": "7D"}}
+
+
 def test_offsets_are_listed_set_and_forgotten(rhizome: Rhizome, api: Any) -> None:
     where = "/api/rhizome/streams/%2F/events/offsets"
     api.answer(f"GET {where}", {"app": 99})

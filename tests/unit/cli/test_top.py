@@ -12,6 +12,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from typer.testing import Result
 
 from rhizome.cli.top import NORMAL_SCREEN
 from rhizome.cli.topframe import QUEUE_COLUMNS, frame, rate_text
+
+from .conftest import scripted_api
 
 Rhizome = Callable[..., Result]
 SECONDS_MAX = 50.0
@@ -98,6 +101,20 @@ def test_a_frame_fits_the_terminal() -> None:
     assert max(map(len, lines)) <= 40
 
 
+def test_a_long_name_is_shortened_and_leaves_room_for_the_numbers() -> None:
+    queues = page()
+    queues["items"].append({**queues["items"][0], "name": "tenant-000123456789." * 9 + "created"})
+    lines = frame({**live(), "queues": queues}, "messages", 110, 100)
+    heading = next(line for line in lines if line.startswith("queue"))
+    assert "growth/s" in heading
+    long = lines[-1]
+    assert long.startswith("tenant-0")
+    assert "…" in long
+    assert ".created " in long
+    assert len(long) <= 110
+    assert heading.index("vhost") == long.index(" / ") + 1
+
+
 def test_rates_keep_their_width() -> None:
     assert [rate_text(each) for each in (0, 999, 1500, 2.5e6, -2)] == [
         "0",
@@ -168,3 +185,16 @@ def test_the_terminal_is_left_as_it_was(terminal: Terminal, way: str) -> None:
     assert terminal.process.wait(SECONDS_MAX) == 0
     assert termios.tcgetattr(terminal.theirs) == terminal.before
     assert "Traceback" not in terminal.shown
+
+
+def test_top_goes_on_at_the_next_address_when_a_broker_dies(answering: Any) -> None:
+    with ExitStack() as life:
+        dying = life.enter_context(scripted_api())
+        dying.answers = dict(answering.answers)
+        dying.answer("GET /api/rhizome/live", {**live(), "seen_by": "dying"})
+        with closing(Terminal(f"{dying.address},{answering.address}")) as terminal:
+            terminal.read_until("seen by dying")
+            assert answering.requests == []
+            life.close()
+            terminal.read_until("seen by b1")
+    assert "no answer" not in terminal.shown

@@ -1,0 +1,25 @@
+"""Limits of virtual hosts and users: shown in lists, and set one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rhizome.cli.api import Api, path
+from rhizome.cli.errors import CliError
+
+
+def limits_text(limits: object) -> str:
+    if not isinstance(limits, dict) or not limits:
+        return "-"
+    return " ".join(f"{key}={value}" for key, value in sorted(limits.items()))
+
+
+def put_limits(api: Api, kind: str, name: str, wanted: Mapping[str, int | None]) -> str:
+    """Set those that are given (`max-queues`: 5); what was set, for people."""
+    given = {key: value for key, value in wanted.items() if value is not None}
+    if not given:
+        options = [key.replace("max-", "--") for key in wanted]
+        raise CliError(f"give {', '.join(options[:-1])} or {options[-1]}")
+    for key, value in given.items():
+        api.put(path(kind, name, key), {"value": value})
+    return ", ".join(f"{key} {value}" for key, value in given.items())
