@@ -76,6 +76,24 @@ def test_who_was_logged_out_elsewhere_is_told_to_log_in_again(console: Console) 
     console.api("DELETE", "users", "op")
 
 
+def test_who_may_enter_no_virtual_host_is_told_so(console: Console, unique: Unique) -> None:
+    browser, queue = console.browser, unique("queue")
+    console.api("PUT", "queues", "/", queue, durable=True)
+    console.api("PUT", "users", "guest2", password="secret", tags="management")
+    browser.click("button.user")
+    console.log_in("guest2", "secret")
+    browser.find("g.broker.root")
+    console.go("queues")
+    browser.wait_for_text("may enter no virtual host", "p.empty")
+    assert "New queue" not in browser.texts("button")
+    console.api("PUT", "permissions", "/", "guest2", configure=".*", write=".*", read=".*")
+    browser.wait_for_text(queue, "table.rows")
+    browser.click("button.user")
+    console.log_in()
+    console.api("DELETE", "users", "guest2")
+    console.api("DELETE", "queues", "/", queue)
+
+
 # ---- the cluster --------------------------------------------------------------------------------
 
 
@@ -94,6 +112,25 @@ def test_the_cluster_is_drawn_as_it_is(console: Console) -> None:
     panel = browser.text(browser.find(".broker-panel"))
     assert "machine-b2" in panel
     assert successor in panel
+
+
+def test_numbers_of_groups_fit_their_chips(console: Console, unique: Unique) -> None:
+    browser, stream = console.browser, unique("stream")
+    console.api("PUT", "rhizome", "streams", "/", stream)
+    try:
+        numbers = lambda: browser.texts(".chip text")  # noqa: E731
+        wait_until(lambda: any(len(each) == 5 for each in numbers()), "the stream's group")
+        assert (
+            browser.run(
+                """return [...document.querySelectorAll(".chip")].filter((chip) =>
+                 chip.querySelector("text").getBBox().width
+                   > chip.querySelector("rect").getBBox().width).length"""
+            )
+            == 0
+        )
+    finally:
+        console.api("DELETE", "rhizome", "streams", "/", stream)
+        wait_until(lambda: max(map(len, numbers())) < 5, "the stream to go")
 
 
 def test_rates_and_charts_move_while_messages_flow(console: Console, unique: Unique) -> None:
@@ -231,7 +268,7 @@ def test_dead_letters_are_shown_with_their_cause_and_moved_back(
     titles = lambda: browser.texts(".chart-title")  # noqa: E731
     wait_until(lambda: "Age of the oldest" in titles(), "the charts")
     browser.click("button", "Browse")
-    browser.wait_for_text(f"1 times in {work}: rejected", ".browsed li:first-child dl")
+    browser.wait_for_text(f"1 time in {work}: rejected", ".browsed li:first-child dl")
     browser.click("button", "Move")
     browser.fill("dialog #field-to", "no-such-queue")
     browser.click("dialog button[type=submit]")
@@ -244,7 +281,9 @@ def test_dead_letters_are_shown_with_their_cause_and_moved_back(
     assert (depth(dead), depth(work)) == (0, 1)
 
 
-def test_groups_that_were_moved_go_back_where_they_came_from(console: Console) -> None:
+def test_groups_that_were_moved_go_back_where_they_came_from(
+    console: Console, unique: Unique
+) -> None:
     browser = console.browser
     console.go("")
 
@@ -254,6 +293,9 @@ def test_groups_that_were_moved_go_back_where_they_came_from(console: Console) -
 
     moved = console.api("GET", "rhizome", "groups")[0]
     number, origin = moved["id"], moved["origin"]
+    queue = unique("moved")
+    console.api("PUT", "queues", "/", queue, durable=True, arguments={"x-group": origin})
+    console.publish(queue, "old", delivery_mode=2)
     to = next(each for each in ("b1", "b2", "b3") if each != moved["home"])
 
     def astray() -> bool:
@@ -276,6 +318,12 @@ def test_groups_that_were_moved_go_back_where_they_came_from(console: Console) -
     browser.wait_for_text(f"to {origin}", "dialog")
     browser.click("dialog button", "Rebalance")
     wait_until(lambda: group(number)["home"] == origin, f"group {number} to be back", 60)
+    console.queue_page(queue)  # the message is on disk there, and is as old as it is all the same
+    age = lambda: [each for each in browser.texts(".tile") if "oldest waits" in each]  # noqa: E731
+    wait_until(
+        lambda: any(character.isdigit() for each in age() for character in each),
+        "the age of what is next",
+    )
 
 
 def test_connections_of_all_brokers_are_listed_and_can_be_closed(
@@ -529,6 +577,7 @@ def test_it_fits_on_a_phone(console: Console) -> None:
         width = browser.run("return document.documentElement.scrollWidth")
         assert width <= 360, f"page {page!r} is {width} wide"
     assert browser.is_shown(browser.find("nav.side"))
+    assert browser.text(browser.find("button.user")) == "log out"  # a name alone would be a trap
 
 
 # ---- when a broker dies (keep this last) --------------------------------------------------------

@@ -6,7 +6,7 @@ import { rate, visible } from "./format.js";
 
 const CARD = { width: 168, height: 92 };
 const SMALL = { width: 132, height: 56 };
-const CHIPS_MAX = 6;
+const CHIPS = { left: 14, width: 142, gap: 4, more: 24 };
 const NARROW_STEP = 150;
 
 export function clusterDrawing(data, { selected, select, narrow }) {
@@ -178,16 +178,39 @@ function chips(broker, data) {
     ...homes.map((group) => ({ group, kind: "home" })),
     ...copies.map((group) => ({ group, kind: isInSync(group, broker.name) ? "copy" : "lagging" })),
   ];
-  const shown = all.slice(0, CHIPS_MAX - (all.length > CHIPS_MAX ? 1 : 0));
+  const shown = fitting(all);
   const words = { home: "home of", copy: "in-sync copy of", lagging: "standby, not in sync, of" };
-  return h("g", { class: "chips", transform: "translate(14 60)" },
-    shown.map(({ group, kind }, at) => h("g", {
-        key: `${kind} ${group.id} ${group.epoch}`, class: `chip ${kind}`, transform: `translate(${at * 24} 0)`,
+  return h("g", { class: "chips", transform: `translate(${CHIPS.left} 60)` },
+    shown.map(({ group, kind, x, width }) => h("g", {
+        key: `${kind} ${group.id} ${group.epoch}`, class: `chip ${kind}`, transform: `translate(${x} 0)`,
       },
-      h("title", {}, `${words[kind]} group ${group.id}, epoch ${group.epoch}: ${group.queues} queues, ${group.messages} messages`),
-      h("rect", { width: 20, height: 18, rx: 5 }),
-      h("text", { x: 10, y: 13, "text-anchor": "middle" }, group.id))),
-    all.length > shown.length && h("text", { class: "more", x: shown.length * 24 + 2, y: 13 }, `+${all.length - shown.length}`));
+      h("title", {}, `${words[kind]} group ${group.id}, epoch ${group.epoch}${contents(group)}`),
+      h("rect", { width, height: 18, rx: 5 }),
+      h("text", { x: width / 2, y: 13, "text-anchor": "middle" }, group.id))),
+    all.length > shown.length && h("text", { class: "more", x: endOf(shown) + 2, y: 13 }, `+${all.length - shown.length}`));
+}
+
+// As many chips as there is room for, side by side. Groups of streams have numbers of five digits.
+function fitting(all) {
+  const shown = [];
+  for (const each of all) {
+    const x = endOf(shown);
+    const width = Math.max(20, 7 * String(each.group.id).length + 9);
+    const room = CHIPS.width - (shown.length + 1 < all.length ? CHIPS.more : 0);
+    if (x + width > room) break;
+    shown.push({ ...each, x, width });
+  }
+  return shown;
+}
+
+function endOf(shown) {
+  const last = shown.at(-1);
+  return last ? last.x + last.width + CHIPS.gap : 0;
+}
+
+// Who doesn't monitor isn't told what is in a group.
+function contents(group) {
+  return group.queues === null ? "" : `: ${group.queues} queues, ${group.messages} messages`;
 }
 
 export function isStandby(group, name) {

@@ -75,7 +75,7 @@ function shell() {
       h("span", { class: "quiet seen-by" }, `seen by ${visible(session.broker)}`),
       h("button", { class: "icon", "aria-label": "Keys", title: "Keys  ?", onclick: showKeys }, "?"),
       h("button", { class: "icon", "aria-label": "Light or dark", title: "Light or dark", onclick: switchTheme }, "◐"),
-      h("button", { class: "user", onclick: logOut, title: "Log out" }, visible(session.user), h("span", { class: "quiet" }, " · log out"))),
+      h("button", { class: "user", onclick: logOut, title: "Log out" }, h("span", { class: "who" }, `${visible(session.user)} · `), h("span", { class: "quiet" }, "log out"))),
     h("nav", { class: "side", "aria-label": "Pages" }, PAGES.filter((each) => !each.may || may(each.may)).map((each) =>
       h("a", { href: `#/${each.path}`, "aria-current": each.path === place.path ? "page" : null, key: each.path }, each.label))),
     h("main", { id: "main", tabindex: -1, key: location.hash }, outage(), page.view()));

@@ -122,7 +122,7 @@ function firstDeath(found) {
 
 function deaths(headers) {
   const listed = headers?.["x-death"];
-  return Array.isArray(listed) ? listed.map((each) => ["Died", `${each.count} times in ${each.queue}: ${each.reason}`]) : [];
+  return Array.isArray(listed) ? listed.map((each) => ["Died", `${plural(each.count, "time")} in ${each.queue}: ${each.reason}`]) : [];
 }
 
 function messageItem(message) {

@@ -96,7 +96,7 @@ function brokerPanel(broker, data, may) {
   const facts = [
     ["Status", broker.status], ["Role", broker.role], ["Machine", broker.machine || "–"],
     ["Addresses", broker.addresses.join(", ") || "–"],
-    ["Home of", homes.length ? homes.map((group) => `group ${group.id} (${plural(group.queues, "queue")})`).join(", ") : "nothing"],
+    ["Home of", homes.length ? homes.map(named).join(", ") : "nothing"],
     ["Copies of", copies.length ? copies.map((group) => `group ${group.id}`).join(", ") : "nothing"],
     ["If it dies", successors.length ? successors.map((each) => each.broker).join(", then ") : "nobody takes over"],
   ];
@@ -118,6 +118,11 @@ function brokerPanel(broker, data, may) {
       meter(load.memory_bytes, load.memory_max_bytes, `memory ${bytes(load.memory_bytes)} of ${bytes(load.memory_max_bytes)}`)),
     load?.alarm && h("p", { class: "failure" }, load.alarm),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(value))))));
+}
+
+// Who doesn't monitor isn't told what is in a group.
+function named(group) {
+  return group.queues === null ? `group ${group.id}` : `group ${group.id} (${plural(group.queues, "queue")})`;
 }
 
 function groupsPanel(data, may) {

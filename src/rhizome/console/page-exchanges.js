@@ -5,7 +5,7 @@ import { attempt, confirmDialog, fieldRow, formDialog, readFields, tell, typedOb
 import { h } from "./dom.js";
 import { plural, visible } from "./format.js";
 import { publishMessage } from "./messages.js";
-import { objectText, queueLink, vhostField } from "./page-queues.js";
+import { NO_VHOSTS, objectText, queueLink, vhostField } from "./page-queues.js";
 import { ListTable, plainTable } from "./table.js";
 
 const KINDS = ["direct", "fanout", "topic", "headers"];
@@ -56,10 +56,12 @@ export function exchangesPage({ changed }) {
     title: () => "Exchanges",
     refresh: async (background) => {
       vhosts = (await get("/api/vhosts?columns=name", { background })).map((each) => each.name);
+      if (!vhosts.length) table.empty = NO_VHOSTS;
       await table.refresh(background);
     },
     view: () => h("div", { class: "page" },
-      h("div", { class: "panel-head" }, h("h1", {}, "Exchanges"), h("button", { class: "primary", onclick: add }, "New exchange")),
+      h("div", { class: "panel-head" }, h("h1", {}, "Exchanges"),
+        vhosts.length > 0 && h("button", { class: "primary", onclick: add }, "New exchange")),
       table.view({ label: "exchanges" })),
   };
 }

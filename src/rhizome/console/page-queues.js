@@ -13,15 +13,21 @@ const FIELDS = [
   "messages_unacknowledged", "consumers", "depths", "message_stats",
 ];
 
+const HEAD_MS = 30_000; // A message may be large, and is read whole: seldom.
+
+const NO_QUEUES = "No queues yet.";
+const NO_OPEN_QUEUES = "No queues in the virtual hosts that your user may enter.";
+export const NO_VHOSTS = "Your user may enter no virtual host, so there is nothing to see. An administrator lets it in: Users, or rhizome user permit.";
+
 export function queueLink(vhost, name) {
   return `#/queues/${encodeURIComponent(vhost)}/${encodeURIComponent(name)}`;
 }
 
-export function queuesPage({ changed }) {
+export function queuesPage({ changed, may, live }) {
   let vhosts = [];
   const table = new ListTable({
     target: () => "/api/queues", changed, fields: FIELDS, query: { history: true },
-    rowKey: (row) => `${row.vhost} ${row.name}`, empty: "No queues yet.",
+    rowKey: (row) => `${row.vhost} ${row.name}`, empty: NO_QUEUES,
     columns: [
       { label: "Name", sort: "name", cell: (row) => [
           h("a", { href: queueLink(row.vhost, row.name), class: "name" }, visible(row.name)),
@@ -56,14 +62,21 @@ export function queuesPage({ changed }) {
     if (made) location.hash = queueLink(made.vhost, made.name);
   }
 
+  // Who monitors is told of all queues, and shown those of open virtual hosts only.
+  function none() {
+    return !may("administrator") && live.totals().queues > 0 ? NO_OPEN_QUEUES : NO_QUEUES;
+  }
+
   return {
     title: () => "Queues",
     refresh: async (background) => {
       vhosts = (await get("/api/vhosts?columns=name", { background })).map((each) => each.name);
+      table.empty = vhosts.length ? none() : NO_VHOSTS;
       await table.refresh(background);
     },
     view: () => h("div", { class: "page" },
-      h("div", { class: "panel-head" }, h("h1", {}, "Queues"), h("button", { class: "primary", onclick: add }, "New queue")),
+      h("div", { class: "panel-head" }, h("h1", {}, "Queues"),
+        vhosts.length > 0 && h("button", { class: "primary", onclick: add }, "New queue")),
       table.view({ label: "queues" })),
   };
 }
@@ -89,6 +102,8 @@ export function queuePage({ changed }, vhost, name) {
   let bindings = [];
   let points = [];
   let failure = null;
+  let headMs = null;
+  let headAskedAt = 0;
   const here = path("queues", vhost, name);
   const messages = messagesPanel({ vhost, name, changed });
 
@@ -96,12 +111,26 @@ export function queuePage({ changed }, vhost, name) {
     try {
       queue = await get(here, { background });
       bindings = await get(path("queues", vhost, name, "bindings"), { background });
-      points = asPoints(await get(path("rhizome", "queues", vhost, name, "history"), { background }));
-      if (points.length) points.push(nowPoint(queue));
+      headMs = queue.head_arrived_ms ?? await headOnDiskMs(background);
+      points = asPoints(await get(path("rhizome", "queues", vhost, name, "history"), { background }), headMs);
+      if (points.length) points.push(nowPoint(queue, headMs));
       failure = null;
     } catch (error) {
       failure = error.status === 404 ? "There is no such queue any more." : error.message;
       if (error.status === 404) queue = null;
+    }
+  }
+
+  // After a takeover or a restart what is next lies on disk: the broker looks there only if it is asked.
+  async function headOnDiskMs(background) {
+    if (!queue.messages_ready || queue.type === "stream") return null;
+    if (Date.now() - headAskedAt < HEAD_MS) return headMs;
+    headAskedAt = Date.now();
+    try {
+      const [first] = await get(`${path("rhizome", "queues", vhost, name, "messages")}?count=1&truncate=0`, { background });
+      return first?.arrived_ms ?? null;
+    } catch {
+      return null; // Who may not look at messages doesn't see how old they are.
     }
   }
 
@@ -164,7 +193,7 @@ export function queuePage({ changed }, vhost, name) {
 
   function body() {
     const now = Date.now();
-    const age = queue.head_arrived_ms ? duration(now - queue.head_arrived_ms) : "–";
+    const age = headMs === null ? "–" : duration(now - headMs);
     return [
       h("div", { class: "tiles" }, [
         ["ready", count(queue.messages_ready)], ["unacked", count(queue.messages_unacknowledged)],
@@ -229,21 +258,20 @@ export function objectText(value) {
   return Object.keys(value ?? {}).length ? h("code", {}, visible(JSON.stringify(value))) : "–";
 }
 
-function nowPoint(queue) {
+function nowPoint(queue, headMs) {
   const stats = queue.message_stats;
   return {
     at: Date.now(), ready: queue.messages_ready, unacked: queue.messages_unacknowledged,
     published: stats.publish_details.rate, delivered: stats.deliver_get_details.rate, acked: stats.ack_details.rate,
-    age: queue.head_arrived_ms ? Math.max(0, Date.now() - queue.head_arrived_ms) : 0,
+    age: headMs === null ? 0 : Math.max(0, Date.now() - headMs),
   };
 }
 
 // Columns of counters into points with rates.
-function asPoints(history) {
-  let age = 0;
+function asPoints(history, headMs) {
   return history.times_ms.map((at, number) => {
-    // What is next lies on disk: as old as it was seen last.
-    age = history.age_ms[number] < 0 ? age : history.age_ms[number];
+    // What was next lay on disk: it was at least as old as what is next now.
+    const age = history.age_ms[number] < 0 ? Math.max(0, at - (headMs ?? at)) : history.age_ms[number];
     const point = { at, ready: history.ready[number], unacked: history.unacked[number], age };
     const seconds = number ? Math.max(1, (at - history.times_ms[number - 1]) / 1000) : 1;
     for (const name of ["published", "delivered", "acked"]) {

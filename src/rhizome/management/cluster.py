@@ -38,7 +38,7 @@ from rhizome.management.clusterview import (
 )
 from rhizome.management.context import Context
 from rhizome.management.document import Document
-from rhizome.management.endpoint import Endpoint
+from rhizome.management.endpoint import PREVIEW_KEY, Endpoint
 from rhizome.management.errors import BadRequest
 
 LONE_TERM: Final = 1
@@ -157,6 +157,7 @@ async def ordered(call: Call, document: Document, change: Change) -> Response:
     """Show a change that a person orders, or make it as it was shown."""
     control = control_of(call.context)
     if document.flag("preview"):
+        call.request.scope[PREVIEW_KEY] = True
         return answer(_preview_row(change, control.preview(change)))
     if "basis" not in document:
         raise BadRequest(

@@ -33,6 +33,9 @@ Handler = Callable[[Call], Awaitable[Response]]
 CALLER_KEY: Final = "rhizome.caller"
 """Where the ASGI scope of a request has its caller, once it is known."""
 
+PREVIEW_KEY: Final = "rhizome.preview"
+"""Is in the scope of a request that was only answered with what it would do."""
+
 TRAFFIC: Final = ("/get", "/publish")
 """Ends of paths that move messages and change nothing else: they are not in the audit log."""
 
@@ -115,7 +118,7 @@ class Resource:
     def _audit(self, request: Request, status: int) -> None:
         """Changes, done or refused, and what somebody was not let do."""
         caller = request.scope.get(CALLER_KEY)
-        if not isinstance(caller, Caller):
+        if not isinstance(caller, Caller) or PREVIEW_KEY in request.scope:
             return
         what = f"{request.method} {request.scope['path']}"
         via = "broker" if asked_of(request) is not None else "http"

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
+
+from rhizome.management.pace import Pace
 
 SAMPLES_MAX: Final = 60
 QUEUES_MAX: Final = 2000
 
 # What a sample of a queue, or of all queues together, has.
 FIELDS: Final = ("ready", "unacked", "published", "delivered", "acked", "age_ms")
+SUMMED: Final = range(5)
+COUNTED: Final = (2, 3, 4)
+"""Which of them can be added up, and which of those only grow."""
 Numbers = tuple[int, int, int, int, int, int]
 
 AGE_UNKNOWN: Final = -1
@@ -81,6 +87,24 @@ class History:
         for at, name in enumerate(FIELDS):
             row[name] = track.column(at)
         return row
+
+    async def together(self, queue_ids: Iterable[int]) -> dict[str, object]:
+        """The same of several queues added up, but for the age. Before its first sample a queue was
+        empty, and had counted what that says: what counts must not jump when it turns up."""
+        pace = Pace()
+        times_ms = list(self.times_ms)
+        sums = [[0] * len(times_ms) for _ in FIELDS]
+        for queue_id in queue_ids:
+            track = self._tracks.get(queue_id)
+            if track is not None and track.count():
+                for at in SUMMED:
+                    column = track.column(at)[-len(times_ms) :]
+                    earlier = column[0] if at in COUNTED else 0
+                    whole = [earlier] * (len(times_ms) - len(column)) + column
+                    sums[at] = [one + more for one, more in zip(sums[at], whole, strict=True)]
+            if pace.is_due():
+                await pace.rest()
+        return {"times_ms": times_ms, **dict(zip(FIELDS, sums, strict=True))}
 
     def depths(self, queue_id: int) -> list[int]:
         """Ready and unacked messages together."""

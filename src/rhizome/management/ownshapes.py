@@ -114,10 +114,15 @@ _LOAD: Final[dict[str, Part]] = {
     "links": many(LINK),
 }
 LOAD: Final = record("Load", {**_LOAD, "stalls": many(STALL)}, {"history": HISTORY})
+LIVE_GROUP: Final = with_fields(
+    GROUP, "LiveGroup", {"queues": maybe(NUMBER), "messages": maybe(NUMBER)}
+)
+"""Without counts for users who don't monitor."""
 LIVE: Final = with_fields(
     CLUSTER,
     "Live",
     {
+        "groups": many(LIVE_GROUP),
         "now_ms": NUMBER,
         "loads": by_name(record("BrokerLoad", _LOAD, {"history": HISTORY})),
         "silent": many(TEXT),

@@ -6,12 +6,15 @@ to two intervals.
 
 The core keeps counters per queue only, and they go with their queue. So that totals never fall, the
 last sample of a queue that has gone is kept in ``Rates.gone``; what it counted after that sample is
-not in the totals. Publishes are counted by the log, which never forgets any that reached a queue.
+not in the totals. A queue whose home is elsewhere now may come back, and goes on counting where it
+was: its last sample waits in ``Rates.left``, or it would be counted twice then. Publishes are
+counted by the log, which never forgets any that reached a queue.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -44,6 +47,23 @@ class Totals:
     published: int = 0
     counts: Counts = NONE
 
+    def add(self, queue: Queue) -> None:
+        self.queues += 1
+        self.consumers += int(queue.consumer_count)
+        self.ready += int(queue.ready)
+        self.unacked += int(queue.unacked)
+        self.ready_bytes += int(queue.ready_bytes)
+        self.counts = added(self.counts, counts_of(queue))
+
+
+@dataclass(slots=True)
+class Share:
+    """Some of the queues, by id: their sums now, and what they had counted at the older sample."""
+
+    ids: list[int] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+    was: Counts = NONE
+
 
 @dataclass(slots=True)
 class Sample:
@@ -70,11 +90,14 @@ def head_arrived_ms(queue: Queue) -> int | None:
 
 
 class Rates:
-    """Invariant: ``samples`` has one or two entries, the older one first."""
+    """Invariants: ``samples`` has one or two entries, the older one first; a queue is in one of
+    ``left`` and the latest sample at most.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.gone = NONE
+        self.left: dict[int, Counts] = {}
         self.history = History()
         self.samples = [Sample(monotonic())]
 
@@ -111,16 +134,23 @@ class Rates:
             taken.octets[int(connection.id)] = octets_of(connection)
             if pace.is_due():
                 await pace.rest()
-        for queue_id in before.queues.keys() - taken.queues.keys():
-            self.gone = added(self.gone, before.queues[queue_id])
-            self.history.forget(queue_id)
+        self._note_comings_and_goings(before, taken)
         taken.counts = self.gone
-        for counts in taken.queues.values():
+        for counts in (*self.left.values(), *taken.queues.values()):
             taken.counts = added(taken.counts, counts)
         taken.depth = (ready, unacked)
         numbers = (ready, unacked, taken.published, taken.counts[1], taken.counts[2], 0)
         self.history.add(ALL, numbers, True)
         self.samples = [before, taken]
+
+    def _note_comings_and_goings(self, before: Sample, taken: Sample) -> None:
+        for queue_id in before.queues.keys() - taken.queues.keys():
+            self.left[queue_id] = before.queues[queue_id]
+            self.history.forget(queue_id)
+        for queue_id in self.left.keys() & taken.queues.keys():
+            before.queues[queue_id] = self.left.pop(queue_id)  # or its rate were all that it counts
+        for queue_id in [each for each in self.left if each not in self.broker.shared]:
+            self.gone = added(self.gone, self.left.pop(queue_id))
 
     def _sample_queue(self, queue: Queue, before: Sample, taken: Sample) -> None:
         queue_id = int(queue.id)
@@ -149,18 +179,32 @@ class Rates:
             if queue.deleted:
                 continue
             seen.add(int(queue.id))
-            totals.queues += 1
-            totals.consumers += int(queue.consumer_count)
-            totals.ready += int(queue.ready)
-            totals.unacked += int(queue.unacked)
-            totals.ready_bytes += int(queue.ready_bytes)
-            totals.counts = added(totals.counts, counts_of(queue))
+            totals.add(queue)
             if pace.is_due():
                 await pace.rest()
-        latest = self.samples[-1].queues
-        for queue_id in latest.keys() - seen:
-            totals.counts = added(totals.counts, latest[queue_id])
+        for counted in (self.samples[-1].queues, self.left):
+            for queue_id in counted.keys() - seen:
+                totals.counts = added(totals.counts, counted[queue_id])
         return totals
+
+    async def share(self, vhosts: Collection[str]) -> Share:
+        """The sums over the queues of these vhosts that are active here. What they took counts as
+        published: the log, which counts the publishes, knows no vhosts."""
+        pace = Pace()
+        share = Share()
+        for queue in self.queues():
+            if queue.vhost in vhosts and not queue.deleted:
+                share.ids.append(int(queue.id))
+                share.totals.add(queue)
+                share.was = added(share.was, self._was(queue))
+            if pace.is_due():
+                await pace.rest()
+        share.totals.published = share.totals.counts[0]
+        return share
+
+    def _was(self, queue: Queue) -> Counts:
+        queue_id = int(queue.id)
+        return self.samples[0].queues.get(queue_id) or self.left.get(queue_id, NONE)
 
     def _published(self) -> int:
         return int(self.broker.published)
@@ -179,18 +223,24 @@ class Rates:
     def per_second(self, totals: Totals) -> Row:
         """Messages per second through this broker."""
         old = self.samples[0]
-        seconds = max(monotonic() - old.at, SECONDS_MIN)
+        return self._grown(totals, old.published, old.counts)
+
+    def per_second_of(self, share: Share) -> Row:
+        """Messages per second through some of its queues."""
+        return self._grown(share.totals, share.was[0], share.was)
+
+    def _grown(self, totals: Totals, published: int, counts: Counts) -> Row:
+        seconds = max(monotonic() - self.samples[0].at, SECONDS_MIN)
         return {
-            "published": round(max(totals.published - old.published, 0) / seconds, 2),
-            "delivered": round(max(totals.counts[1] - old.counts[1], 0) / seconds, 2),
-            "acked": round(max(totals.counts[2] - old.counts[2], 0) / seconds, 2),
+            "published": round(max(totals.published - published, 0) / seconds, 2),
+            "delivered": round(max(totals.counts[1] - counts[1], 0) / seconds, 2),
+            "acked": round(max(totals.counts[2] - counts[2], 0) / seconds, 2),
         }
 
     def of_queue(self, queue: Queue) -> Row:
         """message_stats of one queue."""
         old = self.samples[0]
-        counts = old.queues.get(int(queue.id), NONE)
-        return _stats(counts_of(queue), counts, max(monotonic() - old.at, SECONDS_MIN))
+        return _stats(counts_of(queue), self._was(queue), max(monotonic() - old.at, SECONDS_MIN))
 
     def of_depth(self, queue: Queue) -> Row:
         """How fast a queue grows or, below 0, shrinks."""

@@ -20,13 +20,14 @@ from rhizome.management.answers import Row, answer, created, done, listed, shown
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.call import Call
 from rhizome.management.endpoint import Endpoint
-from rhizome.management.errors import ObjectNotFound
+from rhizome.management.errors import BadRequest, ObjectNotFound
 from rhizome.management.everywhere import documents
 from rhizome.management.overview import add_numbers
 from rhizome.management.proposals import propose
 from rhizome.management.rows import permission_row, topic_permission_row, vhost_row
 
 EVERYTHING: Final = ".*"
+VHOST_LIMITS: Final = ("max-connections", "max-queues")
 MESSAGES: Final = ("messages", "messages_ready", "messages_unacknowledged")
 
 
@@ -117,6 +118,10 @@ async def list_vhost_limits(call: Call) -> Response:
 
 async def put_vhost_limit(call: Call) -> Response:
     call.vhost()
+    limit = call.name("limit")
+    if limit not in VHOST_LIMITS:  # the state takes those of users as well, and nobody heeds them
+        names = " or ".join(VHOST_LIMITS)
+        raise BadRequest(f"unknown limit '{limit}' of a vhost; it must be {names}")
     return await _put_limit(call, SCOPE_VHOST, call.name("vhost"))
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rhizome.cluster.home import Home
 from rhizome.cluster.node import Node
+
+STALL_MS: Final = 500
+"""Under load something is always on its way to a copy; only what stays so is a stall."""
 
 
 def copy_stalls(node: Node) -> list[dict[str, object]]:
@@ -25,7 +30,7 @@ def _missing(home: Home) -> list[str]:
     for standby in home.copies.status().standbys:
         if standby.in_sync == "":
             how = standby.stage if standby.linked else "not linked"
-            reasons.append(f"the copy at {standby.name} is {how}, {standby.lag} records behind")
+            reasons.append(f"the copy at {standby.name} is {how}, {_behind(standby.lag)}")
     return reasons
 
 
@@ -40,7 +45,14 @@ def _reasons(home: Home) -> list[str]:
         return ["it has fewer copies than its policy demands (min-copies)"]
     reasons = []
     for standby in status.standbys:
-        if standby.name in status.waits_for and standby.lag > 0:
-            how = "has no link" if not standby.linked else f"is {standby.lag} records behind"
-            reasons.append(f"its copy at {standby.name} {how}")
+        if standby.name not in status.waits_for or standby.lag <= 0:
+            continue
+        if not standby.linked:
+            reasons.append(f"its copy at {standby.name} has no link")
+        elif standby.waited_ms >= STALL_MS:
+            reasons.append(f"its copy at {standby.name} is {_behind(standby.lag)}")
     return reasons
+
+
+def _behind(records: int) -> str:
+    return f"{records} record{'' if records == 1 else 's'} behind"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rhizome.cluster.commands import (
+    ROOT,
     WHOLE,
     ClusterCommand,
     ForceHome,
@@ -203,8 +204,20 @@ def _move(state: ClusterState, group: Group, broker: BrokerRecord) -> Orders:
     if refusal:
         return _refused(refusal)
     steps = (_move_step(state, group, broker), "publishers and consumers pause for a moment")
+    warnings = _will_go_back(state, group, broker)
     basis = f"move group {group.id} epoch {group.epoch} to {broker.name} {broker.incarnation}"
-    return Orders(Preview(steps, basis=basis), PlanMove(group.id, broker.name, group.epoch))
+    return Orders(
+        Preview(steps, warnings, basis=basis), PlanMove(group.id, broker.name, group.epoch)
+    )
+
+
+def _will_go_back(state: ClusterState, group: Group, broker: BrokerRecord) -> tuple[str, ...]:
+    if group.origin in ("", broker.name) or state.settings.placement == ROOT:
+        return ()
+    return (
+        f"it came from {group.origin}, and goes back there as cluster.rebalance says: by default as"
+        f" soon as it has hardly any traffic, which may be at once; off keeps it on {broker.name}",
+    )
 
 
 # ---- force --------------------------------------------------------------------------------------

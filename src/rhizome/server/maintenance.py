@@ -125,7 +125,7 @@ class Maintenance:
         builder.state(self.broker.state.snapshot())
         for log in self.broker.logs.values():
             end = int(log.next_index) - 1
-            builder.group(int(log.group), int(log.epoch), end, log.starts, log.origins)
+            builder.group(int(log.group), int(log.epoch), end, log.starts, log.origins, log.refused)
         unacked = unacked_indexes(self.broker)
         for queue in recorded_queues(self.broker):
             group = int(queue.log.group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from rhizome.management.clusterview import (
     Preview,
     Quorum,
 )
+from rhizome.security.audit import Audit
 
 Api = Any
 Core = Any
@@ -203,6 +205,18 @@ def test_change_on_an_outdated_basis_is_refused(api: Api, control: FakeControl) 
     assert (refused.status, refused.json["error"]) == (409, "conflict")
     assert "things have changed since" in refused.reason
     assert control.made == []
+
+
+def test_the_audit_log_has_what_was_done_and_not_what_was_shown(
+    core: Core, api: Api, control: FakeControl
+) -> None:
+    lines: list[str] = []
+    core.context.audit = Audit("rhizome", lines.append)
+    shown = api.post("rhizome", "brokers", "b2", "drain", preview=True).json
+    assert [line for line in lines if "drain" in line] == []
+    api.post("rhizome", "brokers", "b2", "drain", basis=shown["basis"])
+    (line,) = [line for line in lines if "drain" in line]
+    assert json.loads(line)["what"] == "POST /api/rhizome/brokers/b2/drain"
 
 
 def test_change_without_a_preview_is_refused(api: Api, control: FakeControl) -> None:

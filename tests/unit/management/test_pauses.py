@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from time import thread_time
 from typing import Final
@@ -20,6 +21,7 @@ from rhizome.broker.stages import RUNNING
 from rhizome.management.asked import respond
 from rhizome.management.auth import Caller
 from rhizome.management.direct import open_channel
+from rhizome.management.history import SAMPLES_MAX
 from rhizome.management.others import Question
 from rhizome.security.permissions import UserIdentity
 
@@ -79,9 +81,10 @@ def unit_seconds() -> float:
     return min(taken)
 
 
-def longest_pause(core: Core, target: str) -> tuple[float, Answer]:
+def longest_pause(core: Core, target: str, user: str = "guest") -> tuple[float, Answer]:
     """Ask, and note how many units of work the loop was held at most."""
-    scope = make_scope("GET", target, {"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}, "127.0.0.1")
+    login = "Basic " + b64encode(f"{user}:{user}".encode()).decode()
+    scope = make_scope("GET", target, {"authorization": login}, "127.0.0.1")
 
     async def scenario() -> tuple[float, Answer]:
         longest = 0.0
@@ -120,6 +123,19 @@ def test_no_answer_holds_the_loop_for_long(full: Core, target: str) -> None:
     full.run(full.context.rates.sample())
     pause, answer = longest_pause(full, target)
     assert answer.status == 200
+    assert pause < PAUSE_UNITS_MAX, pause
+
+
+def test_the_share_of_a_user_does_not_either(full: Core) -> None:
+    target = "/api/rhizome/live?history=true"
+    longest_pause(full, target, "manager")
+    history = full.context.rates.history
+    for number in range(SAMPLES_MAX):
+        history.begin(number)
+        for queue_id in (int(queue.id) for queue in full.context.rates.queues()):
+            history.add(queue_id, (number, 0, number, 0, 0, 0), True)
+    pause, answer = longest_pause(full, target, "manager")
+    assert answer.json["loads"]["rhizome"]["history"]["ready"][-1] == QUEUES * (SAMPLES_MAX - 1)
     assert pause < PAUSE_UNITS_MAX, pause
 
 

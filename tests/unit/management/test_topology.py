@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rhizome.broker.port import Away
 from rhizome.server.sections import PASSWORD_COST_MIN
 
 from .conftest import Api, Core
@@ -227,7 +228,10 @@ def test_limits_hold_and_are_lifted(api: Api) -> None:
         {"user": "manager", "value": {"max-channels": 3}}
     ]
     assert api.put("user-limits", "ghost", "max-channels", value=3).status == 404
-    assert api.put("vhost-limits", "/", "max-nonsense", value=3).status == 400
+    for limit in ("max-nonsense", "max-channels"):
+        refused = api.put("vhost-limits", "/", limit, value=3)
+        assert refused.status == 400
+        assert "it must be max-connections or max-queues" in refused.reason
 
 
 def test_parameters_are_kept(api: Api) -> None:
@@ -286,6 +290,45 @@ def test_totals_do_not_fall_when_a_queue_goes(api: Api, core: Core) -> None:
         stats = api.get("overview").json["message_stats"]
         assert (stats["publish"], stats["deliver_get"], stats["ack"]) == (1, 1, 1)
         core.run(core.context.rates.sample())
+
+
+def counted_and_rates(api: Api) -> tuple[set[int], set[float]]:
+    """Messages that were delivered and acknowledged, and per second: in total and of the queue."""
+    both = [api.get("overview").json["message_stats"]]
+    both += [row["message_stats"] for row in api.get("queues").json if "message_stats" in row]
+    counted = {stats[name] for stats in both for name in ("deliver_get", "ack")}
+    return counted, {stats["deliver_get_details"]["rate"] for stats in both}
+
+
+def test_a_queue_that_comes_back_is_counted_once(api: Api, core: Core) -> None:
+    api.put("queues", "/", "q")
+    for _ in range(3):
+        api.publish("q", "one")
+    api.post("queues", "/", "q", "get", ackmode="ack_requeue_false", count=3)
+    queue, rates = core.queue("q"), core.context.rates
+    for _ in range(2):
+        core.run(rates.sample())
+    assert counted_and_rates(api) == ({3}, {0})
+    for away in (Away(), Away(), None, None, None):
+        queue.away = away
+        assert counted_and_rates(api) == ({3}, {0})
+        core.run(rates.sample())
+    assert rates.left == {}
+
+
+def test_a_queue_that_is_deleted_elsewhere_stays_counted(api: Api, core: Core) -> None:
+    api.put("queues", "/", "q")
+    api.publish("q", "one")
+    api.post("queues", "/", "q", "get", ackmode="ack_requeue_false", count=1)
+    rates = core.context.rates
+    core.run(rates.sample())
+    core.queue("q").away = Away()
+    core.run(rates.sample())
+    core.queue("q").away = None
+    api.delete("queues", "/", "q")
+    core.run(rates.sample())
+    assert rates.left == {}
+    assert counted_and_rates(api)[0] == {1}
 
 
 def test_health_checks_tell_of_alarms(api: Api, core: Core) -> None:

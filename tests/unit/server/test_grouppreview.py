@@ -15,6 +15,7 @@ from rhizome.cluster.commands import (
     SetAway,
     SetDraining,
     SetInSync,
+    TransferHome,
 )
 from rhizome.management.clusterview import Change, CopyInfo
 from rhizome.server.grouppicture import Duties, duties_of, group_infos
@@ -101,6 +102,14 @@ def test_move_is_planned_in_the_epoch_that_was_shown() -> None:
     assert found.command == PlanMove(1, "b2", 1)
     assert found.preview.steps[0] == "group 1 with 1 queue moves to b2, which has a whole copy"
     assert "is copied to b3" in orders(cluster(), Change("move-home", "b3", 1)).preview.steps[0]
+
+
+def test_move_away_from_where_a_group_came_from_says_that_it_will_go_back() -> None:
+    machine = cluster()
+    (warning,) = orders(machine, Change("move-home", "b2", 1)).preview.warnings
+    assert warning.startswith("it came from b1, and goes back there as cluster.rebalance says")
+    machine.done(PlanMove(1, "b2", 1), TransferHome(1, "b2", "b2.1", 1, 2))
+    assert orders(machine, Change("move-home", "b1", 1)).preview.warnings == ()
 
 
 def test_move_that_makes_no_sense_is_refused() -> None:
