@@ -107,6 +107,10 @@ $(VENV)/run.stamp: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e .
 	@touch $@
 
+# What tests need is fetched and unpacked by one core: the hot modules, which use none of it, are
+# compiled meanwhile.
 $(VENV)/test.stamp: $(VENV)/run.stamp
-	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[test,spark]'
+	@$(BIN)/python tools/build_hot.py & built=$$!; \
+	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[test,spark]'; \
+	wait $$built
 	@touch $@

@@ -99,7 +99,8 @@ class Chore:
 BUILD: Final = Chore("build", (sys.executable, "tools/build_hot.py"))
 CHECK: Final = Chore("check", ("make", "--no-print-directory", "check"))
 
-# The interpreted ones don't need the build. Then the longest first, so that the last are short.
+# The interpreted ones don't need the build. Then the longest first, so that the last are short; the
+# simulation is all work, and goes well with those that wait.
 RUNS: Final = (
     Run(
         "interpreted",
@@ -109,12 +110,12 @@ RUNS: Final = (
         environment={"HYPOTHESIS_PROFILE": "brief"},
         options=tuple(f"--ignore=tests/unit/{each}" for each in NEVER_COMPILED),
     ),
+    Run("simulation", ("tests/simulation",)),
     Run("clusters", CLUSTERS),
     Run("process", ("tests/process",), options=tuple(f"--ignore={each}" for each in CLUSTERS)),
     # Brokers of the other suites are compiled; those of tests/unit/testing are interpreted ones.
     Run("unit", ("tests/unit", "tests/interaction"), options=("--ignore=tests/unit/testing",)),
     Run("spark", ("tests/spark",)),
-    Run("simulation", ("tests/simulation",)),
     Run("conformance", ("tests/conformance",)),
     Run("cluster-interop", ("tests/interop",), environment={"RHIZOME_TEST_CLUSTER": "1"}),
     Run("interop", ("tests/interop",)),

@@ -9,6 +9,7 @@ import sqlite3
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,11 @@ HEARD_SECONDS_MAX = 15.0
 WORK_SECONDS = 1.0
 BINDINGS = 100_000
 BINDERS = 50
-BYTES_LEFT_MAX = 300
-"""Per binding and broker, of the second time that so many come and go."""
+TIMES_BOUND = 6
+TIMES_JUDGED = 3
+"""The first times fill the gaps that an allocator leaves: a leak goes on, in the last ones too."""
+BYTES_LEFT_MAX = 40
+"""Per binding and broker, in the best of the judged times; one small object that leaks is more."""
 
 pytestmark = pytest.mark.soak
 
@@ -131,17 +135,22 @@ def test_a_hundred_thousand_private_bindings_come_and_go(tmp_path: Path) -> None
 
     try:
         before = entries()
-        took = [run(come_and_go(url_of, BINDINGS), seconds=800)]
-        cluster.wait_until_whole()
-        grown = {name: -rss_bytes(cluster.brokers[name].pid) for name in names}
-        took.append(run(come_and_go(url_of, BINDINGS), seconds=800))
-        cluster.wait_until_whole()
-        for name in names:
-            grown[name] += rss_bytes(cluster.brokers[name].pid)
+        took: list[float] = []
+        sizes: dict[str, list[int]] = {name: [] for name in names}
+        for _ in range(TIMES_BOUND):
+            took.append(run(come_and_go(url_of, BINDINGS), seconds=800))
+            cluster.wait_until_whole()
+            for name in names:
+                sizes[name].append(rss_bytes(cluster.brokers[name].pid))
         more = entries() - before
     finally:
         cluster.stop()
-    each = {name: round(size / BINDINGS) for name, size in grown.items()}
-    print(f"bound in {took[0]:.1f} and {took[1]:.1f} s; left per binding: {each}; {more} entries")
+    left = {
+        name: [round((later - earlier) / BINDINGS) for earlier, later in pairwise(size)]
+        for name, size in sizes.items()
+    }
+    seconds = ", ".join(f"{each:.1f}" for each in took)
+    print(f"bound in {seconds} s; left per binding: {left}; {more} entries")
     assert more < BINDINGS / 100
-    assert max(each.values()) < BYTES_LEFT_MAX
+    for name, each in left.items():
+        assert min(each[-TIMES_JUDGED:]) < BYTES_LEFT_MAX, f"{name} grows each time: {each}"
