@@ -349,9 +349,18 @@ class ReplicatedLog(ShippedLog):
         self.judge_visible()
 
     def judge_visible(self) -> None:
-        """Show what is committed, or nothing while recovering or stepping aside (L1, A2, G11)."""
+        """Show what is committed, or nothing while recovering or stepping aside (L1, A2, G11).
+
+        Where no standby counts for its memory, a persistent message that was shown would be gone
+        with this broker until it is on their disks, so that is waited for. Transient ones would be
+        gone anyhow: while they are all that is under way, nothing is.
+        """
         self.still = self.recovering or self.aside
         if self.still:
             self.visible = 0
+        elif self.alone:
+            self.visible = EVERYTHING
+        elif self.by_disk and self.recorded > self.committed_disk:
+            self.visible = min(self.committed_memory, self.committed_disk)
         else:
-            self.visible = EVERYTHING if self.alone else self.committed_memory
+            self.visible = self.committed_memory

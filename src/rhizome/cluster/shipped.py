@@ -30,7 +30,8 @@ class Batch:
 class ShippedLog(GroupLog):
     """A log that has copies, as they see it.
 
-    ``alone``: no standby has to answer, so what is here is committed. ``recovering``: the home is
+    ``alone``: no standby has to answer, so what is here is committed. ``by_disk``: standbys have to,
+    but what they have in memory counts for nothing (G2). ``recovering``: the home is
     new, and confirms and shows nothing before its copies and edges are heard (G7, A2). ``aside``:
     it is about to hand over, and shows nothing more (G11). ``shipping``: a standby listens, so
     records are kept for it. ``stored``: all of it can be read from its store, so that a standby
@@ -39,6 +40,7 @@ class ShippedLog(GroupLog):
     """
 
     alone: bool
+    by_disk: bool
     aside: bool
     shipping: bool
     stored: bool
@@ -47,6 +49,7 @@ class ShippedLog(GroupLog):
     def __init__(self, group: i64, epoch: i64, next_index: i64) -> None:
         super().__init__(group, epoch, next_index)
         self.alone = True
+        self.by_disk = False
         self.aside = False
         self.shipping = False
         self.stored = False

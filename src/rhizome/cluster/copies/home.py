@@ -126,7 +126,7 @@ class Copies:
             self.in_sync.changed(group)
             for member in self.in_sync.members:
                 self._follower(member.broker)
-            self._judge_alone()
+            self._judge_alone(self.in_sync.waited_for())
             self._dismiss()
 
     def proposal_refused(self, version: i64) -> None:
@@ -254,7 +254,7 @@ class Copies:
         self._commit()
         self.in_sync.judge_joining(now_ms)
         self.in_sync.propose_changed()
-        self._judge_alone()
+        self._judge_alone(self.in_sync.waited_for())
 
     def rests(self) -> bool:
         """Whether the next turn has nothing to do unless something is recorded or heard."""
@@ -460,19 +460,25 @@ class Copies:
 
     # ---- what is committed ----------------------------------------------------------------------
 
-    def _judge_alone(self) -> None:
-        alone = len(self.in_sync.waited_for()) == 0 and self.in_sync.min_copies <= 1
-        if alone != self.log.alone:
+    def _judge_alone(self, waited_for: list[Member]) -> None:
+        alone = len(waited_for) == 0 and self.in_sync.min_copies <= 1
+        by_disk = len(waited_for) > 0
+        for member in waited_for:
+            if member.copy == MEMBER_WHOLE:
+                by_disk = False
+        if alone != self.log.alone or by_disk != self.log.by_disk:
             self.log.alone = alone
+            self.log.by_disk = by_disk
             self.log.judge_visible()
 
     def _commit(self) -> None:
-        self._judge_alone()
+        waited_for = self.in_sync.waited_for()
+        self._judge_alone(waited_for)
         log = self.log
         self.congested = False
         memory: i64 = log.next_index - 1
         disk = log.disk()
-        for member in self.in_sync.waited_for():
+        for member in waited_for:
             follower = self._follower(member.broker)
             lacks_memory = self._lacks_memory(follower, member)
             follower.judge_waiting(lacks_memory, self._lacks_disk(follower, member), self.now_ms)

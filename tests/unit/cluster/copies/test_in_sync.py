@@ -204,6 +204,27 @@ def test_a_restarted_member_counts_for_its_disk_until_it_is_whole_again() -> Non
     assert world.register.members == (Member("b", "b2", WHOLE),)
 
 
+def test_what_only_disks_of_standbys_outlive_is_shown_when_they_have_it() -> None:
+    """Shown earlier it would be gone with its home: who takes over from the disk has never had it."""
+    world, home = quiet()
+    world.settle()
+    world.crash("b")
+    world.start("b")
+    world.registers("b")
+    world.brokers["b"].learn()
+    world.brokers["a"].learn()
+    assert world.register.members == (Member("b", "b2", DISK),)
+    transient = publish(home, 1, durable=False)[0]
+    assert home.log.visible == transient, "it is gone with its home, shown or not"
+    persistent = publish(home, 1)[0]
+    world.brokers["a"].sync()
+    assert home.log.committed_memory == persistent
+    assert home.log.visible < persistent
+    world.connect("a", "b")
+    rest(world)
+    assert home.log.visible >= persistent
+
+
 def test_answers_of_an_earlier_incarnation_do_not_count_for_a_later_one() -> None:
     world, home = quiet()
     publish(home, 5)
