@@ -30,13 +30,13 @@ class Batch:
 class ShippedLog(GroupLog):
     """A log that has copies, as they see it.
 
-    ``alone``: no standby has to answer, so what is here is committed. ``by_disk``: standbys have to,
-    but what they have in memory counts for nothing (G2). ``recovering``: the home is
-    new, and confirms and shows nothing before its copies and edges are heard (G7, A2). ``aside``:
-    it is about to hand over, and shows nothing more (G11). ``shipping``: a standby listens, so
-    records are kept for it. ``stored``: all of it can be read from its store, so that a standby
-    that is far behind gets what it lacks from there, and nothing is compared. ``bare`` are the ids
-    of queues whose messages standbys don't get (G9, `configuration`).
+    ``alone``: no standby has to answer, so what is here is committed. ``by_disk``: some have to,
+    but what they have in memory counts for nothing (G2). ``recovering``: the home is new, and
+    confirms and shows nothing before its copies and edges are heard (G7, A2). ``aside``: it is
+    about to hand over, and shows nothing more (G11). ``shipping``: a standby listens, so records
+    are kept for it. ``stored``: all of it can be read from its store, so that a standby that is
+    far behind gets what it lacks from there, and nothing is compared. ``bare`` are the ids of
+    queues whose messages standbys don't get (G9, `configuration`).
     """
 
     alone: bool

@@ -205,7 +205,7 @@ def test_a_restarted_member_counts_for_its_disk_until_it_is_whole_again() -> Non
 
 
 def test_what_only_disks_of_standbys_outlive_is_shown_when_they_have_it() -> None:
-    """Shown earlier it would be gone with its home: who takes over from the disk has never had it."""
+    """Shown earlier it would be gone with its home: who takes over has never had it."""
     world, home = quiet()
     world.settle()
     world.crash("b")
