@@ -249,15 +249,21 @@ class Pager:
 
     def read_one(self, position: i64) -> Message:
         """One paged message, left where it is."""
-        segment: i64 = position >> 32
-        offset: i64 = position & 0xFFFFFFFF
-        buffer = self.reader.read(segment, offset, READ_AHEAD_BYTES)
+        buffer = self._read(position, READ_AHEAD_BYTES)
         size = check_message(buffer, 0)
         if size == CHECK_INCOMPLETE:
-            buffer = self.reader.read(segment, offset, record_bytes_at(buffer))
+            buffer = self._read(position, record_bytes_at(buffer))
             size = check_message(buffer, 0)
         assert size != CHECK_INCOMPLETE, "a paged message is not on disk"
         return self._message(buffer, 0, position)
+
+    def _read(self, position: i64, length: i64) -> bytes:
+        """From where the writers have it, or from this turn's batch, which they don't have yet."""
+        segment: i64 = position >> 32
+        if position < self.readable_end(segment):
+            return self.reader.read(segment, position & 0xFFFFFFFF, length)
+        journal = self.spill if segment >= SPILL_SEGMENT_FIRST else self.journal
+        return journal.unwritten(position, length)
 
     def keep(self, queue: Queue, message: Message) -> i64:
         """A place on disk for a message in memory, with one more reference to it."""

@@ -61,7 +61,7 @@ from rhizome.journal.records import (
     segment_header,
     state_record,
 )
-from rhizome.journal.segments import SegmentCount
+from rhizome.journal.segments import SegmentCount, bytes_within
 
 SEGMENT_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 SEGMENT_BYTES_MIN: Final = 4096
@@ -383,6 +383,15 @@ class Journal:
             batch.append(self._chunk)
             self._chunk = Chunk(self._segment, self._offset)
         return batch
+
+    def unwritten(self, position: i64, length: i64) -> bytes:
+        """Up to `length` bytes of the batch from a position on; shorter at the end of a chunk."""
+        self._flush_writer()
+        for chunk in [*self._full, self._chunk]:
+            skipped: i64 = position - (chunk.segment << 32 | chunk.offset)
+            if 0 <= skipped < chunk.size:
+                return bytes_within(chunk.pieces, skipped, length)
+        return b""
 
     def end_position(self) -> i64:
         """Where the next record will be, or a later place. Never falls; the token of a batch."""

@@ -21,3 +21,16 @@ class SegmentCount:
         self.size = size
         self.live = live
         self.total = total
+
+
+def bytes_within(pieces: list[bytes], offset: i64, length: i64) -> bytes:
+    """Up to `length` bytes of what the pieces are together, from `offset` on."""
+    found: list[bytes] = []
+    for piece in pieces:
+        size: i64 = len(piece)
+        if offset < size and length > 0:
+            part = piece[offset : offset + length]
+            found.append(part)
+            length -= len(part)
+        offset = max(offset - size, 0)
+    return b"".join(found)

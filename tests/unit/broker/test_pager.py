@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rhizome.amqp.frames import body_of
 from rhizome.amqp.methods import BasicDeliver, QueueBind, QueueBindOk
 from rhizome.amqp.properties import Properties
 from rhizome.broker.pager import READ_AHEAD_BYTES, RUN_BYTES_MAX
@@ -96,3 +97,23 @@ def test_each_message_comes_back_with_its_own_route_and_properties() -> None:
     for content, key in zip(found, keys, strict=True):
         assert isinstance(content.method, BasicDeliver)
         assert (content.method.exchange, content.method.routing_key) == (exchange, key)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("sizes", [[10] * 5, [10, LONG, 10], [LONGER_THAN_A_RUN, 10]])
+def test_what_was_paged_in_this_very_turn_is_read_from_its_batch(
+    sizes: list[int], durable: bool
+) -> None:
+    """A home that sends it to a standby, or to who held it, can't wait for the writer."""
+    core, client = full_core()
+    queue = page(core, client, [], durable)
+    properties = Properties(delivery_mode=2 if durable else 1)
+    bodies = [b"%06d" % number + bytes(size) for number, size in enumerate(sizes)]
+    frames = [client.published("", queue, body, properties) for body in bodies]
+    client.connection.receive(b"".join(frames))
+    places = core.queue(queue).lane.paged.peek(len(bodies))
+    assert core.store.pending()
+    for body, (_, position) in zip(bodies, places, strict=True):
+        assert body_of(core.broker.pager.read_one(position).content) == body
+    core.settle()
+    assert drained(client, queue) == bodies
