@@ -214,3 +214,19 @@ def test_answers_are_as_declared(stage: Stage, label: str) -> None:
 
     stage.changed = operation.method.upper() != "GET"
     ask()
+
+
+SEEN = ("overview", "rhizome/status", "rhizome/live", "rhizome/load", "rhizome/cluster")
+SEEN_OF_GROUPS = ("rhizome/groups", "rhizome/groups/{group}", "rhizome/groups/{group}/own")
+
+
+@pytest.mark.parametrize("path", [*SEEN, *SEEN_OF_GROUPS])
+def test_answers_to_who_does_not_monitor_are_as_declared(stage: Stage, path: str) -> None:
+    stage.api.put("users", "manager", password="secret", tags="management")
+    operation = OPERATIONS[f"GET /api/{path}"]
+    group = stage.api.rows("rhizome", "groups")[0]["id"]
+    known = {"group": str(group)} if "{group}" in path else {}
+    case = operation.Case(path_parameters=known)
+    response = case.call(base_url=stage.broker.http_url, auth=("manager", "secret"))
+    assert response.status_code == 200
+    case.validate_response(response, checks=[CHECKS.get_one(name) for name in NAMES])

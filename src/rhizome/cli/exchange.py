@@ -17,7 +17,7 @@ from rhizome.cli.options import (
     UserOption,
     VhostOption,
 )
-from rhizome.cli.output import print_done, print_json, print_table
+from rhizome.cli.output import print_done, print_json, print_rows, print_table
 from rhizome.cli.pairs import parse_pairs
 
 app = typer.Typer(
@@ -127,11 +127,7 @@ def list_bindings(
 ) -> None:
     """List what is bound to an exchange."""
     bindings = _bindings(Api(endpoint(http, user, password)), vhost, name)
-    if as_json:
-        print_json(bindings)
-        return
-    rows = [[each.get(column) for column in BINDING_COLUMNS] for each in bindings]
-    print_table(BINDING_COLUMNS, sorted(rows, key=str), f"nothing is bound to '{name}'")
+    print_rows(bindings, BINDING_COLUMNS, f"nothing is bound to '{name}'", as_json)
 
 
 @app.command("bind")

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
+
+import typer
 
 from rhizome.cli.api import Api, path
 from rhizome.cli.errors import CliError
+
+ConnectionsOption = Annotated[
+    int | None, typer.Option("--connections", help="Connections at most; -1: any number.")
+]
 
 
 def limits_text(limits: object) -> str:

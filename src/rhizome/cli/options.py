@@ -22,6 +22,7 @@ UserOption = Annotated[
 PasswordOption = Annotated[
     str, typer.Option("--password", "-p", help="Password of that user.", show_default="guest")
 ]
+UserArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
 VhostOption = Annotated[str, typer.Option("--vhost", "-V", help="Virtual host.")]
 AnyVhostOption = Annotated[
     str, typer.Option("--vhost", "-V", help="Only this virtual host.", show_default="all")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -28,6 +28,17 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], empty
         return
     for line in format_table(headings, body):
         print(line)
+
+
+def print_rows(
+    found: Sequence[Mapping[str, object]], columns: Sequence[str], empty: str, as_json: bool
+) -> None:
+    """Print objects as they are for programs, else these fields of them, sorted."""
+    if as_json:
+        print_json(found)
+        return
+    rows = [[each.get(column) for column in columns] for each in found]
+    print_table(columns, sorted(rows, key=str), empty)
 
 
 def format_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

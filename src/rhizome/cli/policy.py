@@ -19,7 +19,7 @@ from rhizome.cli.options import (
     UserOption,
     VhostOption,
 )
-from rhizome.cli.output import print_done, print_json, print_table
+from rhizome.cli.output import print_done, print_rows
 
 app = typer.Typer(no_args_is_help=True, help="Arguments for queues and exchanges, by pattern.")
 
@@ -53,11 +53,7 @@ def list_policies(
     kind = _kind(operator)
     target = path(kind, vhost) if vhost else path(kind)
     policies = Api(endpoint(http, user, password)).rows(target)
-    if as_json:
-        print_json(policies)
-        return
-    rows = [[each.get(column) for column in COLUMNS] for each in policies]
-    print_table(COLUMNS, sorted(rows, key=str), f"no {_word(operator, 'policies')}")
+    print_rows(policies, COLUMNS, f"no {_word(operator, 'policies')}", as_json)
 
 
 @app.command("set")

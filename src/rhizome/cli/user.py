@@ -8,22 +8,14 @@ from typing import Annotated, Final
 import typer
 
 from rhizome.cli import interrupts, topicpermissions
-from rhizome.cli.api import Api, Row, endpoint, path
-from rhizome.cli.limits import limits_text, put_limits
-from rhizome.cli.options import (
-    HTTP_DEFAULT,
-    HttpOption,
-    JsonOption,
-    PasswordOption,
-    UserOption,
-    VhostOption,
-)
-from rhizome.cli.output import print_done, print_json, print_table
+from rhizome.cli.api import Row, path
+from rhizome.cli.limits import ConnectionsOption, limits_text, put_limits
+from rhizome.cli.options import UserArgument, VhostOption
+from rhizome.cli.output import print_json, print_rows, print_table
+from rhizome.cli.remote import Remote, remote_command
 
 app = typer.Typer(no_args_is_help=True, help="Users and what they may do.")
 app.add_typer(topicpermissions.app, name="topic-permissions")
-
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
 
 COLUMNS: Final = ("name", "tags", "type", "limits")
 PERMISSION_COLUMNS: Final = ("user", "vhost", "configure", "write", "read")
@@ -37,15 +29,11 @@ class Kind(Enum):
 
 
 @app.command("list")
-def list_users(
-    http: HttpOption = HTTP_DEFAULT,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
+@remote_command
+def list_users(remote: Remote) -> None:
     """List users with their limits."""
-    users = Api(endpoint(http, user, password)).rows(path("users"))
-    if as_json:
+    users = remote.api.rows(path("users"))
+    if remote.as_json:
         print_json(users)
         return
     rows = [
@@ -61,8 +49,10 @@ def list_users(
 
 
 @app.command("add")
+@remote_command
 def add_user(
-    name: NameArgument,
+    remote: Remote,
+    name: UserArgument,
     tags: Annotated[
         str | None,
         typer.Option(
@@ -78,25 +68,19 @@ def add_user(
     new_password: Annotated[
         str, typer.Option("--new-password", help="Asked for if it isn't given.")
     ] = "",
-    http: HttpOption = HTTP_DEFAULT,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Add a user, or give an existing one another password.
 
     Users of type console are people: they log in over HTTP, and applications can't use them.
     """
-    api = Api(endpoint(http, user, password))
+    api = remote.api
     if tags is None:
         tags = _tags_of(name, api.rows(path("users")))
     document: Row = {"password": new_password or _ask_password(name), "tags": tags}
     if kind is not None:
         document["type"] = kind.value
     api.put(path("users", name), document)
-    print_done(
-        f"user '{name}' is set; allow it something with: rhizome user permit {name}", as_json
-    )
+    remote.done(f"user '{name}' is set; allow it something with: rhizome user permit {name}")
 
 
 def _ask_password(name: str) -> str:
@@ -108,24 +92,19 @@ def _ask_password(name: str) -> str:
 
 
 @app.command("delete")
-def delete_user(
-    name: NameArgument,
-    http: HttpOption = HTTP_DEFAULT,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
+@remote_command
+def delete_user(remote: Remote, name: UserArgument) -> None:
     """Delete a user and its permissions."""
-    Api(endpoint(http, user, password)).delete(path("users", name))
-    print_done(f"deleted user '{name}'", as_json)
+    remote.api.delete(path("users", name))
+    remote.done(f"deleted user '{name}'")
 
 
 @app.command("limit")
+@remote_command
 def limit_user(
-    name: NameArgument,
-    connections: Annotated[
-        int | None, typer.Option("--connections", help="Connections at most; -1: any number.")
-    ] = None,
+    remote: Remote,
+    name: UserArgument,
+    connections: ConnectionsOption = None,
     channels: Annotated[
         int | None, typer.Option("--channels", help="Channels at most; -1: any number.")
     ] = None,
@@ -133,63 +112,43 @@ def limit_user(
         int | None,
         typer.Option("--queues", help="Queues that it declared at most; -1: any number."),
     ] = None,
-    http: HttpOption = HTTP_DEFAULT,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Limit the connections, channels and queues of a user."""
     wanted = {"max-connections": connections, "max-channels": channels, "max-queues": queues}
-    said = put_limits(Api(endpoint(http, user, password)), "user-limits", name, wanted)
-    print_done(f"limits of user '{name}' are set: {said}", as_json)
+    said = put_limits(remote.api, "user-limits", name, wanted)
+    remote.done(f"limits of user '{name}' are set: {said}")
 
 
 @app.command("permissions")
-def list_permissions(
-    http: HttpOption = HTTP_DEFAULT,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
+@remote_command
+def list_permissions(remote: Remote) -> None:
     """List who may do what, by virtual host."""
-    permissions = Api(endpoint(http, user, password)).rows(path("permissions"))
-    if as_json:
-        print_json(permissions)
-        return
-    rows = [[each.get(column) for column in PERMISSION_COLUMNS] for each in permissions]
-    print_table(PERMISSION_COLUMNS, sorted(rows, key=str), "no permissions")
+    permissions = remote.api.rows(path("permissions"))
+    print_rows(permissions, PERMISSION_COLUMNS, "no permissions", remote.as_json)
 
 
 @app.command("permit")
+@remote_command
 def permit_user(
-    name: NameArgument,
+    remote: Remote,
+    name: UserArgument,
     configure: Annotated[str, typer.Option(help="Pattern of names to declare and delete.")] = ".*",
     write: Annotated[str, typer.Option(help="Pattern of names to publish and bind to.")] = ".*",
     read: Annotated[str, typer.Option(help="Pattern of names to consume and bind from.")] = ".*",
     vhost: VhostOption = "/",
-    http: HttpOption = HTTP_DEFAULT,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Let a user work in a virtual host; the patterns are regular expressions."""
     document = {"configure": configure, "write": write, "read": read}
-    Api(endpoint(http, user, password)).put(path("permissions", vhost, name), document)
-    print_done(f"user '{name}' may work in vhost '{vhost}'", as_json)
+    remote.api.put(path("permissions", vhost, name), document)
+    remote.done(f"user '{name}' may work in vhost '{vhost}'")
 
 
 @app.command("forbid")
-def forbid_user(
-    name: NameArgument,
-    vhost: VhostOption = "/",
-    http: HttpOption = HTTP_DEFAULT,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
+@remote_command
+def forbid_user(remote: Remote, name: UserArgument, vhost: VhostOption = "/") -> None:
     """Take a user's permissions in a virtual host away."""
-    Api(endpoint(http, user, password)).delete(path("permissions", vhost, name))
-    print_done(f"user '{name}' has no access to vhost '{vhost}' any more", as_json)
+    remote.api.delete(path("permissions", vhost, name))
+    remote.done(f"user '{name}' has no access to vhost '{vhost}' any more")
 
 
 def _tags_of(name: str, users: list[Row]) -> str:

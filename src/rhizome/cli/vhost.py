@@ -6,12 +6,12 @@ from typing import Annotated, Final
 
 import typer
 
-from rhizome.cli.api import Api, Row, endpoint, path
+from rhizome.cli.api import Row, path
 from rhizome.cli.errors import CliError
-from rhizome.cli.limits import limits_text, put_limits
-from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
+from rhizome.cli.limits import ConnectionsOption, limits_text, put_limits
 from rhizome.cli.orders import YesOption, confirmed
-from rhizome.cli.output import print_done, print_json, print_table
+from rhizome.cli.output import print_json, print_table
+from rhizome.cli.remote import Remote, remote_command
 
 app = typer.Typer(no_args_is_help=True, help="Virtual hosts, and their limits.")
 
@@ -21,19 +21,15 @@ COLUMNS: Final = ("name", "description", "ready", "unacked", "total", "limits")
 
 
 @app.command("list")
-def list_vhosts(
-    http: HttpOption = HTTP_DEFAULT,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
+@remote_command
+def list_vhosts(remote: Remote) -> None:
     """List virtual hosts with their message counts and limits."""
-    api = Api(endpoint(http, user, password))
+    api = remote.api
     vhosts = api.rows(path("vhosts"))
     limits = {each.get("vhost"): each.get("value") for each in api.rows(path("vhost-limits"))}
     for each in vhosts:
         each["limits"] = limits.get(each.get("name")) or {}
-    if as_json:
+    if remote.as_json:
         print_json(vhosts)
         return
     vhosts.sort(key=lambda vhost: str(vhost.get("name")))
@@ -52,62 +48,49 @@ def _columns(vhost: Row) -> list[object]:
 
 
 @app.command("add")
+@remote_command
 def add_vhost(
+    remote: Remote,
     name: NameArgument,
     description: Annotated[str, typer.Option("--description", help="Shown in lists.")] = "",
-    http: HttpOption = HTTP_DEFAULT,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Add a virtual host."""
     document: Row = {"description": description} if description else {}
-    Api(endpoint(http, user, password)).put(path("vhosts", name), document)
-    print_done(
-        f"vhost '{name}' is there; let users in with: rhizome user permit USER --vhost {name}",
-        as_json,
+    remote.api.put(path("vhosts", name), document)
+    remote.done(
+        f"vhost '{name}' is there; let users in with: rhizome user permit USER --vhost {name}"
     )
 
 
 @app.command("delete")
-def delete_vhost(
-    name: NameArgument,
-    yes: YesOption = False,
-    http: HttpOption = HTTP_DEFAULT,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
+@remote_command
+def delete_vhost(remote: Remote, name: NameArgument, yes: YesOption = False) -> None:
     """Delete a virtual host with everything in it."""
-    api = Api(endpoint(http, user, password))
+    api = remote.api
     queues = api.rows(path("queues", name))
     messages = sum(int(each.get("messages") or 0) for each in queues)
     lost = f"vhost '{name}' has {len(queues)} queues with {messages} messages"
-    if not yes and as_json:
+    if not yes and remote.as_json:
         raise CliError(f"{lost}; give --yes to delete them all")
-    if not as_json:
+    if not remote.as_json:
         print(f"{lost}; all of it is deleted")
     if not yes and not confirmed():
         raise CliError("nothing was done")
     api.delete(path("vhosts", name))
-    print_done(f"deleted vhost '{name}'", as_json)
+    remote.done(f"deleted vhost '{name}'")
 
 
 @app.command("limit")
+@remote_command
 def limit_vhost(
+    remote: Remote,
     name: NameArgument,
-    connections: Annotated[
-        int | None, typer.Option("--connections", help="Connections at most; -1: any number.")
-    ] = None,
+    connections: ConnectionsOption = None,
     queues: Annotated[
         int | None, typer.Option("--queues", help="Queues at most; -1: any number.")
     ] = None,
-    http: HttpOption = HTTP_DEFAULT,
-    user: UserOption = "",
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Limit the connections and queues of a virtual host."""
     wanted = {"max-connections": connections, "max-queues": queues}
-    said = put_limits(Api(endpoint(http, user, password)), "vhost-limits", name, wanted)
-    print_done(f"limits of vhost '{name}' are set: {said}", as_json)
+    said = put_limits(remote.api, "vhost-limits", name, wanted)
+    remote.done(f"limits of vhost '{name}' are set: {said}")

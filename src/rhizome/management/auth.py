@@ -104,6 +104,11 @@ class Caller:
         if not self.may(tag):
             raise NotAuthorised(_REFUSALS[tag])
 
+    def sees(self, user: str) -> bool:
+        """Whether the user may look at connections of ``user``: those who monitor at all, others at
+        their own."""
+        return self.may(MONITORING) or user == self.user
+
     def may_enter(self, vhost: str) -> bool:
         """Whether the user may look at what is in ``vhost``; for changes it takes permissions."""
         return self.may(ADMINISTRATOR) or self.identity.may_enter(vhost)

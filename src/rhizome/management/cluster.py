@@ -40,6 +40,7 @@ from rhizome.management.context import Context
 from rhizome.management.document import Document
 from rhizome.management.endpoint import PREVIEW_KEY, Endpoint
 from rhizome.management.errors import BadRequest
+from rhizome.management.seen import cluster_row
 
 LONE_TERM: Final = 1
 LONE_REFUSAL: Final = (
@@ -130,8 +131,7 @@ def control_of(context: Context) -> ClusterControl:
 
 
 async def show_cluster(call: Call) -> Response:
-    document = await view_of(call.context).cluster_document()
-    return answer(document.row())
+    return answer(cluster_row(call, await view_of(call.context).cluster_document()))
 
 
 async def show_failover_map(call: Call) -> Response:

@@ -29,6 +29,7 @@ from rhizome.management.clusterview import (
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest, ObjectNotFound
 from rhizome.management.everywhere import documents
+from rhizome.management.seen import copy_row, group_row
 
 GROUPS: Final = "/api/rhizome/groups"
 GRACE_MS_DEFAULT: Final = 60_000
@@ -37,19 +38,23 @@ GRACE_MS_MAX: Final = 24 * 3_600_000
 
 async def list_groups(call: Call) -> Response:
     document = await view_of(call.context).cluster_document()
-    return await listed(call, document.groups, asdict)
+    return await listed(call, document.groups, lambda group: group_row(call, group))
 
 
 async def show_group(call: Call) -> Response:
     """One group, and what each broker that answers has of it."""
     group = await _group(call)
     copies, silent = await _copies(call, group.id)
-    return answer({**asdict(group), "held": [asdict(each) for each in copies], "silent": silent})
+    held = [copy_row(call, each) for each in copies]
+    return answer({**group_row(call, group), "held": held, "silent": silent})
 
 
 async def show_own_copy(call: Call) -> Response:
     copy = view_of(call.context).copy_of(_number(call))
-    return answer(None if copy is None else asdict(copy))
+    if copy is None:
+        return answer(None)
+    # A broker is told everything: it reads the numbers, and tells its caller no more than it may.
+    return answer(asdict(copy) if call.asked else copy_row(call, copy))
 
 
 async def move_home(call: Call) -> Response:

@@ -1,29 +1,25 @@
 """/api/rhizome/live: what the console shows and asks for again and again, in one answer.
 
-The cluster as this broker sees it, and the load of every broker that answers. Who doesn't monitor
-sees the load of the vhosts that it may enter, and its own connections, as in the lists.
+The cluster as this broker sees it, and the load of every broker that answers; as far as the caller
+sees it (``seen.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from rhizome.broker.connection import Connection
 from rhizome.management import declared, ownshapes
 from rhizome.management.answers import Row, answer
 from rhizome.management.auth import MANAGEMENT, MONITORING
 from rhizome.management.call import Call
 from rhizome.management.cluster import view_of
-from rhizome.management.clusterview import ClusterDocument
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.everywhere import documents
 from rhizome.management.history import ALL
 from rhizome.management.process import resident_set_bytes
-from rhizome.management.rates import Totals
+from rhizome.management.seen import cluster_row, link_rows, seen_by
 from rhizome.management.stalls import cluster_stalls, own_stalls
 
 LOAD_PATH: Final = "/api/rhizome/load"
@@ -35,56 +31,27 @@ WITH_HISTORY: Final = declared.Parameter(
 async def load_row(call: Call) -> Row:
     """How busy this broker is, and what waits there."""
     context = call.context
-    seen = await (_whole(call) if call.caller.may(MONITORING) else _narrow(call))
-    totals, running = seen.totals, seen.connections
+    seen = await seen_by(call)
+    totals = seen.share.totals
     row: Row = {
         "uptime_ms": context.uptime_ms(),
-        "connections": len(running),
-        "channels": sum(len(each.channels) for each in running),
-        "consumers": totals.consumers,
-        "queues": totals.queues,
+        **seen.objects(),
         "ready": totals.ready,
         "unacked": totals.unacked,
         "ready_bytes": totals.ready_bytes,
-        "rates": seen.rates,
+        "rates": seen.share.per_second(),
         "memory_bytes": resident_set_bytes(),
         "memory_max_bytes": context.memory_max_bytes(),
         "disk_free_bytes": context.store.free_bytes(),
         "alarm": context.shell.alarm,
         "http": [listener.url for listener in context.http_listeners],
-        "links": context.others.links(),
+        "links": link_rows(call),
         "stalls": own_stalls(context) if call.caller.may(MONITORING) else [],
     }
-    if seen.history is not None:
-        row["history"] = seen.history
+    if call.flag("history"):
+        kept, ids = context.rates.history, seen.share.ids
+        row["history"] = kept.row(ALL) if ids is None else await kept.together(ids)
     return row
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a caller sees of the load of this broker. ``history`` is None if it wasn't asked for."""
-
-    totals: Totals
-    rates: Row
-    connections: list[Connection]
-    history: Row | None
-
-
-async def _whole(call: Call) -> Seen:
-    rates, broker = call.context.rates, call.context.broker
-    totals = await rates.totals()
-    history = rates.history.row(ALL) if call.flag("history") else None
-    return Seen(totals, rates.per_second(totals), broker.running_connections(), history)
-
-
-async def _narrow(call: Call) -> Seen:
-    """The queues in the vhosts that the caller may enter, and its own connections."""
-    rates, broker = call.context.rates, call.context.broker
-    share = await rates.share({vhost.name for vhost in call.vhosts()})
-    running = broker.running_connections()
-    own = [each for each in running if each.identity.user == call.caller.user]
-    history = await rates.history.together(share.ids) if call.flag("history") else None
-    return Seen(share.totals, rates.per_second_of(share), own, history)
 
 
 async def show_load(call: Call) -> Response:
@@ -98,12 +65,13 @@ async def show_live(call: Call) -> Response:
     found, gathered = await documents(call, question)
     loads: dict[str, Any] = {context.name: await load_row(call), **found}
     document = await view_of(context).cluster_document()
-    stalls = cluster_stalls(document)
+    stalls = cluster_stalls(document, counted=call.caller.may(MONITORING))
     for load in loads.values():
         stalls += load.pop("stalls")
-    shown = document.row()
+    shown = cluster_row(call, document)
     if not call.caller.may(MONITORING):
-        shown |= _without_counts(document, loads)
+        for broker in shown["brokers"]:  # of each, how many connections are the caller's own
+            broker["connections"] = loads.get(broker["name"], {}).get("connections", 0)
     return answer(
         {
             **shown,
@@ -113,17 +81,6 @@ async def show_live(call: Call) -> Response:
             "stalls": stalls,
         }
     )
-
-
-def _without_counts(document: ClusterDocument, loads: Mapping[str, Row]) -> Row:
-    """Brokers and groups for who doesn't monitor: homes don't count messages by vhost."""
-    return {
-        "brokers": [
-            {**asdict(each), "connections": loads.get(each.name, {}).get("connections", 0)}
-            for each in document.brokers
-        ],
-        "groups": [{**asdict(each), "queues": None, "messages": None} for each in document.groups],
-    }
 
 
 ENDPOINTS: Final = (

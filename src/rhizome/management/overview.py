@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from typing import Final
 
 from starlette.responses import Response
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from rhizome import __version__
 from rhizome.broker.routing.kinds import EXCHANGE_KINDS
 from rhizome.broker.stages import RUNNING
+from rhizome.broker.vhost import VHost
 from rhizome.management import declared, shapes
 from rhizome.management.answers import Row, answer, shown_row
 from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, MONITORING, OPEN
@@ -30,7 +32,7 @@ from rhizome.management.everywhere import (
 )
 from rhizome.management.others import LIST_SECONDS_MAX, Unreached
 from rhizome.management.process import open_files, open_files_max, resident_set_bytes
-from rhizome.management.rates import Totals
+from rhizome.management.seen import seen_by
 
 RABBITMQ_VERSION: Final = "3.10.8"
 """What tools that ask for RabbitMQ's version take this API for."""
@@ -53,9 +55,9 @@ async def show_overview(call: Call) -> Response:
 
 
 async def overview_row(call: Call) -> Row:
-    """What this broker has; the sums are of this broker alone."""
+    """What this broker has, as far as the caller sees it; the sums are of this broker alone."""
     context = call.context
-    totals = await context.rates.totals()
+    seen = await seen_by(call)
     settings = context.broker.settings
     row: Row = {
         "rabbitmq_version": RABBITMQ_VERSION,
@@ -72,15 +74,16 @@ async def overview_row(call: Call) -> Row:
         "erlang_version": f"Python {platform.python_version()}",
         "erlang_full_version": f"{platform.python_implementation()} {platform.python_version()}",
         "statistics_db_event_queue": 0,
-        "object_totals": object_totals(context, totals),
-        "queue_totals": {**queue_totals(totals), **context.rates.of_depths(totals)},
-        "message_stats": context.rates.of_totals(totals),
+        "object_totals": {**seen.objects(), "exchanges": exchange_count(seen.vhosts)},
+        "queue_totals": {**seen.depths(), **seen.share.depth_details()},
+        "message_stats": seen.share.message_stats(),
         "churn_rates": {},
         "listeners": [],
-        "contexts": [_context_row(context, each) for each in context.http_listeners],
+        "contexts": [],
     }
     if call.caller.may(MONITORING):
         row["listeners"] = [listener_row(context, each) for each in context.listeners()]
+        row["contexts"] = [_context_row(context, each) for each in context.http_listeners]
     return row
 
 
@@ -110,24 +113,8 @@ def exchange_types() -> list[Row]:
     return [{"name": kind, "description": "", "enabled": True} for kind in EXCHANGE_KINDS]
 
 
-def object_totals(context: Context, totals: Totals) -> Row:
-    running = context.broker.running_connections()
-    vhosts = context.broker.state.vhosts.values()
-    return {
-        "connections": len(running),
-        "channels": sum(len(each.channels) for each in running),
-        "consumers": totals.consumers,
-        "exchanges": sum(len(vhost.router.exchanges) for vhost in vhosts),
-        "queues": totals.queues,
-    }
-
-
-def queue_totals(totals: Totals) -> Row:
-    return {
-        "messages": totals.ready + totals.unacked,
-        "messages_ready": totals.ready,
-        "messages_unacknowledged": totals.unacked,
-    }
+def exchange_count(vhosts: Iterable[VHost]) -> int:
+    return sum(len(vhost.router.exchanges) for vhost in vhosts)
 
 
 def listener_row(context: Context, listener: Listener) -> Row:

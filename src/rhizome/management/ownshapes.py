@@ -10,6 +10,7 @@ from rhizome.management.clusterview import (
     CopyInfo,
     GroupInfo,
     Preview,
+    StandbyInfo,
 )
 from rhizome.management.declared import (
     FLAG,
@@ -19,6 +20,7 @@ from rhizome.management.declared import (
     TEXT,
     Answer,
     Part,
+    Shape,
     by_name,
     many,
     maybe,
@@ -28,14 +30,28 @@ from rhizome.management.declared import (
     shape_of,
     with_fields,
 )
+from rhizome.management.seen import GROUP_COUNTS, LINK_COUNTS, STANDBY_COUNTS, STORE_COUNTS
 from rhizome.management.shapes import DEPTHS, HISTORY, LINK
 
 # ---- the cluster --------------------------------------------------------------------------------
 
-BROKER: Final = shape_of(BrokerInfo)
-CLUSTER: Final = shape_of(ClusterDocument, "ClusterDocument")
-GROUP: Final = shape_of(GroupInfo)
-COPY: Final = shape_of(CopyInfo)
+# Users who don't monitor are not told what counts all vhosts together.
+UNTOLD: Final = maybe(NUMBER)
+
+
+def _told(shape: Shape, *counts: str) -> Shape:
+    return with_fields(shape, shape.name, dict.fromkeys(counts, UNTOLD))
+
+
+BROKER: Final = _told(shape_of(BrokerInfo), "connections")
+GROUP: Final = _told(shape_of(GroupInfo), *GROUP_COUNTS)
+CLUSTER: Final = with_fields(
+    shape_of(ClusterDocument),
+    "ClusterDocument",
+    {"brokers": many(BROKER), "groups": many(GROUP)},
+)
+STANDBY: Final = _told(shape_of(StandbyInfo), *STANDBY_COUNTS)
+COPY: Final = with_fields(shape_of(CopyInfo), "Copy", {"index": UNTOLD, "standbys": many(STANDBY)})
 GROUP_WHOLE: Final = with_fields(GROUP, "GroupWhole", {"held": many(COPY), "silent": many(TEXT)})
 FAILOVER_MAP: Final = CLUSTER.schema["properties"]["failover_map"]
 STALL: Final = record("Stall", {"broker": maybe(TEXT), "kind": TEXT, "what": TEXT, "why": TEXT})
@@ -56,18 +72,8 @@ STORE: Final = record(
     {
         "kind": one_of("memory", "journal"),
         "uuid": TEXT,
-        **dict.fromkeys(
-            (
-                "segments",
-                "journal_bytes",
-                "spill_bytes",
-                "free_bytes",
-                "backlog_bytes",
-                "written_bytes",
-                "syncs",
-            ),
-            NUMBER,
-        ),
+        "free_bytes": NUMBER,
+        **dict.fromkeys(STORE_COUNTS, UNTOLD),
     },
 )
 STATUS: Final = with_fields(
@@ -88,7 +94,7 @@ STATUS: Final = with_fields(
                 "queues": NUMBER,
                 **DEPTHS,
                 "memory_bytes": NUMBER,
-                "resident_bytes": NUMBER,
+                "resident_bytes": UNTOLD,
                 "alarms": many(TEXT),
                 "blocking": FLAG,
                 "store": STORE,
@@ -111,18 +117,13 @@ _LOAD: Final[dict[str, Part]] = {
     "disk_free_bytes": NUMBER,
     "alarm": TEXT,
     "http": many(TEXT),
-    "links": many(LINK),
+    "links": many(with_fields(LINK, "LoadLink", dict.fromkeys(LINK_COUNTS, UNTOLD))),
 }
 LOAD: Final = record("Load", {**_LOAD, "stalls": many(STALL)}, {"history": HISTORY})
-LIVE_GROUP: Final = with_fields(
-    GROUP, "LiveGroup", {"queues": maybe(NUMBER), "messages": maybe(NUMBER)}
-)
-"""Without counts for users who don't monitor."""
 LIVE: Final = with_fields(
     CLUSTER,
     "Live",
     {
-        "groups": many(LIVE_GROUP),
         "now_ms": NUMBER,
         "loads": by_name(record("BrokerLoad", _LOAD, {"history": HISTORY})),
         "silent": many(TEXT),

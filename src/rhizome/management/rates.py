@@ -58,11 +58,39 @@ class Totals:
 
 @dataclass(slots=True)
 class Share:
-    """Some of the queues, by id: their sums now, and what they had counted at the older sample."""
+    """All queues, or some of them by id: their ``totals`` now. The other sums are those of the
+    older sample, at ``at``. Invariant: ``ids`` is None if it is all."""
 
-    ids: list[int] = field(default_factory=list)
+    at: float
     totals: Totals = field(default_factory=Totals)
-    was: Counts = NONE
+    published: int = 0
+    counts: Counts = NONE
+    depth: tuple[int, int] = (0, 0)
+    ids: list[int] | None = None
+
+    def _seconds(self) -> float:
+        return max(monotonic() - self.at, SECONDS_MIN)
+
+    def message_stats(self) -> Row:
+        """What was counted, and how fast."""
+        totals, seconds = self.totals, self._seconds()
+        stats = _stats(totals.counts, self.counts, seconds)
+        stats["publish"] = totals.published
+        stats["publish_details"] = rate(totals.published - self.published, seconds)
+        return stats
+
+    def depth_details(self) -> Row:
+        """How fast the queues grow together or, below 0, shrink."""
+        return depth_details(self.totals.ready, self.totals.unacked, self.depth, self._seconds())
+
+    def per_second(self) -> Row:
+        """Messages per second."""
+        totals, seconds = self.totals, self._seconds()
+        return {
+            "published": round(max(totals.published - self.published, 0) / seconds, 2),
+            "delivered": round(max(totals.counts[1] - self.counts[1], 0) / seconds, 2),
+            "acked": round(max(totals.counts[2] - self.counts[2], 0) / seconds, 2),
+        }
 
 
 @dataclass(slots=True)
@@ -187,60 +215,46 @@ class Rates:
                 totals.counts = added(totals.counts, counted[queue_id])
         return totals
 
+    async def everything(self) -> Share:
+        """All queues that are active here."""
+        totals = await self.totals()
+        old = self.samples[0]
+        return Share(old.at, totals, old.published, old.counts, old.depth)
+
     async def share(self, vhosts: Collection[str]) -> Share:
-        """The sums over the queues of these vhosts that are active here. What they took counts as
-        published: the log, which counts the publishes, knows no vhosts."""
+        """The queues of these vhosts that are active here. What they took counts as published: the
+        log, which counts the publishes, knows no vhosts."""
         pace = Pace()
-        share = Share()
+        old = self.samples[0]
+        share, ids = Share(old.at), list[int]()
+        ready, unacked = 0, 0
         for queue in self.queues():
             if queue.vhost in vhosts and not queue.deleted:
-                share.ids.append(int(queue.id))
+                ids.append(int(queue.id))
                 share.totals.add(queue)
-                share.was = added(share.was, self._was(queue))
+                share.counts = added(share.counts, self._was(queue, old))
+                depth = old.depths.get(int(queue.id), (0, 0))
+                ready, unacked = ready + depth[0], unacked + depth[1]
             if pace.is_due():
                 await pace.rest()
-        share.totals.published = share.totals.counts[0]
+        share.ids, share.depth = ids, (ready, unacked)
+        share.totals.published, share.published = share.totals.counts[0], share.counts[0]
         return share
 
-    def _was(self, queue: Queue) -> Counts:
+    def _was(self, queue: Queue, old: Sample) -> Counts:
         queue_id = int(queue.id)
-        return self.samples[0].queues.get(queue_id) or self.left.get(queue_id, NONE)
+        return old.queues.get(queue_id) or self.left.get(queue_id, NONE)
 
     def _published(self) -> int:
         return int(self.broker.published)
 
     # ---- what the rows show ---------------------------------------------------------------------
 
-    def of_totals(self, totals: Totals) -> Row:
-        """message_stats of the whole broker."""
-        old = self.samples[0]
-        seconds = max(monotonic() - old.at, SECONDS_MIN)
-        stats = _stats(totals.counts, old.counts, seconds)
-        stats["publish"] = totals.published
-        stats["publish_details"] = rate(totals.published - old.published, seconds)
-        return stats
-
-    def per_second(self, totals: Totals) -> Row:
-        """Messages per second through this broker."""
-        old = self.samples[0]
-        return self._grown(totals, old.published, old.counts)
-
-    def per_second_of(self, share: Share) -> Row:
-        """Messages per second through some of its queues."""
-        return self._grown(share.totals, share.was[0], share.was)
-
-    def _grown(self, totals: Totals, published: int, counts: Counts) -> Row:
-        seconds = max(monotonic() - self.samples[0].at, SECONDS_MIN)
-        return {
-            "published": round(max(totals.published - published, 0) / seconds, 2),
-            "delivered": round(max(totals.counts[1] - counts[1], 0) / seconds, 2),
-            "acked": round(max(totals.counts[2] - counts[2], 0) / seconds, 2),
-        }
-
     def of_queue(self, queue: Queue) -> Row:
         """message_stats of one queue."""
         old = self.samples[0]
-        return _stats(counts_of(queue), self._was(queue), max(monotonic() - old.at, SECONDS_MIN))
+        seconds = max(monotonic() - old.at, SECONDS_MIN)
+        return _stats(counts_of(queue), self._was(queue, old), seconds)
 
     def of_depth(self, queue: Queue) -> Row:
         """How fast a queue grows or, below 0, shrinks."""
@@ -249,12 +263,6 @@ class Rates:
         return depth_details(
             int(queue.ready), int(queue.unacked), was, max(monotonic() - old.at, SECONDS_MIN)
         )
-
-    def of_depths(self, totals: Totals) -> Row:
-        """The same of all queues together."""
-        old = self.samples[0]
-        seconds = max(monotonic() - old.at, SECONDS_MIN)
-        return depth_details(totals.ready, totals.unacked, old.depth, seconds)
 
     def of_connection(self, connection: Connection) -> Row:
         """Octets in both directions."""

@@ -82,17 +82,15 @@ def _is_open(connection: Connection) -> bool:
 
 def _visible(call: Call) -> list[Connection]:
     """All connections for those who monitor, their own for others."""
-    sees_all = call.caller.may(MONITORING)
     return [
         connection
         for connection in call.context.broker.connections.values()
-        if _is_open(connection) and (sees_all or connection.identity.user == call.caller.user)
+        if _is_open(connection) and call.caller.sees(connection.identity.user)
     ]
 
 
 def _check_visible(call: Call, connection: Connection) -> None:
-    own = connection.identity.user == call.caller.user
-    if not own and not call.caller.may(MONITORING):
+    if not call.caller.sees(connection.identity.user):
         raise NotAuthorised("User not authorised to access object")
 
 

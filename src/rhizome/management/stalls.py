@@ -75,8 +75,8 @@ def own_stalls(context: Context) -> list[Row]:
     return rows
 
 
-def cluster_stalls(document: ClusterDocument) -> list[Row]:
-    """What is wrong with the cluster as a whole."""
+def cluster_stalls(document: ClusterDocument, counted: bool = True) -> list[Row]:
+    """What is wrong with the cluster as a whole; ``counted``: with how many queues wait."""
     rows: list[Row] = []
 
     def add(broker: str | None, kind: str, what: str, why: str) -> None:
@@ -91,7 +91,7 @@ def cluster_stalls(document: ClusterDocument) -> list[Row]:
             add(broker.name, "broker", f"broker {broker.name}", f"it is {broker.status}")
     for group in document.groups:
         if group.home is None and group.queues:
-            what = f"{group.queues} queues of group {group.id}"
+            what = f"{f'{group.queues} ' if counted else ''}queues of group {group.id}"
             add(None, "group", what, group.unavailable or "their home can't be reached")
     return rows
 

@@ -17,20 +17,20 @@ from rhizome.management.clusterview import STARTING, ClusterDocument
 from rhizome.management.context import Context
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.process import resident_set_bytes
-from rhizome.management.rates import Totals
+from rhizome.management.seen import STORE_COUNTS, Seen, cluster_row, seen_by, told
 
 
 async def show_status(call: Call) -> Response:
+    seen = await seen_by(call)
+    document = await view_of(call.context).cluster_document()
+    broker = told(call, broker_status(call, document, seen), "resident_bytes")
+    return answer({"broker": broker, **cluster_row(call, document)})
+
+
+def broker_status(call: Call, document: ClusterDocument, seen: Seen) -> Row:
     context = call.context
-    totals = await context.rates.totals()
-    document = await view_of(context).cluster_document()
-    return answer({"broker": broker_status(context, document, totals), **document.row()})
-
-
-def broker_status(context: Context, document: ClusterDocument, totals: Totals) -> Row:
     broker = context.broker
     statuses = {each.name: each.status for each in document.brokers}
-    running = broker.running_connections()
     alarm = context.shell.alarm
     return {
         "name": context.name,
@@ -38,18 +38,13 @@ def broker_status(context: Context, document: ClusterDocument, totals: Totals) -
         "version": __version__,
         "uptime_ms": context.uptime_ms(),
         "addresses": context.addresses(),
-        "connections": len(running),
-        "channels": sum(len(each.channels) for each in running),
-        "consumers": totals.consumers,
-        "queues": totals.queues,
-        "messages": totals.ready + totals.unacked,
-        "messages_ready": totals.ready,
-        "messages_unacknowledged": totals.unacked,
+        **seen.objects(),
+        **seen.depths(),
         "memory_bytes": resident_set_bytes(),
         "resident_bytes": int(broker.pager.resident_bytes),
         "alarms": [alarm] if alarm else [],
         "blocking": broker.blocking,
-        "store": store_status(context),
+        "store": told(call, store_status(context), *STORE_COUNTS),
     }
 
 

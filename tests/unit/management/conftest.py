@@ -15,16 +15,20 @@ from urllib.parse import quote
 import pytest
 from starlette.types import ASGIApp, Message
 
-from rhizome.broker.access import AccessEpoch
+from rhizome.broker.access import AccessEpoch, Peer
 from rhizome.broker.observer import Observer
 from rhizome.broker.queue import Queue
+from rhizome.broker.stages import RUNNING
 from rhizome.journal.files import MemoryFiles
 from rhizome.journal.store import MemoryStore
 from rhizome.management.application import make_application
+from rhizome.management.auth import Caller
 from rhizome.management.context import Context, Listener
+from rhizome.management.direct import open_channel
 from rhizome.management.rates import Rates
 from rhizome.security.login import LoginService
 from rhizome.security.passwords import ScryptCost, hash_password
+from rhizome.security.permissions import UserIdentity
 from rhizome.server.app import StateRecords
 from rhizome.server.boot import make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
@@ -257,3 +261,40 @@ def api(core: Core) -> Api:
 @pytest.fixture
 def as_user(core: Core) -> Callable[[str], Api]:
     return lambda user: Api(core, user)
+
+
+@pytest.fixture
+def two_vhosts(core: Core, api: Api) -> Core:
+    """One message in vhost /, which most may enter, and two in another one."""
+    api.put("vhosts", "closed")
+    for vhost, count in (("/", 1), ("closed", 2)):
+        api.put("queues", vhost, "q")
+        for _ in range(count):
+            publish(api, vhost)
+    core.run(core.context.rates.sample())
+    core.now_ms += 5000
+    publish(api, "/")
+    publish(api, "closed")
+    core.run(core.context.rates.sample())
+    return core
+
+
+def publish(api: Api, vhost: str) -> None:
+    sent = api.post(
+        *("exchanges", vhost, "amq.default", "publish"),
+        routing_key="q",
+        payload="x",
+        payload_encoding="string",
+        properties={},
+    )
+    assert sent.json == {"routed": True}
+
+
+def connect(core: Core, number: int, user: str) -> None:
+    broker = core.broker
+    identity = UserIdentity(user, "application", (), broker.state, broker.access_epoch)
+    caller = Caller(identity, Peer("127.0.0.1", number, loopback=True))
+    channel = open_channel(broker, broker.state.vhosts["/"], caller)
+    channel.connection.stage = RUNNING
+    channel.connection.channels[1] = channel
+    broker.connections[number] = channel.connection

@@ -7,44 +7,12 @@ from typing import Any
 
 import pytest
 
-from rhizome.broker.access import Peer
-from rhizome.broker.stages import RUNNING
-from rhizome.management.auth import Caller
-from rhizome.management.direct import open_channel
 from rhizome.management.history import History
-from rhizome.security.permissions import UserIdentity
 
-from .conftest import Api, Core
+from .conftest import Api, Core, connect
 from .test_everywhere import FakeOthers
 
 NOTHING = {"queues": 0, "consumers": 0, "ready": 0, "unacked": 0, "ready_bytes": 0}
-
-
-@pytest.fixture
-def two_vhosts(core: Core, api: Api) -> Core:
-    """One message in vhost /, which most may enter, and two in another one."""
-    api.put("vhosts", "closed")
-    for vhost, count in (("/", 1), ("closed", 2)):
-        api.put("queues", vhost, "q")
-        for _ in range(count):
-            publish(api, vhost)
-    core.run(core.context.rates.sample())
-    core.now_ms += 5000
-    publish(api, "/")
-    publish(api, "closed")
-    core.run(core.context.rates.sample())
-    return core
-
-
-def publish(api: Api, vhost: str) -> None:
-    sent = api.post(
-        *("exchanges", vhost, "amq.default", "publish"),
-        routing_key="q",
-        payload="x",
-        payload_encoding="string",
-        properties={},
-    )
-    assert sent.json == {"routed": True}
 
 
 def live(core: Core, user: str) -> Any:
@@ -83,16 +51,6 @@ def test_what_is_in_a_group_is_told_to_who_monitors(two_vhosts: Core) -> None:
     (group,) = live(two_vhosts, "manager")["groups"]
     assert (group["queues"], group["messages"]) == (None, None)
     assert group["home"] == "rhizome"
-
-
-def connect(core: Core, number: int, user: str) -> None:
-    broker = core.broker
-    identity = UserIdentity(user, "application", (), broker.state, broker.access_epoch)
-    caller = Caller(identity, Peer("127.0.0.1", number, loopback=True))
-    channel = open_channel(broker, broker.state.vhosts["/"], caller)
-    channel.connection.stage = RUNNING
-    channel.connection.channels[1] = channel
-    broker.connections[number] = channel.connection
 
 
 @pytest.mark.parametrize(("user", "connections"), [("monitor", 3), ("manager", 1), ("maker", 0)])
