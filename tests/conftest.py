@@ -50,7 +50,7 @@ EXTERNAL_AMQP = os.environ.get("RHIZOME_TEST_AMQP", "")
 CLUSTER_SEED = os.environ.get("RHIZOME_TEST_CLUSTER", "")
 EXTERNAL_HTTP = os.environ.get("RHIZOME_TEST_HTTP", "")
 # The first test of a run waits for the brokers, and a busy machine is slow to start four.
-TEST_SECONDS_MAX = 180 if CLUSTER_SEED else 120
+TEST_SECONDS_MAX = 400 if CLUSTER_SEED else 120
 LAST_RESORT_SECONDS = 100.0
 PROPERTY_SECONDS_MAX = 240
 SOCKET_SUITES = ("conformance", "interop")

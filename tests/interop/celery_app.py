@@ -19,6 +19,9 @@ app.conf.update(
     worker_prefetch_multiplier=2,
     result_expires=60,
     worker_send_task_events=False,
+    # By default 4 s, which connecting, or a forked process, may take on a busy machine.
+    broker_connection_timeout=60,
+    worker_proc_alive_timeout=60,
 )
 
 

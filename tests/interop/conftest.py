@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 from rhizome.testing.processes import Broker
 
 Connect = Callable[..., pika.BlockingConnection]
+PATIENCE_SECONDS = 60.0
+"""How long what is sure to come is waited for. Four brokers, the test and its clients may share two
+cores with a dozen other suites, and only what never comes is a failure."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +37,8 @@ def pika_connect(broker: Broker) -> Iterator[Connect]:
 
     def connect(user: str = "", password: str = "", **options: Any) -> pika.BlockingConnection:
         credentials = pika.PlainCredentials(user or broker.user, password or broker.password)
-        options.setdefault("blocked_connection_timeout", 20)
+        for limit in ("blocked_connection_timeout", "socket_timeout", "stack_timeout"):
+            options.setdefault(limit, PATIENCE_SECONDS)
         parameters = pika.ConnectionParameters(
             broker.host, broker.port, credentials=credentials, **options
         )
@@ -51,6 +56,14 @@ def pika_connect(broker: Broker) -> Iterator[Connect]:
 def channel(pika_connect: Connect) -> BlockingChannel:
     """A channel on a connection of its own."""
     return pika_connect().channel()
+
+
+def wait_for_events(connection: pika.BlockingConnection, reached: Callable[[], bool]) -> None:
+    """Let callbacks be called until they have brought about what is waited for."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not reached():
+        assert time.monotonic() < deadline, "timed out waiting for what the broker should send"
+        connection.process_data_events(time_limit=0.05)
 
 
 def patterned_body(size: int) -> bytes:

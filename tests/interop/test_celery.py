@@ -15,9 +15,9 @@ import pytest
 
 from rhizome.testing.processes import Broker, wait_until
 
+from .conftest import PATIENCE_SECONDS
+
 HERE = Path(__file__).parent
-WORKER_SECONDS_MAX = 40
-RESULT_SECONDS_MAX = 20
 
 
 class Worker:
@@ -42,7 +42,7 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
             )
-        wait_until(self._is_ready, "the worker's ready line", WORKER_SECONDS_MAX)
+        wait_until(self._is_ready, "the worker's ready line", PATIENCE_SECONDS)
 
     def stop(self) -> None:
         self.process.terminate()
@@ -50,7 +50,7 @@ class Worker:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(PATIENCE_SECONDS)
         self.tasks.app.close()
 
     def _is_ready(self) -> bool:
@@ -84,23 +84,23 @@ def worker(
 
 def test_tasks_return_their_results(worker: Worker) -> None:
     results = [worker.tasks.add.delay(number, 1) for number in range(50)]
-    assert [result.get(timeout=RESULT_SECONDS_MAX) for result in results] == list(range(1, 51))
+    assert [result.get(timeout=PATIENCE_SECONDS) for result in results] == list(range(1, 51))
 
 
 def test_an_error_comes_back_as_an_exception(worker: Worker) -> None:
     with pytest.raises(ValueError, match="as asked"):
-        worker.tasks.fail.delay().get(timeout=RESULT_SECONDS_MAX)
+        worker.tasks.fail.delay().get(timeout=PATIENCE_SECONDS)
 
 
 def test_a_task_that_retries_succeeds_in_the_end(worker: Worker) -> None:
-    assert worker.tasks.succeed_at_third_try.delay().get(timeout=RESULT_SECONDS_MAX) == 2
+    assert worker.tasks.succeed_at_third_try.delay().get(timeout=PATIENCE_SECONDS) == 2
 
 
 def test_a_task_with_an_eta_runs_no_earlier(worker: Worker) -> None:
     started = time.monotonic()
     eta = datetime.now(UTC) + timedelta(seconds=2)
     result = worker.tasks.add.apply_async((1, 2), eta=eta)
-    assert result.get(timeout=RESULT_SECONDS_MAX) == 3
+    assert result.get(timeout=PATIENCE_SECONDS) == 3
     # Delays in the broker are counted in whole seconds.
     assert time.monotonic() - started >= 0.9
 
@@ -109,7 +109,7 @@ def test_a_task_acked_late_runs_again_after_its_process_was_killed(
     worker: Worker, tmp_path: Path
 ) -> None:
     result = worker.tasks.die_once.delay(str(tmp_path / "died"))
-    assert result.get(timeout=RESULT_SECONDS_MAX) == {"redelivered": True}
+    assert result.get(timeout=PATIENCE_SECONDS) == {"redelivered": True}
 
 
 def test_chains_and_groups_complete(worker: Worker) -> None:
@@ -117,19 +117,19 @@ def test_chains_and_groups_complete(worker: Worker) -> None:
 
     add = worker.tasks.add
     chained = chain(add.s(1, 1), add.s(10), add.s(100)).apply_async()
-    assert chained.get(timeout=RESULT_SECONDS_MAX) == 112
+    assert chained.get(timeout=PATIENCE_SECONDS) == 112
     grouped = group(add.s(number, number) for number in range(10)).apply_async()
-    assert grouped.get(timeout=RESULT_SECONDS_MAX) == [2 * number for number in range(10)]
+    assert grouped.get(timeout=PATIENCE_SECONDS) == [2 * number for number in range(10)]
 
 
 def test_large_arguments_pass(worker: Worker) -> None:
     text = "x" * 2_000_000
-    assert worker.tasks.echo.delay(text).get(timeout=RESULT_SECONDS_MAX) == text
+    assert worker.tasks.echo.delay(text).get(timeout=PATIENCE_SECONDS) == text
 
 
 def test_remote_control_reaches_the_worker(worker: Worker) -> None:
-    replies = worker.tasks.app.control.ping(timeout=5, limit=1)
+    replies = worker.tasks.app.control.ping(timeout=PATIENCE_SECONDS, limit=1)
     assert [list(reply.values()) for reply in replies] == [[{"ok": "pong"}]]
-    active = worker.tasks.app.control.inspect(timeout=5, limit=1).active_queues()
+    active = worker.tasks.app.control.inspect(timeout=PATIENCE_SECONDS, limit=1).active_queues()
     queues = [queue["name"] for queue in next(iter(active.values()))]
     assert queues == [worker.environment["CELERY_QUEUE"]]

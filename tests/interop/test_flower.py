@@ -16,9 +16,9 @@ import pytest
 from rhizome.testing.ports import free_port
 from rhizome.testing.processes import Broker, wait_until
 
-from .test_celery import HERE, RESULT_SECONDS_MAX, Worker
+from .conftest import PATIENCE_SECONDS
+from .test_celery import HERE, Worker
 
-FLOWER_SECONDS_MAX = 60.0
 HELD = 3
 ROW = re.compile(r"<tr id=.*?</tr>", re.DOTALL)
 CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
@@ -59,7 +59,7 @@ class Flower:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -77,19 +77,19 @@ def flower(broker: Broker, worker: Worker, tmp_path: Path) -> Iterator[Flower]:
 
 
 def test_the_broker_page_shows_the_queues_of_workers(worker: Worker, flower: Flower) -> None:
-    assert worker.tasks.add.delay(1, 2).get(timeout=RESULT_SECONDS_MAX) == 3
+    assert worker.tasks.add.delay(1, 2).get(timeout=PATIENCE_SECONDS) == 3
     queue = worker.environment["CELERY_QUEUE"]
 
     def shows(*counts: str) -> bool:
         return flower.queues().get(queue, [])[:4] == list(counts)
 
     try:
-        wait_until(lambda: shows("0", "0", "0", "1"), "an empty queue", FLOWER_SECONDS_MAX)
+        wait_until(lambda: shows("0", "0", "0", "1"), "an empty queue", PATIENCE_SECONDS)
         for number in range(HELD):
             # The worker holds what is not due yet, unacknowledged.
             worker.tasks.echo.apply_async((number,), countdown=3600)
         held = str(HELD)
-        wait_until(lambda: shows(held, held, "0", "1"), "what is held", FLOWER_SECONDS_MAX)
+        wait_until(lambda: shows(held, held, "0", "1"), "what is held", PATIENCE_SECONDS)
     except TimeoutError as error:
         raise AssertionError(
             f"{error}; {flower.queues()}\n{flower.log.read_text()[-2000:]}"

@@ -12,7 +12,7 @@ from amqp import exceptions
 
 from rhizome.testing.processes import Broker, wait_until
 
-from .conftest import patterned_body
+from .conftest import PATIENCE_SECONDS, patterned_body
 
 Unique = Callable[[str], str]
 
@@ -20,7 +20,7 @@ Unique = Callable[[str], str]
 @pytest.fixture
 def connection(broker: Broker) -> Iterator[kombu.Connection]:
     # py-amqp joins the path of the URL as the vhost: "//" is the vhost "/".
-    with kombu.Connection(f"{broker.url}/", connect_timeout=10) as opened:
+    with kombu.Connection(f"{broker.url}/", connect_timeout=PATIENCE_SECONDS) as opened:
         yield opened
 
 
@@ -41,7 +41,7 @@ def drain_until(
     for _ in range(events_max):
         if reached():
             return
-        connection.drain_events(timeout=10)
+        connection.drain_events(timeout=PATIENCE_SECONDS)
     raise AssertionError("the messages did not come")
 
 
@@ -80,7 +80,7 @@ def test_simple_queues_hand_messages_over_in_order(
     assert queue.qsize() == 20
     got = []
     for _ in range(20):
-        message = queue.get(timeout=10)
+        message = queue.get(timeout=PATIENCE_SECONDS)
         got.append(message.payload["n"])
         message.ack()
     queue.close()
@@ -175,16 +175,20 @@ def test_py_amqp_moves_large_bodies(raw: amqp.Connection, size: int) -> None:
 
 def test_py_amqp_heartbeats_are_answered(broker: Broker) -> None:
     connection = amqp.Connection(
-        f"{broker.host}:{broker.port}", broker.user, broker.password, heartbeat=2
+        f"{broker.host}:{broker.port}", broker.user, broker.password, heartbeat=4
     )
     connection.connect()
-    assert connection.heartbeat == 2
-    beats = connection.bytes_recv
-    for _ in range(6):
+    assert connection.heartbeat == 4
+    sent, received = connection.bytes_sent, connection.bytes_recv
+
+    def beat() -> bool:
         try:
             connection.drain_events(timeout=0.5)
         except TimeoutError:
             pass
         connection.heartbeat_tick(rate=2)
-    assert connection.bytes_recv > beats
+        return connection.bytes_sent > sent and connection.bytes_recv > received
+
+    wait_until(beat, "heartbeats of both sides", PATIENCE_SECONDS)
+    assert connection.channel().is_open
     connection.close()

@@ -12,7 +12,7 @@ from rhizome.testing.processes import Broker
 from tests.nodejs import INSTALL_SECONDS_MAX, WHY_NOT, node_modules
 
 HERE = Path(__file__).parent / "node"
-RUN_SECONDS_MAX = 60
+RUN_SECONDS_MAX = 120
 
 pytestmark = [
     pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pika
@@ -12,7 +11,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from rhizome.testing.processes import wait_until
 
-from .conftest import Connect, patterned_body
+from .conftest import PATIENCE_SECONDS, Connect, patterned_body, wait_for_events
 
 Unique = Callable[[str], str]
 FULL_PROPERTIES = {
@@ -41,10 +40,10 @@ FULL_PROPERTIES = {
 }
 
 
-def get_one(channel: BlockingChannel, queue: str, seconds: float = 10.0) -> tuple:
+def get_one(channel: BlockingChannel, queue: str) -> tuple:
     """The next message of a queue, waiting for it; acknowledged."""
-    for method, properties, body in channel.consume(queue, inactivity_timeout=seconds):
-        assert method is not None, f"nothing came from {queue} within {seconds} s"
+    for method, properties, body in channel.consume(queue, inactivity_timeout=PATIENCE_SECONDS):
+        assert method is not None, f"nothing came from {queue} within {PATIENCE_SECONDS} s"
         channel.basic_ack(method.delivery_tag)
         channel.cancel()
         return method, properties, body
@@ -183,9 +182,7 @@ def test_rpc_over_direct_reply_to(pika_connect: Connect) -> None:
     _, asked, body = get_one(server, requests)
     assert asked.reply_to.startswith("amq.rabbitmq.reply-to.")
     server.basic_publish("", asked.reply_to, str(int(body) * 2).encode())
-    deadline = time.monotonic() + 10
-    while not answers and time.monotonic() < deadline:
-        caller.connection.process_data_events(time_limit=0.1)
+    wait_for_events(caller.connection, lambda: bool(answers))
     assert answers == [b"42"]
 
 
@@ -219,9 +216,10 @@ def test_more_channels_than_negotiated_are_refused(pika_connect: Connect) -> Non
 
 
 def test_heartbeats_keep_an_idle_connection_open(pika_connect: Connect) -> None:
-    connection = pika_connect(heartbeat=1)
+    connection = pika_connect(heartbeat=2)
     channel = connection.channel()
-    connection.process_data_events(time_limit=3.5)
+    # Longer than the broker puts up with silence.
+    connection.process_data_events(time_limit=6)
     assert exclusive_queue(channel)
 
 
@@ -254,15 +252,6 @@ def test_prefetch_limits_what_a_consumer_holds(pika_connect: Connect) -> None:
     assert channel.queue_declare(queue, passive=True).method.message_count == 7
     channel.basic_ack(held[1], multiple=True)
     wait_for_events(connection, lambda: len(held) == 5)
-
-
-def wait_for_events(
-    connection: pika.BlockingConnection, reached: Callable[[], bool], seconds: float = 10.0
-) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, "timed out waiting for deliveries"
-        connection.process_data_events(time_limit=0.05)
 
 
 def test_the_consumer_is_told_when_its_queue_is_deleted(

@@ -10,7 +10,7 @@ from pika.adapters.select_connection import SelectConnection
 
 from rhizome.testing.processes import Broker
 
-RUN_SECONDS_MAX = 20
+from .conftest import PATIENCE_SECONDS
 
 
 class Run:
@@ -31,7 +31,7 @@ class Run:
 
     def run(self) -> None:
         ioloop = self.connection.ioloop
-        ioloop.call_later(RUN_SECONDS_MAX, self._timed_out)
+        ioloop.call_later(PATIENCE_SECONDS, self._timed_out)
         ioloop.start()
         if self.error is not None:
             raise self.error
@@ -51,7 +51,7 @@ class Run:
         connection.ioloop.stop()
 
     def _timed_out(self) -> None:
-        self.error = TimeoutError(f"not done after {RUN_SECONDS_MAX} s")
+        self.error = TimeoutError(f"not done after {PATIENCE_SECONDS} s")
         self.connection.ioloop.stop()
 
 

@@ -13,7 +13,7 @@ import pytest
 from pika import exceptions
 from pika.adapters.blocking_connection import BlockingChannel
 
-from .conftest import Connect
+from .conftest import PATIENCE_SECONDS, Connect, wait_for_events
 
 Unique = Callable[[str], str]
 Delivery = tuple[Any, pika.BasicProperties, bytes]
@@ -45,9 +45,11 @@ def read(
     count: int,
     prefetch: int = 100,
     ack: bool = True,
-    seconds: float = 30.0,
+    seconds: float = PATIENCE_SECONDS,
+    idle_seconds: float = 0.0,
 ) -> list[Delivery]:
-    """The deliveries from an offset on: as many as asked for, or as come in this time."""
+    """The deliveries from an offset on: as many as asked for, or as come in this time; and, if it
+    idles after that, also what comes meanwhile."""
     connection = connect()
     channel = connection.channel()
     channel.basic_qos(prefetch_count=prefetch)
@@ -62,6 +64,9 @@ def read(
     deadline = time.monotonic() + seconds
     while len(found) < count and time.monotonic() < deadline:
         connection.process_data_events(0.05)
+    if idle_seconds > 0.0:
+        connection.sleep(idle_seconds)
+        count = len(found)
     connection.close()
     return found[:count]
 
@@ -92,9 +97,9 @@ def test_an_offset_says_where_to_begin(
 
 def test_a_timestamp_says_where_to_begin(pika_connect: Connect, stream: str) -> None:
     fill(pika_connect, stream, 3)
-    past = dt.datetime.now() - dt.timedelta(hours=1)
+    past = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
     assert offsets(read(pika_connect, stream, past, 3)) == [0, 1, 2]
-    future = dt.datetime.now() + dt.timedelta(hours=1)
+    future = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
     assert read(pika_connect, stream, future, 1, seconds=1) == []
 
 
@@ -107,20 +112,15 @@ def test_next_is_what_comes_from_now_on(pika_connect: Connect, stream: str) -> N
     channel.basic_consume(
         stream, lambda *got: found.append(got[3]), arguments={"x-stream-offset": "next"}
     )
-    connection.process_data_events(0.3)
     fill(pika_connect, stream, 2, start=5)
-    deadline = time.monotonic() + 5
-    while len(found) < 2 and time.monotonic() < deadline:
-        connection.process_data_events(0.05)
+    wait_for_events(connection, lambda: len(found) >= 2)
     assert found == [b"m5", b"m6"]
 
 
 def test_acks_are_credit(pika_connect: Connect, stream: str) -> None:
     fill(pika_connect, stream, 20)
-    first = read(pika_connect, stream, "first", 5, prefetch=5, ack=False)
-    assert offsets(first) == [0, 1, 2, 3, 4]
-    more = read(pika_connect, stream, "first", 6, prefetch=5, ack=False, seconds=2.0)
-    assert offsets(more) == [0, 1, 2, 3, 4], "no more without an ack"
+    first = read(pika_connect, stream, "first", 5, prefetch=5, ack=False, idle_seconds=2.0)
+    assert offsets(first) == [0, 1, 2, 3, 4], "no more without an ack"
     assert len(read(pika_connect, stream, "first", 20, prefetch=5)) == 20
 
 
@@ -206,10 +206,10 @@ def test_a_rejected_delivery_is_an_error(pika_connect: Connect, stream: str) -> 
             lambda *got: tags.append(got[1].delivery_tag),
             arguments={"x-stream-offset": "first"},
         )
-        while not tags:
-            channel.connection.process_data_events(0.05)
+        wait_for_events(channel.connection, lambda: bool(tags))
         channel.basic_nack(tags[0], requeue=True)
-        channel.connection.process_data_events(1)
+        # A nack has no answer: that it was refused is told some time later.
+        wait_for_events(channel.connection, lambda: channel.is_closed)
 
     assert refusal(pika_connect, reject) == (
         540,
@@ -276,8 +276,7 @@ def test_what_a_cancelled_consumer_holds_may_be_given_back(
         lambda *got: tags.append(got[1].delivery_tag),
         arguments={"x-stream-offset": "first"},
     )
-    while len(tags) < 5:
-        channel.connection.process_data_events(0.05)
+    wait_for_events(channel.connection, lambda: len(tags) == 5)
     channel.basic_cancel(consumer)
     channel.basic_nack(tags[-1], multiple=True, requeue=True)
     assert channel.queue_declare(stream, passive=True).method.message_count == 5
@@ -295,8 +294,7 @@ def test_progress_of_a_name_is_remembered(pika_connect: Connect, stream: str) ->
         arguments = {"x-stream-offset": "first", "x-stream-consumer-name": "app"}
         found: list[Delivery] = []
         channel.basic_consume(stream, lambda *got: found.append(got[1:]), arguments=arguments)
-        while len(found) < count:
-            connection.process_data_events(0.05)
+        wait_for_events(connection, lambda: len(found) >= count)
         channel.basic_ack(found[count - 1][0].delivery_tag, multiple=True)
         connection.close()
         return offsets(found[:count])

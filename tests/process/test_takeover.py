@@ -165,7 +165,7 @@ def roll_in_network(
 
 
 @pytest.mark.parametrize(
-    "seconds", [25.0, pytest.param(MISFORTUNE_SECONDS, marks=pytest.mark.soak)]
+    "seconds", [60.0, pytest.param(MISFORTUNE_SECONDS, marks=pytest.mark.soak)]
 )
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL)

@@ -192,9 +192,10 @@ test('exchange to exchange bindings', async () => {
 test('a consumer is told of its queue being deleted', async () => {
   const channel = await connection.createChannel();
   const { queue } = await channel.assertQueue(name('doomed'), { durable: false });
-  const cancelled = new Promise((resolve) => { channel.consume(queue, resolve); });
+  let told;
+  const cancelled = new Promise((resolve) => { told = resolve; });
+  await channel.consume(queue, told);
   const other = await connection.createChannel();
-  await other.checkQueue(queue);
   await other.deleteQueue(queue);
   assert.strictEqual(await cancelled, null);
 });
