@@ -101,6 +101,19 @@ class WaitingFrame:
 
 
 @final
+class Joining:
+    """A consumer that came before the attachment was resolved, and the request for it unless that
+    is answered."""
+
+    consumer: Consumer
+    unanswered: dict[str, object] | None
+
+    def __init__(self, consumer: Consumer, unanswered: dict[str, object] | None) -> None:
+        self.consumer = consumer
+        self.unanswered = unanswered
+
+
+@final
 class Attachment:
     """Invariant: a number is taken only if it is the one after ``last``, be it refused, dropped or
     without a message (A1); of group 0, private queues, any that is above. ``sessions`` are the
@@ -131,7 +144,7 @@ class Attachment:
     kept: dict[int, None]
     held: list[HeldRange]
     settled: list[SettledRange]
-    joining: list[Consumer]
+    joining: list[Joining]
     waiting: list[WaitingFrame]
 
     def __init__(self, group: i64, log: GroupLog) -> None:

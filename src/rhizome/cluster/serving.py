@@ -28,6 +28,7 @@ from rhizome.cluster.asking import number_or
 from rhizome.cluster.attachment import (
     Attachment,
     HeldRange,
+    Joining,
     SettledRange,
     WaitingFrame,
     start_after,
@@ -219,9 +220,12 @@ class Serving(Carrier):
         """What the edge presented is resolved: its consumers may have more, its frames go on."""
         joining = attached.joining
         attached.joining = []
-        for consumer in joining:
+        for each in joining:
+            consumer = each.consumer
             if self.consumers.get(consumer.number) is consumer and not consumer.queue.deleted:
                 consumer.queue.add_consumer(consumer)
+            if each.unanswered is not None:
+                self._answer_attach(consumer, each.unanswered)
         waiting = attached.waiting
         attached.waiting = []
         for frame in waiting:
@@ -377,17 +381,20 @@ class Serving(Carrier):
         consumer.drained_ms = self.broker.turn.now_ms
         self.consumers[consumer.number] = consumer
         channel.consumers[consumer.tag] = consumer
-        if attached.resolved and queue.stream is not None:
-            queue.add_consumer(consumer)
-            reader = consumer.reader
-            assert reader is not None
-            self.answers.answer(table, {"start": int(reader.next)})
-            return
-        self.answers.answer(table, {})
         if attached.resolved:
             queue.add_consumer(consumer)
+            self._answer_attach(consumer, table)
+        elif queue.stream is None:
+            attached.joining.append(Joining(consumer, None))
+            self._answer_attach(consumer, table)
         else:
-            attached.joining.append(consumer)
+            # Where it begins is known when it joins: answered earlier, a reader of what comes next
+            # would miss what is confirmed meanwhile.
+            attached.joining.append(Joining(consumer, table))
+
+    def _answer_attach(self, consumer: Consumer, table: dict[str, object]) -> None:
+        reader = consumer.reader
+        self.answers.answer(table, {} if reader is None else {"start": int(reader.next)})
 
     def _detach(self, table: dict[str, object]) -> None:
         number = _int(table, "consumer")

@@ -532,6 +532,37 @@ def test_a_stream_that_is_not_replicated_waits_for_its_home(cluster: CoreCluster
     assert numbers(reader.deliveries()) == list(range(5))
 
 
+def test_a_reader_of_what_comes_next_is_told_when_its_home_knows_where_that_is(
+    cluster: CoreCluster,
+) -> None:
+    """Told while the home recovers, it would miss what is published and confirmed from then on."""
+    publisher = cluster["b2"].connect()
+    declare(publisher, x_replicate="none")
+    publish(publisher, 0, 5)
+    cluster.settle()
+    group = group_of(cluster).id
+    cluster.cut("s1", HOME)
+    cluster[HOME].kill()
+    cluster.advance(500)
+    cluster[HOME].start()
+    cluster.advance_until(lambda: group in cluster[HOME].node.roles.homes)
+    assert shipped(cluster).recovering
+    reader = cluster["b2"].connect()
+    reader.prefetch(1_000)
+    reader.send(BasicConsume("s", "tag", arguments={"x-stream-offset": "next"}))
+    publish(publisher, 5, 8)
+    cluster.settle()
+    assert shipped(cluster).recovering
+    assert reader.take() == []
+    cluster.heal()
+    cluster.advance_until(lambda: not shipped(cluster).recovering)
+    cluster.settle()
+    reader.pick(BasicConsumeOk)
+    publish(publisher, 8, 11)
+    cluster.settle()
+    assert numbers(reader.deliveries()) == [8, 9, 10]
+
+
 def test_a_new_home_shows_nothing_before_it_has_heard_the_others(cluster: CoreCluster) -> None:
     client = cluster[HOME].connect()
     declare(client)
