@@ -69,7 +69,8 @@ def declare_objects(broker: BrokerProcess) -> None:
     call_api(
         broker, "PUT", "policies", "/", "long", pattern="^mails$", definition=limits, priority=2
     )
-    call_api(broker, "PUT", "parameters", "shovel", "/", "idle", value={"src-queue": "none"})
+    shovel = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
+    call_api(broker, "PUT", "parameters", "shovel", "/", "idle", value=shovel)
     headers = {"x-match": "any", "size": 3}
     call_api(broker, "PUT", "exchanges", "/", "dead", type="headers", durable=True)
     call_api(broker, "PUT", "queues", "/", "letters", durable=True, arguments={"x-max-priority": 4})

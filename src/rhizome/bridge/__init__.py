@@ -15,6 +15,7 @@ it. Repeats after a failure carry the message-id of the first try, so a destinat
     window             order, resends and settlements, without input or output
     ids, passage       what is added to a message on its way, and when it has gone in a circle
     source, destination, bridge, program   the asyncio side of it
+    parameters, following   bridges that a cluster keeps as parameters, as RabbitMQ's shovels
 
 The package knows the client and nothing of the broker.
 """
@@ -23,7 +24,7 @@ from rhizome.bridge.bridge import Bridge
 from rhizome.bridge.config import load_bridges
 from rhizome.bridge.errors import BridgeError, BridgeFailed, InvalidBridge
 from rhizome.bridge.events import BridgeEvent, Counters
-from rhizome.bridge.program import run_bridges
+from rhizome.bridge.program import follow_parameters, run_bridges
 from rhizome.bridge.settings import BridgeSettings, Refused
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Counters",
     "InvalidBridge",
     "Refused",
+    "follow_parameters",
     "load_bridges",
     "run_bridges",
 ]

@@ -19,6 +19,7 @@ from rhizome.bridge.errors import (
 )
 from rhizome.bridge.flow import Flow
 from rhizome.bridge.passage import GoesInCircle
+from rhizome.bridge.queues import ensure_queue
 from rhizome.bridge.settings import Refused
 from rhizome.bridge.window import Entry, State
 from rhizome.client import Channel, Connection, MessageReturned, PublishNacked, connect
@@ -71,7 +72,7 @@ class Destination:
             async with connect(uris, name=name, on_blocked=self._blocked) as connection:
                 self._side.connected(connection)
                 channel = await connection.channel(confirms=True)
-                await self._require_target(channel)
+                await self._require_target(connection, channel)
                 self._opened()
                 await self._publish_all(connection, channel)
         finally:
@@ -79,8 +80,11 @@ class Destination:
             await asyncio.gather(*self._open, return_exceptions=True)
             self._flow.window.rewind()
 
-    async def _require_target(self, channel: Channel) -> None:
+    async def _require_target(self, connection: Connection, channel: Channel) -> None:
         settings = self._flow.settings
+        if settings.target_queue and settings.makes_to_queue:
+            await ensure_queue(connection, settings.target_queue, settings.to_arguments)
+            return
         with advising("declare it there before messages are brought to it"):
             if settings.target_queue:
                 await channel.declare_queue(settings.target_queue, passive=True)

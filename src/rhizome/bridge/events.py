@@ -19,6 +19,9 @@ DRAINING: Final = "draining"
 STOPPED: Final = "stopped"
 FAILED: Final = "failed"
 READY: Final = "ready"
+ADDED: Final = "added"
+CHANGED: Final = "changed"
+REMOVED: Final = "removed"
 
 
 @dataclass(slots=True)

@@ -19,6 +19,8 @@ from rhizome.bridge.window import Entry
 from rhizome.errors import SyntaxErrorFault
 
 PATH_HEADER: Final = "x-bridged"
+# What RabbitMQ's shovels add if they are told to, the last one first.
+FORWARDED_HEADER: Final = "x-shovelled"
 # Publishers name further queues in these; a bridge to one queue must not send copies elsewhere.
 COPY_HEADERS: Final = ("CC", "BCC")
 
@@ -46,6 +48,10 @@ class Passage:
         headers = dict(old.headers) if old.headers is not None else {}
         if self.source_place != self.destination_place:
             headers[PATH_HEADER] = self._path(headers.get(PATH_HEADER))
+        if self._settings.forwarded:
+            before = headers.get(FORWARDED_HEADER)
+            earlier = before if isinstance(before, list) else []
+            headers[FORWARDED_HEADER] = [self._settings.forwarded, *earlier]
         if self._settings.target_queue:
             for name in COPY_HEADERS:
                 headers.pop(name, None)

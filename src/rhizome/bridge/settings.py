@@ -9,6 +9,7 @@ from typing import Final
 
 from rhizome.bridge.errors import InvalidBridge
 from rhizome.client import InvalidUri, parse_uris
+from rhizome.shovels import split_uri
 
 PREFETCH_DEFAULT: Final = 500
 PREFETCH_MAX: Final = 65_535
@@ -41,6 +42,10 @@ class BridgeSettings:
     Exactly one of `queue` and `exchange` is set, and exactly one of `to_queue` and `to_exchange`
     has an effect: by default the destination has the name and kind of the source.
     `routing_key` None keeps the key that a message came with.
+
+    With `makes_queue` and `makes_to_queue` the queues of either end are declared, durable and with
+    `arguments` or `to_arguments`, if they are missing. `unbinds` are pairs of exchange and key that
+    the bridge's own queue had once. `forwarded` is put before what the header `x-shovelled` lists.
     """
 
     id: str
@@ -64,6 +69,11 @@ class BridgeSettings:
     retry_s_max: float = RETRY_S_MAX_DEFAULT
     confirm_timeout_s: float = CONFIRM_TIMEOUT_S_DEFAULT
     drain_s: float = DRAIN_S_DEFAULT
+    makes_queue: bool = False
+    makes_to_queue: bool = False
+    to_arguments: dict[str, object] = field(default_factory=dict)
+    unbinds: tuple[tuple[str, str], ...] = ()
+    forwarded: dict[str, object] = field(default_factory=dict)
 
     @property
     def source_queue(self) -> str:
@@ -111,7 +121,7 @@ class BridgeSettings:
             yield "give either a queue or an exchange to take messages from"
         if self.queue and self.keys:
             yield "keys bind to an exchange; leave them out, or give an exchange instead of a queue"
-        if self.queue and self.arguments:
+        if self.queue and self.arguments and not self.makes_queue:
             yield "arguments are for the bridge's own queue; leave them out, or give an exchange"
         if self.to_queue and (self.to_exchange or self.to_key is not None):
             yield "a queue is its own destination: leave out the exchange and key to publish with"
@@ -132,4 +142,4 @@ def _uri_problems(side: str, uri: str) -> Iterator[str]:
     try:
         parse_uris(uri)
     except InvalidUri as error:
-        yield f"{side}: {error}"
+        yield f"{side}: {str(error).replace(uri, split_uri(uri).shown)}"

@@ -6,8 +6,9 @@ import asyncio
 
 from rhizome.bridge.errors import LINK_ERRORS, advising
 from rhizome.bridge.flow import Flow, together
+from rhizome.bridge.queues import ensure_queue, unbind
 from rhizome.bridge.window import Window
-from rhizome.client import Channel, Consumer, connect
+from rhizome.client import Channel, Connection, Consumer, connect
 
 
 class Source:
@@ -41,7 +42,7 @@ class Source:
         async with connect(self._side.addresses.uris, name=name) as connection:
             self._side.connected(connection)
             channel = await connection.channel(prefetch=settings.prefetch)
-            await self._prepare(channel)
+            await self._prepare(connection, channel)
             # The own queue has one bridge: a second one of the same id waits for the end of this.
             exclusive = settings.exclusive or not settings.queue
             consumer = channel.consume(settings.source_queue, exclusive=exclusive)
@@ -52,10 +53,13 @@ class Source:
             finally:
                 self._flow.window.close()
 
-    async def _prepare(self, channel: Channel) -> None:
+    async def _prepare(self, connection: Connection, channel: Channel) -> None:
         """See that there is a queue to consume, and that it gets what it should."""
         settings = self._flow.settings
         queue = settings.source_queue
+        if settings.queue and settings.makes_queue:
+            await ensure_queue(connection, queue, settings.arguments)
+            return
         if settings.queue:
             with advising(f"declare it first: rhizome queue declare {queue}"):
                 await channel.declare_queue(queue, passive=True)
@@ -65,6 +69,7 @@ class Source:
         with advising("declare it first"):
             for key in settings.binding_keys:
                 await channel.bind_queue(queue, settings.exchange, key)
+        await unbind(connection, queue, settings.unbinds)
 
     def _opened(self) -> None:
         flow, side = self._flow, self._side

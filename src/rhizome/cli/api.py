@@ -38,6 +38,10 @@ RIGHT_MISSING: Final = ("Not ", "User not ")
 """How the reasons begin that are about who asks, and not about what is asked for."""
 
 
+class NoAnswer(CliError):
+    """None of the addresses answers; one of them may, later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where the HTTP API of a cluster is, and who asks. Invariant: there is an address."""
@@ -153,8 +157,13 @@ class Api:
         return _parsed(text, self._label + target)
 
     @property
+    def answered(self) -> Address:
+        """The address that answered last."""
+        return self._where.addresses[self._answered]
+
+    @property
     def _label(self) -> str:
-        return self._where.addresses[self._answered].label
+        return self.answered.label
 
     def _answer(
         self, verb: str, target: str, document: Row | None, headers: Mapping[str, str]
@@ -181,7 +190,7 @@ class Api:
                 return answer.status, answer.reason, text
             finally:
                 connection.close()
-        raise CliError(describe_silence(failures))
+        raise NoAnswer(describe_silence(failures))
 
     def _turns(self) -> list[int]:
         """The numbers of the addresses, beginning with the one that answered last."""

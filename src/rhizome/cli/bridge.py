@@ -8,8 +8,16 @@ from typing import Annotated
 
 import typer
 
-from rhizome.bridge import BridgeEvent, BridgeSettings, Refused, load_bridges, run_bridges
+from rhizome.bridge import (
+    BridgeEvent,
+    BridgeSettings,
+    Refused,
+    follow_parameters,
+    load_bridges,
+    run_bridges,
+)
 from rhizome.bridge.events import FAILED, Report
+from rhizome.bridge.following import LOOK_S_DEFAULT, Pauses
 from rhizome.bridge.settings import (
     CONFIRM_TIMEOUT_S_DEFAULT,
     DRAIN_S_DEFAULT,
@@ -18,8 +26,12 @@ from rhizome.bridge.settings import (
     RETRY_S_MAX_DEFAULT,
 )
 from rhizome.cli import loops
+from rhizome.cli.api import Api, endpoint
+from rhizome.cli.bridgeparameters import TIMEOUT_S, ParameterReader
 from rhizome.cli.errors import CliError, print_failure
+from rhizome.cli.options import HTTP_DEFAULT, HttpOption, PasswordOption, UserOption
 from rhizome.cli.pairs import parse_pairs
+from rhizome.shovels import split_uri
 
 app = typer.Typer()
 
@@ -101,6 +113,25 @@ def bridge(
         Path | None,
         typer.Option("--config", "-c", metavar="FILE", help="TOML file with several bridges."),
     ] = None,
+    parameters: Annotated[
+        bool,
+        typer.Option("--parameters", help="Follow the shovels that a cluster has as parameters."),
+    ] = False,
+    own: Annotated[
+        str,
+        typer.Option(
+            "--own",
+            envvar="RHIZOME_BRIDGE_OWN",
+            metavar="URI",
+            help="Login for parameters that mean the cluster itself: amqp://user:password@",
+        ),
+    ] = "",
+    look_s: Annotated[
+        float, typer.Option("--look", min=0.1, help="Look at the parameters every so many seconds.")
+    ] = LOOK_S_DEFAULT,
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
     status_s: Annotated[
         float, typer.Option("--status", min=0, help="Print counters every so many seconds; 0: not.")
     ] = 10,
@@ -112,40 +143,75 @@ def bridge(
     acknowledged at the source when the destination has confirmed it. SIGTERM and SIGINT wait for
     what is under way and end with 0; a second one ends at once. Addresses may list several brokers:
     amqp://user:password@b1:5672,b2:5672/vhost
+
+    With --parameters there is a bridge for each parameter of the component `shovel` that the
+    cluster at --http has, as RabbitMQ's tools set them; they are followed as they come and go.
     """
-    if config is not None:
-        if source or destination or queue or exchange:
-            raise CliError("--config excludes --from, --to, --queue and --exchange")
-        bridges = load_bridges(config)
-    else:
-        if not (queue or exchange):
-            raise CliError("give --queue or --exchange to take from, or --config with bridges")
-        settings = BridgeSettings(
-            id=name or queue or exchange,
-            source_uri=source,
-            destination_uri=destination,
-            queue=queue,
-            exchange=exchange,
-            keys=tuple(key or ()),
-            to_queue=to_queue,
-            to_exchange=to_exchange,
-            to_key=to_key,
-            prefetch=prefetch,
-            dedup=dedup,
-            content_ids=content_ids,
-            hops_max=max_hops,
-            refused=refused,
-            exclusive=exclusive,
-            arguments=parse_pairs("--argument", argument or [], guess_types=True),
-            source_name=from_name,
-            destination_name=to_name,
-            retry_s_max=retry_s_max,
-            confirm_timeout_s=confirm_timeout_s,
-            drain_s=drain_s,
+    settings = BridgeSettings(
+        id=name or queue or exchange,
+        source_uri=source,
+        destination_uri=destination,
+        queue=queue,
+        exchange=exchange,
+        keys=tuple(key or ()),
+        to_queue=to_queue,
+        to_exchange=to_exchange,
+        to_key=to_key,
+        prefetch=prefetch,
+        dedup=dedup,
+        content_ids=content_ids,
+        hops_max=max_hops,
+        refused=refused,
+        exclusive=exclusive,
+        arguments=parse_pairs("--argument", argument or [], guess_types=True),
+        source_name=from_name,
+        destination_name=to_name,
+        retry_s_max=retry_s_max,
+        confirm_timeout_s=confirm_timeout_s,
+        drain_s=drain_s,
+    )
+    report = _printer(as_json)
+    if parameters:
+        _require_alone("--parameters", settings, config)
+        reader = ParameterReader(Api(endpoint(http, user, password), TIMEOUT_S))
+        work = follow_parameters(
+            reader.read,
+            report,
+            template=settings,
+            own_uri=_checked_own(own),
+            status_s=status_s,
+            pauses=Pauses(look_s),
         )
-        settings.check()
-        bridges = [settings]
-    raise typer.Exit(loops.run(run_bridges(bridges, _printer(as_json), status_s=status_s)))
+    else:
+        work = run_bridges(_bridges(settings, config), report, status_s=status_s)
+    raise typer.Exit(loops.run(work))
+
+
+def _bridges(settings: BridgeSettings, config: Path | None) -> list[BridgeSettings]:
+    """Those of the file, or the one that the options tell of."""
+    if config is not None:
+        _require_alone("--config", settings, None)
+        return load_bridges(config)
+    if not (settings.queue or settings.exchange):
+        raise CliError(
+            "give --queue or --exchange to take from, --config with bridges, or --parameters"
+        )
+    settings.check()
+    return [settings]
+
+
+def _require_alone(option: str, settings: BridgeSettings, config: Path | None) -> None:
+    if config is not None:
+        raise CliError(f"{option} excludes --config")
+    if settings.source_uri or settings.destination_uri or settings.queue or settings.exchange:
+        raise CliError(f"{option} excludes --from, --to, --queue and --exchange")
+
+
+def _checked_own(uri: str) -> str:
+    """Whatever is wrong with it is not quoted: it has a password in it."""
+    if uri and (not uri.startswith(("amqp://", "amqps://")) or not split_uri(uri).login):
+        raise CliError("--own: give it like amqp://user:password@ or amqp://user:password@b1,b2")
+    return uri
 
 
 def _printer(as_json: bool) -> Report:

@@ -19,6 +19,8 @@ from rhizome.management.errors import BadRequest, ObjectNotFound
 from rhizome.management.proposals import propose
 from rhizome.management.rows import policy_row
 from rhizome.security.permissions import check_pattern
+from rhizome.shovels import COMPONENT as SHOVEL
+from rhizome.shovels import InvalidShovel, parse_shovel
 
 GLOBAL: Final = "global"
 CLUSTER_NAME: Final = "cluster_name"
@@ -167,8 +169,18 @@ async def put_parameter(call: Call) -> Response:
     key = _key(call)
     is_new = key not in call.context.broker.state.parameters
     value = (await call.document()).value("value")
+    _check_parameter(*key, value)
     await propose(call.context, PutParameter(*key, value))
     return created(is_new)
+
+
+def _check_parameter(component: str, vhost: str, name: str, value: object) -> None:
+    """Refuse what no bridge could follow; definitions are imported as they are."""
+    if component == SHOVEL:
+        try:
+            parse_shovel(vhost, name, value)
+        except InvalidShovel as error:
+            raise BadRequest(str(error)) from None
 
 
 async def delete_parameter(call: Call) -> Response:

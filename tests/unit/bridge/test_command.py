@@ -22,6 +22,11 @@ ENDS = ("--from", "amqp://127.0.0.1:1/", "--to", "amqp://127.0.0.1:1/")
         ([*ENDS, "--exchange", "e", "--argument", "x"], CliError, "KEY=VALUE"),
         ([*ENDS, "--config", "f"], CliError, "--config excludes"),
         (["--config", "/nonexistent"], FileNotFoundError, "/nonexistent"),
+        (["--parameters", *ENDS], CliError, "--parameters excludes --from"),
+        (["--parameters", "--queue", "q"], CliError, "--parameters excludes --from"),
+        (["--parameters", "--config", "f"], CliError, "--parameters excludes --config"),
+        (["--parameters", "--own", "amqp://b1"], CliError, "amqp://user:password@"),
+        (["--parameters", "--own", "u:s3cret@b1"], CliError, "amqp://user:password@"),
     ],
 )
 def test_a_wrong_command_line_is_told(
@@ -30,6 +35,7 @@ def test_a_wrong_command_line_is_told(
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, kind)
     assert said in str(result.exception)
+    assert "s3cret" not in str(result.exception)
 
 
 def test_a_wrong_word_for_what_is_refused_names_the_right_ones() -> None:

@@ -54,6 +54,19 @@ def test_no_id_is_made_without_dedup() -> None:
     assert passage(dedup=False).properties(Entry(message())).message_id is None
 
 
+def test_forward_headers_are_added_with_the_latest_first() -> None:
+    forwarded: dict[str, object] = {"shovel-name": "s"}
+    earlier = {"shovel-name": "r"}
+    for before, wanted in (([], [forwarded]), ([earlier], [forwarded, earlier])):
+        headers = {"x-shovelled": before} if before else {}
+        made = passage(forwarded=forwarded).properties(Entry(message(headers=headers)))
+        assert made.headers is not None
+        assert made.headers["x-shovelled"] == wanted
+    unmarked = passage().properties(Entry(message())).headers
+    assert unmarked is not None
+    assert "x-shovelled" not in unmarked
+
+
 def test_places_are_added_in_order() -> None:
     headers = {"x-bridged": ["z:/"], "other": 1}
     made = passage().properties(Entry(message(headers=headers)))

@@ -57,6 +57,15 @@ def test_one_vhost_can_be_copied_into_another(api: Api) -> None:
     assert api.get("queues", "copy", "kept").json["operator_policy"] == "o"
 
 
+def test_a_shovel_that_no_bridge_could_follow_does_not_stop_an_import(api: Api) -> None:
+    """Whoever comes from RabbitMQ has it all; the program that follows parameters tells of it."""
+    value = {"src-protocol": "amqp10", "src-uri": "amqp://h", "src-address": "a"}
+    shovel = {"component": "shovel", "vhost": "/", "name": "s", "value": value}
+    assert api.put("parameters", "shovel", "/", "s", value=value).status == 400
+    assert api.post("definitions", parameters=[shovel]).status == 204
+    assert api.get("parameters", "shovel").json == [shovel]
+
+
 def test_a_file_of_rabbitmq_can_be_imported(api: Api, core: Core) -> None:
     answer = api.ask("POST", "/api/definitions", RABBITMQ_FILE.read_bytes())
     assert answer.status == 204, answer.body

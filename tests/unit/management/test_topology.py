@@ -246,6 +246,20 @@ def test_parameters_are_kept(api: Api) -> None:
     assert api.put("global-parameters", "cluster_name", value="x").status == 400
 
 
+def test_a_shovel_that_no_bridge_could_follow_is_refused(api: Api) -> None:
+    value: dict[str, object] = {"src-uri": "amqp://", "src-queue": "a", "dest-queue": "b"}
+    value["dest-uri"] = ["amqp://u:s3cret@h1", "amqp://u:s3cret@h2"]
+    assert api.put("parameters", "shovel", "/", "s", value=value).status == 201
+    refused = api.put("parameters", "shovel", "/", "t", value={**value, "src-qeue": "a"})
+    assert refused.status == 400
+    assert refused.reason == (
+        "shovel 't' in vhost '/': unknown key 'src-qeue', did you mean 'src-queue'?"
+    )
+    refused = api.put("parameters", "shovel", "/", "t", value={**value, "src-exchange": 5})
+    assert (refused.status, "s3cret" in refused.reason) == (400, False)
+    assert [row["name"] for row in api.get("parameters", "shovel").json] == ["s"]
+
+
 def test_lists_have_columns_order_and_pages(api: Api) -> None:
     for name in ("b", "c", "a"):
         api.put("queues", "/", name)

@@ -1,0 +1,197 @@
+"""Bridges from parameters: RabbitMQ's shovels as they are kept in a cluster. No input or output.
+
+What a shovel leaves open (what becomes of refused messages, say) comes from a template: the
+options of the program. A URI without a host means the cluster that has the parameter. Its addresses
+are what its brokers tell; the login must be the operator's or stand in the URI, since whoever may
+set a parameter would else use one that was meant for something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from rhizome.bridge.errors import InvalidBridge
+from rhizome.bridge.settings import BridgeSettings
+from rhizome.client import InvalidUri, parse_uris
+from rhizome.shovels import InvalidShovel, Shovel, UriParts, parse_shovel, split_uri
+
+OWN_OPTION: Final = "--own amqp://user:password@"
+WILDCARDS: Final = ("", "0.0.0.0", "[::]", "::")
+NO_MESSAGES: Final = "witness"
+PRIMARY: Final = "primary"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter as the cluster keeps it."""
+
+    vhost: str
+    name: str
+    value: object = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """Of its bridge; different for different parameters: slashes in names are written %2F."""
+        name = _without_slash(self.name)
+        return name if self.vhost == "/" else f"{_without_slash(self.vhost)}/{name}"
+
+
+def _without_slash(text: str) -> str:
+    return text.replace("%", "%25").replace("/", "%2F")
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The cluster that has the parameters: its name, and addresses like `amqp://b1:5672`."""
+
+    name: str = ""
+    addresses: tuple[str, ...] = ()
+
+    def hosts(self, scheme: str) -> str:
+        """host:port,... of the addresses of one scheme."""
+        parts = [split_uri(address) for address in self.addresses]
+        return ",".join(each.hosts for each in parts if each.scheme == scheme)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What parameters are read against: the cluster that has them, what the operator gave for URIs
+    without a host (with or without addresses), and what shovels leave open."""
+
+    own: Own
+    own_uri: str = field(repr=False)
+    template: BridgeSettings
+
+
+def own_of(document: Mapping[str, object], asked_host: str) -> Own:
+    """Read what `/api/rhizome/cluster` says. A broker that listens everywhere doesn't say where it
+    is found: at the host of its HTTP API, then."""
+    brokers = document.get("brokers")
+    rows = [row for row in brokers if isinstance(row, dict)] if isinstance(brokers, list) else []
+    rows = [row for row in rows if row.get("role") != NO_MESSAGES]
+    primaries = [row for row in rows if row.get("role") == PRIMARY]
+    told = [each for row in primaries or rows for each in _texts(row.get("addresses"))]
+    cluster = document.get("cluster")
+    name = cluster.get("name") if isinstance(cluster, dict) else None
+    found = dict.fromkeys(_address(each, asked_host) for each in told)
+    return Own(name if isinstance(name, str) else "", tuple(found))
+
+
+def _texts(value: object) -> Iterable[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def _address(told: str, asked_host: str) -> str:
+    parts = split_uri(told if "://" in told else f"amqp://{told}")
+    host, colon, port = parts.hosts.rpartition(":")
+    if host in WILDCARDS:
+        host = f"[{asked_host}]" if ":" in asked_host else asked_host
+    return f"{parts.scheme}://{host}{colon}{port}"
+
+
+# ---- settings -----------------------------------------------------------------------------------
+
+
+def settings_of(parameter: Parameter, origin: Origin) -> BridgeSettings:
+    """The bridge that a parameter asks for, checked. Raises InvalidBridge, which names it."""
+    try:
+        shovel = parse_shovel(parameter.vhost, parameter.name, parameter.value)
+    except InvalidShovel as error:
+        raise InvalidBridge(str(error)) from None
+    try:
+        made = _settings(parameter, shovel, origin)
+        made.check()
+    except InvalidBridge as error:
+        where = f"shovel '{parameter.name}' in vhost '{parameter.vhost}'"
+        raise InvalidBridge(f"{where}: {error}") from None
+    return made
+
+
+def _settings(parameter: Parameter, shovel: Shovel, origin: Origin) -> BridgeSettings:
+    source = _one_uri("src-uri", shovel.source_uris, origin)
+    destination = _one_uri("dest-uri", shovel.destination_uris, origin)
+    return replace(
+        origin.template,
+        id=parameter.id,
+        source_uri=source,
+        destination_uri=destination,
+        queue=shovel.queue,
+        exchange=shovel.exchange,
+        keys=(shovel.key,) if shovel.exchange else (),
+        to_queue=shovel.to_queue,
+        to_exchange=shovel.to_exchange,
+        to_key=shovel.to_key,
+        prefetch=shovel.prefetch,
+        retry_s_max=shovel.reconnect_s or origin.template.retry_s_max,
+        makes_queue=shovel.makes_queue,
+        makes_to_queue=shovel.makes_to_queue,
+        arguments=dict(shovel.queue_arguments) if shovel.queue else origin.template.arguments,
+        to_arguments=dict(shovel.to_queue_arguments),
+        forwarded=_forwarded(parameter, shovel, origin) if shovel.forward_headers else {},
+    )
+
+
+def _forwarded(parameter: Parameter, shovel: Shovel, origin: Origin) -> dict[str, object]:
+    """What RabbitMQ's shovels tell of a message's way, but for passwords."""
+    told = {
+        "shovelled-by": origin.own.name,
+        "shovel-type": "dynamic",
+        "shovel-name": parameter.name,
+        "shovel-vhost": parameter.vhost,
+        "src-uri": split_uri(shovel.source_uris[0]).shown,
+        "dest-uri": split_uri(shovel.destination_uris[0]).shown,
+        "src-queue": shovel.queue,
+        "src-exchange": shovel.exchange,
+        "src-exchange-key": shovel.key,
+        "dest-queue": shovel.to_queue,
+        "dest-exchange": shovel.to_exchange,
+        "dest-exchange-key": shovel.to_key,
+    }
+    return {key: value for key, value in told.items() if value}
+
+
+# ---- URIs ---------------------------------------------------------------------------------------
+
+
+def _one_uri(key: str, uris: tuple[str, ...], origin: Origin) -> str:
+    """One URI with all hosts. A bridge goes from one of them to the next, so they must be alike."""
+    found = [_resolved(key, split_uri(uri), origin) for uri in uris]
+    for parts in found:
+        _check(key, parts)
+    if len({parts._replace(hosts="") for parts in found}) > 1:
+        raise InvalidBridge(
+            f"the URIs in '{key}' must be of one cluster: the same but for host and port"
+        )
+    return found[0]._replace(hosts=",".join(parts.hosts for parts in found)).text
+
+
+def _check(key: str, parts: UriParts) -> None:
+    try:
+        parse_uris(parts.text)
+    except InvalidUri as error:
+        text = str(error).replace(parts.text, parts.shown)
+        raise InvalidBridge(f"'{key}': {text}") from None
+
+
+def _resolved(key: str, parts: UriParts, origin: Origin) -> UriParts:
+    """The same with hosts, and with a login if it had no host."""
+    if parts.hosts:
+        return parts
+    given = split_uri(origin.own_uri) if origin.own_uri else UriParts("", "", "", "", "")
+    login = parts.login or given.login
+    if not login:
+        raise InvalidBridge(
+            f"'{key}' names no host, which means the cluster itself; give the program the login for"
+            f" that: {OWN_OPTION} or RHIZOME_BRIDGE_OWN"
+        )
+    if given.hosts:
+        return UriParts(given.scheme, login, given.hosts, parts.path, parts.query or given.query)
+    hosts = origin.own.hosts(parts.scheme)
+    if not hosts:
+        raise InvalidBridge(
+            f"'{key}' names no host, which means the cluster itself, and its brokers tell no"
+            f" {parts.scheme} address; name them: {OWN_OPTION}b1,b2"
+        )
+    return parts._replace(login=login, hosts=hosts)

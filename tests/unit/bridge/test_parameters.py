@@ -1,0 +1,132 @@
+"""Bridges from parameters: their settings, and what a URI without a host leads to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rhizome.bridge import BridgeSettings, InvalidBridge, Refused
+from rhizome.bridge.parameters import Origin, Own, Parameter, own_of, settings_of
+
+TEMPLATE = BridgeSettings("", "", "", refused=Refused.DROP, drain_s=3.0, retry_s_max=9.0)
+OWN = Own("grove", ("amqp://b1:5672", "amqp://b2:5673", "amqps://b1:5671"))
+
+
+def made(own: Own = OWN, own_uri: str = "", vhost: str = "/", **given: Any) -> BridgeSettings:
+    value = {"src-uri": "amqp://a", "dest-uri": "amqp://b", "src-queue": "q", "dest-queue": "r"}
+    value |= {key.replace("_", "-"): each for key, each in given.items()}
+    value = {key: each for key, each in value.items() if each is not None}
+    return settings_of(Parameter(vhost, "s", value), Origin(own, own_uri, TEMPLATE))
+
+
+def test_a_parameter_becomes_a_bridge_and_the_options_say_the_rest() -> None:
+    assert made(src_queue_args={"x": 1}, reconnect_delay=4) == BridgeSettings(
+        "s", "amqp://a", "amqp://b", queue="q", to_queue="r", prefetch=1000, refused=Refused.DROP,
+        drain_s=3.0, retry_s_max=4.0, makes_queue=True, makes_to_queue=True, arguments={"x": 1},
+    )  # fmt: skip
+
+
+def test_an_exchange_is_bound_with_the_one_key_even_if_it_is_empty() -> None:
+    found = made(src_queue=None, src_exchange="e", dest_queue=None)
+    assert (found.exchange, found.binding_keys, found.target_exchange) == ("e", ("",), "e")
+    assert found.retry_s_max == 9.0
+
+
+def test_parameters_of_one_name_in_two_vhosts_are_two_bridges() -> None:
+    pairs = [("/", "s"), ("v", "s"), ("/", "v/s"), ("v/s", "s"), ("/", "v%2Fs")]
+    ids = [Parameter(vhost, name, {}).id for vhost, name in pairs]
+    assert ids == ["s", "v/s", "v%2Fs", "v%2Fs/s", "v%252Fs"]
+
+
+# --- addresses
+
+
+def test_several_addresses_of_one_cluster_become_one() -> None:
+    uris = ["amqp://u:p@a1/v?heartbeat=5", "amqp://u:p@a2:1,a3/v?heartbeat=5"]
+    assert made(src_uri=uris).source_uri == "amqp://u:p@a1,a2:1,a3/v?heartbeat=5"
+
+
+@pytest.mark.parametrize("other", ["amqp://u:other@a2/v", "amqps://u:s3cret@a2/v", "amqp://a2/v"])
+def test_addresses_that_differ_in_more_than_the_host_are_refused(other: str) -> None:
+    with pytest.raises(InvalidBridge) as caught:
+        made(src_uri=["amqp://u:s3cret@a1/v", other])
+    assert "shovel 's' in vhost '/': the URIs in 'src-uri' must be of one" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["amqp://u:s3cret@h:99999/", "amqp://u:s3cret@h/?nonsense=1"])
+def test_a_wrong_address_is_told_without_its_password(uri: str) -> None:
+    with pytest.raises(InvalidBridge) as caught:
+        made(dest_uri=uri)
+    assert "'dest-uri': 'amqp://h" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "own_uri", "wanted"),
+    [
+        ("amqp://", "amqp://u:p@", "amqp://u:p@b1:5672,b2:5673"),
+        ("amqp:///v?heartbeat=3", "amqp://u:p@/", "amqp://u:p@b1:5672,b2:5673/v?heartbeat=3"),
+        ("amqp://x:y@/v", "amqp://u:p@", "amqp://x:y@b1:5672,b2:5673/v"),
+        ("amqp://x:y@", "", "amqp://x:y@b1:5672,b2:5673"),
+        ("amqps://", "amqps://u:p@", "amqps://u:p@b1:5671"),
+        ("amqp:///v", "amqps://u:p@c1,c2/w", "amqps://u:p@c1,c2/v"),
+        ("amqp://a", "amqp://u:p@", "amqp://a"),
+    ],
+)
+def test_a_uri_without_a_host_means_the_cluster_itself(uri: str, own_uri: str, wanted: str) -> None:
+    assert made(own_uri=own_uri, src_uri=uri).source_uri == wanted
+
+
+def test_the_cluster_itself_needs_a_login_of_the_operator_and_addresses() -> None:
+    with pytest.raises(InvalidBridge, match=r"'src-uri' names no host.*--own .*RHIZOME_BRIDGE_OWN"):
+        made(src_uri="amqp://")
+    with pytest.raises(InvalidBridge, match=r"'dest-uri' names no host.*tell no amqps address"):
+        made(dest_uri="amqps://", own_uri="amqp://u:p@", own=Own("grove", ("amqp://b1:5672",)))
+
+
+def test_addresses_are_read_as_clusters_and_as_lone_brokers_tell_them() -> None:
+    cluster = {
+        "cluster": {"name": "grove"},
+        "brokers": [
+            {"role": "primary", "addresses": ["b1:5672"]},
+            {"role": "primary", "addresses": ["b2:5672", "b1:5672"]},
+            {"role": "witness", "addresses": ["w:5672"]},
+            {"role": "secondary", "addresses": ["s:5672"]},
+        ],
+    }
+    assert own_of(cluster, "h") == Own("grove", ("amqp://b1:5672", "amqp://b2:5672"))
+    told = ["amqp://0.0.0.0:5672", "amqps://[::]:5671", "amqp://:5674", "http://b:15672"]
+    lone = {"cluster": {"name": "x"}, "brokers": [{"role": "primary", "addresses": told}]}
+    own = own_of(lone, "h")
+    assert (own.hosts("amqp"), own.hosts("amqps")) == ("h:5672,h:5674", "h:5671")
+    assert own_of(lone, "::1").hosts("amqp") == "[::1]:5672,[::1]:5674"
+    assert own_of({"brokers": None}, "h") == Own()
+
+
+# --- headers
+
+
+def test_forward_headers_tell_the_way_without_passwords() -> None:
+    found = made(
+        vhost="v", src_uri="amqp://u:s3cret@a/v", dest_queue=None, dest_exchange="e",
+        dest_exchange_key="k", add_forward_headers=True,
+    )  # fmt: skip
+    assert found.forwarded == {
+        "shovelled-by": "grove",
+        "shovel-type": "dynamic",
+        "shovel-name": "s",
+        "shovel-vhost": "v",
+        "src-uri": "amqp://a/v",
+        "dest-uri": "amqp://b",
+        "src-queue": "q",
+        "dest-exchange": "e",
+        "dest-exchange-key": "k",
+    }
+    assert made().forwarded == {}
+
+
+def test_neither_parameters_nor_settings_show_what_they_hold() -> None:
+    parameter = Parameter("/", "s", {"src-uri": "amqp://u:s3cret@a"})
+    assert "s3cret" not in repr((parameter, Origin(OWN, "amqp://u:s3cret@", TEMPLATE)))
