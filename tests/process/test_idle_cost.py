@@ -24,5 +24,6 @@ def test_many_queues_and_connections_at_rest_and_under_scrapes(tmp_path: Path) -
         figures = asyncio.run(measure(broker, QUEUES, CONNECTIONS, 20.0))
     finally:
         broker.close()
+    print(figures)
     assert figures.watched_share < SHARE_MAX, figures
     assert figures.pause_ms < PAUSE_MS_MAX, figures
