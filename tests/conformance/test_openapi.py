@@ -43,7 +43,7 @@ OPERATIONS = {
     for operation in (each.ok() for each in SCHEMA.get_all_operations() if isinstance(each, Ok))
 }
 USER = "api"  # who asks; no request is made that would delete it
-GROUP = "1"
+GROUP = "0"  # of a lone broker
 KNOWN = {
     "vhost": "v",
     "name": "q",
