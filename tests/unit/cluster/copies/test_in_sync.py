@@ -21,6 +21,16 @@ def names(world: World) -> list[str]:
     return [each.broker for each in world.register.members]
 
 
+def restart_for_its_disk(world: World) -> None:
+    """The standby is back without a link, and counts for nothing but its disk (G2)."""
+    world.crash("b")
+    world.start("b")
+    world.registers("b")
+    world.brokers["b"].learn()
+    world.brokers["a"].learn()
+    assert world.register.members == (Member("b", "b2", DISK),)
+
+
 def silence(world: World, name: str) -> None:
     """Its answers get lost, but its link stays."""
     world.links[(name, "a")] = Deaf()
@@ -187,12 +197,7 @@ def test_a_restarted_member_counts_for_its_disk_until_it_is_whole_again() -> Non
     publish(home, 5, durable=False)
     publish(home, 5)
     world.settle()
-    world.crash("b")
-    world.start("b")
-    world.registers("b")
-    world.brokers["b"].learn()
-    world.brokers["a"].learn()
-    assert world.register.members == (Member("b", "b2", DISK),)
+    restart_for_its_disk(world)
     transient = publish(home, 1, durable=False)[0]
     assert home.log.committed_memory == transient, "it may lack transient messages anyway"
     persistent = publish(home, 1)[0]
@@ -208,12 +213,7 @@ def test_what_only_disks_of_standbys_outlive_is_shown_when_they_have_it() -> Non
     """Shown earlier it would be gone with its home: who takes over has never had it."""
     world, home = quiet()
     world.settle()
-    world.crash("b")
-    world.start("b")
-    world.registers("b")
-    world.brokers["b"].learn()
-    world.brokers["a"].learn()
-    assert world.register.members == (Member("b", "b2", DISK),)
+    restart_for_its_disk(world)
     transient = publish(home, 1, durable=False)[0]
     assert home.log.visible == transient, "it is gone with its home, shown or not"
     persistent = publish(home, 1)[0]
