@@ -221,7 +221,7 @@ class Node(Cluster):
             return None
         return self.remote(group.id)
 
-    def handed_over(self, token: int) -> None:
+    def handed_over(self, token: i64) -> None:
         self.roles.handed_over(token)
 
     def write_checkpoint(self, builder: CheckpointBuilder) -> None:
@@ -378,7 +378,7 @@ class Node(Cluster):
             self.succession.deadline_ms(),
         )
 
-    def synced(self, token: int) -> None:
+    def synced(self, token: i64) -> None:
         """The journal has synced everything below this position."""
         self.roles.synced(token)
 

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from rhizome.cluster.link.adopter import Adopter
 from rhizome.cluster.link.link import CLOSED, Link
-from rhizome.cluster.link.links import Adopter, Links
+from rhizome.cluster.link.links import Links
 from rhizome.server.shell import TURN_INPUT_BYTES_MAX, ClientProtocol, Shell, TurnPart
 from rhizome.server.units import UnitError, parse_address
 

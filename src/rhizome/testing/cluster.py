@@ -23,9 +23,9 @@ from rhizome.broker.connection import Connection
 from rhizome.broker.queue import Queue
 from rhizome.broker.stages import CLOSED
 from rhizome.cluster.handling import NodeObserver
+from rhizome.cluster.link.adopter import Adopter
 from rhizome.cluster.link.link import CLOSED as LINK_CLOSED
 from rhizome.cluster.link.link import Link
-from rhizome.cluster.link.links import Adopter
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.storage import Image, MemoryClusterStore
 from rhizome.journal.files import MemoryFiles

@@ -8,6 +8,8 @@
     checks.py    who may link with whom
     peers.py     whom to dial, and when
     links.py     Links: all links of a broker
+    adopter.py   what its driver does with a connection that turns out to be a link
+    statistics.py what people are told of a link
 
 The duties of whoever drives them (the server, the simulator), in order:
 

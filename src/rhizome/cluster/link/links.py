@@ -16,7 +16,6 @@ Primaries and witnesses are linked with everybody, secondaries never with each o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from rhizome.cluster.identity import (
@@ -26,6 +25,7 @@ from rhizome.cluster.identity import (
     decode_hello,
     negotiated_version,
 )
+from rhizome.cluster.link.adopter import Adopter
 from rhizome.cluster.link.checks import another_answers, is_itself, name_taken, refusal
 from rhizome.cluster.link.link import (
     DIALLING,
@@ -38,6 +38,7 @@ from rhizome.cluster.link.link import (
 from rhizome.cluster.link.opening import Opening
 from rhizome.cluster.link.peers import LinkSettings, Peer
 from rhizome.cluster.link.proof import Chance, Dialler, LinkKey
+from rhizome.cluster.link.statistics import LinkStatistics
 from rhizome.errors import (
     AccessRefused,
     AmqpError,
@@ -50,34 +51,6 @@ from rhizome.errors import (
 LINKED_ALREADY: Final = "these brokers are linked already"
 NOBODY: Final = Hello("", "0" * 32, "0")
 REFUSALS_REMEMBERED_MAX: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class LinkStatistics:
-    """One open link, for people. Counts by method leave out methods that never came."""
-
-    name: str
-    address: str
-    dialled: bool
-    version: int
-    open_ms: int
-    silent_ms: int
-    backlog_bytes: int
-    congested: bool
-    sent_frames: int
-    sent_bytes: int
-    received_frames: int
-    received_bytes: int
-    sent_by_method: dict[int, int]
-    received_by_method: dict[int, int]
-
-
-class Adopter:
-    """The driver's side of accepting: see the package's docstring."""
-
-    def adopted(self, link: Link, port: object) -> None:
-        """The connection with this ``port`` is a link from now on; set ``link.port``."""
-        raise NotImplementedError
 
 
 class Links(LinkOwner):

@@ -21,9 +21,9 @@ from rhizome.broker.stages import CLOSED, CLOSING
 from rhizome.cluster.consensus import NEVER_MS, Rules
 from rhizome.cluster.consensus.events import BecameRoot, Event, LeaseGained, LeaseLost
 from rhizome.cluster.handling import NodeObserver
+from rhizome.cluster.link.adopter import Adopter
 from rhizome.cluster.link.link import CLOSED as LINK_CLOSED
 from rhizome.cluster.link.link import Link
-from rhizome.cluster.link.links import Adopter
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.storage import Entry
 from rhizome.journal.errors import CorruptStore

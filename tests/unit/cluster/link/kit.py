@@ -10,8 +10,9 @@ from rhizome.broker.connection import Connection
 from rhizome.broker.stages import CLOSED as CONNECTION_CLOSED
 from rhizome.cluster.identity import PRIMARY, Hello
 from rhizome.cluster.link.accepting import LinkAuthenticator
+from rhizome.cluster.link.adopter import Adopter
 from rhizome.cluster.link.link import CLOSED, Link, LinkHandler
-from rhizome.cluster.link.links import Adopter, Links
+from rhizome.cluster.link.links import Links
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.link.proof import LinkKey
 from rhizome.testing.core import make_core

@@ -36,6 +36,8 @@ from rhizome.cluster.commands import AppointHome, PlanMove, SetDraining, Transfe
 from rhizome.cluster.consensus.settings import EXCUSES_MAX
 from rhizome.cluster.copies.follower import Follower
 from rhizome.cluster.copies.frames import INSTALLING
+from rhizome.cluster.node import Node
+from rhizome.cluster.proposals import Proposal
 from rhizome.server.copystalls import STALL_MS, copy_stalls
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import Content, CoreClient
@@ -58,6 +60,30 @@ def bodies_of(contents: list[Content]) -> list[bytes]:
 
 def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
+
+
+class WithheldTransfers:
+    """Whatever a broker proposes goes out, but for transfers. In the place of one goes what it had
+    proposed before, once more, which is nothing to anybody (R10)."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.node = node
+        self.commands: list[tuple[Command, Waiter | None]] = []
+        self._make = node.proposals.make
+        self._before = self._make(SetDraining("nobody", False), None, node.now_ms)
+        monkeypatch.setattr(node.proposals, "make", self._make_but_transfers)
+
+    def propose_first(self) -> None:
+        command, waiter = self.commands[0]
+        self._before = self._make(command, waiter, self.node.now_ms)
+        self.node.propose(command, waiter)
+
+    def _make_but_transfers(self, command: Command, waiter: Waiter | None, now_ms: int) -> Proposal:
+        if isinstance(command, TransferHome):
+            self.commands.append((command, waiter))
+        else:
+            self._before = self._make(command, waiter, now_ms)
+        return self._before
 
 
 @pytest.mark.parametrize("properties", [PERSISTENT, TRANSIENT])
@@ -309,13 +335,7 @@ def test_a_transfer_that_nobody_commits_is_called_off(
     group = group_of(cluster, "q")
     node = cluster["b1"].node
     home = node.roles.homes[group.id]
-    propose = node.propose
-
-    def propose_but_transfers(command: Command, waiter: Waiter | None) -> None:
-        if not isinstance(command, TransferHome):
-            propose(command, waiter)
-
-    monkeypatch.setattr(node, "propose", propose_but_transfers)
+    WithheldTransfers(node, monkeypatch)
     move = PlanMove(group.id, group.in_sync[0].broker, group.epoch)
     cluster[cluster.root()].node.propose(move, None)
     cluster.advance_until(lambda: home.transfer.aside)
@@ -352,14 +372,6 @@ def test_a_transfer_that_is_refused_after_a_takeover_changes_nothing(
     group = group_of(cluster, "q")
     other = group.in_sync[0].broker
     node = cluster["b1"].node
-    propose = node.propose
-    late: list[tuple[Command, Waiter | None]] = []
-
-    def propose_transfers_late(command: Command, waiter: Waiter | None) -> None:
-        if isinstance(command, TransferHome):
-            late.append((command, waiter))
-        else:
-            propose(command, waiter)
 
     def move(broker: str) -> None:
         now = group_of(cluster, "q")
@@ -372,9 +384,9 @@ def test_a_transfer_that_is_refused_after_a_takeover_changes_nothing(
         cluster[cluster.root()].node.propose(command, None)
         cluster.advance_until(lambda: now.id in cluster[broker].node.roles.homes)
 
-    monkeypatch.setattr(node, "propose", propose_transfers_late)
+    withheld = WithheldTransfers(node, monkeypatch)
     move(other)
-    cluster.advance_until(lambda: bool(late))
+    cluster.advance_until(lambda: bool(withheld.commands))
     appoint(other)
     if home_again:
         wait_for_copy(cluster, "q")
@@ -383,7 +395,7 @@ def test_a_transfer_that_is_refused_after_a_takeover_changes_nothing(
         cluster.advance_until(lambda: group_of(cluster, "q").member(other) is not None)
         move(other)
         cluster.advance_until(lambda: node.roles.homes[group.id].transfer.aside)
-    propose(*late[0])
+    withheld.propose_first()
     cluster.advance(500)
     home = node.roles.homes.get(group.id)
     assert (home is not None) == home_again
