@@ -29,7 +29,6 @@ NEVER_COMPILED: Final = (
     "client",
     "management",
     "security",
-    "cluster/consensus",
     "cluster/state",
     "cluster/node",
     "test_house.py",
