@@ -102,14 +102,22 @@ def test_clients_of_a_surviving_broker_do_not_notice_that_a_home_dies(
     assert not workers.history.resent
 
 
+def assert_nobody_gave_up(cluster: ClusterProcess) -> None:
+    """Only who was killed or stopped may be gone: no misfortune ends another broker (Q5)."""
+    gone = cluster.ended_by_themselves()
+    assert not gone, f"{gone} ended by themselves\n{cluster.printed()}"
+
+
 def roll(cluster: ClusterProcess, chance: Random) -> None:
     """One misfortune, and then everything is as before."""
     name = chance.choice(list(cluster.brokers))
+    assert_nobody_gave_up(cluster)
     if chance.random() < 0.6:
         cluster.brokers[name].kill()
     else:
         cluster.pause(name)
     time.sleep(chance.uniform(0.5, 4))
+    assert_nobody_gave_up(cluster)
     cluster.make_whole()
     wait_for_copies(cluster)
 
@@ -135,10 +143,11 @@ def roll_in_network(
     others = [each for each in names if each != name]
     kind = chance.choice(["kill", "pause", "part", "deaf", "mute", "drain", "stop", "full"])
     begun = time.monotonic()
+    assert_nobody_gave_up(cluster)
     if kind == "kill":
         cluster.brokers[name].kill()
     elif kind == "stop":
-        cluster.brokers[name].stop()
+        cluster.brokers[name].stop_cleanly()
     elif kind == "pause":
         cluster.pause(name)
     elif kind == "part":
@@ -156,6 +165,7 @@ def roll_in_network(
     if kind == "drain":
         set_draining(cluster, name, "undrain")
     network.heal()
+    assert_nobody_gave_up(cluster)
     cluster.make_whole()
     if kind in ("part", "deaf", "mute", "pause", "full"):
         broker = cluster.brokers[name]
@@ -196,6 +206,7 @@ def test_all_misfortunes_in_namespaces(tmp_path: Path, seconds: float) -> None:
             workers.wait_for_progress(5, SETTLED_SECONDS_MAX)
             workers.wait_for_deliveries(alone, SETTLED_SECONDS_MAX)
         workers.finish(SETTLED_SECONDS_MAX)
+        assert_nobody_gave_up(cluster)
     finally:
         network.heal()
         workers.kill()
@@ -220,6 +231,7 @@ def test_misfortunes_in_random_order(cluster: ClusterProcess, rounds: int) -> No
         roll(cluster, chance)
         workers.wait_for_progress(10, SETTLED_SECONDS_MAX)
     workers.finish(SETTLED_SECONDS_MAX)
+    assert_nobody_gave_up(cluster)
     assert_nothing_went_wrong(workers.history, in_order=False)
 
 

@@ -107,6 +107,11 @@ class ClusterProcess:
             if broker.is_running() and name not in self._paused
         ]
 
+    def ended_by_themselves(self) -> list[str]:
+        """The brokers that no longer run though nobody stopped or killed them; `make_whole` starts
+        them again, and after that it can't be seen."""
+        return [name for name, broker in self.brokers.items() if broker.ended_by_itself()]
+
     # --- life
 
     def start(self) -> None:

@@ -249,6 +249,10 @@ class BrokerProcess:
             return False
         return True
 
+    def ended_by_itself(self) -> bool:
+        """Whether our process has ended though nobody stopped or killed it through us."""
+        return self._process is not None and not self.is_running()
+
     def printed(self) -> str:
         """The end of what the process has printed since its last start."""
         text = self._output_since_start()

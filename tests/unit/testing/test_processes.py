@@ -127,6 +127,23 @@ def test_a_broker_that_died_by_itself_can_be_started_again(tmp_path: Path) -> No
     assert not broker.is_running()
 
 
+@pytest.mark.timeout(60)
+def test_who_ended_by_itself_is_told_from_who_was_stopped_or_killed(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    assert not broker.ended_by_itself()
+    broker.start()
+    assert not broker.ended_by_itself()
+    broker.stop_cleanly()
+    assert not broker.ended_by_itself()
+    broker.start()
+    broker.kill()
+    assert not broker.ended_by_itself()
+    broker.start()
+    os.kill(broker.pid, signal.SIGKILL)
+    wait_until(broker.ended_by_itself, "the broker to end")
+    broker.close()
+
+
 def test_closing_twice_and_before_a_start_does_no_harm(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path)
     broker.close()
