@@ -9,9 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
+import subprocess
+import sys
 import threading
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -187,6 +192,43 @@ def test_direct_reply_to_works_between_any_two_brokers(
     run(scenario(unique("service")))
 
 
+# --- what resource managers ask
+
+
+def asked(broker: BrokerProcess, probe: str) -> tuple[int, str]:
+    """The status of a health probe, and the reason if it isn't 200."""
+    connection = HTTPConnection(broker.host, broker.http_port, timeout=ANSWER_SECONDS_MAX)
+    login = b64encode(f"{broker.user}:{broker.password}".encode()).decode()
+    connection.request("GET", f"/api/health/{probe}", headers={"Authorization": f"Basic {login}"})
+    answer = connection.getresponse()
+    document = json.load(answer)
+    connection.close()
+    return answer.status, document.get("reason", "")
+
+
+def test_one_broker_says_that_it_is_the_root_and_the_others_name_it(
+    cluster: ClusterProcess, unique: Unique
+) -> None:
+    """So does the home of a queue (H20)."""
+    root = cluster.wait_for_root()
+    said = {name: asked(broker, "root") for name, broker in cluster.brokers.items()}
+    assert said.pop(root) == (200, "")
+    assert said == dict.fromkeys(said, (503, f"the root is {root}"))
+    assert len(said) == 3
+
+    queue = unique("queue")
+
+    async def declare() -> None:
+        async with channel_to(cluster, "b1") as channel:
+            await channel.declare_queue(queue, durable=True, arguments=at_home("b2"))
+
+    run(declare())
+    probe = f"home/%2F/{queue}"
+    assert asked(cluster.brokers["b2"], probe) == (200, "")
+    assert asked(cluster.brokers["b1"], probe) == (503, "its home is b2")
+    assert asked(cluster.brokers["s1"], probe) == (503, "its home is b2")
+
+
 # --- the root dies
 
 
@@ -351,6 +393,63 @@ def test_minority_is_isolated_says_so_and_heals(cluster: ClusterProcess, unique:
             await channel.delete_queue(queue)
 
     run(scenario(), RESTART_SECONDS_MAX)
+
+
+def test_who_is_left_of_two_is_made_root_by_a_person(tmp_path: Path) -> None:
+    """Half of the primaries without the root elect nobody: they wait for a person, whose command
+    shows what it does, and after whom changes are made again (O21)."""
+    cluster = ClusterProcess(tmp_path, primaries=2)
+    cluster.start()
+    root = cluster.wait_for_root()
+    (left,) = (name for name in cluster.brokers if name != root)
+    before = cluster.status(left)["cluster"]["uuid"]
+
+    async def put(queue: str, body: bytes) -> None:
+        async with channel_to(cluster, left) as channel:
+            await channel.declare_queue(queue, durable=True, arguments=at_home(left))
+            await channel.publish(body, routing_key=queue, properties=PERSISTENT)
+
+    async def taken(queue: str, count: int) -> list[bytes]:
+        async with channel_to(cluster, left) as channel:
+            return await settled(await take(channel, queue, count))
+
+    def force(how: str) -> subprocess.CompletedProcess[str]:
+        address = f"127.0.0.1:{cluster.brokers[left].http_port}"
+        command = [sys.executable, "-m", "rhizome", "cluster", "force-root", "--http", address, how]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=ANSWER_SECONDS_MAX, check=False
+        )
+
+    try:
+        run(put("kept", b"before"))
+        refused = force("--yes")
+        assert refused.returncode != 0
+        assert f"the cluster has a root, {root}" in refused.stderr
+
+        cluster.brokers[root].kill()
+        cluster.wait_for_status(left, "isolated")
+        with pytest.raises(PreconditionFailed, match="isolated"):
+            run(put("never", b"refused"))
+        wait_until(
+            lambda: not cluster.root() and force("--dry-run").returncode == 0,
+            f"{left} to have no root",
+            ANSWER_SECONDS_MAX,
+        )
+        assert cluster.broker_status(left) == "isolated", "what is only shown is not done"
+
+        forced = force("--yes")
+        assert forced.returncode == 0, forced.stderr
+        assert f"make sure that {root} is stopped" in forced.stdout
+        assert f"{left} is the root of a new cluster" in forced.stdout
+        assert cluster.wait_for_root() == left
+        assert cluster.status(left)["cluster"]["uuid"] != before
+        cluster.wait_for_status(left, "active", "ready")
+        run(put("new", b"new"))
+        run(put("kept", b"after"))
+        assert run(taken("new", 1)) == [b"new"]
+        assert run(taken("kept", 2)) == [b"before", b"after"]
+    finally:
+        cluster.kill()
 
 
 # --- who doesn't belong

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rhizome.broker.port import Away
+from rhizome.management.cluster import LoneView
 from rhizome.management.clusterview import (
     ACTIVE,
     CATCHING_UP,
@@ -74,6 +75,35 @@ def test_what_it_is_not_is_told(api: Api, core: Core) -> None:
     answer = api.ask("GET", "/api/health/home/99")
     assert (answer.status, answer.json["reason"]) == (503, "there is no group 99")
     assert api.ask("GET", "/api/health/home/%2F/none").status == 404
+
+
+class InCluster(LoneView):
+    """The view of a broker that sees that cluster."""
+
+    def __init__(self, core: Core, document: ClusterDocument) -> None:
+        super().__init__(core.context)
+        self._document = document
+
+    async def cluster_document(self) -> ClusterDocument:
+        return self._document
+
+
+@pytest.mark.parametrize(
+    ("seen_by", "root", "status", "reason"),
+    [
+        ("b1", "b1", 200, None),
+        ("b1", "b2", 503, "the root is b2"),
+        ("b2", "b2", 200, None),
+        ("b1", None, 503, "the root is nobody"),
+    ],
+)
+def test_only_the_root_says_that_it_is_and_others_name_it(
+    api: Api, core: Core, seen_by: str, root: str | None, status: int, reason: str | None
+) -> None:
+    cluster = replace(seen(OWN).cluster, root=root)
+    core.context.view = InCluster(core, replace(seen(OWN), seen_by=seen_by, cluster=cluster))
+    answer = api.ask("GET", "/api/health/root")
+    assert (answer.status, answer.json.get("reason")) == (status, reason)
 
 
 def test_a_queue_elsewhere_has_its_home_elsewhere(api: Api, core: Core) -> None:
