@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -287,11 +288,12 @@ def test_consumers_go_on_when_the_home_moves(cluster: ClusterProcess) -> None:
     assert not again
 
 
-def order(cluster: ClusterProcess, what: str, **details: object) -> None:
-    """Have s1 drained, or not any more."""
-    target = ("rhizome", "brokers", "s1", what)
-    shown = call_api(cluster.brokers["b1"], "POST", *target, preview=True, **details)
-    call_api(cluster.brokers["b1"], "POST", *target, basis=shown.get("basis", ""), **details)
+def order(cluster: ClusterProcess, name: str, what: str, **details: object) -> None:
+    """Have a broker drained, or not any more; another one is asked for it."""
+    other = cluster.brokers["b2"]
+    target = ("rhizome", "brokers", name, what)
+    shown = call_api(other, "POST", *target, preview=True, **details)
+    call_api(other, "POST", *target, basis=shown.get("basis", ""), **details)
 
 
 def test_a_drained_broker_asks_sessions_to_go(cluster: ClusterProcess) -> None:
@@ -299,7 +301,7 @@ def test_a_drained_broker_asks_sessions_to_go(cluster: ClusterProcess) -> None:
         async with open_session(cluster.brokers["s1"].url, failover=UNTIRING) as session:
             assert session.broker == "s1"
             assert set(session.failover_map.brokers) >= {"b1", "b2", "b3", "s1"}
-            await asyncio.to_thread(order, cluster, "drain", grace_ms=1000)
+            await asyncio.to_thread(order, cluster, "s1", "drain", grace_ms=1000)
             while session.broker == "s1" or session.state != "open":
                 await asyncio.sleep(0.05)
             return session.broker
@@ -307,4 +309,94 @@ def test_a_drained_broker_asks_sessions_to_go(cluster: ClusterProcess) -> None:
     try:
         assert run(scenario(), SECONDS_MAX) in ("b1", "b2", "b3")
     finally:
-        order(cluster, "undrain")
+        order(cluster, "s1", "undrain")
+
+
+class Traffic:
+    """Numbers that go through a queue and come back in one session, until it is enough.
+
+    Invariant: from HELD messages on, so many are unacked at every moment; ``total`` is known before
+    the last number is sent.
+    """
+
+    PREFETCH = 40
+    HELD = 20
+
+    def __init__(self, session: Session, queue: str) -> None:
+        self._session = session
+        self._queue = queue
+        self._enough = False
+        self.total = 0
+        self.taken: list[int] = []
+        self.again: list[int] = []
+
+    async def send(self) -> None:
+        async with self._session.producer(routing_key=self._queue, window=100) as producer:
+            for number in itertools.count():
+                if self._enough:
+                    self.total = number + 1
+                await producer.send(b"%d" % number)
+                if self.total:
+                    return
+                await asyncio.sleep(0.001)
+
+    async def take(self) -> None:
+        held: deque[Message] = deque()
+        consuming = self._session.queue(self._queue, declare=False, prefetch=self.PREFETCH)
+        async with consuming as messages:
+            async for message in messages:
+                self.taken.append(int(message.body))
+                if message.redelivered:
+                    self.again.append(int(message.body))
+                held.append(message)
+                if len(held) > self.HELD:
+                    await held.popleft().ack()
+                if len(set(self.taken)) == self.total:
+                    break
+            for message in held:
+                await message.ack()
+
+    def finish(self) -> None:
+        self._enough = True
+
+    async def until_taken(self, more: int) -> None:
+        wanted = len(self.taken) + more
+        while len(self.taken) < wanted:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("at", ["s1", "b1"])
+def test_a_busy_session_leaves_a_drained_broker_and_takes_each_message_once(
+    cluster: ClusterProcess, at: str
+) -> None:
+    """It publishes, and holds messages, at every moment; in one case the broker that is drained is
+    the home of its queue, too (J15)."""
+    queue = f"busy-{at}"
+
+    async def scenario() -> tuple[Traffic, str]:
+        async with open_session(cluster.brokers[at].url, failover=UNTIRING) as session:
+            async with session.channel() as channel:
+                arguments: dict[str, object] = {"x-group": "b1"}
+                await channel.declare_queue(queue, durable=True, arguments=arguments)
+            traffic = Traffic(session, queue)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(traffic.send())
+                group.create_task(traffic.take())
+                await traffic.until_taken(200)
+                assert session.broker == at
+                await asyncio.to_thread(order, cluster, at, "drain", grace_ms=1000)
+                while session.broker == at or session.state != "open":
+                    await asyncio.sleep(0.01)
+                await traffic.until_taken(200)
+                traffic.finish()
+            return traffic, session.broker
+
+    try:
+        traffic, broker = run(scenario(), SECONDS_MAX)
+    finally:
+        order(cluster, at, "undrain")
+    assert broker != at
+    assert sorted(traffic.taken) == list(range(traffic.total)), "each number once"
+    # What was on its way when the session left may be marked as redelivered; what it held may not.
+    assert len(traffic.again) <= Traffic.PREFETCH - Traffic.HELD
+    assert run(drained(cluster.brokers["b2"].url, queue)) == [], "all of them were acked"
