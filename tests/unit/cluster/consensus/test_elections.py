@@ -11,14 +11,22 @@ import pytest
 
 from rhizome.cluster.consensus import ALL_RULES, ConsensusSettings
 from rhizome.cluster.consensus.desk import Desk
-from rhizome.cluster.consensus.election import Candidacy
+from rhizome.cluster.consensus.election import SECONDARY_NEVER_VOTES, Candidacy
 from rhizome.cluster.consensus.entries import APPLICATION
+from rhizome.cluster.consensus.messages import (
+    Message,
+    PreVote,
+    PreVoteAnswer,
+    Vote,
+    VoteAnswer,
+)
 from rhizome.cluster.identity import WITNESS, Hello, hash_primaries
 from rhizome.cluster.storage import Entry, Image
 from tests.interaction.stage import Stage
 from tests.unit.cluster.consensus.audience import Audience
 
 THREE = ("b1", "b2", "b3")
+FOUR = ("b1", "b2", "b3", "b4")
 
 
 def at_work(primaries: tuple[str, ...] = THREE, secondaries: tuple[str, ...] = ()) -> Stage:
@@ -187,6 +195,41 @@ def test_the_vote_of_a_term_is_given_once() -> None:
     assert len(votes) == 2
 
 
+def asked(stage: Stage, name: str, question: PreVote | Vote) -> list[Message]:
+    """What a broker answers to a question that b3 puts to it."""
+    answers: list[Message] = []
+
+    def hear(sender: str, receiver: str, message: Message) -> bool:
+        if (sender, receiver) == (name, "b3") and isinstance(message, (PreVoteAnswer, VoteAnswer)):
+            answers.append(message)
+        return True
+
+    stage.censor = hear
+    stage.order(name, lambda core, now_ms: core.step("b3", question, now_ms))
+    stage.run(10)
+    return answers
+
+
+@pytest.mark.parametrize("kind", [PreVote, Vote])
+def test_a_secondary_refuses_its_vote_to_whoever_a_primary_would_elect(kind: type) -> None:
+    stage = at_work(FOUR, ("s1",))
+    stage.kill("b1", "b2")
+    stage.run(5000)
+    assert stage.roots() == [], "two of four can elect nobody"
+    log = stage.core("b3").desk.ledger.log
+    term = stage.core("b3").desk.term + 1
+    question: PreVote | Vote = Vote(term, log.last_term, log.last_index, 0)
+    if kind is PreVote:
+        question = PreVote(term, 9, log.last_term, log.last_index, 0, 1, True, False)
+    [primary] = asked(stage, "b4", question)
+    assert isinstance(primary, (PreVoteAnswer, VoteAnswer))
+    assert primary.yes
+    [secondary] = asked(stage, "s1", question)
+    assert isinstance(secondary, (PreVoteAnswer, VoteAnswer))
+    assert (secondary.yes, secondary.reason) == (False, SECONDARY_NEVER_VOTES)
+    assert stage.core("s1").desk.term < term, "it doesn't even take up the term"
+
+
 def test_a_root_stays_when_exactly_half_is_left_and_none_can_be_elected() -> None:
     stage = at_work(("b1", "b2"))
     stage.kill("b2")
@@ -209,9 +252,6 @@ def test_elections_in_a_row_are_quick(seed: int) -> None:
         assert stage.run_until(lambda: len(stage.roots()) == 1) < 2000
         stage.start(root)
         stage.run(1500)
-
-
-FOUR = ("b1", "b2", "b3", "b4")
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from following import leads_to
 from scene import (
@@ -10,6 +12,7 @@ from scene import (
     drain,
     private_queue,
     queue_at,
+    refused,
 )
 
 from rhizome.amqp.frames import method_frame
@@ -23,6 +26,9 @@ from rhizome.amqp.methods import (
     ChannelClose,
     ConnectionBlocked,
     ConnectionUnblocked,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    Method,
     QueueDeclare,
     QueueDeclareOk,
     QueueDelete,
@@ -338,22 +344,36 @@ def test_minority_refuses_changes_and_blocks_publishers_until_it_heals(
 # --- declares that conflict
 
 
-def test_of_two_declares_at_once_one_wins_and_one_is_refused(cluster: CoreCluster) -> None:
-    one, other = cluster["b2"].connect(), cluster["s1"].connect()
-    for client, length in ((one, 1), (other, 2)):
-        method = QueueDeclare("q", arguments={"x-max-length": length})
+def declares_of_queue() -> list[Method]:
+    return [QueueDeclare("d", arguments={"x-max-length": length}) for length in (1, 2)]
+
+
+def declares_of_exchange() -> list[Method]:
+    return [ExchangeDeclare("d", kind) for kind in ("topic", "fanout")]
+
+
+@pytest.mark.parametrize("declares", [declares_of_queue, declares_of_exchange])
+def test_of_two_declares_at_once_one_wins_and_one_is_refused(
+    cluster: CoreCluster, declares: Callable[[], list[Method]]
+) -> None:
+    clients = [cluster["b2"].connect(), cluster["s1"].connect()]
+    for client, method in zip(clients, declares(), strict=True):
         client.connection.receive(method_frame(1, method))
     cluster["b2"].busy = cluster["s1"].busy = True
     cluster.settle()
-    answers = [client.take()[0] for client in (one, other)]
-    assert sorted([type(answer).__name__ for answer in answers]) == [
-        "ChannelClose",
-        "QueueDeclareOk",
-    ]
+    answers = [client.take()[0] for client in clients]
     [refusal] = [answer for answer in answers if isinstance(answer, ChannelClose)]
     assert refusal.reply_code == 406
-    lengths = {str(m.queue("q").definition.arguments) for m in cluster.running()}
-    assert len(lengths) == 1
+    [accepted] = [answer for answer in answers if answer is not refusal]
+    assert isinstance(accepted, (QueueDeclareOk, ExchangeDeclareOk))
+    known = {each.broker.state.snapshot(transient=True) for each in cluster.running()}
+    assert len(known) == 1, "all have the winner's"
+    # Who declares it again as the winner did is welcome, and the loser's is refused anywhere.
+    winner = answers.index(accepted)
+    for at in ("b1", "b3"):
+        client = cluster[at].connect()
+        client.call(declares()[winner], type(accepted))
+        assert refused(client, declares()[1 - winner])[0] == 406
 
 
 # --- flow

@@ -285,13 +285,22 @@ def test_damaged_snapshot_changes_nothing() -> None:
     assert before.state.snapshot() == untouched
 
 
-def test_conflicting_declares_have_one_winner() -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (DeclareQueue("/", "q", True), DeclareQueue("/", "q", False)),
+        (DeclareExchange("/", "x", "topic"), DeclareExchange("/", "x", "fanout")),
+    ],
+)
+def test_conflicting_declares_have_one_winner(first: Command, second: Command) -> None:
     machine = make_machine("b1", "b2")
-    won = machine.feed(DeclareQueue("/", "q", True), "b1.1", 1).outcome
-    lost = machine.feed(DeclareQueue("/", "q", False), "b2.1", 1).outcome
+    won = machine.feed(first, "b1.1", 1).outcome
+    after = machine.host.state.snapshot(transient=True)
+    lost = machine.feed(second, "b2.1", 1).outcome
     assert won.error is None
     assert lost.error is not None
     assert lost.error.code == 406
+    assert machine.host.state.snapshot(transient=True) == after
 
 
 def test_private_queue_is_not_declared_over_a_shared_one() -> None:
