@@ -301,15 +301,26 @@ class CoreCluster:
         names = [f"b{number + 1}" for number in range(primaries)]
         others = [f"s{number + 1}" for number in range(secondaries)]
         self._ports = {name: PORT_FIRST + at for at, name in enumerate([*names, *others])}
-        listed = tuple(Primary(name, self.address_of(name)) for name in names)
+        self._listed = tuple(Primary(name, self.address_of(name)) for name in names)
+        self._section = section
         self.members: dict[str, Member] = {}
-        for name in [*names, *others]:
-            role = "primary" if name in names else "secondary"
-            config = Config(
-                users={}, cluster=ClusterSection(role=role, primaries=listed, **section)
-            )
-            config = replace(config, broker=replace(config.broker, name=name))
-            self.members[name] = Member(self, name, config)
+        for name in names:
+            self._add(name, "primary")
+        for name in others:
+            self._add(name, "secondary")
+
+    def _add(self, name: str, role: str) -> None:
+        section = ClusterSection(role=role, primaries=self._listed, **self._section)
+        config = Config(users={}, cluster=section)
+        config = replace(config, broker=replace(config.broker, name=name))
+        self.members[name] = Member(self, name, config)
+
+    def add_secondary(self, name: str) -> Member:
+        """Start a broker that the cluster has never heard of."""
+        assert name not in self.members
+        self._ports[name] = PORT_FIRST + len(self._ports)
+        self._add(name, "secondary")
+        return self.members[name]
 
     def __getitem__(self, name: str) -> Member:
         return self.members[name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rhizome.amqp.methods import ConnectionClose, ConnectionOpenOk, ConnectionRedirect
 from rhizome.testing.cluster import KEY, CoreCluster, make_cluster
 from rhizome.testing.core import CAPABILITIES, CoreClient
@@ -45,19 +47,22 @@ def test_clients_that_cannot_follow_are_served() -> None:
         assert isinstance(answer(cluster["b1"].connect(opens=False)), ConnectionOpenOk)
 
 
-def test_redirect_spreads_connections() -> None:
-    cluster = make_cluster(3, connect_policy="redirect")
+@pytest.mark.parametrize("secondaries", [0, 2])
+def test_redirect_spreads_connections(secondaries: int) -> None:
+    """Over primaries and secondaries alike."""
+    cluster = make_cluster(3, secondaries, connect_policy="redirect")
     cluster.advance(2_000)
     served: dict[str, int] = dict.fromkeys(cluster.members, 0)
-    for _ in range(30):
+    for _ in range(10 * len(cluster.members)):
         at = cluster["b1"].connect(properties=ABLE, opens=False)
-        first = answer(at)
-        if isinstance(first, ConnectionRedirect):
-            target = cluster.at(first.host)
+        told = answer(at)
+        if isinstance(told, ConnectionRedirect):
+            target = cluster.at(told.host)
             assert target is not None
             target.connect(properties={**ABLE, "redirected": True})
             served[target.name] += 1
         else:
+            assert isinstance(told, ConnectionOpenOk)
             served["b1"] += 1
     assert max(served.values()) - min(served.values()) <= 4, served
 

@@ -11,6 +11,8 @@ from rhizome.amqp.methods import (
     ConnectionRedirect,
     SessionFailoverMap,
     SessionMove,
+    TxSelect,
+    TxSelectOk,
 )
 from rhizome.cluster import telling
 from rhizome.cluster.commands import SetDraining, SetFailoverList
@@ -141,25 +143,109 @@ def test_who_was_asked_and_stays_is_closed_in_the_end() -> None:
     assert [each for each in client.take(0) if isinstance(each, ConnectionClose)]
 
 
-def test_clients_are_spread_when_a_broker_comes_back() -> None:
-    cluster = make_cluster(2, connect_policy="redirect")
-    cluster["b2"].kill()
-    cluster.advance(3_000)
-    clients = [cluster["b1"].connect(properties=able("session.move")) for _ in range(9)]
-    held = cluster["b1"].connect(properties=able("session.move"))
-    cluster["b2"].start()
-    cluster.advance_until_ready()
-    asked: list[CoreClient] = []
+def arrive(cluster: CoreCluster, name: str) -> tuple[CoreClient, str]:
+    """A client that comes to a broker and goes on if that sends it away; and where it is then."""
+    properties = able("session.move")
+    client = cluster[name].connect(properties=properties, opens=False)
+    told = client.events[0].pop(0)
+    if not isinstance(told, ConnectionRedirect):
+        return client, name
+    target = cluster.at(told.host)
+    assert target is not None
+    return target.connect(properties={**properties, "redirected": True}), target.name
+
+
+def redistribute(cluster: CoreCluster, clients: list[CoreClient]) -> list[str]:
+    """Let time pass, and clients go where they are asked to; where they have gone, in order."""
+    gone: list[str] = []
     for _ in range(60):
         cluster.advance(250)
-        for client in clients:
+        for at, client in enumerate(clients):
             for move in moves(client):
-                assert move.host == str(cluster.address_of("b2"))
+                target = cluster.at(move.host)
+                assert target is not None
                 client.close_socket()
-                asked.append(cluster["b2"].connect(properties=able("session.move")))
-    assert 3 <= len(asked) <= 5
-    assert all(not moves(client) for client in asked), "nobody is sent back"
+                clients[at], name = arrive(cluster, target.name)
+                gone.append(name)
+    return gone
+
+
+def hold(cluster: CoreCluster, queue: str, *more: str) -> tuple[CoreClient, Content]:
+    """A client of b1 that moves if it is asked, and a message that it has not acked."""
+    client = cluster["b1"].connect(properties=able("session.move", *more))
+    client.prefetch(1)
+    client.publish("", queue, b"held")
+    client.consume(queue)
+    [held] = client.deliveries()
+    return client, held
+
+
+def test_clients_are_spread_when_a_broker_comes_back() -> None:
+    cluster = make_cluster(2, connect_policy="redirect", copies=1)
+    cluster["b1"].connect().declare("q", x_group="b1")
+    cluster["b2"].kill()
+    cluster.advance(3_000)
+    held, _ = hold(cluster, "q")
+    clients = [cluster["b1"].connect(properties=able("session.move")) for _ in range(9)]
+    cluster["b2"].start()
+    cluster.advance_until_ready()
+    gone = redistribute(cluster, clients)
+    assert 3 <= len(gone) <= 5
+    assert set(gone) == {"b2"}, "nobody is sent back"
+    assert not moves(held), "it would get its message again"
     held.close_socket()
+
+
+def test_who_holds_messages_is_sent_back_when_it_has_settled_them() -> None:
+    cluster = make_cluster(2, connect_policy="redirect", copies=1)
+    cluster["b1"].connect().declare("q", x_group="b1")
+    cluster["b2"].kill()
+    cluster.advance(3_000)
+    holders = [hold(cluster, "q") for _ in range(3)]
+    undecided = [cluster["b1"].connect(properties=able("session.move")) for _ in range(3)]
+    for client in undecided:
+        client.call(TxSelect(), TxSelectOk)
+    resuming, _ = hold(cluster, "q", "session.resume")
+    cluster["b2"].start()
+    cluster.advance_until_ready()
+    cluster.advance(5_000)
+    assert moves(resuming), "it comes back with what it holds"
+    assert not any(moves(client) for client, _ in holders)
+    assert not any(moves(client) for client in undecided)
+    for client, held in holders:
+        client.send(BasicAck(held.tag))
+    cluster.advance(5_000)
+    assert any(moves(client) for client, _ in holders)
+    assert not any(moves(client) for client in undecided)
+
+
+def test_clients_are_spread_when_a_broker_is_added() -> None:
+    cluster = make_cluster(2, connect_policy="redirect")
+    clients = [cluster["b1"].connect(properties=able("session.move")) for _ in range(9)]
+    clients += [cluster["b2"].connect(properties=able("session.move")) for _ in range(9)]
+    cluster.advance(5_000)
+    assert not any(moves(client) for client in clients), "they are even"
+    cluster.add_secondary("s1")
+    cluster.advance_until_ready()
+    gone = redistribute(cluster, clients)
+    # Two brokers send clients there, and each hears a second later what the other one has done.
+    assert gone.count("s1") >= 4
+    assert len(gone) - gone.count("s1") <= 2, gone
+    counts = [len(each.broker.running_connections()) for each in cluster.running()]
+    assert sum(counts) == 18
+    assert max(counts) - min(counts) <= 3, counts
+    assert redistribute(cluster, clients) == [], "it comes to rest"
+
+
+def test_clients_that_all_come_to_a_secondary_end_up_everywhere() -> None:
+    """It sends them to primaries, which are all that it hears of; these send them on."""
+    cluster = make_cluster(3, 2, connect_policy="redirect")
+    cluster.advance(2_000)
+    clients = [arrive(cluster, "s1")[0] for _ in range(40)]
+    assert "s2" in redistribute(cluster, clients)
+    counts = [len(each.broker.running_connections()) for each in cluster.running()]
+    assert sum(counts) == 40
+    assert max(counts) - min(counts) <= 4, counts
 
 
 def test_policy_serve_leaves_clients_where_they_are() -> None:
