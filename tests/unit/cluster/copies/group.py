@@ -383,6 +383,7 @@ class Broker(StandbyPort):
         copy = self.place.copy()
         if self.starts == 1:
             copy = Copy(GROUP, self.place.journal, self.place.spill)
+            copy.known.index = self.world.first_index - 1
         self.standby = Standby(copy, self, self.incarnation)
         # The cluster's state is on disk too.
         self.standby.learn(self.known.epoch)
@@ -506,9 +507,12 @@ class World:
         window_bytes: int = 20_000,
         segment_bytes: int = 4096,
         checked: bool = True,
+        first_index: int = 1,
     ) -> None:
-        """Unless `checked` answers are not compared with what is true: that takes time."""
+        """Unless `checked` answers are not compared with what is true: that takes time. The log
+        begins at `first_index`."""
         self.checked = checked
+        self.first_index = first_index
         self.chosen: list[str] | None = None
         self.settings = CopiesSettings(2000, 500, window_bytes)
         self.segment_bytes = segment_bytes

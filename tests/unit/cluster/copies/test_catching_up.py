@@ -12,6 +12,8 @@ from rhizome.cluster.copies.home import FRAME_BYTES_MAX
 from tests.unit.cluster.copies.group import Home, World
 from tests.unit.cluster.copies.model import check
 
+BORDER = 1 << 32
+
 
 def quiet(members: str = "b", wanted: int = 1, **options: Any) -> tuple[World, Home]:
     """Two brokers, a at home, everything at rest."""
@@ -105,6 +107,52 @@ def test_a_restarted_standby_gets_back_the_transient_messages_that_it_lost() -> 
     come_back(world)
     assert home.copies.followers["b"].backfill_messages == 50
     same(world)
+
+
+@pytest.mark.parametrize("before", [3, 5, 6, 12])
+def test_a_standby_is_sent_only_what_it_lacks_where_indexes_outgrow_32_bits(before: int) -> None:
+    """It goes away below the border, at it or above it, and the log goes on beyond."""
+    world, home = quiet(first_index=BORDER - 5)
+    kept = publish(home, before)
+    assert kept[0] == BORDER - 5
+    world.settle()
+    world.crash("b")
+    missed = publish(home, 10)
+    assert missed[-1] >= BORDER
+    home.ack(1, [kept[0], kept[-1], missed[0], missed[-1]])
+    home.broker.end_turn()
+    world.start("b")
+    world.registers("b")
+    world.brokers["b"].learn()
+    world.brokers["a"].learn()
+    come_back(world)
+    assert home.copies.followers["b"].backfill_messages == 8
+    same(world)
+    assert world.register.members == (Member("b", "b2", WHOLE),)
+    assert home.log.committed_disk == home.end()
+
+
+@pytest.mark.parametrize("before", [3, 12])
+def test_a_replaced_home_is_reverted_where_indexes_outgrow_32_bits(before: int) -> None:
+    world, old = quiet(first_index=BORDER - 5)
+    kept = publish(old, before)
+    world.settle()
+    world.cut("a", "b")
+    publish(old, 10)
+    world.brokers["a"].sync()
+    assert old.end() > BORDER
+    assert world.take_over()
+    for name in "ba":
+        world.brokers[name].learn()
+    new = world.home()
+    assert new.broker.name == "b"
+    later = publish(new, 4)
+    assert later[0] == kept[-1] + 1, "the indexes of what nobody had"
+    world.heal()
+    broker = world.brokers["a"]
+    check(broker.copy(), broker.place, new.truth)
+    assert sorted(new.truth.queues[1]) == kept + later
+    assert new.copies.followers["a"].backfill_messages == 4
 
 
 def test_a_standby_that_missed_more_than_the_window_compares_what_is_alive() -> None:
