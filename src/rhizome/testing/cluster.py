@@ -97,6 +97,7 @@ class Member(Adopter):
         self.starts = 0
         self.running = False
         self.busy = False
+        self.holds_disk = False
         self.start()
 
     def start(self) -> None:
@@ -150,6 +151,14 @@ class Member(Adopter):
         self.ends = []
         self.cluster.settle()
 
+    def hold_disk(self) -> None:
+        """Let its disk write and not say so."""
+        self.holds_disk = True
+
+    def let_disk_go(self) -> None:
+        self.holds_disk = False
+        self.cluster.settle()
+
     @property
     def now_ms(self) -> int:
         return self.cluster.now_ms
@@ -181,7 +190,7 @@ class Member(Adopter):
         broker, node = self.broker, self.node
         if not (
             self.busy
-            or self._synced
+            or (self._synced and not self.holds_disk)
             or self._tokens
             or self._lost
             or broker.turn.pending()
@@ -203,9 +212,10 @@ class Member(Adopter):
         return True
 
     def _inputs(self) -> None:
-        synced, self._synced[:] = list(self._synced), []
-        for event in synced:
-            event()
+        if not self.holds_disk:
+            synced, self._synced[:] = list(self._synced), []
+            for event in synced:
+                event()
         tokens, self._tokens[:] = list(self._tokens), []
         for token in tokens:
             self.node.written(token)

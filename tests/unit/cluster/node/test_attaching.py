@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from following import Standby
 from scene import PERSISTENT, bind, drain, exchange, queue_at
 
 from rhizome.amqp.frames import method_frame
@@ -312,6 +313,27 @@ def test_settlements_are_kept_until_the_home_has_them_safe_and_no_longer(
     run_alone(cluster["b2"])
     assert group.kept == []
     cluster.settle()
+
+
+@pytest.mark.parametrize("at", EDGES)
+@pytest.mark.parametrize("late", ["way to the copy", "disk of the copy", "disk of the home"])
+def test_an_ack_is_kept_until_it_is_safe_at_the_home_and_its_copies(late: str, at: str) -> None:
+    cluster = make_cluster(3, 1)
+    client = consumer_of(cluster, at, 3)
+    standby = Standby(cluster, "q", "b3")
+    held = client.deliveries()
+    group = cluster[at].node.remote(standby.number)
+    slow = cluster[HOME if late == "disk of the home" else standby.name]
+    if late == "way to the copy":
+        standby.hold()
+    else:
+        slow.hold_disk()
+    client.send(BasicAck(held[0].tag))
+    assert home_queue(cluster).unacked == 2, "the home has it"
+    assert len(group.kept) == 1
+    slow.let_disk_go()
+    standby.let_go()
+    assert group.kept == []
 
 
 # --- incarnations
