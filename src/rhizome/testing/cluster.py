@@ -29,7 +29,8 @@ from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.storage import Image, MemoryClusterStore
 from rhizome.journal.files import MemoryFiles
-from rhizome.journal.store import MemoryStore
+from rhizome.journal.store import MemoryStore, StoreOptions
+from rhizome.journal.writer import ALWAYS
 from rhizome.server.boot import make_log
 from rhizome.server.cluster_section import ClusterSection, Primary
 from rhizome.server.composition import Clustered, World, compose
@@ -76,6 +77,26 @@ class PipeEnd:
             self.close()
 
 
+class MemberStore(MemoryStore):
+    """Tells what the flush policy counts as durable; while its disk is held nothing is synced."""
+
+    held = False
+    _written = 0
+    _on_disk = 0
+
+    def _durable(self, token: int, synced: int) -> None:
+        self._written = token
+        if not self.held:
+            self._on_disk = synced
+        if not self.held or not self.options.flush.waits:
+            super()._durable(token, self._on_disk)
+
+    def let_go(self) -> None:
+        if self.held:
+            self.held = False
+            self._durable(self._written, self._written)
+
+
 class MemberObserver(NodeObserver):
     def __init__(self, member: Member) -> None:
         self.member = member
@@ -97,7 +118,8 @@ class Member(Adopter):
         self.starts = 0
         self.running = False
         self.busy = False
-        self.holds_disk = False
+        self.flush = ALWAYS
+        """When its journal is synced, from its next start on."""
         self.start()
 
     def start(self) -> None:
@@ -110,8 +132,12 @@ class Member(Adopter):
         self._tokens: list[int] = []
         self.ends: list[PipeEnd] = []
         self.cluster_store = MemoryClusterStore(self.image, self._tokens.append)
-        self.store = MemoryStore(
-            self.files, self.name.encode().ljust(16, b"-"), self, self._synced.append
+        self.store = MemberStore(
+            self.files,
+            self.name.encode().ljust(16, b"-"),
+            self,
+            self._synced.append,
+            StoreOptions(flush=self.flush),
         )
         self.log = make_log(self.store)
         address = str(self.cluster.address_of(self.name))
@@ -152,11 +178,11 @@ class Member(Adopter):
         self.cluster.settle()
 
     def hold_disk(self) -> None:
-        """Let its disk write and not say so."""
-        self.holds_disk = True
+        """Let its disk write, and end no sync."""
+        self.store.held = True
 
     def let_disk_go(self) -> None:
-        self.holds_disk = False
+        self.store.let_go()
         self.cluster.settle()
 
     @property
@@ -190,7 +216,7 @@ class Member(Adopter):
         broker, node = self.broker, self.node
         if not (
             self.busy
-            or (self._synced and not self.holds_disk)
+            or self._synced
             or self._tokens
             or self._lost
             or broker.turn.pending()
@@ -212,10 +238,9 @@ class Member(Adopter):
         return True
 
     def _inputs(self) -> None:
-        if not self.holds_disk:
-            synced, self._synced[:] = list(self._synced), []
-            for event in synced:
-                event()
+        synced, self._synced[:] = list(self._synced), []
+        for event in synced:
+            event()
         tokens, self._tokens[:] = list(self._tokens), []
         for token in tokens:
             self.node.written(token)

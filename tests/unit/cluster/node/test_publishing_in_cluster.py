@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from following import Standby
 from scene import (
     AWAY,
     EVERYWHERE,
@@ -17,6 +18,7 @@ from scene import (
     queue_at,
     returned,
     sent_on,
+    wait_for_copy,
 )
 
 from rhizome.amqp.frames import method_frame
@@ -52,6 +54,32 @@ def test_publish_is_confirmed_once_its_home_has_it(
     assert confirmed(client) == 1
     assert cluster["b1"].queue("q").ready == 1
     assert drain(client, "q") == [b"one"]
+
+
+@pytest.mark.parametrize("at", AWAY)
+def test_a_copy_that_lags_holds_up_its_own_group_and_no_other(
+    cluster: CoreCluster, at: str
+) -> None:
+    """Though both are published to over one connection, and consumed over one."""
+    client, consumer = cluster[at].connect(), cluster["s2"].connect()
+    client.open_channel(2)
+    for queue, home in (("slow", "b1"), ("quick", "b2")):
+        queue_at(client, queue, home, durable=True)
+        wait_for_copy(cluster, queue)
+        consumer.consume(queue, no_ack=True)
+    client.confirm(1)
+    client.confirm(2)
+    standby = Standby(cluster, "slow", "b3")
+    standby.hold()
+    for number in range(10):
+        client.publish("", "slow", b"slow %d" % number, PERSISTENT, channel=1)
+        client.publish("", "quick", b"quick %d" % number, PERSISTENT, channel=2)
+        assert client.pick(BasicAck, 2).delivery_tag == number + 1
+    assert confirmed(client) == 0
+    assert consumer.bodies() == [b"quick %d" % number for number in range(10)]
+    standby.let_go()
+    assert confirmed(client) == 10
+    assert consumer.bodies() == [b"slow %d" % number for number in range(10)]
 
 
 @pytest.mark.parametrize("at", AWAY)

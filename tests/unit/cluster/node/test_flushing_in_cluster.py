@@ -1,0 +1,77 @@
+"""Each broker syncs its journal as it is configured to, and a confirm waits accordingly (O8)."""
+
+from __future__ import annotations
+
+import pytest
+from following import Standby
+from scene import PERSISTENT, confirmed, drain, group_of, queue_at, wait_for_copy, wait_for_new_home
+
+from rhizome.journal.writer import ALWAYS, NEVER, every
+from rhizome.testing.cluster import CoreCluster, make_cluster
+from rhizome.testing.core import CoreClient
+
+HOME, STANDBY = "b1", "b3"
+FLUSHES = {"always": ALWAYS, "interval": every(100), "never": NEVER}
+
+
+def cluster_with(home: str, standby: str) -> CoreCluster:
+    cluster = make_cluster(3, 1)
+    for name, flush in ((HOME, home), (STANDBY, standby)):
+        cluster[name].flush = FLUSHES[flush]
+        cluster[name].kill()
+        cluster[name].start()
+        cluster.advance_until_ready()
+    return cluster
+
+
+def publisher(cluster: CoreCluster, at: str) -> CoreClient:
+    """A client whose confirms wait for the home and its only standby."""
+    client = cluster[at].connect()
+    queue_at(client, "q", HOME, durable=True)
+    wait_for_copy(cluster, "q")
+    Standby(cluster, "q", STANDBY)
+    assert group_of(cluster, "q").home == HOME
+    client.confirm()
+    return client
+
+
+def publish(client: CoreClient, count: int) -> None:
+    for number in range(count):
+        client.publish("", "q", b"%d" % number, PERSISTENT)
+
+
+@pytest.mark.parametrize("home", FLUSHES)
+@pytest.mark.parametrize("standby", FLUSHES)
+@pytest.mark.parametrize("held", [HOME, STANDBY])
+def test_a_confirm_waits_for_the_disks_of_those_that_always_flush(
+    home: str, standby: str, held: str
+) -> None:
+    """Of the others it is enough that they have written it."""
+    cluster = cluster_with(home, standby)
+    client = publisher(cluster, "s1")
+    cluster[held].hold_disk()
+    publish(client, 5)
+    waits = (home if held == HOME else standby) == "always"
+    assert confirmed(client) == (0 if waits else 5)
+    cluster[held].let_disk_go()
+    assert confirmed(client) == (5 if waits else 0)
+    assert drain(client, "q") == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("flush", ["interval", "never"])
+def test_a_standby_that_has_only_written_takes_over_with_all_that_was_confirmed(
+    flush: str, crashes: bool
+) -> None:
+    """Though its own process crashes as well: what it has written the operating system has."""
+    cluster = cluster_with("always", flush)
+    client = publisher(cluster, "s1")
+    cluster[STANDBY].hold_disk()
+    publish(client, 20)
+    assert confirmed(client) == 20
+    cluster[HOME].kill()
+    if crashes:
+        cluster[STANDBY].kill()
+        cluster[STANDBY].start()
+    assert wait_for_new_home(cluster, "q", HOME) == STANDBY
+    assert drain(cluster["b2"].connect(), "q") == [b"%d" % number for number in range(20)]
