@@ -10,7 +10,7 @@ import pytest
 from rhizome.journal.errors import JournalFailed
 from rhizome.journal.journal import Chunk, Journal
 from rhizome.journal.recovery import recover
-from rhizome.journal.writer import ALWAYS, NEVER, Flush, JournalWriter
+from rhizome.journal.writer import ALWAYS, NEVER, Flush, JournalWriter, every
 from tests.unit.journal.crashing import CrashingFiles
 
 UUID = bytes(range(16))
@@ -56,6 +56,7 @@ class Harness:
     def wait_for(self, what: str) -> None:
         conditions = {
             "token": lambda: self.token >= int(self.journal.end_position()),
+            "sync": lambda: self.synced >= int(self.journal.end_position()),
             "alarm": lambda: len(self.alarms) > 0,
             "relief": lambda: len(self.alarms) > 1,
             "failure": lambda: len(self.failures) > 0,
@@ -132,6 +133,24 @@ def test_nothing_is_durable_before_its_sync() -> None:
     files.gate.set()
     harness.wait_for("token")
     assert harness.synced == harness.token
+    harness.writer.close()
+
+
+@pytest.mark.parametrize("flush", [NEVER, every(3_600_000)])
+def test_whoever_does_not_always_flush_counts_as_durable_what_is_written(flush: Flush) -> None:
+    harness = Harness(flush=flush)
+    harness.submit()
+    harness.wait_for("token")
+    assert (harness.synced, harness.files.syncs) == (0, 0)
+    harness.writer.close()
+    assert harness.files.syncs == 1
+
+
+def test_who_flushes_at_an_interval_syncs_without_being_asked() -> None:
+    harness = Harness(flush=every(1))
+    harness.submit()
+    harness.wait_for("sync")
+    assert harness.files.syncs == 1
     harness.writer.close()
 
 
