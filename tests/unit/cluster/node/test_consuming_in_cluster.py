@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from following import Standby, leads_to
+from mypy_extensions import i64
 from scene import (
     AWAY,
+    PERSISTENT,
     bind,
     drain,
     exchange,
@@ -13,6 +16,7 @@ from scene import (
     refused,
 )
 
+from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
     BasicAck,
     BasicCancel,
@@ -32,10 +36,13 @@ from rhizome.amqp.methods import (
     QueuePurge,
     QueuePurgeOk,
 )
+from rhizome.cluster.link.frames import FrameSink, LinkReader
+from rhizome.cluster.wire import DELIVER
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import Content, CoreClient
 
 HOMES = ("b1", "b2", "b3")
+FRAME_BYTES_MAX = 1 << 20
 
 
 @pytest.fixture
@@ -352,3 +359,63 @@ def contents(client: CoreClient) -> list[Content]:
     """What gets were answered with."""
     events = client.take()
     return [each for each in events if isinstance(each, Content)]
+
+
+class Overheard(FrameSink):
+    """The frames from one broker to another, by method."""
+
+    def __init__(self, cluster: CoreCluster, sender: str, receiver: str) -> None:
+        self.methods: list[int] = []
+        self._reader = LinkReader(self, FRAME_BYTES_MAX)
+        [end] = [each for each in cluster[sender].ends if leads_to(each, receiver)]
+        self._write = end.write
+        end.write = self._overhear  # type: ignore[method-assign]
+
+    def _overhear(self, chunks: list[bytes]) -> None:
+        for chunk in chunks:
+            self._reader.receive(chunk)
+        self._write(chunks)
+
+    def frame(self, method: i64, data: bytes, start: i64, end: i64) -> None:
+        self.methods.append(int(method))
+
+    def other_frame(self, kind: i64, data: bytes, start: i64, end: i64) -> None:
+        self.methods.append(0)
+
+
+def backlog(cluster: CoreCluster, count: int) -> list[bytes]:
+    """A durable queue at b1, with a copy at b3 and so many messages in it."""
+    client = cluster["b1"].connect()
+    queue_at(client, "q", "b1", durable=True)
+    Standby(cluster, "q", "b3")
+    bodies = [b"%d" % number for number in range(count)]
+    client.send_bytes(b"".join([client.published("", "q", each, PERSISTENT) for each in bodies]))
+    return bodies
+
+
+def test_nobody_is_asked_before_a_message_goes_to_a_consumer(cluster: CoreCluster) -> None:
+    """Which consumer gets which message the home decides alone: what passes between brokers is one
+    frame per delivery to an edge, and a few for each time that a consumer settles what it holds."""
+    bodies = backlog(cluster, 500)
+    here, elsewhere = cluster["b1"].connect(), cluster["s1"].connect()
+    overheard = {
+        way: Overheard(cluster, *way) for way in [("b1", "b3"), ("b1", "s1"), ("s1", "b1")]
+    }
+    for client in (here, elsewhere):
+        client.prefetch(100)
+        client.consume("q")
+    got: dict[CoreClient, list[Content]] = {here: [], elsewhere: []}
+    while held := [(client, each) for client in got for each in client.deliveries()]:
+        for client, delivery in held:
+            got[client].append(delivery)
+            # Each by itself; those of a turn arrive together.
+            client.connection.receive(method_frame(1, BasicAck(delivery.tag)))
+        cluster["b1"].busy = cluster["s1"].busy = True
+        cluster.settle()
+    assert sorted([each.body for each in got[here] + got[elsewhere]]) == sorted(bodies)
+    assert min(len(got[here]), len(got[elsewhere])) >= 100
+    assert overheard["b1", "s1"].methods.count(DELIVER) == len(got[elsewhere])
+    rest = [each for each in overheard["b1", "s1"].methods if each != DELIVER]
+    assert 0 < len(rest) <= 20, rest
+    assert 0 < len(overheard["s1", "b1"].methods) <= 20
+    assert 0 < len(overheard["b1", "b3"].methods) <= 20
