@@ -7,6 +7,7 @@ from scene import (
     PERSISTENT,
     bind,
     confirmed,
+    exchange,
     group_of,
     queue_at,
     wait_for_copy,
@@ -252,3 +253,26 @@ def test_without_the_rule_it_is_lost_when_its_broker_returns(
     log = cluster["b1"].queue("bare").log
     assert isinstance(log, ReplicatedLog)
     assert consumed(cluster, "b2", "bare") == (numbers(0, 5) if rule else [])
+
+
+@pytest.mark.parametrize("argument", ["x-replicate", "qpid.replicate"])
+@pytest.mark.parametrize("value", ["none", "configuration", "messages"])
+def test_an_exchange_is_everywhere_whatever_it_asks_for(
+    cluster: CoreCluster, argument: str, value: str
+) -> None:
+    """An argument of a queue is taken of an exchange, kept, and means nothing: exchanges and their
+    bindings are part of the cluster state."""
+    declared, client = cluster["b1"].connect(), cluster["s1"].connect()
+    exchange(declared, "x", "topic", **{argument: value})
+    queue_at(declared, "q", "b2")
+    bind(declared, "q", "x", "a.*")
+    for member in cluster.running():
+        found = member.broker.state.vhosts["/"].router.exchanges["x"]
+        assert found.arguments == {argument: value}, member.name
+    cluster["b1"].kill()
+    cluster.advance_until(lambda: cluster.root() not in ("", "b1"))
+    client.publish("x", "a.b", b"heard")
+    cluster.settle()
+    assert consumed(cluster, "b3", "q") == [b"heard"]
+    exchange(client, "x", "topic")
+    exchange(client, "x", "topic", **{argument: "none"})
