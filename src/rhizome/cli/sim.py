@@ -71,6 +71,12 @@ def sim(
     leases: Annotated[
         bool, typer.Option("--leases", help="There is a queue that is leased (messages).")
     ] = False,
+    distant: Annotated[
+        int,
+        typer.Option(
+            "--distant", metavar="MS", min=0, help="One broker is so far from the others."
+        ),
+    ] = 0,
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Write every event of a single seed here.")
     ] = None,
@@ -96,6 +102,7 @@ def sim(
         sessions=sessions,
         streams=streams,
         leases=leases,
+        distant_ms=distant,
     )
     if trace is not None and len(chosen) > 1:
         raise CliError("--trace needs a single seed: give --seed")
@@ -179,6 +186,8 @@ def replay_command(outcome: Outcome, options: RunOptions) -> str:
         words.append("--streams")
     if options.leases:
         words.append("--leases")
+    if options.distant_ms:
+        words += ["--distant", str(options.distant_ms)]
     return shlex.join([*words, "--trace", f"seed-{outcome.seed}.trace"])
 
 

@@ -38,7 +38,7 @@ def test_the_trace_has_every_event_and_is_the_same_again(rhizome: Rhizome, tmp_p
 
 
 def test_a_violation_prints_its_seed_and_how_to_replay_it(rhizome: Rhizome) -> None:
-    broken = ("--break", "commit_quorum", "--fault", "isolate", "--pace", "10")
+    broken = ("--break", "commit_quorum", "--fault", "isolate", "--pace", "10", "--distant", "5")
     result = rhizome("sim", "--seeds", "0..30", "--minutes", "1.5", *broken)
     assert result.exit_code == 1
     replay = next(line for line in result.stdout.splitlines() if line.startswith("replay: "))

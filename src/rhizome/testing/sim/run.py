@@ -20,7 +20,7 @@ from rhizome.testing.sim.faults import FaultPlan, Faults
 from rhizome.testing.sim.network import Network
 from rhizome.testing.sim.observations import Healed, Recovered
 from rhizome.testing.sim.process import Process
-from rhizome.testing.sim.world import MINUTE, SECOND, World
+from rhizome.testing.sim.world import MINUTE, MS, SECOND, World
 
 STORM_SHARE: Final = 0.7
 CALM_US_MIN: Final = 40 * SECOND
@@ -59,6 +59,8 @@ class RunOptions:
     """There are streams too, appended to and read; in the scenario "messages"."""
     leases: bool = False
     """There is a queue that is leased; in the scenario "messages"."""
+    distant_ms: int = 0
+    """One of the brokers is far away: about so long takes what it sends and is sent, for good."""
 
 
 class UnknownRule(ValueError):
@@ -128,6 +130,8 @@ def run_seed(
     world = World(seed, sink, traced)
     end_us = int(options.minutes * MINUTE)
     simulation = scenario.build(world, options)
+    if options.distant_ms:
+        _move_away(simulation, options.distant_ms)
     plan = simulation.plan
     plan.kinds = options.faults
     plan.pace = options.pace
@@ -151,6 +155,17 @@ def run_seed(
         faults=dict(sorted(faults.counts.items())),
         counts=dict(sorted(simulation.watch.counts.items())),
     )
+
+
+def _move_away(simulation: Simulation, distant_ms: int) -> None:
+    """Slow down all ways between one broker and the others; no fault, so nothing undoes it."""
+    names = [process.name for process in simulation.processes]
+    far = simulation.world.chance("distance").choice(names)
+    simulation.world.note(f"{far} is far away")
+    for near in names:
+        if near != far:
+            simulation.network.slow((near, far), distant_ms * MS)
+            simulation.network.slow((far, near), distant_ms * MS)
 
 
 @contextmanager
