@@ -244,11 +244,16 @@ class Connection:
         with self._awaiting_broker():
             await taken
 
-    async def close(self, code: int = 200, text: str = "Goodbye") -> None:
-        """Close the connection and wait for the broker's agreement, a few seconds at most."""
+    async def close(
+        self, code: int = 200, text: str = "Goodbye", *, deliveries: bool = False
+    ) -> None:
+        """Close the connection and wait for the broker's agreement, a few seconds at most.
+
+        With `deliveries`, consumers get what the broker sent before it heard of this.
+        """
         if self._error is None:
             self._error = NotOpen("the connection was closed; connect again")
-            self._core.close(code, text)
+            self._core.close(code, text, deliveries=deliveries)
             self._flush()
             self._overfull.clear()
             self._update_reading()
@@ -370,9 +375,9 @@ class Connection:
         """Stop reading while a consumer has too many messages waiting, and go on afterwards.
 
         Never while a call waits for its reply: the application may be in the midst of handling a
-        message, and would wait for ever.
+        message, and would wait for ever. Nor once it is closed: the broker's agreement comes last.
         """
-        wanted = not self._overfull or self._awaiting > 0
+        wanted = not self._overfull or self._awaiting > 0 or self._error is not None
         wanted = wanted or any(channel._awaits_broker() for channel in self._channels.values())
         if wanted == self._reading or self._transport is None or self._transport.is_closing():
             return

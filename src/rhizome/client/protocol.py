@@ -119,6 +119,12 @@ class _ChannelState:
         self.parts: list[bytes] = []
         self.missing = 0
 
+    def give_up_content(self) -> None:
+        """What is left of the content that is being assembled belongs to nothing."""
+        self.method = None
+        self.header = None
+        self.parts = []
+
 
 class ClientConnection:
     """Protocol state of one connection: bytes in, events out; methods in, bytes out."""
@@ -133,6 +139,7 @@ class ClientConnection:
         self.pending_bytes = 0
         self._channels: dict[int, _ChannelState] = {}
         self._channel_last = 0
+        self._takes_deliveries = False
         self._incoming = b""
         self._outgoing: list[bytes] = []
         self._publish_frames: dict[tuple[int, str, str, bool], bytes] = {}
@@ -169,10 +176,20 @@ class ClientConnection:
         self.send(channel, methods.ChannelClose(code, text, 0, 0))
         state.phase = ChannelPhase.CLOSING
 
-    def close(self, code: int = REPLY_SUCCESS, text: str = "Goodbye") -> None:
-        """Ask the broker to close the connection; `ConnectionEnded` reports that it did."""
+    def close(
+        self, code: int = REPLY_SUCCESS, text: str = "Goodbye", *, deliveries: bool = False
+    ) -> None:
+        """Ask the broker to close the connection; `ConnectionEnded` reports that it did.
+
+        With `deliveries`, those that come before its answer are reported: it sent them before it
+        heard of this, and to whoever goes on elsewhere they are as good as any.
+        """
         if self.phase in (Phase.CLOSING, Phase.ENDED):
             return
+        self._takes_deliveries = deliveries
+        for state in self._channels.values():
+            if not isinstance(state.method, methods.BasicDeliver):
+                state.give_up_content()
         self._append(frames.method_frame(0, methods.ConnectionClose(code, text, 0, 0)))
         self.phase = Phase.CLOSING
 
@@ -333,9 +350,9 @@ class ClientConnection:
                 raise ProtocolViolation(f"the broker sent a frame of type {kind} on channel 0")
             self._connection_method(methods.decode_method(payload), events)
             return None
-        if self.phase is Phase.CLOSING:
-            return None
         state = self._channels.get(channel)
+        if self.phase is Phase.CLOSING and not self._is_of_delivery(kind, state, payload):
+            return None
         if state is None:
             raise ProtocolViolation(
                 f"the broker sent a frame on channel {channel}, which is closed"
@@ -350,6 +367,14 @@ class ClientConnection:
         else:
             raise ProtocolViolation(f"the broker sent a frame of unknown type {kind}")
         return None
+
+    def _is_of_delivery(self, kind: int, state: _ChannelState | None, payload: bytes) -> bool:
+        """Whether a frame that comes while closing belongs to a delivery that is wanted."""
+        if state is None or not self._takes_deliveries:
+            return False
+        if kind != FRAME_METHOD:
+            return isinstance(state.method, methods.BasicDeliver)
+        return isinstance(methods.decode_method(payload), _OF_DELIVERIES)
 
     # --- channels
 
@@ -557,6 +582,7 @@ class ClientConnection:
 
 
 _WITH_CONTENT: Final = (methods.BasicDeliver, methods.BasicGetOk, methods.BasicReturn)
+_OF_DELIVERIES: Final = (methods.BasicDeliver, methods.SessionMessage)
 
 _Handler = Callable[[ClientConnection, Method, list[Event]], None]
 _CONNECTION_METHODS: Final[dict[tuple[Phase, type[Method]], _Handler]] = {

@@ -444,7 +444,8 @@ class Session:
             # From here on nothing may be said on it, though the broker hasn't agreed yet.
             for channel in list(self._channels):
                 channel._suspend(ConnectionLost("the session moves to another broker"))
-            self._spawn(connection.close(MOVING, "moving to another broker"))
+            closing = connection.close(MOVING, "moving to another broker", deliveries=True)
+            self._spawn(closing)
 
     # --- called by channels
 

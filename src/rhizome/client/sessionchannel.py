@@ -366,7 +366,7 @@ class SessionChannel(Channel):
         super()._content(event)
 
     def _give_back(self, message: object) -> None:
-        if isinstance(message, Message) and self.is_open and not self._suspended:
+        if isinstance(message, Message) and self.is_open:
             back = methods.BasicNack(message.delivery_tag, False, True)
             self._settle_delivery(self._tenure, back)
 

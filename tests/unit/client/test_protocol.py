@@ -387,6 +387,39 @@ def test_close_waits_for_close_ok() -> None:
     assert core.receive_data(close_ok) == [events.ConnectionEnded(None)]
 
 
+def test_deliveries_under_way_are_reported_while_it_closes_if_they_are_wanted() -> None:
+    core, number = opened_with_channel()
+    got = frames.method_frame(number, methods.BasicGetOk(1, False, "", "q", 0))
+    content = frames.content_frames(number, encode_header(3, Properties()), b"get", 131_072)
+    begun = len(content) - 9
+    core.receive_data(got + content[:begun])
+    core.close(deliveries=True)
+    confirm = frames.method_frame(number, methods.BasicAck(1, False))
+    identity = frames.method_frame(number, methods.SessionMessage(1, 2, 3))
+    close_ok = frames.method_frame(0, methods.ConnectionCloseOk())
+    found = core.receive_data(
+        content[begun:]
+        + confirm
+        + identity
+        + delivery(number, b"under way", tag=2)
+        + got
+        + content
+        + close_ok
+    )
+    told, delivered, ended = found
+    assert isinstance(told, events.MethodReceived)
+    assert isinstance(told.method, methods.SessionMessage)
+    assert isinstance(delivered, events.ContentReceived)
+    assert delivered.body == b"under way"
+    assert ended == events.ConnectionEnded(None)
+
+
+def test_deliveries_under_way_are_dropped_while_it_closes() -> None:
+    core, number = opened_with_channel()
+    core.close()
+    assert core.receive_data(delivery(number, b"too late")) == []
+
+
 def test_a_lost_socket_is_an_error_unless_we_were_closing() -> None:
     core = opened()
     assert isinstance(ending(core.connection_lost("reset")), ConnectionLost)

@@ -93,6 +93,57 @@ def test_what_is_held_is_presented_and_settled_at_the_next_broker(
     run(scenario)
 
 
+def test_what_is_under_way_when_it_moves_is_held_like_the_rest(peer_context: PeerContext) -> None:
+    """The broker sent it before it heard that the session goes."""
+
+    async def scenario() -> None:
+        async with pair(peer_context) as (first, second, session):
+            channel = await session.channel()
+            consumer = channel.consume("q", tag="c")
+            await consumer.subscribe()
+            hearing = channel.consume("q", tag="hears", no_ack=True)
+            await hearing.subscribe()
+            deliver(first, 1, 101)
+            held = await anext(consumer)
+            first.answer(methods.ConnectionClose)
+            first.send(0, methods.SessionMove(f"127.0.0.1:{second.port}", ""))
+            await first.until(methods.ConnectionClose)
+            deliver(first, 2, 102)
+            first.send_content(1, methods.BasicDeliver("hears", 3, False, "", "q"), b"heard")
+            first.send(0, methods.ConnectionCloseOk())
+            await second.until(methods.BasicConsume)
+            assert presented(second) == [(101, HELD), (102, HELD)]
+            assert (await anext(hearing)).body == b"heard"
+            under_way = await anext(consumer)
+            assert (under_way.body, under_way.redelivered) == (b"102", False)
+            await under_way.ack()
+            await held.ack()
+            await until(lambda: len(second.of(methods.BasicAck)) == 2)
+            assert [each.delivery_tag for each in second.of(methods.BasicAck)] == [2, 1]
+
+    run(scenario)
+
+
+def test_what_is_under_way_to_nobody_when_it_moves_is_given_back(
+    peer_context: PeerContext,
+) -> None:
+    async def scenario() -> None:
+        async with pair(peer_context) as (first, second, session):
+            channel = await session.channel()
+            consumer = channel.consume("q", tag="c")
+            await consumer.subscribe()
+            first.answer(methods.ConnectionClose)
+            first.send(0, methods.SessionMove(f"127.0.0.1:{second.port}", ""))
+            await first.until(methods.ConnectionClose)
+            consumer.end(None)
+            deliver(first, 1, 101)
+            first.send(0, methods.ConnectionCloseOk())
+            await second.until(methods.SessionResumed)
+            assert presented(second) == [(101, REQUEUED)]
+
+    run(scenario)
+
+
 def test_more_than_a_frame_takes_is_presented_in_parts(peer_context: PeerContext) -> None:
     """The first broker never says that what was settled is safe."""
     count = 7_000
