@@ -1121,6 +1121,16 @@ ODD: dict[str, tuple[str, Tell]] = {
             Story().sends("p/1", transaction=1).then(told.TransactionEnds(1, told.COMMIT)).ends()
         ),
     ),
+    "a commit that closed its channel": (
+        NOTHING,
+        lambda: (
+            Story()
+            .sends("p/1", transaction=1)
+            .then(told.TransactionEnds(1, told.COMMIT))
+            .then(told.ChannelGone(PUBLISHER, 1))
+            .ends()
+        ),
+    ),
 }
 
 

@@ -511,15 +511,16 @@ class NoMessageStuck(MessageChecker):
         return found
 
     def _lacks_answer(self, message: Message, patience_us: int) -> bool:
-        """Whether its answer, or that of its transaction, is still to come after so long."""
+        """Whether its answer, or that of its transaction, is still to come after so long. That
+        the broker closes the channel is one: nothing of it is confirmed."""
         session, asked_us = message.session, message.at_us
         if message.outcome or session.over_us >= 0:
+            return False
+        if (session.number, message.channel) in self.history.channels_gone:
             return False
         if message.transaction:
             transaction = self.history.transactions[message.transaction]
             if not transaction.is_in_doubt:
                 return False
             asked_us = max(asked_us, transaction.asked_us)
-        elif (session.number, message.channel) in self.history.channels_gone:
-            return False
         return asked_us <= self.now_us - patience_us
