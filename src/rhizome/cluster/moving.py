@@ -52,9 +52,12 @@ class Moving:
         self.edge = edge
         self.tenures = tenures
 
-    def come_home(self, group: i64, epoch: i64, log: GroupLog, doubtful: dict[int, int]) -> None:
+    def come_home(
+        self, group: i64, epoch: i64, log: GroupLog, doubtful: dict[int, int]
+    ) -> Homecoming:
         """A group is at home here from now on, and its queues are active. ``doubtful`` are the last
-        numbers of edges, if what was in memory only is lost."""
+        numbers of edges, if what was in memory only is lost. The caller has calls answered, once
+        queues may show what they have."""
         for queue in queues_of(self.edge.broker, group):
             queue.last_used_ms = self.edge.broker.turn.now_ms
         remote = self.edge.group(group)
@@ -69,7 +72,7 @@ class Moving:
         if not tenure.recovering:
             # Before anything is asked for: what was settled here meanwhile is nobody's any more.
             tenure.resolve_all()
-        own.answer_calls()
+        return own
 
     def step_aside(self, group: i64) -> None:
         """The home of a group here is about to hand over. Its queues keep everything, unacked or

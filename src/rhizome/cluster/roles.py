@@ -251,7 +251,7 @@ class Roles:
             log.drop(queue_id)
         copy.let_go()
         doubtful = {} if copy.whole else dict(copy.origins)
-        self.moving.come_home(group.id, group.epoch, log, doubtful)
+        self.moving.come_home(group.id, group.epoch, log, doubtful).answer_calls()
         broker.delayed.recover()
         docket = docket_of(broker, group.id)
         if docket is not None:
@@ -354,13 +354,19 @@ class Roles:
         self.node.learning.homes_changed([group_id])
 
     def step_back(self, group_id: int) -> None:
-        """Be home as before; edges attach anew."""
+        """Be home as before; edges attach anew.
+
+        Until it is resolved what applications hold, that is among the ready messages; so nothing
+        may leave a queue, not even if one is beyond its bounds with what was published meanwhile.
+        """
         home = self.homes[group_id]
-        home.log.aside = False
-        home.log.judge_visible()
         for queue in queues_of(self.broker, group_id):
             queue.away = None
-        self.moving.come_home(group_id, home.group.epoch, home.tenure.log, home.tenure.doubtful)
+        tenure = home.tenure
+        own = self.moving.come_home(group_id, home.group.epoch, tenure.log, tenure.doubtful)
+        home.log.aside = False
+        home.log.judge_visible()
+        own.answer_calls()
         self.node.learning.homes_changed([group_id])
         for link in self.node.links.open_links():
             payload = encode_table({"group": group_id, "epoch": home.group.epoch})

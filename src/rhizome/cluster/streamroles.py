@@ -47,7 +47,7 @@ class StreamRoles:
             log.recover()
         log.alone = not group.in_sync
         log.judge_visible()
-        roles.moving.come_home(group.id, group.epoch, stream.group_log, {})
+        roles.moving.come_home(group.id, group.epoch, stream.group_log, {}).answer_calls()
         tenure = roles.node.tenures.begin(group.id, group.epoch, stream.group_log)
         roles.homes[group.id] = Home(roles.node, group, log, True, tenure, roles.settings)
 

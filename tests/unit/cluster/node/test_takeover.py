@@ -316,20 +316,31 @@ def test_a_drained_home_hands_over_and_nobody_notices(cluster: CoreCluster, at: 
     assert cluster[home].queue("q").ready + cluster[home].queue("q").unacked == 0
 
 
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {},
+        {"x_max_length": 4},
+        {"x_max_length": 4, "x_overflow": "reject-publish"},
+    ],
+    ids=["unbounded", "drop-head", "reject-publish"],
+)
 def test_a_transfer_that_nobody_commits_is_called_off(
-    cluster: CoreCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: CoreCluster, monkeypatch: pytest.MonkeyPatch, bounds: dict[str, object]
 ) -> None:
-    """The root never hears of it: the home goes on in its epoch, and nobody has lost anything."""
+    """The root never hears of it: the home goes on in its epoch, and nobody has lost anything. A
+    bounded queue makes room for what was published meanwhile, but not with what is held."""
     client = cluster["b1"].connect()
     other = cluster["s1"].connect()
-    queue_at(client, "q", "b1", durable=True)
+    queue_at(client, "q", "b1", durable=True, **bounds)
     wait_for_copy(cluster, "q")
     for each in (client, other):
         each.confirm()
         each.prefetch(3)
         each.consume("q")
-    publish(client, "q", numbers(0, 6), PERSISTENT)
-    cluster.settle()
+    for first in (0, 3):
+        publish(client, "q", numbers(first, first + 3), PERSISTENT)
+        cluster.settle()
     held = [*client.deliveries(), *other.deliveries()]
     assert sorted(bodies_of(held)) == numbers(0, 6)
     group = group_of(cluster, "q")
