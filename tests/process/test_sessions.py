@@ -17,6 +17,7 @@ from rhizome.testing.clusterprocess import ClusterProcess
 from rhizome.testing.processes import BrokerProcess
 
 from .kit import call_api, run
+from .test_drain import wait_for_copies
 
 SECONDS_MAX = 120.0
 TROUBLE_EVERY = 1000
@@ -237,6 +238,8 @@ async def consume_through(
         async with sender.producer(routing_key=queue) as producer:
             for number in range(count):
                 await producer.send(b"%d" % number)
+    # Without a copy a queue would wait for the broker that is killed.
+    await asyncio.to_thread(wait_for_copies, cluster, "b1")
     async with (
         open_session(cluster.brokers[at].url, failover=UNTIRING) as session,
         session.queue(queue, declare=False, prefetch=40) as messages,
