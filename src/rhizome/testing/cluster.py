@@ -118,7 +118,7 @@ class Member(Adopter):
         self.starts = 0
         self.running = False
         self.busy = False
-        self.flush = ALWAYS
+        self.flush_policy = ALWAYS
         """When its journal is synced, from its next start on."""
         self.start()
 
@@ -132,13 +132,14 @@ class Member(Adopter):
         self._tokens: list[int] = []
         self.ends: list[PipeEnd] = []
         self.cluster_store = MemoryClusterStore(self.image, self._tokens.append)
-        self.store = MemberStore(
+        self._disk = MemberStore(
             self.files,
             self.name.encode().ljust(16, b"-"),
             self,
             self._synced.append,
-            StoreOptions(flush=self.flush),
+            StoreOptions(flush=self.flush_policy),
         )
+        self.store: MemoryStore = self._disk
         self.log = make_log(self.store)
         address = str(self.cluster.address_of(self.name))
         world = World(
@@ -179,10 +180,10 @@ class Member(Adopter):
 
     def hold_disk(self) -> None:
         """Let its disk write, and end no sync."""
-        self.store.held = True
+        self._disk.held = True
 
     def let_disk_go(self) -> None:
-        self.store.let_go()
+        self._disk.let_go()
         self.cluster.settle()
 
     @property

@@ -17,7 +17,7 @@ FLUSHES = {"always": ALWAYS, "interval": every(100), "never": NEVER}
 def cluster_with(home: str, standby: str) -> CoreCluster:
     cluster = make_cluster(3, 1)
     for name, flush in ((HOME, home), (STANDBY, standby)):
-        cluster[name].flush = FLUSHES[flush]
+        cluster[name].flush_policy = FLUSHES[flush]
         cluster[name].kill()
         cluster[name].start()
         cluster.advance_until_ready()
