@@ -119,11 +119,12 @@ class _ChannelState:
         self.parts: list[bytes] = []
         self.missing = 0
 
-    def give_up_content(self) -> None:
-        """What is left of the content that is being assembled belongs to nothing."""
+    def end_content(self) -> None:
+        """The content is complete, or what is left of it belongs to nothing."""
         self.method = None
         self.header = None
-        self.parts = []
+        if self.parts:
+            self.parts = []
 
 
 class ClientConnection:
@@ -189,7 +190,7 @@ class ClientConnection:
         self._takes_deliveries = deliveries
         for state in self._channels.values():
             if not isinstance(state.method, methods.BasicDeliver):
-                state.give_up_content()
+                state.end_content()
         self._append(frames.method_frame(0, methods.ConnectionClose(code, text, 0, 0)))
         self.phase = Phase.CLOSING
 
@@ -442,10 +443,7 @@ class ClientConnection:
         assert state.header is not None
         if state.phase is not ChannelPhase.CLOSING:
             events.append(ContentReceived(channel, state.method, state.header, body))
-        state.method = None
-        state.header = None
-        if state.parts:
-            state.parts = []
+        state.end_content()
 
     def _free_channel(self) -> int:
         """The next number, in turn, so that one is reused as late as possible."""
