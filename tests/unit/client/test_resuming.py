@@ -10,6 +10,7 @@ from typing import Any
 
 from rhizome.amqp import methods
 from rhizome.client import Failover, Session, open_session
+from rhizome.client.consumer import BUFFERED_MESSAGES_MAX
 from rhizome.client.holdings import ACKED, HELD, REJECTED, REQUEUED, SYNC_EVERY
 
 PeerContext = Callable[[], AbstractAsyncContextManager[Any]]
@@ -140,6 +141,29 @@ def test_what_is_under_way_to_nobody_when_it_moves_is_given_back(
             first.send(0, methods.ConnectionCloseOk())
             await second.until(methods.SessionResumed)
             assert presented(second) == [(101, REQUEUED)]
+
+    run(scenario)
+
+
+def test_more_is_under_way_when_it_moves_than_anybody_reads(peer_context: PeerContext) -> None:
+    """A full consumer stops no connection that closes: the broker's agreement comes last."""
+    count = 2 * BUFFERED_MESSAGES_MAX
+
+    async def scenario() -> None:
+        async with pair(peer_context) as (first, second, session):
+            channel = await session.channel()
+            consumer = channel.consume("q", tag="c")
+            await consumer.subscribe()
+            first.answer(methods.ConnectionClose)
+            first.send(0, methods.SessionMove(f"127.0.0.1:{second.port}", ""))
+            await first.until(methods.ConnectionClose)
+            for tag in range(1, count + 1):
+                deliver(first, tag, tag)
+            first.send(0, methods.ConnectionCloseOk())
+            await second.until(methods.SessionResumed)
+            entries = b"".join(each.entries for each in second.of(methods.SessionResume))
+            found = [entry[2:] for entry in struct.iter_unpack(">QIQB", entries)]
+            assert found == [(index, HELD) for index in range(1, count + 1)]
 
     run(scenario)
 
