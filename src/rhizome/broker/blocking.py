@@ -1,7 +1,7 @@
 """Blocking: publishers that wait, and are told why.
 
 A broker blocks while it is alarmed, isolated or short of copies: each connection that publishes
-then is taken no more input from. While it is suspended nobody can say where a publish leads to, so
+then is taken no more input from, be it in the middle of a content. While it is suspended nobody can say where a publish leads to, so
 not even the first one is read.
 """
 
@@ -24,6 +24,8 @@ def judge_blocking(broker: Broker) -> None:
     broker.block_reason = reason
     broker.observer.publishers_blocked(reason)
     if blocking:
+        for channel in list(broker.contents.channels):
+            published_by(broker, channel.connection)
         return
     stalled = list(broker.stalled.values())
     broker.stalled = {}
@@ -40,6 +42,19 @@ def published_by(broker: Broker, connection: Connection) -> None:
         if broker.block_reason:
             connection.set_blocked(broker.block_reason)
         connection.set_stalled(True)
+
+
+def content_awaited(broker: Broker, connection: Connection) -> None:
+    """A publish has come without all of its content: while the broker blocks that is enough to be
+    a publisher."""
+    if broker.blocking:
+        published_by(broker, connection)
+
+
+def leave_unread(broker: Broker, connection: Connection) -> None:
+    """A publish has come while publishing is suspended."""
+    published_by(broker, connection)
+    connection.set_stalled(True)
 
 
 def suspend_publishing(broker: Broker, suspended: bool) -> None:

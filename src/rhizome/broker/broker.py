@@ -68,6 +68,7 @@ from rhizome.broker.timers import Timers
 from rhizome.broker.times import ConfirmTimes, Times
 from rhizome.broker.transactions import PendingCommit
 from rhizome.broker.turn import Turn
+from rhizome.broker.unfinished_contents import UnfinishedContents
 from rhizome.broker.vhost import VHost
 from rhizome.broker.waiting import Waiting
 from rhizome.broker.worker import touch_workers
@@ -90,6 +91,7 @@ class Broker:
     authenticator: Authenticator
     access_epoch: AccessEpoch
     limits: Limits
+    contents: UnfinishedContents
     observer: Observer
     replies: Replies
     delayed: Delayed
@@ -158,6 +160,7 @@ class Broker:
         self.access_epoch = access_epoch
         self.limits = limits
         limits.broker = self
+        self.contents = UnfinishedContents(limits)
         self.observer = observer
         self.replies = Replies()
         self.timers = Timers(self)
@@ -174,9 +177,8 @@ class Broker:
         self.dead_letters = []
         self.waiting = Waiting(self)
         self.may_deliver = True
-        self.blocking = False
+        self.blocking = self.alarmed = False
         self.block_reason = ""
-        self.alarmed = False
         self.alarm_reason = ""
         self.isolation = ""
         self.suspended = False

@@ -38,12 +38,13 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.spec import BASIC, FRAME_HEADER, SESSION
 from rhizome.amqp.values import unsigned_64
 from rhizome.broker import basic, resuming, topology, transactions
+from rhizome.broker.blocking import published_by
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.levels import Levels, is_asked
 from rhizome.broker.lookup import unimplemented
 from rhizome.broker.message import Message, Route
-from rhizome.broker.publishing import publish
+from rhizome.broker.publishing import check_publish, publish
 from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.broker.transactions import Transaction
 from rhizome.broker.unacked import ACK, REJECT, REQUEUE, Unacked
@@ -91,6 +92,7 @@ class Channel:
     content_parts: list[bytes]
     content_left: i64
     content_frame_max: i64
+    content_bytes: i64
     reply_consumer: Consumer | None
     reply_token: str
     timeout_marks: dict[int, list[tuple[int, int]]]
@@ -121,6 +123,7 @@ class Channel:
         self.content_parts = []
         self.content_left = -1
         self.content_frame_max = 0
+        self.content_bytes = 0
         self.reply_consumer = None
         self.reply_token = ""
         self.timeout_marks = {}
@@ -159,8 +162,7 @@ class Channel:
         if self.closing:
             return
         self.closing = True
-        self.content_key = None
-        self.content_parts = []
+        self.drop_content()
         broker = self.connection.broker
         for consumer in list(self.consumers.values()):
             broker.remove_consumer(consumer)
@@ -270,9 +272,16 @@ class Channel:
     # ---- content that comes frame by frame ------------------------------------------------------
 
     def begin_content(self, key: bytes) -> None:
-        """A publish whose content doesn't follow at once, or is large."""
+        """A publish whose content doesn't follow at once, or is large.
+
+        Who may not publish is told so here: nothing is collected from them.
+        """
         if self.content_key is not None:
             raise self._expected_content()
+        check_publish(self, key)
+        connection = self.connection
+        if connection.broker.blocking:
+            published_by(connection.broker, connection)
         self.content_key = key
         self.content_parts = []
         self.content_left = -1
@@ -291,9 +300,16 @@ class Channel:
         if self.content_left == 0:
             key = self.content_key
             content = b"".join(self.content_parts)
-            self.content_key = None
-            self.content_parts = []
+            self.drop_content()
             publish(self, key, content, self.content_frame_max)
+        else:
+            self.connection.broker.contents.grow(self, len(frame))
+
+    def drop_content(self) -> None:
+        """Forget what was collected of a content."""
+        self.content_key = None
+        self.content_parts = []
+        self.connection.broker.contents.forget(self)
 
     def _content_header(self, kind: i64, frame: bytes) -> None:
         if kind != FRAME_HEADER:
@@ -311,7 +327,7 @@ class Channel:
         limit = self.connection.broker.limits.message_bytes_max
         if self.content_left < 0 or self.content_left > limit:
             size = unsigned_64(self.content_left)
-            self.content_key = None
+            self.drop_content()
             raise PreconditionFailed(
                 f"message size {size} is larger than configured max size {limit}", 60, 40
             )

@@ -34,7 +34,7 @@ from rhizome.amqp.spec import (
 )
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.access import Identity, Peer
-from rhizome.broker.blocking import published_by
+from rhizome.broker.blocking import content_awaited, leave_unread
 from rhizome.broker.channel import Channel
 from rhizome.broker.control import bad_frame, bad_frame_end, protocol_header, slow_frame
 from rhizome.broker.message import Route
@@ -66,6 +66,10 @@ REPLIES_BYTES_MAX: Final = 8 << 20
 
 HELD_BYTES_MAX: Final = 1 << 20
 """A suspended connection takes this much more input before the shell stops reading from it."""
+
+UNIT_FRAME_BYTES_MIN: Final = 2048
+"""A body in smaller frames than this, the last one aside, is collected frame by frame, too: the
+frames of a unit are looked through again with each one that it lacks."""
 
 HANDSHAKE_FRAME_MAX: Final = 16 * 1024
 """Before tune: room for large credentials, not for a flood."""
@@ -122,6 +126,7 @@ class Connection:
     blocked_reason: str
     received_bytes: i64
     sent_bytes: i64
+    unfinished_bytes: i64
     private_queues: dict[str, None]
     port: object
 
@@ -175,8 +180,8 @@ class Connection:
         self.cancel_notify = False
         self.blocked_notify = False
         self.blocked_reason = ""
-        self.received_bytes = 0
-        self.sent_bytes = 0
+        self.received_bytes = self.sent_bytes = 0
+        self.unfinished_bytes = 0
         self.private_queues = {}
         self.port = None
 
@@ -346,6 +351,8 @@ class Connection:
             frame = u32_at(tail, at + 3)
             if tail[at] != kind or u16_at(tail, at + 1) != number or frame > self.frame_max:
                 return 0
+            if frame < left and frame < UNIT_FRAME_BYTES_MIN:
+                return 0
             if size < at + frame + 8:
                 return at + frame + 8 - size
             if left < 0:
@@ -408,12 +415,12 @@ class Connection:
                 code: i64 = i64(read_i32_be(data, at + 7))
                 if code == CODE_BASIC_PUBLISH:
                     if self.broker.suspended:
-                        published_by(self.broker, self)
-                        self.set_stalled(True)
+                        leave_unread(self.broker, self)
                         continue
                     channel = self._channel(number, code)
                     done = self._publish_unit(channel, data, at, after, end)
                     if done == 0:
+                        content_awaited(self.broker, self)
                         break
                     at = done
                     continue
@@ -474,7 +481,7 @@ class Connection:
                 data[next_at] != FRAME_BODY
                 or u16_at(data, next_at + 1) != channel.number
                 or size > left
-                or size == 0
+                or (size < UNIT_FRAME_BYTES_MIN and size < left)
                 or size > self.frame_max
             ):
                 return self._publish_by_frames(channel, data, at, header_at)

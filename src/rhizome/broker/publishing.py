@@ -107,6 +107,19 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
 # ---- routes -------------------------------------------------------------------------------------
 
 
+def check_publish(channel: Channel, key: bytes) -> None:
+    """Raise if this channel's user may not publish so, or nobody may: before any of the content is
+    kept."""
+    route = channel.publish_route
+    if (
+        route is None
+        or route.epoch != channel.connection.router.epoch
+        or channel.publish_access != channel.connection.broker.access_epoch.value
+        or key != channel.publish_key
+    ):
+        _resolve(channel, key)
+
+
 def _resolve(channel: Channel, key: bytes) -> Route:
     """The route of a publish, checked for this channel's user."""
     connection = channel.connection

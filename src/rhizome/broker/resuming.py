@@ -110,6 +110,7 @@ class Ghost:
         self._leave_queues(channel)
         channel.transaction = None
         channel.confirms = None
+        channel.drop_content()
         channel.connection = self.carrier
         self.carrier.channels[len(self.carrier.channels) + 1] = channel
         for tag in channel.unacked.tags():

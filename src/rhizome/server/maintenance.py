@@ -32,6 +32,8 @@ HYSTERESIS: Final = 0.9
 RESTING_BYTES_MIN: Final = 16 * 1024 * 1024
 """What must have been appended since the last checkpoint, or would go with the next, to make one in
 a quiet moment."""
+UNFINISHED_PART: Final = 4
+"""Contents that have begun to come and not ended have at most the n-th part of the memory."""
 LOW_ON_DISK: Final = "low on disk"
 
 
@@ -50,6 +52,10 @@ class Maintenance:
     def configure(self, config: Config) -> None:
         """Take the limits of memory and disk from a configuration."""
         self.memory_max_bytes = config.memory.high_watermark.of(machine_memory_bytes())
+        # Contents that never end must not keep the memory alarm up all by themselves.
+        self.broker.contents.budget = min(
+            config.limits.unfinished_bytes_max, self.memory_max_bytes // UNFINISHED_PART
+        )
         self.disk_free_min_bytes = 0 if config.broker.memory else config.disk.free_min_bytes
 
     def run(self) -> None:

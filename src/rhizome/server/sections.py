@@ -141,6 +141,13 @@ class LimitsSection:
     channels_max: int = number(1_000_000, "Channels of all connections together.", 1, _COUNT_MAX)
     queues_max: int = number(1_000_000, "Queues of all vhosts together.", 1, _COUNT_MAX)
     message_bytes_max: int = size("128MiB", "Largest message body.", "1B", "512MiB")
+    unfinished_bytes_max: int = size(
+        "256MiB",
+        "Contents that have begun to come and not ended, of all connections; at most a quarter of "
+        "`memory.high_watermark`.",
+        "1MiB",
+        "64GiB",
+    )
     leases_max: int = number(16, "Leases of one queue.", 0, 1000)
     leased_messages_max: int = number(
         1_000_000, "Leased messages of one queue; they stay in memory.", 0, 10_000_000
