@@ -17,7 +17,8 @@ What each method asks, as in RabbitMQ (C configure, W write, R read):
     basic.publish                       W exchange
 
 Passive declares ask nothing. Topic rules are asked in addition, on exchanges of type topic only:
-write with the routing key of a publish, read with the binding key of a bind.
+write with the routing key of a publish and with each key of its CC and BCC, read with the binding
+key of a bind.
 
 Answers are cached per identity. Invariant: no cached answer outlives the `AccessEpoch` under which
 it was given, and no cache holds more than `ANSWERS_MAX` entries, whatever names a client invents.

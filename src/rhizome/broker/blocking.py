@@ -1,17 +1,27 @@
 """Blocking: publishers that wait, and are told why.
 
 A broker blocks while it is alarmed, isolated or short of copies: each connection that publishes
-then is taken no more input from, be it in the middle of a content. While it is suspended nobody can say where a publish leads to, so
-not even the first one is read.
+then is taken no more input from, be it in the middle of a content. While it is suspended nobody can
+say where a publish leads to, so not even the first one is read.
+
+A broker rests when routes have cost too many steps in one turn: what clients send is left unread
+until the next, in which everybody else is served. Who publishes what is hard to route thus slows
+down to one turn for each message, and nobody else is held up for longer than one route takes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.connection import Connection
+
+
+TURN_STEPS_MAX: Final = 100_000
+"""So many steps of routing are enough for one turn (`ROUTE_STEPS_MAX` bounds a single route)."""
 
 
 def judge_blocking(broker: Broker) -> None:
@@ -54,6 +64,7 @@ def content_awaited(broker: Broker, connection: Connection) -> None:
 def leave_unread(broker: Broker, connection: Connection) -> None:
     """A publish has come while publishing is suspended."""
     published_by(broker, connection)
+    broker.unread[connection.id] = connection
     connection.set_stalled(True)
 
 
@@ -61,5 +72,35 @@ def suspend_publishing(broker: Broker, suspended: bool) -> None:
     """Have publishes wait unread, or go on."""
     broker.suspended = suspended
     if not suspended:
-        for connection in broker.running_connections():
-            connection.set_stalled(connection.id in broker.stalled)
+        _read_on(broker)
+
+
+def routed_by(broker: Broker, connection: Connection, steps: i64) -> None:
+    """Somebody's publish has cost so many steps."""
+    turn = broker.turn
+    turn.steps += steps
+    if turn.steps > TURN_STEPS_MAX:
+        turn.resting = True
+        let_rest(broker, connection)
+
+
+def let_rest(broker: Broker, connection: Connection) -> None:
+    """Take nothing more from a connection in this turn."""
+    broker.unread[connection.id] = connection
+    connection.set_stalled(True)
+
+
+def end_rest(broker: Broker) -> None:
+    """A turn has passed in which nobody published: read on, those first who have waited longest."""
+    broker.turn.resting = False
+    broker.turn.steps = 0
+    _read_on(broker)
+
+
+def _read_on(broker: Broker) -> None:
+    waiting = list(broker.unread.values())
+    for connection in waiting:
+        if broker.suspended or broker.turn.resting:
+            return
+        del broker.unread[connection.id]
+        connection.set_stalled(connection.id in broker.stalled)

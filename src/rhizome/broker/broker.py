@@ -27,7 +27,7 @@ from mypy_extensions import i64
 from rhizome.amqp.methods import BasicCancel
 from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.arguments import QueueArguments
-from rhizome.broker.blocking import judge_blocking
+from rhizome.broker.blocking import end_rest, judge_blocking
 from rhizome.broker.channel import Channel
 from rhizome.broker.commands import Command, DeleteQueue
 from rhizome.broker.connection import Connection
@@ -120,6 +120,7 @@ class Broker:
     suspended: bool
     stall: str
     stalled: dict[int, Connection]
+    unread: dict[int, Connection]
     congested: dict[Queue, None]
     _seed: bytes
     _names: i64
@@ -180,10 +181,10 @@ class Broker:
         self.blocking = self.alarmed = False
         self.block_reason = ""
         self.alarm_reason = ""
-        self.isolation = ""
+        self.isolation = self.stall = ""
         self.suspended = False
-        self.stall = ""
         self.stalled = {}
+        self.unread = {}
         self.congested = {}
         self._seed = seed
         self._names = 0
@@ -324,6 +325,7 @@ class Broker:
             return
         self.ghosts.closed(connection)
         self.stalled.pop(connection.id, None)
+        self.unread.pop(connection.id, None)
         self.observer.connection_closed(connection)
 
     def drop_private_queues(self, connection: Connection) -> None:
@@ -468,6 +470,11 @@ class Broker:
     def end_turn(self) -> None:
         """Dispatch, settle and confirm everything that this wake-up has touched."""
         turn = self.turn
+        if turn.rested:
+            turn.rested = False
+            end_rest(self)
+        turn.rested = turn.resting
+        turn.steps = 0
         self.leases.pump()
         while len(turn.queues) > 0 or len(self.dead_letters) > 0:
             queues = turn.queues

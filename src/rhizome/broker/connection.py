@@ -34,7 +34,7 @@ from rhizome.amqp.spec import (
 )
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.access import Identity, Peer
-from rhizome.broker.blocking import content_awaited, leave_unread
+from rhizome.broker.blocking import content_awaited, leave_unread, let_rest
 from rhizome.broker.channel import Channel
 from rhizome.broker.control import bad_frame, bad_frame_end, protocol_header, slow_frame
 from rhizome.broker.message import Route
@@ -261,6 +261,9 @@ class Connection:
         self.touch()
         held = self.held
         if len(held) > 0 and not self.is_waiting():
+            if self.broker.turn.resting:
+                let_rest(self.broker, self)
+                return
             self.held = []
             self.held_bytes = 0
             self._consume(b"".join(held))
@@ -272,7 +275,10 @@ class Connection:
         if self.stage == CLOSED:
             return
         self.received_bytes += len(data)
-        self.last_received_ms = self.broker.turn.now_ms
+        turn = self.broker.turn
+        self.last_received_ms = turn.now_ms
+        if turn.resting and self.stage == RUNNING:
+            let_rest(self.broker, self)
         if self.is_waiting():
             self.held.append(data)
             self.held_bytes += len(data)

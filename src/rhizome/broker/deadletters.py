@@ -47,6 +47,11 @@ REASON_EXPIRED: Final = "expired"
 REASON_MAXLEN: Final = "maxlen"
 REASON_DELIVERY_LIMIT: Final = "delivery_limit"
 
+KEY_BYTES_MAX: Final = 255
+"""Of each key in CC and BCC, as of every routing key."""
+CARBON_KEYS_MAX: Final = 256
+"""Keys in CC and BCC together."""
+
 _FLAGS_AT: Final = FRAME_HEADER_SIZE + FLAGS_OFFSET
 # A larger count was made up by a client; it starts afresh.
 _COUNT_MAX: Final = 1 << 62
@@ -97,34 +102,43 @@ def with_header(content: bytes, name: bytes, value: object) -> bytes:
     return _rewritten(content, spans, edit.body(), spans.flags)
 
 
-def is_cycle(content: bytes, queue: str) -> bool:
-    """Tell whether a dead letter must not enter `queue`: it went round without anybody's doing.
+def cycle_queues(content: bytes) -> set[str]:
+    """Return the queues that a dead letter must not enter: it went round without anybody's doing.
 
-    `content` is what dead_letter returned. There is a cycle if the message has died in that queue
-    before, and no death from then on was a rejection by a consumer.
+    `content` is what dead_letter returned. There is a cycle if the message has died in a queue
+    before, and no death from then on was a rejection by a consumer. Found once for a letter, not
+    for each queue that it leads to: clients can make x-death long.
     """
+    found: set[str] = set()
     spans = _scan(content)
     start, end = find_entry(content, spans.headers_start, spans.headers_end, _X_DEATH)
     if end == 0 or content[start] != TYPE_ARRAY:
-        return False
+        return found
     try:
-        return _went_round(content, start + 5, end, queue)
+        _collect_cycle(content, start + 5, end, found)
     except SyntaxErrorFault:
-        return False  # only a client can have put that there, so it isn't automatic
+        pass  # only a client can have put that there, so it isn't automatic
+    return found
 
 
-def _went_round(data: bytes, offset: i64, end: i64, queue: str) -> bool:
-    """Look for `queue` in the entries data[offset:end] of x-death, up to the first rejection."""
+def _collect_cycle(data: bytes, offset: i64, end: i64, found: set[str]) -> None:
+    """Collect the queues in the entries data[offset:end] of x-death, up to the first rejection."""
     while offset < end:
         after = skip_value(data, offset, end)
         if data[offset] != TYPE_TABLE:
-            return False  # a client's, too
+            return  # a client's, too
         if _field_is(data, offset, after, b"reason", REASON_REJECTED):
-            return False
-        if _field_is(data, offset, after, b"queue", queue):
-            return True
+            return
+        at, field_end = find_entry(data, offset + 5, after, b"queue")
+        queue = value_at(data, at, field_end) if field_end != 0 else None
+        if isinstance(queue, str):
+            found.add(queue)
         offset = after
-    return False
+
+
+def is_cycle(content: bytes, queue: str) -> bool:
+    """Tell whether a dead letter must not enter `queue`."""
+    return queue in cycle_queues(content)
 
 
 @final
@@ -252,15 +266,50 @@ def _sized(kind: i64, body: bytes) -> bytes:
 def cc_keys(content: bytes) -> list[str]:
     """Return the routing keys in the headers CC and BCC, in this order.
 
-    Raises PreconditionFailed if one of them isn't an array; what is no string in it doesn't count.
+    Raises PreconditionFailed if one of them isn't an array, if there are more than CARBON_KEYS_MAX
+    keys, or if one is longer than a routing key can be; what is no string doesn't count.
     """
     spans = _scan(content)
     if spans.headers_end == spans.headers_start:
         return []
     try:
-        return _carbon_keys(content, spans.headers_start, spans.headers_end)
+        keys = _carbon_keys(content, spans.headers_start, spans.headers_end)
     except SyntaxErrorFault as fault:
         raise SyntaxErrorFault(fault.text, BASIC, BASIC_PUBLISH) from None
+    if len(keys) > CARBON_KEYS_MAX:
+        raise PreconditionFailed(
+            f"invalid message: headers CC and BCC have {len(keys)} keys, the maximum is "
+            f"{CARBON_KEYS_MAX}",
+            BASIC,
+            BASIC_PUBLISH,
+        )
+    for key in keys:
+        size = len(key.encode("utf-8", "surrogateescape"))
+        if size > KEY_BYTES_MAX:
+            raise PreconditionFailed(
+                f"invalid message: headers CC and BCC have a key of {size} bytes, the maximum is "
+                f"{KEY_BYTES_MAX}",
+                BASIC,
+                BASIC_PUBLISH,
+            )
+    return keys
+
+
+def stored_cc_keys(content: bytes) -> list[str]:
+    """Return the keys of CC and BCC of a message that was accepted before.
+
+    It may have come from a release that had no limits. What is beyond them doesn't count then:
+    nobody is there any more who could be told.
+    """
+    spans = _scan(content)
+    if spans.headers_end == spans.headers_start:
+        return []
+    try:
+        keys = _carbon_keys(content, spans.headers_start, spans.headers_end)
+    except PreconditionFailed:
+        return []
+    fitting = [key for key in keys if len(key.encode("utf-8", "surrogateescape")) <= KEY_BYTES_MAX]
+    return fitting[:CARBON_KEYS_MAX]
 
 
 def _carbon_keys(data: bytes, offset: i64, end: i64) -> list[str]:

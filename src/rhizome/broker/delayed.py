@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import decode_properties
 from rhizome.broker.commands import DeclareQueue
-from rhizome.broker.deadletters import cc_keys, strip_bcc
+from rhizome.broker.deadletters import stored_cc_keys, strip_bcc
 from rhizome.broker.dedup import accept, is_duplicate, wait_for_original
 from rhizome.broker.message import Message, largest_frame
 from rhizome.broker.post import post_of, take_by_post
@@ -22,6 +22,7 @@ from rhizome.broker.publishing import enqueue, need_for, reach_of, send_on
 from rhizome.broker.queue import Queue
 from rhizome.broker.steering import identity_of, routing_headers
 from rhizome.broker.together import begin_all, commit_all
+from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -147,8 +148,12 @@ class Delayed:
             return
         properties = decode_properties(header_payload_of(held.content))
         headers = routing_headers(properties)
-        keys = [held.route.key, *cc_keys(held.content)]
-        reach = reach_of(router, self.broker.cluster, exchange, keys, headers)
+        keys = [held.route.key, *stored_cc_keys(held.content)]
+        try:
+            reach = reach_of(router, self.broker.cluster, exchange, keys, headers)
+        except PreconditionFailed as refused:
+            self.broker.observer.letter_dropped(queue.vhost, queue.name, refused)
+            return
         content = strip_bcc(held.content)
         message = Message(held.route, content, held.channel, largest_frame(content))
         message.arrived_ms = self.broker.turn.now_ms

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from rhizome.amqp.frames import header_payload_of
-from rhizome.amqp.properties import decode_properties
-from rhizome.broker.deadletters import cc_keys, dead_letter, is_cycle
+from rhizome.amqp.properties import Properties, decode_properties
+from rhizome.broker.deadletters import cycle_queues, dead_letter, stored_cc_keys
 from rhizome.broker.log import TX_RECORD_BYTES
 from rhizome.broker.message import Message, largest_frame
 from rhizome.broker.port import GroupLog
@@ -19,8 +19,12 @@ from rhizome.broker.post import post_of, take_by_post
 from rhizome.broker.publishing import enqueue, reach_of, send_on
 from rhizome.broker.queue import REASON_REJECTED, Queue
 from rhizome.broker.routing.destination import Destination
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.broker.routing.router import Router
 from rhizome.broker.steering import routing_headers
+from rhizome.broker.targets import Reach
 from rhizome.broker.together import begin_all, commit_all
+from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -47,6 +51,8 @@ def send_letters(broker: Broker) -> None:
     for letter in letters:
         try:
             _send(broker, letter)
+        except PreconditionFailed as refused:
+            broker.observer.letter_dropped(letter.queue.vhost, letter.queue.name, refused)
         except Exception as error:
             broker.observer.bug(error, f"a dead letter of queue '{letter.queue.name}'")
 
@@ -73,14 +79,9 @@ def _send(broker: Broker, letter: DeadLetter) -> None:
         broker.turn.now_ms // 1000,
         replaces_key,
     )
-    keys = [key] if replaces_key else [key, *cc_keys(content)]
+    keys = [key] if replaces_key else [key, *stored_cc_keys(content)]
     properties = decode_properties(header_payload_of(content))
-
-    def is_new(destination: Destination) -> bool:
-        return not (isinstance(destination, Queue) and is_cycle(content, destination.name))
-
-    headers = routing_headers(properties)
-    reach = reach_of(vhost.router, broker.cluster, exchange, keys, headers, is_new)
+    reach = _reach_of_letter(broker, vhost.router, exchange, keys, content, properties)
     if reach.is_empty():
         return
     message = Message(
@@ -97,6 +98,27 @@ def _send(broker: Broker, letter: DeadLetter) -> None:
     send_on(message, reach.targets, None)
     # A letter that comes back to a queue it was in is no duplicate, whatever it says of itself.
     enqueue(broker, message, reach.queues, None)
+
+
+def _reach_of_letter(
+    broker: Broker,
+    router: Router,
+    exchange: Exchange,
+    keys: list[str],
+    content: bytes,
+    properties: Properties,
+) -> Reach:
+    """Where a dead letter goes, but for queues that it would go round through."""
+    cycle = cycle_queues(content)
+
+    def is_new(destination: Destination) -> bool:
+        return not (isinstance(destination, Queue) and destination.name in cycle)
+
+    headers = routing_headers(properties)
+    try:
+        return reach_of(router, broker.cluster, exchange, keys, headers, is_new)
+    finally:
+        broker.turn.steps += router.take_steps()
 
 
 def bury_apart(broker: Broker) -> None:

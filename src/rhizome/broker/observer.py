@@ -38,5 +38,8 @@ class Observer:
     def consumer_timed_out(self, queue: str, tag: str, connection: str) -> None:
         pass
 
+    def letter_dropped(self, vhost: str, queue: str, error: AmqpError) -> None:
+        """A dead letter or a delayed message can't be routed within the limits."""
+
     def bug(self, error: BaseException, where: str) -> None:
         pass

@@ -15,7 +15,8 @@ from mypy_extensions import i64
 
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import BasicReturn
-from rhizome.broker.blocking import published_by
+from rhizome.broker.access import Identity
+from rhizome.broker.blocking import published_by, routed_by
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import put_content
 from rhizome.broker.dedup import accept, is_duplicate, set_window, wait_for_original
@@ -132,7 +133,10 @@ def _resolve(channel: Channel, key: bytes) -> Route:
     if exchange is None:
         raise NotFound(f"no exchange '{route.exchange}' in vhost '{router.vhost}'", 60, 40)
     if route.epoch != router.epoch:
-        refresh(route, exchange, router, broker.cluster)
+        try:
+            refresh(route, exchange, router, broker.cluster)
+        finally:
+            routed_by(broker, connection, router.take_steps())
     if route.immediate:
         raise NotImplementedFault("immediate=true", 60, 40)
     _check_permission(channel, exchange, route)
@@ -204,14 +208,9 @@ def reach_of(
     taps: dict[Destination, None] = {}
     if len(keys) == 1:
         routed = router.route(exchange, keys[0], headers)
-        taps.update(dict.fromkeys(router.tapped))
     else:
-        found: dict[Destination, None] = {}
-        for key in keys:
-            for destination in router.route(exchange, key, headers):
-                found[destination] = None
-            taps.update(dict.fromkeys(router.tapped))
-        routed = list(found)
+        routed = router.route_all(exchange, keys, headers)
+    taps.update(dict.fromkeys(router.tapped))
     for destination in routed:
         taps.pop(destination, None)
         if may_take is None or may_take(destination):
@@ -258,16 +257,23 @@ def _check_permission(channel: Channel, exchange: Exchange, route: Route) -> Non
             60,
             40,
         )
-    if exchange.kind == "topic" and not identity.may_write_topic(vhost, exchange.name, route.key):
-        raise AccessRefused(
-            f"access to topic '{route.key}' in exchange '{exchange.name}' in vhost '{vhost}' "
-            f"refused for user '{identity.user}'",
-            60,
-            40,
-        )
+    if exchange.kind == "topic":
+        _check_topic(identity, exchange, route.key)
     if exchange.internal:
         raise AccessRefused(
             f"cannot publish to internal exchange '{exchange.name}' in vhost '{vhost}'", 60, 40
+        )
+
+
+def _check_topic(identity: Identity, exchange: Exchange, key: str) -> None:
+    """Ask the topic rules for one key of a publish, be it one of CC or BCC."""
+    vhost = exchange.vhost
+    if not identity.may_write_topic(vhost, exchange.name, key):
+        raise AccessRefused(
+            f"access to topic '{key}' in exchange '{exchange.name}' in vhost '{vhost}' "
+            f"refused for user '{identity.user}'",
+            60,
+            40,
         )
 
 
@@ -334,8 +340,14 @@ def _reach_for(channel: Channel, route: Route, steering: Steering) -> Reach:
     connection = channel.connection
     router = connection.router
     exchange = router.exchanges[route.exchange]
+    if len(steering.keys) > 0 and exchange.kind == "topic":
+        for key in steering.keys:
+            _check_topic(connection.identity, exchange, key)
     keys = [route.key, *steering.keys]
-    return reach_of(router, connection.broker.cluster, exchange, keys, steering.headers)
+    try:
+        return reach_of(router, connection.broker.cluster, exchange, keys, steering.headers)
+    finally:
+        routed_by(connection.broker, connection, router.take_steps())
 
 
 def place(broker: Broker, publication: Publication, channel: Channel | None) -> bool:

@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 
 @final
 class Turn:
-    """Invariant: an object is in a list here if and only if its own mark says so."""
+    """Invariant: an object is in a list here if and only if its own mark says so.
+
+    ``steps`` is what routes have cost since the broker last rested (`blocking.py`); ``resting``:
+    what clients send is left unread, from this turn to the end of the next; ``rested``: this is
+    that next turn.
+    """
 
     now_ms: i64
+    steps: i64
+    resting: bool
+    rested: bool
     queues: list[Queue]
     settled: list[Queue]
     channels: list[Channel]
@@ -31,6 +39,9 @@ class Turn:
 
     def __init__(self) -> None:
         self.now_ms = 0
+        self.steps = 0
+        self.resting = False
+        self.rested = False
         self.queues = []
         self.settled = []
         self.channels = []
@@ -45,4 +56,5 @@ class Turn:
             or len(self.channels) > 0
             or len(self.connections) > 0
             or len(self.readers) > 0
+            or self.resting
         )

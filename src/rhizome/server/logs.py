@@ -179,5 +179,10 @@ class LogObserver(Observer):
             connection,
         )
 
+    def letter_dropped(self, vhost: str, queue: str, error: AmqpError) -> None:
+        logger.error(
+            "a message that left queue %r in vhost %r is dropped: %s", queue, vhost, error.text
+        )
+
     def bug(self, error: BaseException, where: str) -> None:
         logger.error("a fault of the broker itself at %s", where, exc_info=error)

@@ -15,7 +15,7 @@ from zlib import crc32
 from mypy_extensions import i64
 
 from rhizome.amqp.values import encode_value
-from rhizome.broker.routing.destination import Binding, Destination
+from rhizome.broker.routing.destination import Binding, Destination, Walk
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.errors import PreconditionFailed
 
@@ -87,17 +87,17 @@ class ConsistentHashExchange(Exchange):
         self._header = _hashed_header(self.arguments)
         self.chooses = True
         self.reads_headers = self._header != ""
+        self.reads_key = not self.reads_headers
         self._shares = {}
 
-    def match(
-        self, key: str, headers: dict[str, object] | None, serial: i64, out: list[Destination]
-    ) -> bool:
+    def match(self, key: str, headers: dict[str, object] | None, walk: Walk) -> bool:
         if not self.reads_headers:
             number = text_hash(key)
         elif headers is None:
             number = _value_hash(None)
         else:
             number = _value_hash(headers.get(self._header))
+        walk.spend(len(self._shares))
         best: Destination | None = None
         best_score = -1.0
         for share in self._shares.values():
@@ -107,9 +107,7 @@ class ConsistentHashExchange(Exchange):
                 best = share.destination
         if best is None:
             return False
-        if best.mark != serial:
-            best.mark = serial
-            out.append(best)
+        walk.reach(best)
         return True
 
     def check_binding(self, key: str, arguments: dict[str, object]) -> None:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import final
 
-from mypy_extensions import i64
-
 from rhizome.amqp.values import encode_table
-from rhizome.broker.routing.destination import Binding, Destination, Fan
+from rhizome.broker.routing.destination import Binding, Destination, Fan, Walk
 
 
 def arguments_key(arguments: dict[str, object]) -> bytes:
@@ -29,6 +27,8 @@ class Exchange(Destination):
     ``tap`` names a stream that gets everything that comes here ("" if there is none).
     ``delayed`` says that messages wait here for their x-delay before they are routed.
     ``chooses`` says that a message goes to one destination of all, not to each that matches.
+    ``reads_key`` says that the key counts for ``match``; if not, a message with several keys is
+    matched once.
     ``reads_headers`` says that ``match`` looks at headers or properties, not only at the key.
     Invariant: ``links`` counts the bindings to each destination that is an exchange.
     """
@@ -43,6 +43,7 @@ class Exchange(Destination):
     tap: str
     delayed: bool
     chooses: bool
+    reads_key: bool
     reads_headers: bool
     links: dict[Exchange, int]
     _bindings: dict[tuple[bool, str, str, bytes], Binding]
@@ -68,6 +69,7 @@ class Exchange(Destination):
         self.tap = ""
         self.delayed = False
         self.chooses = False
+        self.reads_key = True
         self.reads_headers = False
         self.links = {}
         self._bindings = {}
@@ -77,10 +79,8 @@ class Exchange(Destination):
         declared = self.arguments.get("alternate-exchange")
         return declared if isinstance(declared, str) else ""
 
-    def match(
-        self, key: str, headers: dict[str, object] | None, serial: i64, out: list[Destination]
-    ) -> bool:
-        """Append the destinations of a message that routing ``serial`` has not reached yet.
+    def match(self, key: str, headers: dict[str, object] | None, walk: Walk) -> bool:
+        """Add the destinations of a message to what a routing has reached.
 
         False if no binding matched at all, which is when the alternate exchange gets the message.
         """
@@ -176,11 +176,9 @@ class DirectExchange(Exchange):
         super().__init__(vhost, name, kind, durable, auto_delete, internal, arguments)
         self._fans = {}
 
-    def match(
-        self, key: str, headers: dict[str, object] | None, serial: i64, out: list[Destination]
-    ) -> bool:
+    def match(self, key: str, headers: dict[str, object] | None, walk: Walk) -> bool:
         fan = self._fans.get(key)
-        return fan is not None and fan.collect(serial, out)
+        return fan is not None and fan.collect(walk)
 
     def _added(self, binding: Binding) -> None:
         fan = self._fans.get(binding.key)
@@ -213,12 +211,11 @@ class FanoutExchange(Exchange):
         arguments: dict[str, object] | None = None,
     ) -> None:
         super().__init__(vhost, name, kind, durable, auto_delete, internal, arguments)
+        self.reads_key = False
         self._fan = Fan()
 
-    def match(
-        self, key: str, headers: dict[str, object] | None, serial: i64, out: list[Destination]
-    ) -> bool:
-        return self._fan.collect(serial, out)
+    def match(self, key: str, headers: dict[str, object] | None, walk: Walk) -> bool:
+        return self._fan.collect(walk)
 
     def _added(self, binding: Binding) -> None:
         self._fan.add(binding.destination)
@@ -241,13 +238,9 @@ class DefaultExchange(Exchange):
         super().__init__(vhost, "", "direct", True)
         self._queues = queues
 
-    def match(
-        self, key: str, headers: dict[str, object] | None, serial: i64, out: list[Destination]
-    ) -> bool:
+    def match(self, key: str, headers: dict[str, object] | None, walk: Walk) -> bool:
         queue = self._queues.get(key)
         if queue is None:
             return False
-        if queue.mark != serial:
-            queue.mark = serial
-            out.append(queue)
+        walk.reach(queue)
         return True

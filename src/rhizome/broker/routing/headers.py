@@ -13,13 +13,17 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from rhizome.amqp.values import type_name
-from rhizome.broker.routing.destination import Binding, Destination
+from rhizome.amqp.values import encode_value, type_name
+from rhizome.broker.routing.destination import Binding, Destination, Walk
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.words import erlang_term
 from rhizome.errors import PreconditionFailed
 
 MATCH_WAYS: Final = ("all", "any", "all-with-x", "any-with-x")
+
+NESTED_BYTES_PER_STEP: Final = 8
+TEXT_BYTES_PER_STEP: Final = 1024
+"""How much of a value is compared in one step: fields of tables are compared one by one."""
 
 _NO_HEADERS: Final[dict[str, object]] = {}
 _ABSENT: Final = object()
@@ -30,14 +34,27 @@ def _same(wanted: object, value: object) -> bool:
     return wanted is None or (type(wanted) is type(value) and wanted == value)
 
 
+def _steps_of(wanted: object) -> i64:
+    """What comparing a header with this costs: one step, more if it is large."""
+    if isinstance(wanted, (dict, list)):
+        return 1 + len(encode_value(wanted)) // NESTED_BYTES_PER_STEP
+    if isinstance(wanted, (str, bytes)):
+        return 1 + len(wanted) // TEXT_BYTES_PER_STEP
+    return 1
+
+
 @final
 class _Pattern:
-    """The arguments of one binding, as far as they take part in the comparison."""
+    """The arguments of one binding, as far as they take part in the comparison.
+
+    ``steps[i]`` is what it costs to compare ``values[i]``.
+    """
 
     destination: Destination
     match_any: bool
     names: list[str]
     values: list[object]
+    steps: list[int]
 
     def __init__(self, binding: Binding) -> None:
         way = binding.arguments.get("x-match")
@@ -46,20 +63,27 @@ class _Pattern:
         with_x = way == "all-with-x" or way == "any-with-x"
         self.names = []
         self.values = []
+        self.steps = []
         for name, value in binding.arguments.items():
             if name == "x-match" or (name.startswith("x-") and not with_x):
                 continue
             self.names.append(name)
             self.values.append(value)
+            self.steps.append(_steps_of(value))
 
-    def fits(self, headers: dict[str, object]) -> bool:
+    def fits(self, headers: dict[str, object], walk: Walk) -> bool:
         decisive = self.match_any
+        outcome = not decisive
+        spent: i64 = 1
         for i in range(len(self.names)):
+            spent += self.steps[i]
             value = headers.get(self.names[i], _ABSENT)
             fits = value is not _ABSENT and _same(self.values[i], value)
             if fits == decisive:
-                return decisive
-        return not decisive
+                outcome = decisive
+                break
+        walk.spend(spent)
+        return outcome
 
 
 @final
@@ -79,23 +103,22 @@ class HeadersExchange(Exchange):
         arguments: dict[str, object] | None = None,
     ) -> None:
         super().__init__(vhost, name, kind, durable, auto_delete, internal, arguments)
+        self.reads_key = False
         self.reads_headers = True
         self._patterns = {}
 
-    def match(
-        self, key: str, headers: dict[str, object] | None, serial: i64, out: list[Destination]
-    ) -> bool:
+    def match(self, key: str, headers: dict[str, object] | None, walk: Walk) -> bool:
         given = _NO_HEADERS if headers is None else headers
         found = False
+        serial = walk.serial
         for pattern in self._patterns.values():
             destination = pattern.destination
             if destination.mark == serial and found:
+                walk.spend(1)
                 continue  # reached already, and `found` can't change any more
-            if pattern.fits(given):
+            if pattern.fits(given, walk):
                 found = True
-                if destination.mark != serial:
-                    destination.mark = serial
-                    out.append(destination)
+                walk.reach(destination)
         return found
 
     def check_binding(self, key: str, arguments: dict[str, object]) -> None:

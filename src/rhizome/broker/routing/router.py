@@ -10,7 +10,7 @@ from typing import final
 
 from mypy_extensions import i64
 
-from rhizome.broker.routing.destination import Binding, Destination
+from rhizome.broker.routing.destination import ROUTE_STEPS_MAX, Binding, Destination, Walk
 from rhizome.broker.routing.exchange import DefaultExchange, Exchange
 
 
@@ -27,7 +27,8 @@ class Router:
     queues: dict[str, Destination]
     epoch: i64
     tapped: list[Destination]
-    _serial: i64
+    _walk: Walk
+    _steps: i64
     _header_readers: dict[Exchange, bool]
     _header_readers_epoch: i64
 
@@ -37,7 +38,8 @@ class Router:
         self.exchanges = {"": DefaultExchange(vhost, self.queues)}
         self.epoch = 1
         self.tapped = []
-        self._serial = 0
+        self._walk = Walk(vhost)
+        self._steps = 0
         self._header_readers = {}
         self._header_readers_epoch = 0
 
@@ -46,66 +48,102 @@ class Router:
     def route(
         self, exchange: Exchange, key: str, headers: dict[str, object] | None
     ) -> list[Destination]:
-        """The queues that a message published to ``exchange`` reaches, each once.
-
-        Bindings between exchanges are followed, and the alternate of each exchange on the way that
-        matched nothing; no exchange is visited twice, so loops end. The order depends on the
-        bindings only. The list is new and belongs to the caller.
-        """
-        self._serial += 1
-        serial: i64 = self._serial
-        exchange.mark = serial
-        out: list[Destination] = []
-        if len(self.tapped) > 0:
-            self.tapped = []
-        if exchange.tap != "":
-            self._tap(exchange)
-        found = exchange.match(key, headers, serial, out)
+        """Where a message with one key goes, as `route_all` says."""
+        walk = self._begin(exchange)
+        found = exchange.match(key, headers, walk)
         if found and not exchange.links:
-            return out
+            return walk.reached
         if not found:
-            self._try_alternate(exchange, serial, out)
-        return self._follow(key, headers, serial, out)
+            self._try_alternate(exchange, walk)
+        return self._follow([key], headers, walk)
+
+    def route_all(
+        self, exchange: Exchange, keys: list[str], headers: dict[str, object] | None
+    ) -> list[Destination]:
+        """The queues that a message published to ``exchange`` with these keys reaches, each once.
+
+        Bindings between exchanges are followed, with all keys, and the alternate of each exchange
+        on the way that matched nothing; no exchange is visited twice, so loops end. The order
+        depends on the bindings only. The list is new and belongs to the caller. Raises
+        PreconditionFailed if it takes more than ``ROUTE_STEPS_MAX`` steps.
+        """
+        walk = self._begin(exchange)
+        self._visit(exchange, keys, headers, walk)
+        return self._follow(keys, headers, walk)
 
     def bound(
         self, exchange: Exchange, key: str, headers: dict[str, object] | None
     ) -> list[Destination]:
-        """The destinations that bindings of this very exchange lead to, followed no further."""
-        self._serial += 1
-        out: list[Destination] = []
-        exchange.match(key, headers, self._serial, out)
-        return out
+        """The destinations that bindings of this very exchange lead to, followed no further.
+
+        Asked for messages that a broker has routed which knows as many bindings, and found them
+        within the maximum; so with twice as many steps it raises for none of them.
+        """
+        walk = self._walk
+        walk.begin(exchange.name, ROUTE_STEPS_MAX * 2)
+        exchange.match(key, headers, walk)
+        return walk.reached
+
+    def take_steps(self) -> i64:
+        """How many steps routing has taken since this was last asked, in vain or not."""
+        steps = self._steps + self._walk.taken()
+        self._steps = 0
+        return steps
+
+    def _begin(self, exchange: Exchange) -> Walk:
+        walk = self._walk
+        walk.begin(exchange.name, ROUTE_STEPS_MAX)
+        exchange.mark = walk.serial
+        if len(self.tapped) > 0:
+            self.tapped = []
+        if exchange.tap != "":
+            self._tap(exchange)
+        return walk
+
+    def _visit(
+        self, exchange: Exchange, keys: list[str], headers: dict[str, object] | None, walk: Walk
+    ) -> None:
+        """Add what an exchange leads to."""
+        found = False
+        for key in keys:
+            if exchange.match(key, headers, walk):
+                found = True
+            if not exchange.reads_key:
+                break
+        if not found:
+            self._try_alternate(exchange, walk)
+
+    def _try_alternate(self, exchange: Exchange, walk: Walk) -> None:
+        if exchange.alternate == "":
+            return
+        alternate = self.exchanges.get(exchange.alternate)
+        if alternate is not None:
+            walk.reach(alternate)
 
     def _follow(
-        self, key: str, headers: dict[str, object] | None, serial: i64, reached: list[Destination]
+        self, keys: list[str], headers: dict[str, object] | None, walk: Walk
     ) -> list[Destination]:
-        """Route on from the exchanges in ``reached``, which grows meanwhile; returns the queues."""
+        """Route on from the exchanges that were reached, which grow meanwhile; returns the
+        queues."""
         queues: list[Destination] = []
+        reached = walk.reached
         at: i64 = 0
         while at < len(reached):
             destination = reached[at]
             at += 1
-            if not isinstance(destination, Exchange):
+            if isinstance(destination, Exchange):
+                walk.spend(len(keys))
+                if destination.tap != "":
+                    self._tap(destination)
+                self._visit(destination, keys, headers, walk)
+            else:
                 queues.append(destination)
-                continue
-            if destination.tap != "":
-                self._tap(destination)
-            if not destination.match(key, headers, serial, reached):
-                self._try_alternate(destination, serial, reached)
         return queues
 
     def _tap(self, exchange: Exchange) -> None:
         queue = self.queues.get(exchange.tap)
         if queue is not None and queue not in self.tapped:
             self.tapped.append(queue)
-
-    def _try_alternate(self, exchange: Exchange, serial: i64, reached: list[Destination]) -> None:
-        if exchange.alternate == "":
-            return
-        alternate = self.exchanges.get(exchange.alternate)
-        if alternate is not None and alternate.mark != serial:
-            alternate.mark = serial
-            reached.append(alternate)
 
     def needs_headers(self, exchange: Exchange) -> bool:
         """Whether any exchange reachable from this one looks at headers or properties.
@@ -127,6 +165,7 @@ class Router:
         ahead = [exchange]
         while ahead:
             at = ahead.pop()
+            self._steps += 1 + len(at.links)
             if at.reads_headers:
                 return True
             following = list(at.links)

@@ -11,7 +11,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.routing.destination import Binding, Destination
+from rhizome.broker.routing.destination import Binding, Destination, Walk
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.errors import PreconditionFailed
 
@@ -79,19 +79,14 @@ class SuperStreamExchange(Exchange):
         self._partitions = {}
         self._count = 0
 
-    def match(
-        self, key: str, headers: dict[str, object] | None, serial: i64, out: list[Destination]
-    ) -> bool:
+    def match(self, key: str, headers: dict[str, object] | None, walk: Walk) -> bool:
         if self._count == 0:
             return False
         number = murmur3(key.encode("utf-8", "surrogateescape"), SEED) % self._count
         found = self._partitions.get(str(number))
         if found is None:
             return False
-        first = found[0]
-        if first.mark != serial:
-            first.mark = serial
-            out.append(first)
+        walk.reach(found[0])
         return True
 
     def check_binding(self, key: str, arguments: dict[str, object]) -> None:

@@ -4,7 +4,9 @@ The trie is run like an automaton over the words of a routing key: all nodes tha
 can have reached are active together. A node of the tree has one parent, so only `#` nodes, which
 stay active over any number of words, can be reached twice; they are stamped per word. A match
 therefore costs no more than (words x nodes that match a prefix), without the blow-up of
-backtracking over several `#`, and the number of bindings that don't match is of no account.
+backtracking over several `#`, and the number of bindings that don't match is of no account. A key
+has at most 256 words; how many nodes match at once is up to those who bind, so each visit counts
+as a step of the routing (`Walk`), which has a maximum.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import final
 
 from mypy_extensions import i64
 
-from rhizome.broker.routing.destination import Binding, Destination, Fan
+from rhizome.broker.routing.destination import Binding, Fan, Walk
 from rhizome.broker.routing.exchange import Exchange
 
 
@@ -118,10 +120,10 @@ class TopicExchange(Exchange):
         self._root = _Node(False)
         self._step = 0
 
-    def match(
-        self, key: str, headers: dict[str, object] | None, serial: i64, out: list[Destination]
-    ) -> bool:
+    def match(self, key: str, headers: dict[str, object] | None, walk: Walk) -> bool:
         step: i64 = self._step + 1
+        spent: i64 = 0
+        allowed = walk.steps_max - walk.steps
         root = self._root
         active: list[_Node] = [root]
         rest = root.rest
@@ -129,14 +131,20 @@ class TopicExchange(Exchange):
             active.append(rest)
         for word in split_words(key):
             step += 1
+            spent += len(active)
+            if spent > allowed:
+                # The stamps of this walk must not be given again.
+                self._step = step
+                walk.spend(spent)
             following: list[_Node] = []
             for node in active:
                 _advance(node, word, step, following)
             active = following
         self._step = step
+        walk.steps += spent
         found = False
         for node in active:
-            if node.fan.collect(serial, out):
+            if node.fan.collect(walk):
                 found = True
         return found
 
