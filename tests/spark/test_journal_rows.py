@@ -22,7 +22,7 @@ from rhizome.journal.records import (
     shown_record,
 )
 from rhizome.journal.recovery import is_torn_tail
-from rhizome.journal.seen import Identity
+from rhizome.journal.seen import Identity, user_prefix
 from rhizome.spark import schema
 from rhizome.spark.journalrows import EVENTS
 from rhizome.spark.journalsource import (
@@ -235,6 +235,16 @@ def test_origin_and_identity_follow_the_content(tmp_path: Path) -> None:
     assert [row["origin"] for row in got] == ["000000000abc", None, None, None]
     assert [row["number"] for row in got] == [5, None, None, None]
     assert [row["level"] for row in got] == ["reliable persistent"] + ["persistent"] * 3
+
+
+def test_a_users_producer_is_shown_with_its_user(tmp_path: Path) -> None:
+    store = JournalFiles(tmp_path)
+    names = [user_prefix("guest") + b"p", b"p", b"\0\0\1letters", user_prefix("") + b"q", b"\0"]
+    for name in names:
+        store.message([1], identity=Identity(name, 1, b"").packed())
+    store.flush()
+    shown = ["guest/p", "p", "\0\0\1letters", "/q", "\0"]
+    assert [row["producer"] for row in rows(tmp_path)] == shown
 
 
 def test_records_without_a_time_have_that_of_the_message_before(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from rhizome.journal.seen import user_prefix
+
 if TYPE_CHECKING:
     from rhizome.broker.connection import Connection
 
@@ -76,6 +78,7 @@ class Identity:
     user: str
     kind: str
     tags: tuple[str, ...]
+    producers: bytes
     _epoch: AccessEpoch
     _seen: i64
     _vhost: str
@@ -88,6 +91,8 @@ class Identity:
 
     def __init__(self, user: str, kind: str, tags: tuple[str, ...], epoch: AccessEpoch) -> None:
         self.user = user
+        # What the names of this user's producers begin with (`journal/seen.py`).
+        self.producers = user_prefix(user)
         self.kind = kind
         self.tags = tags
         self._epoch = epoch

@@ -77,7 +77,7 @@ def steer(channel: Channel, message: Message, flags: i64) -> Steering:
     if spans.user_id_end > 0:
         _check_user_id(channel, content, spans)
     if spans.headers_end > 0:
-        _read_headers(message, spans, steering)
+        _read_headers(channel, message, spans, steering)
     elif spans.message_id_end > 0:
         message.identity = Identity(b"", 0, _message_id(content, spans))
     if message.route.by_headers:
@@ -119,7 +119,9 @@ def _check_user_id(channel: Channel, content: bytes, spans: PropertySpans) -> No
         )
 
 
-def _read_headers(message: Message, spans: PropertySpans, steering: Steering) -> None:
+def _read_headers(
+    channel: Channel, message: Message, spans: PropertySpans, steering: Steering
+) -> None:
     content = message.content
     start = spans.headers_start
     end = spans.headers_end
@@ -130,7 +132,8 @@ def _read_headers(message: Message, spans: PropertySpans, steering: Steering) ->
     if message.route.delayed:
         steering.delay_ms = _delay_ms(content, start, end)
     table = content[start:end]
-    message.identity = _identity(content, spans, SEQUENCE_HEADER in table)
+    owner = channel.connection.identity.producers
+    message.identity = _identity(content, spans, SEQUENCE_HEADER in table, owner)
     if b"\x02CC" in table or b"\x03BCC" in table:
         steering.keys = cc_keys(content)
         # A delayed message keeps its blind copies until it is routed.
@@ -140,13 +143,16 @@ def _read_headers(message: Message, spans: PropertySpans, steering: Steering) ->
 
 
 def identity_of(content: bytes, with_sequence: bool) -> Identity | None:
-    """By what queues know a sound content again; ``with_sequence``: its publisher numbered it."""
-    return _identity(
-        content, scan(content, HEADER_FLAGS_OFFSET, frame_end(content, 0) - 1), with_sequence
-    )
+    """By what queues know a sound content again; ``with_sequence``: its publisher numbered it, and
+    has sent it through a broker of an older release, which doesn't say who that was."""
+    spans = scan(content, HEADER_FLAGS_OFFSET, frame_end(content, 0) - 1)
+    return _identity(content, spans, with_sequence, b"")
 
 
-def _identity(content: bytes, spans: PropertySpans, with_sequence: bool) -> Identity | None:
+def _identity(
+    content: bytes, spans: PropertySpans, with_sequence: bool, owner: bytes
+) -> Identity | None:
+    """``owner``: what the producers of its publisher begin with."""
     message_id = _message_id(content, spans)
     if with_sequence:
         start = spans.headers_start
@@ -156,7 +162,7 @@ def _identity(content: bytes, spans: PropertySpans, with_sequence: bool) -> Iden
         if after > 0 and sequence_end > 0:
             producer = value_at(content, at, after)
             sequence = value_at(content, sequence_at, sequence_end)
-            return Identity(_producer(producer), _sequence(sequence), message_id)
+            return Identity(owner + _producer(producer), _sequence(sequence), message_id)
     return Identity(b"", 0, message_id) if len(message_id) > 0 else None
 
 

@@ -320,7 +320,7 @@ def write(track: Track, message: Message, target: Target, number: i64) -> None:
     if track.slots[target.slot] is not target:
         track.define(target, message)
     mandatory = target.sole and message.route.mandatory
-    put_publish(track.outbox, target.slot, number, message, mandatory)
+    put_publish(track.outbox, target.slot, number, message, mandatory, track.by_user)
     track.copies += 1
     if not track.link.marked:
         track.link.touch()
@@ -343,7 +343,7 @@ def write_bundle(bundle: Bundle, message: Message) -> None:
         return
     if shared.slots[bundle.slot] is not bundle:
         shared.define_bundle(bundle, message)
-    put_bundle(shared.outbox, bundle, message)
+    put_bundle(shared.outbox, bundle, message, shared.by_user)
     shared.copies += 1
     if not shared.link.marked:
         shared.link.touch()

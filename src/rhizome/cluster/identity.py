@@ -26,6 +26,11 @@ ROLES: Final = (PRIMARY, SECONDARY, WITNESS)
 LINK_VERSIONS: Final = (1, 1)
 """The oldest and the newest version of the link protocol that this release speaks."""
 
+PRODUCERS_BY_USER: Final = "producers-by-user"
+"""Numbered messages are forwarded with the name of a producer that says whose it is."""
+FEATURES: Final = (PRODUCERS_BY_USER,)
+"""What brokers of this release say that they know, beyond the version of their link."""
+
 NAME_BYTES_MAX: Final = 255
 HELLO_BYTES_MAX: Final = 12 * 1024
 """Fits into one frame of the handshake, with room for the proofs around it."""

@@ -10,6 +10,7 @@ from rhizome.broker.connection import Connection
 from rhizome.broker.message import Message
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.targets import Bundle, Target
+from rhizome.cluster.identity import PRODUCERS_BY_USER
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.wire import put_route
 
@@ -36,7 +37,8 @@ class Track:
     link's, so what these channels want written leaves with everything else.
 
     Invariant: ``slots[n]`` is the target or the bundle that slot ``n`` of the link stands for;
-    ``copies`` counts the messages that were published over it.
+    ``copies`` counts the messages that were published over it. ``by_user``: the peer knows that
+    producers belong to users (`journal/seen.py`).
     """
 
     link: Link
@@ -46,6 +48,7 @@ class Track:
     slots: list[object]
     next_slot: i64
     copies: i64
+    by_user: bool
 
     def __init__(self, link: Link, carrier: Connection, applied: Applied) -> None:
         self.link = link
@@ -55,6 +58,7 @@ class Track:
         self.slots = [None] * SLOTS
         self.next_slot = 0
         self.copies = 0
+        self.by_user = PRODUCERS_BY_USER in link.peer.features
         carrier.outbox = link.outbox
 
     def define(self, target: Target, message: Message) -> None:

@@ -8,7 +8,7 @@ read by offset here; everything else between brokers is a table (`messages.py`).
               exchanges u16 and their names shortstr, further keys u16 and each shortstr, private
               queues u16 and their names shortstr, relay u8
     PUBLISH   slot u16, flags u8, largest frame u32, for each target of the slot its number u64,
-              [expiration i64, priority u8], content
+              [expiration i64, priority u8], [identity], content
     CONFIRM   group u16, number u64, copied u8  everything up to it is safe; copied: standbys have
               what lies above the number confirmed before
     REFUSE    group u16, number u64           a queue refused it
@@ -47,6 +47,7 @@ from rhizome.broker.message import Message
 from rhizome.broker.outbox import Outbox
 from rhizome.broker.targets import Bundle, Target
 from rhizome.cluster.link.frames import begin_frame, end_frame, put_frame, put_part
+from rhizome.journal.seen import is_users
 
 ROUTE: Final = 16
 PUBLISH: Final = 17
@@ -68,7 +69,8 @@ FLAG_IDENTITY: Final = 8
 """Queues may know the message again (L5); by its publisher's number, too, with FLAG_SEQUENCE."""
 FLAG_SEQUENCE: Final = 16
 FLAG_LETTER: Final = 32
-"""Its identity is not in its content but before it: a group sends it (A1)."""
+"""Its identity is not in its content but before it: a group sends it (A1), or a user who numbers
+messages (L5)."""
 
 FLAG_REDELIVERED: Final = 1
 
@@ -111,25 +113,48 @@ def _put_names(writer: BytesWriter, names: list[str]) -> None:
         put_shortstr(writer, name)
 
 
-def put_publish(outbox: Outbox, slot: i64, number: i64, message: Message, mandatory: bool) -> None:
-    """Write PUBLISH for a slot of one target."""
+def put_publish(
+    outbox: Outbox, slot: i64, number: i64, message: Message, mandatory: bool, by_user: bool
+) -> None:
+    """Write PUBLISH for a slot of one target. ``by_user``: the other end knows that producers
+    belong to users."""
     steered = message.expiration_ms >= 0 or message.priority > 0
-    _begin_publish(outbox, slot, 1, message, steered, mandatory)
+    named = _named(message, by_user)
+    _begin_publish(outbox, slot, 1, message, steered, mandatory, named)
     write_i64_be(outbox.writer, number)
-    _end_publish(outbox, message, steered)
+    _end_publish(outbox, message, steered, named)
 
 
-def put_bundle(outbox: Outbox, bundle: Bundle, message: Message) -> None:
+def put_bundle(outbox: Outbox, bundle: Bundle, message: Message, by_user: bool) -> None:
     """Write PUBLISH for the message that each of the bundle's ways was sent last."""
     steered = message.expiration_ms >= 0 or message.priority > 0
-    _begin_publish(outbox, bundle.slot, len(bundle.targets), message, steered, False)
+    named = _named(message, by_user)
+    _begin_publish(outbox, bundle.slot, len(bundle.targets), message, steered, False, named)
     for target in bundle.targets:
         write_i64_be(outbox.writer, target.forward.sent)
-    _end_publish(outbox, message, steered)
+    _end_publish(outbox, message, steered, named)
+
+
+def _named(message: Message, by_user: bool) -> bytes:
+    """The identity that stands before the content, of a group's letter or a user's numbered
+    message; empty if there is none. A broker that doesn't know of users reads it from the headers,
+    as for what it takes from its own applications."""
+    identity = message.identity
+    if identity is None or len(identity.producer) == 0 or identity.producer[0] != 0:
+        return b""
+    if not by_user and is_users(identity.producer):
+        return b""
+    return identity.packed()
 
 
 def _begin_publish(
-    outbox: Outbox, slot: i64, numbers: i64, message: Message, steered: bool, mandatory: bool
+    outbox: Outbox,
+    slot: i64,
+    numbers: i64,
+    message: Message,
+    steered: bool,
+    mandatory: bool,
+    named: bytes,
 ) -> None:
     flags: i64 = FLAG_PERSISTENT if message.persistent else 0
     size: i64 = PUBLISH_FIXED + numbers * NUMBER_BYTES + len(message.content)
@@ -139,9 +164,9 @@ def _begin_publish(
         flags |= FLAG_IDENTITY
         if len(message.identity.producer) > 0:
             flags |= FLAG_SEQUENCE
-            if message.identity.producer[0] == 0:
+            if len(named) > 0:
                 flags |= FLAG_LETTER
-                size += len(message.identity.packed())
+                size += len(named)
     if steered:
         flags |= FLAG_STEERED
         size += STEERED_FIXED
@@ -152,13 +177,12 @@ def _begin_publish(
     put_u32(writer, message.frame_bytes_max)
 
 
-def _end_publish(outbox: Outbox, message: Message, steered: bool) -> None:
+def _end_publish(outbox: Outbox, message: Message, steered: bool, named: bytes) -> None:
     if steered:
         write_i64_be(outbox.writer, message.expiration_ms)
         outbox.writer.append(int(message.priority))
-    identity = message.identity
-    if identity is not None and len(identity.producer) > 0 and identity.producer[0] == 0:
-        outbox.writer.write(identity.packed())
+    if len(named) > 0:
+        outbox.writer.write(named)
     put_part(outbox, message.content)
     end_frame(outbox)
 

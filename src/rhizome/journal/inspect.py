@@ -41,7 +41,7 @@ from rhizome.journal.records import (
 )
 from rhizome.journal.recovery import Corruption, Recovered, recover
 from rhizome.journal.scan import find_record
-from rhizome.journal.seen import identity_at, unpack_seen
+from rhizome.journal.seen import given_name, identity_at, is_users, unpack_seen, user_of
 
 CONTENT_SHOWN_BYTES_MAX: Final = 64
 
@@ -228,7 +228,12 @@ def _message_fields(buffer: bytes, offset: int, contents: bool) -> Row:
         fields.update(_origin_fields(buffer, int(origin_at(buffer, offset))))
     if message.flags & FLAG_IDENTITY:
         identity = identity_at(buffer, identity_offset(buffer, offset))
-        fields.update(producer=identity.producer, sequence=int(identity.sequence))
+        producer = identity.producer
+        if is_users(producer):
+            fields.update(user=user_of(producer), producer=given_name(producer))
+        else:
+            fields.update(producer=producer)
+        fields.update(sequence=int(identity.sequence))
         fields.update(message_id=identity.message_id)
     return fields
 

@@ -6,6 +6,14 @@ record, so message and watermark are one: no crash can leave one without the oth
 records, a passive copy and the queue at its home hold the same `Seen`; checkpoints and catch-up
 carry it packed.
 
+A producer belongs to a user: the same name of another user is another producer. Its name is
+
+    u8 0, u16 0, u16 length, user, name that the user gave it
+
+so a user whose name has any length or content can't claim that of another's, nor of a group, whose
+names begin with u8 0 and the group's number (`broker/post.py`). Releases before 0.2 wrote the name
+alone, without the user; what they accepted under a name counts for every user's producer of it.
+
     identity  u16 length, producer | u64 sequence | u16 length, message id | u32 ids that the window
               holds; an empty producer or id is none
     packed    u8 version | u64 index | u64 index on disk
@@ -16,6 +24,7 @@ carry it packed.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final, final
 
 from librt.strings import BytesWriter, read_i64_be, write_i64_be
@@ -33,6 +42,10 @@ PRODUCERS_MAX: Final = 10_000
 """Of each queue. Beyond it those that were silent for longest are forgotten."""
 PRODUCERS_FORGOTTEN: Final = 1_000
 IDS_DEFAULT: Final = 100_000
+USER_MARK: Final = b"\0\0\0"
+"""Begins the name of every producer of a user: no group has the number 0."""
+USER_BYTES_MAX: Final = 255
+"""Longer names of users stand there as their digest."""
 
 _WINDOW_BITS: Final = (1 << SEQUENCE_WINDOW) - 1
 
@@ -79,6 +92,34 @@ def identity_at(data: bytes, at: i64) -> Identity:
     )
     identity.window = u32_at(data, id_end)
     return identity
+
+
+def user_prefix(user: str) -> bytes:
+    """What the names of a user's producers begin with."""
+    name = user.encode("utf-8", "surrogateescape")
+    if len(name) > USER_BYTES_MAX:
+        name = b"\0" + hashlib.sha256(name).digest()
+    return USER_MARK + len(name).to_bytes(2, "big") + name
+
+
+def is_users(producer: bytes) -> bool:
+    """Whether a producer is a user's, under a name that says whose."""
+    return producer.startswith(USER_MARK)
+
+
+def given_name(producer: bytes) -> bytes:
+    """The name that a user gave a producer."""
+    return producer[5 + u16_at(producer, 3) :]
+
+
+def user_of(producer: bytes) -> bytes:
+    """The user whose producer this is."""
+    return producer[5 : 5 + u16_at(producer, 3)]
+
+
+def owner_of(producer: bytes) -> bytes:
+    """What the names of all producers of the same user begin with; the same for all others."""
+    return producer[: 5 + u16_at(producer, 3)] if is_users(producer) else b""
 
 
 @final
@@ -156,7 +197,20 @@ class Seen:
 
     def has_sequence(self, producer: bytes, sequence: i64) -> bool:
         watermark = self.producers.get(producer)
-        return watermark is not None and watermark.has(sequence)
+        if watermark is not None and watermark.has(sequence):
+            return True
+        if is_users(producer):
+            watermark = self.producers.get(given_name(producer))
+            return watermark is not None and watermark.has(sequence)
+        return producer[0] != 0 and self._has_of_any_user(producer, sequence)
+
+    def _has_of_any_user(self, name: bytes, sequence: i64) -> bool:
+        """A broker of an older release asks, which doesn't say for whom: its client may have sent
+        the message through a newer one before."""
+        for producer, watermark in self.producers.items():
+            if is_users(producer) and given_name(producer) == name and watermark.has(sequence):
+                return True
+        return False
 
     def has_id(self, message_id: bytes, since_ms: i64) -> bool:
         """Whether an id was accepted, and not before a time."""
@@ -188,11 +242,23 @@ class Seen:
             watermark.add(sequence, index)
 
     def _forget_silent(self) -> None:
-        """By index, so that all copies forget the same ones."""
-        indexes: list[int] = [int(watermark.index) for watermark in self.producers.values()]
+        """Those of the user who has most, so that nobody can make a queue forget another's. By
+        index, so that all copies forget the same ones."""
+        owners: dict[bytes, list[int]] = {}
+        for name, watermark in self.producers.items():
+            owners.setdefault(owner_of(name), []).append(int(watermark.index))
+        most = b""
+        indexes: list[int] = []
+        for owner, held in owners.items():
+            if (len(held), owner) > (len(indexes), most):
+                most = owner
+                indexes = held
         indexes.sort()
-        limit: i64 = indexes[PRODUCERS_FORGOTTEN]
-        silent = [name for name, mark in self.producers.items() if mark.index < limit]
+        limit: i64 = indexes[min(PRODUCERS_FORGOTTEN, len(indexes) - 1)]
+        silent: list[bytes] = []
+        for name, watermark in self.producers.items():
+            if watermark.index < limit and owner_of(name) == most:
+                silent.append(name)
         for name in silent:
             del self.producers[name]
 

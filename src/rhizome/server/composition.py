@@ -21,7 +21,7 @@ from rhizome.cluster.admission import AdmissionRules
 from rhizome.cluster.consensus import ALL_RULES, Consensus, Rules
 from rhizome.cluster.failover import ENTRY_POINTS, FailoverPolicy, load_policies
 from rhizome.cluster.handling import NodeHandler, NodeObserver
-from rhizome.cluster.identity import SECONDARY, Hello
+from rhizome.cluster.identity import FEATURES, SECONDARY, Hello
 from rhizome.cluster.link.accepting import LinkAuthenticator
 from rhizome.cluster.link.links import Links
 from rhizome.cluster.link.peers import LinkSettings
@@ -130,7 +130,6 @@ def compose(
         world.wall_ms,
         world.seed,
     )
-    names = section.primary_names
     me = Hello(
         name=config.broker.name,
         uuid=image.uuid,
@@ -140,15 +139,16 @@ def compose(
         machine=machine,
         cluster_uuid=image.cluster_uuid,
         primaries_hash=primaries_hash(section),
+        features=FEATURES,
     )
-    founds = section.role != SECONDARY and config.broker.name in names
+    founds = section.role != SECONDARY and config.broker.name in section.primary_names
     consensus = Consensus(
         me,
         image,
         consensus_settings(section),
         world.chance,
         world.now_ms,
-        names if founds else None,
+        section.primary_names if founds else None,
         starting=True,
         rules=world.rules,
     )

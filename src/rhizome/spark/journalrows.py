@@ -33,6 +33,7 @@ from rhizome.journal.records import (
     ORIGIN_BYTES,
     crc32c,
 )
+from rhizome.journal.seen import USER_MARK
 from rhizome.spark.contents import COLUMNS, Contents
 from rhizome.spark.journalrecords import (
     MESSAGE_FORM,
@@ -280,8 +281,19 @@ class _Batch:
         return self.of_records(scattered(values, rows, len(self.distinct)))
 
     def producer(self) -> Any:
+        """Whose it is and the name that they gave it, with a slash between them; of a release
+        before 0.2 the name alone."""
         rows, at = self._identities()
-        names = self.window.slices(at + 2, at + 2 + self.window.u16(at))
+        lengths = self.window.u16(at)
+        of_user = lengths >= len(USER_MARK) + 2
+        for place in range(len(USER_MARK)):
+            of_user &= self.window.u8(at + 2 + place) == USER_MARK[place]
+        user_at = at + np.where(of_user, len(USER_MARK) + 4, 2)
+        name_at = user_at + np.where(of_user, self.window.u16(at + len(USER_MARK) + 2), 0)
+        users = self.window.slices(user_at, name_at)
+        names = self.window.slices(name_at, at + 2 + lengths)
+        owned = pc.binary_join_element_wise(users, names, b"/")
+        names = pc.if_else(pa.array(of_user), owned, names)
         # Who has no name was told apart by the message id only.
         values = texts(pc.if_else(pc.equal(pc.binary_length(names), 0), None, names))
         return self.of_records(scattered(values, rows, len(self.distinct)))

@@ -21,6 +21,7 @@ from rhizome.amqp.methods import (
     TxSelectOk,
 )
 from rhizome.amqp.properties import Properties
+from rhizome.broker.access import OpenIdentity
 from rhizome.journal.seen import SEQUENCE_WINDOW
 from rhizome.server.maintenance import Maintenance
 from rhizome.testing.core import Core, CoreClient, make_core
@@ -44,6 +45,11 @@ def numbered(sequence: int, producer: str = "p", **headers: object) -> Propertie
 def send(client: CoreClient, queue: str, *sequences: int) -> None:
     for sequence in sequences:
         client.publish("", queue, b"%d" % sequence, numbered(sequence))
+
+
+def as_user(client: CoreClient, user: str) -> CoreClient:
+    client.connection.identity = OpenIdentity(user)
+    return client
 
 
 def drained(client: CoreClient, queue: str) -> list[bytes]:
@@ -274,3 +280,34 @@ def write_checkpoint(core: Core) -> None:
     maintenance.store = core.store
     core.store.checkpoint(maintenance.build_checkpoint())
     core.settle()
+
+
+# ---- users --------------------------------------------------------------------------------------
+
+
+def test_nobody_can_use_up_the_sequences_of_another_users_producer(core: Core) -> None:
+    victim = as_user(core.connect(), "victim")
+    attacker = as_user(core.connect(), "attacker")
+    victim.declare("q", durable=True)
+    victim.confirm()
+    send(victim, "q", 1)
+    send(attacker, "q", 1 << 62)
+    send(victim, "q", 2, 3, 4, 5)
+    assert drained(victim, "q") == [b"1", b"%d" % (1 << 62), b"2", b"3", b"4", b"5"]
+
+
+def test_a_user_is_known_again_on_another_connection(core: Core) -> None:
+    first = as_user(core.connect(), "alice")
+    first.declare("q", durable=True)
+    send(first, "q", 1, 2)
+    second = as_user(core.connect(), "alice")
+    send(second, "q", 1, 2, 3)
+    assert drained(second, "q") == [b"1", b"2", b"3"]
+
+
+def test_consumers_see_the_producer_that_was_sent(client: CoreClient) -> None:
+    client.declare("q")
+    send(client, "q", 1)
+    taken = client.get("q")
+    assert taken is not None
+    assert taken.headers == {"x-producer": "p", "x-sequence": 1}

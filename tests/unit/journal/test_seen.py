@@ -15,8 +15,11 @@ from rhizome.journal.seen import (
     SEQUENCE_WINDOW,
     Identity,
     Seen,
+    given_name,
     identity_at,
+    is_users,
     unpack_seen,
+    user_prefix,
 )
 
 
@@ -90,6 +93,60 @@ def test_producers_that_were_silent_for_longest_are_forgotten() -> None:
     assert b"0" in seen.producers
     assert b"new" in seen.producers
     assert b"1" not in seen.producers
+
+
+def of(user: str, name: bytes) -> bytes:
+    return user_prefix(user) + name
+
+
+def test_a_producer_belongs_to_its_user() -> None:
+    seen = Seen()
+    seen.take(1, True, Identity(of("mallory", b"p"), 1 << 62, b""), 0)
+    assert seen.has_sequence(of("mallory", b"p"), 5)
+    assert not seen.has_sequence(of("alice", b"p"), 5)
+
+
+@pytest.mark.parametrize(
+    ("user", "name"),
+    [("ab", b"c"), ("", b"abc"), ("abc", b"x"), ("a\0", b"bc"), ("a" * 300, b"bc")],
+)
+def test_no_other_user_has_a_producer_of_the_same_name(user: str, name: bytes) -> None:
+    assert of(user, name) != of("a", b"bc")
+    assert of(user, name) != of("a" * 301, b"bc")
+    assert given_name(of(user, name)) == name
+
+
+def test_no_user_has_a_producer_of_a_groups_name() -> None:
+    letter = b"\0" + (1).to_bytes(2, "big") + (7).to_bytes(8, "big")
+    assert not is_users(letter)
+    assert not is_users(b"\0kept" + b"b1")
+    assert is_users(of("", letter))
+
+
+def test_what_an_older_release_accepted_counts_for_whoever_sends_it_again() -> None:
+    seen = taken([1, 2, 3])
+    assert seen.has_sequence(of("alice", b"p"), 3)
+    assert not seen.has_sequence(of("alice", b"p"), 4)
+    seen.take(4, True, Identity(of("alice", b"p"), 4, b""), 0)
+    assert seen.has_sequence(of("alice", b"p"), 3)
+    assert not seen.has_sequence(of("alice", b"q"), 3)
+
+
+def test_a_broker_of_an_older_release_is_told_what_came_through_a_newer_one() -> None:
+    seen = Seen()
+    seen.take(1, True, Identity(of("alice", b"p"), 7, b""), 0)
+    assert seen.has_sequence(b"p", 7)
+    assert not seen.has_sequence(b"p", 8)
+    assert not seen.has_sequence(b"q", 7)
+
+
+def test_a_user_with_many_producers_makes_a_queue_forget_own_ones() -> None:
+    seen = Seen()
+    seen.take(1, True, Identity(of("alice", b"p"), 1, b""), 0)
+    for number in range(3 * PRODUCERS_MAX):
+        seen.take(number + 2, True, Identity(of("mallory", b"%d" % number), 1, b""), 0)
+    assert len(seen.producers) <= PRODUCERS_MAX
+    assert seen.has_sequence(of("alice", b"p"), 1)
 
 
 def test_a_window_of_ids_forgets_the_oldest() -> None:

@@ -5,6 +5,10 @@ from anywhere import as_in_cluster
 from scene import confirmed, drain, queue_at
 
 from rhizome.amqp.properties import Properties
+from rhizome.broker.message import Message, Route
+from rhizome.broker.outbox import Outbox
+from rhizome.cluster.wire import put_publish
+from rhizome.journal.seen import Identity, user_prefix
 from rhizome.testing.cluster import make_cluster
 
 globals().update(
@@ -47,3 +51,27 @@ def test_what_was_sent_through_any_broker_is_known_after_a_restart_of_the_home(a
     cluster.advance(500)
     assert confirmed(client) == 3
     assert drain(client, "q") == [b"1", b"2", b"3"]
+
+
+def forwarded(producer: bytes, by_user: bool) -> bytes:
+    message = Message(Route("", "q", b"\0\1q"), b"content", 1, 7)
+    message.identity = Identity(producer, 5, b"")
+    outbox = Outbox()
+    put_publish(outbox, 1, 1, message, False, by_user)
+    return b"".join(outbox.take())
+
+
+def test_a_home_of_an_older_release_reads_the_producer_from_the_headers() -> None:
+    producer = user_prefix("alice") + b"p"
+    assert producer in forwarded(producer, True)
+    assert producer not in forwarded(producer, False)
+    letter = b"\0\0\1" + bytes(8)
+    assert letter in forwarded(letter, False)
+    assert b"plain" not in forwarded(b"plain", True)
+
+
+def test_brokers_of_this_release_say_that_they_know_of_users() -> None:
+    cluster = make_cluster(2)
+    neighbour = cluster["b1"].node.neighbours["b2"]
+    assert neighbour.track is not None
+    assert neighbour.track.by_user
