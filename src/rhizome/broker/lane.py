@@ -59,6 +59,10 @@ class Lane:
         self.noted = -1
         self.before = -1
 
+    def is_made(self) -> bool:
+        """Whether this is a lane of its own, and not the one that stands for all unused ones."""
+        return self is not UNUSED_LANE
+
     def ready(self) -> i64:
         return self.tail - self.head + len(self.returned) + self.paged_count
 
@@ -202,3 +206,8 @@ class Lane:
         self.mask = slots_new - 1
         self.head = 0
         self.tail = count
+
+
+UNUSED_LANE: Final = Lane()
+"""Stands in every queue for the priorities that no message has had: 256 lanes for nothing would be
+145 KB. It is empty for ever; who wants to put something into a lane asks `Queue.made_lane`."""

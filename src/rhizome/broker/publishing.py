@@ -355,10 +355,11 @@ def place(broker: Broker, publication: Publication, channel: Channel | None) -> 
     message = publication.message
     steering = publication.steering
     route = message.route
-    if route.exchange == "" and route.key.startswith(REPLY_PREFIX):
+    if route.exchange == "" and route.key.startswith(REPLY_PREFIX) and channel is not None:
+        vhost = channel.connection.router.vhost
         if len(publication.targets) > 0:
             send_on(message, publication.targets, channel)
-        elif not broker.replies.deliver(message) and publication.mandatory and channel is not None:
+        elif not broker.replies.deliver(vhost, message) and publication.mandatory:
             send_return(channel, message)
         return True
     if route.delayed and steering.delay_ms > 0 and channel is not None:

@@ -15,7 +15,7 @@ from mypy_extensions import i64
 from rhizome.broker.arguments import QueueArguments
 from rhizome.broker.claiming import claim
 from rhizome.broker.consumer import Consumer
-from rhizome.broker.lane import Lane
+from rhizome.broker.lane import UNUSED_LANE, Lane
 from rhizome.broker.lastvalue import LastValues
 from rhizome.broker.leases.request import LEASE_ARGUMENT
 from rhizome.broker.level import Level
@@ -167,7 +167,8 @@ class Queue(Destination):
         if options.message_ttl_ms >= 0:
             self.may_expire = True
         for lane in self.lanes:
-            lane.fresh_index = -1
+            if lane.is_made():
+                lane.fresh_index = -1
         was_bounded = self.bounded
         self.bounded = options.length_max >= 0 or options.bytes_max >= 0
         if self.bounded and not was_bounded and self.ready > 0:
@@ -187,11 +188,8 @@ class Queue(Destination):
             self.broker.timers.watch(self)
 
     def _prepare_lanes(self, priority_max: i64) -> None:
-        priority: i64 = 0
-        while priority <= priority_max:
-            self.lanes.append(Lane())
-            priority += 1
-        self.lane = self.lanes[0]
+        self.lanes = [UNUSED_LANE] * (int(priority_max) + 1)
+        self.lane = self.made_lane(0)
         self.single = priority_max == 0
 
     # ---- messages in ----------------------------------------------------------------------------
@@ -279,7 +277,15 @@ class Queue(Destination):
         if self.single:
             return self.lane
         top: i64 = len(self.lanes) - 1
-        return self.lanes[message.priority if message.priority < top else top]
+        return self.made_lane(message.priority if message.priority < top else top)
+
+    def made_lane(self, priority: i64) -> Lane:
+        """The lane of a priority, made if there was nothing of it before."""
+        lane = self.lanes[priority]
+        if lane is UNUSED_LANE:
+            lane = Lane()
+            self.lanes[priority] = lane
+        return lane
 
     def _enforce_bounds(self) -> None:
         """Drop from the head until the queue is within its bounds.
@@ -536,7 +542,8 @@ class Queue(Destination):
                 self.broker.pager.release(self, message)
                 self.counts.pop(message.index, 0)
             self.broker.pager.release_paged(lane.paged)
-            lane.clear()
+            if lane.is_made():
+                lane.clear()
         if self.last_values is not None:
             self.last_values.clear()
         self.ready = 0

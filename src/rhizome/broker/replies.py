@@ -28,14 +28,21 @@ class Replies:
     def forget(self, token: str) -> None:
         self.consumers.pop(token, None)
 
-    def knows(self, name: str) -> bool:
-        """Whether a reply queue name leads to a channel that is open."""
-        return name[len(REPLY_PREFIX) :] in self.consumers
+    def knows(self, vhost: str, name: str) -> bool:
+        """Whether a reply queue name leads to a channel that is open, in this vhost."""
+        return self._consumer(vhost, name) is not None
 
-    def deliver(self, message: Message) -> bool:
-        """Deliver a reply; False if nobody waits for it any more."""
-        consumer = self.consumers.get(message.route.key[len(REPLY_PREFIX) :])
+    def deliver(self, vhost: str, message: Message) -> bool:
+        """Deliver a reply that was published in a vhost; False if nobody waits for it there."""
+        consumer = self._consumer(vhost, message.route.key)
         if consumer is None:
             return False
         consumer.deliver(message, False)
         return True
+
+    def _consumer(self, vhost: str, name: str) -> Consumer | None:
+        """Whom a name leads to. A token is of one vhost, though nobody could guess it elsewhere."""
+        consumer = self.consumers.get(name[len(REPLY_PREFIX) :])
+        if consumer is None or consumer.channel.connection.router.vhost != vhost:
+            return None
+        return consumer

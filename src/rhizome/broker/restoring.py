@@ -48,7 +48,7 @@ def _counts_of_known(counts: dict[int, int], next_index: i64) -> dict[int, int]:
 def _restore_lanes(queue: Queue, levels: dict[int, PagedIndex]) -> None:
     top: i64 = len(queue.lanes) - 1
     for priority in sorted(levels):
-        lane = queue.lanes[priority if priority < top else top]
+        lane = queue.made_lane(priority if priority < top else top)
         paged = levels[priority]
         if lane.paged_count > 0:
             paged = merged([lane.paged, paged])

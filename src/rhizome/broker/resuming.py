@@ -64,12 +64,18 @@ VISIT_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
 def resume_id(user: str, properties: dict[str, object]) -> str:
-    """What a client that can resume is known by; "" if it can't. Nobody else's session will do."""
+    """What a client that can resume is known by, on all brokers; "" if it can't.
+
+    It ends the user with the first slash, and slashes in names of users are written otherwise: no
+    user can choose a session by which they are taken for another.
+    """
     capabilities = properties.get("capabilities")
     session = properties.get("session")
     if not isinstance(capabilities, dict) or capabilities.get(CAPABILITY) is not True:
         return ""
-    return f"{user}/{session}" if isinstance(session, str) and session else ""
+    if not isinstance(session, str) or not session:
+        return ""
+    return f"{user.replace('%', '%25').replace('/', '%2F')}/{session}"
 
 
 def visit_of(properties: dict[str, object]) -> int:

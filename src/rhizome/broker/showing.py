@@ -84,7 +84,10 @@ def restore_shown(queue: Queue, shown: dict[int, int]) -> None:
     indexes to messages that nobody has seen.
     """
     last = queue.log.next_index - 1
-    for priority, lane in enumerate(queue.lanes):
+    for priority in range(len(queue.lanes)):
+        if priority not in shown and not queue.lanes[priority].is_made():
+            continue
+        lane = queue.made_lane(priority)
         lane.before = min(i64(shown.get(priority, -1)), last)
         lane.shown = lane.before
         lane.noted = lane.before

@@ -338,7 +338,7 @@ def _declare_reply_queue(channel: Channel, method: QueueDeclare) -> None:
     vhost = channel.connection.router.vhost
     if (
         method.queue != REPLY_QUEUE
-        and not broker.replies.knows(method.queue)
+        and not broker.replies.knows(vhost, method.queue)
         and broker.cluster.private_elsewhere(vhost, method.queue) is None
     ):
         raise no_queue(vhost, method.queue)

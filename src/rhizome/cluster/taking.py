@@ -283,7 +283,7 @@ class Taking:
     def _steered(self, slot: Slot, leg: Leg, message: Message, number: i64, flags: i64) -> bool:
         """Take a message, or a leg, that isn't plain."""
         if leg.is_reply:
-            return self.broker.replies.deliver(message)
+            return self.broker.replies.deliver(slot.vhost, message)
         if flags & FLAG_IDENTITY != 0 and flags & FLAG_LETTER == 0:
             message.identity = identity_of(message.content, flags & FLAG_SEQUENCE != 0)
         router = self.broker.state.vhosts[slot.vhost].router

@@ -263,6 +263,7 @@ class CoreClient:
         heartbeat: int = 0,
         properties: dict[str, object] | None = None,
         opens: bool = True,
+        vhost: str = "/",
     ) -> None:
         """``properties`` are added to those that it shows; without ``opens`` it sends
         connection.open and leaves the answer in ``events``."""
@@ -288,7 +289,7 @@ class CoreClient:
         )
         self.expect(ConnectionTune, 0)
         self.send(ConnectionTuneOk(channel_max, frame_max, heartbeat), channel=0)
-        self.send(ConnectionOpen("/"), channel=0)
+        self.send(ConnectionOpen(vhost), channel=0)
         if opens:
             self.expect(ConnectionOpenOk, 0)
             self.open_channel(1)

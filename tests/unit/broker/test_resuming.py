@@ -22,6 +22,7 @@ from rhizome.amqp.methods import (
     SessionSyncOk,
 )
 from rhizome.amqp.properties import Properties
+from rhizome.broker.access import OpenAuthenticator
 from rhizome.broker.resuming import KEEP_MS, MOVING
 from rhizome.testing.core import CAPABILITIES, Content, Core, CoreClient, make_core
 
@@ -240,6 +241,30 @@ def test_one_session_does_not_get_what_another_holds(core: Core) -> None:
     client = core.connect(properties=resuming("one"))
     client.send(BasicAck(resume(client, entries(held))))
     assert core.queue(queue).unacked == 0
+
+
+@pytest.mark.parametrize(
+    ("victim", "attacker"),
+    [
+        (("team/app", "x"), ("team", "app/x")),
+        (("team%2Fapp", "x"), ("team/app", "x")),
+        (("team", "x"), ("team/", "x")),
+    ],
+)
+def test_nobody_is_taken_for_another_user_by_the_name_of_a_session(
+    core: Core, victim: tuple[str, str], attacker: tuple[str, str]
+) -> None:
+    queue = fill(core, 1)
+    core.broker.authenticator = OpenAuthenticator(victim[0])
+    holder = core.connect(properties=resuming(victim[1]))
+    holder.consume(queue, "c")
+    bodies, held = taken(holder)
+    assert bodies == [b"1"]
+    core.broker.authenticator = OpenAuthenticator(attacker[0])
+    other = core.connect(properties=resuming(attacker[1]))
+    resume(other, entries(held, ACKED))
+    assert not holder.closed
+    assert core.queue(queue).unacked == 1
 
 
 def test_the_old_connection_is_ended(core: Core) -> None:

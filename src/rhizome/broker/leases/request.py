@@ -84,9 +84,8 @@ def check_lease(queue: Queue, no_ack: bool, exclusive: bool, arguments: dict[str
         raise _refused(f"{resource} has a single active consumer, which a lease would pass by")
     if not no_ack or exclusive:
         raise _refused(f"a lease of {resource} is read with no-ack, and not exclusively")
-    name = arguments[LEASE_ARGUMENT]
-    if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
-        raise _invalid(LEASE_ARGUMENT, resource, f"a name of 1 to {NAME_BYTES_MAX} bytes")
+    if not _is_name(arguments[LEASE_ARGUMENT]):
+        raise _invalid(LEASE_ARGUMENT, resource, f"a name of 1 to {NAME_BYTES_MAX} bytes of UTF-8")
     for key in (
         SETTLE_ARGUMENT,
         TAKE_ARGUMENT,
@@ -103,6 +102,16 @@ def check_lease(queue: Queue, no_ack: bool, exclusive: bool, arguments: dict[str
         raise _invalid(READ_ARGUMENT, resource, f"'{UNTIL_ARGUMENT}' beside it")
     if not isinstance(arguments.get(END_ARGUMENT, False), bool):
         raise _invalid(END_ARGUMENT, resource, "true or false")
+
+
+def _is_name(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        return 0 < len(value.encode()) <= NAME_BYTES_MAX
+    except UnicodeEncodeError:
+        # What is no UTF-8 comes from the wire as surrogates, which can't be encoded.
+        return False
 
 
 def _is_within(value: object, least: int, most: int) -> bool:
