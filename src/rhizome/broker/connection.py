@@ -487,7 +487,7 @@ class Connection:
                 data[next_at] != FRAME_BODY
                 or u16_at(data, next_at + 1) != channel.number
                 or size > left
-                or (size < UNIT_FRAME_BYTES_MIN and size < left)
+                or (size < left and size < UNIT_FRAME_BYTES_MIN)
                 or size > self.frame_max
             ):
                 return self._publish_by_frames(channel, data, at, header_at)

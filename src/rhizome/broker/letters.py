@@ -14,6 +14,7 @@ from rhizome.amqp.properties import Properties, decode_properties
 from rhizome.broker.deadletters import cycle_queues, dead_letter, stored_cc_keys
 from rhizome.broker.log import TX_RECORD_BYTES
 from rhizome.broker.message import Message, largest_frame
+from rhizome.broker.names import check_length
 from rhizome.broker.port import GroupLog
 from rhizome.broker.post import post_of, take_by_post
 from rhizome.broker.publishing import enqueue, reach_of, send_on
@@ -109,6 +110,8 @@ def _reach_of_letter(
     properties: Properties,
 ) -> Reach:
     """Where a dead letter goes, but for queues that it would go round through."""
+    # Not every way to set one was checked in earlier releases.
+    check_length("dead letter routing key", keys[0])
     cycle = cycle_queues(content)
 
     def is_new(destination: Destination) -> bool:

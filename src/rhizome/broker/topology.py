@@ -56,6 +56,7 @@ from rhizome.broker.lookup import (
 from rhizome.broker.names import (
     check_declarable_name,
     check_deletable_exchange,
+    check_length,
     check_not_default_exchange,
     no_queue,
 )
@@ -262,6 +263,9 @@ def queue_declare(channel: Channel, method: QueueDeclare) -> None:
         _check_same_owner(channel, existing, method.exclusive)
     check_configure(channel, QUEUE, name)
     dead_letter = method.arguments.get("x-dead-letter-exchange")
+    dead_letter_key = method.arguments.get("x-dead-letter-routing-key")
+    if existing is None and isinstance(dead_letter_key, str):
+        check_length("dead letter routing key", dead_letter_key)
     if existing is None and isinstance(dead_letter, str):
         check_read(channel, QUEUE, name)
         check_write(channel, EXCHANGE, dead_letter)

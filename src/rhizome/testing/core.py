@@ -59,6 +59,7 @@ from rhizome.broker.connection import Connection
 from rhizome.broker.observer import Observer
 from rhizome.broker.queue import Queue
 from rhizome.broker.stages import CLOSED
+from rhizome.errors import AmqpError
 from rhizome.journal.files import MemoryFiles
 from rhizome.journal.store import MemoryStore
 from rhizome.server.boot import make_broker, make_log
@@ -111,13 +112,18 @@ Event = Method | Content
 
 
 class BugReports(Observer):
-    """Keeps what the core reports as its own mistake."""
+    """Keeps what the core reports as its own mistake, and which messages it had to drop."""
 
     bugs: list[BaseException]
+    dropped: list[str]
 
     def __init__(self) -> None:
         super().__init__()
         self.bugs = []
+        self.dropped = []
+
+    def letter_dropped(self, vhost: str, queue: str, error: AmqpError) -> None:
+        self.dropped.append(f"{queue}: {error.text}")
 
     def bug(self, error: BaseException, where: str) -> None:
         self.bugs.append(error)

@@ -18,6 +18,7 @@ from rhizome.amqp.methods import (
     ExchangeDeclareOk,
     QueueBind,
     QueueBindOk,
+    QueueDeclare,
 )
 from rhizome.amqp.properties import Properties
 from rhizome.broker.access import KIND_APPLICATION, READ, WRITE, Identity
@@ -106,6 +107,28 @@ def ack_reject(client: CoreClient, queue: str) -> BasicNack:
     taken = client.get(queue, no_ack=False)
     assert taken is not None
     return BasicNack(taken.tag, False, False)
+
+
+def test_the_key_of_dead_letters_is_no_longer_than_a_routing_key() -> None:
+    core = make_core()
+    client = core.connect()
+    arguments: dict[str, object] = {"x-dead-letter-exchange": ""}
+    arguments["x-dead-letter-routing-key"] = "k" * 256
+    client.send(QueueDeclare("q", arguments=arguments))
+    closed = client.expect(ChannelClose)
+    assert closed.reply_code == 406
+    assert "more than 255 bytes" in closed.reply_text
+
+
+def test_a_dead_letter_whose_key_is_too_long_is_dropped_and_told_of() -> None:
+    core = make_core()
+    client = core.connect()
+    client.declare("q", x_dead_letter_exchange="", x_dead_letter_routing_key="k")
+    client.publish("", "q", b"m")
+    core.queue("q").options.dead_letter_key = "k" * 256
+    client.send(ack_reject(client, "q"))
+    assert len(core.observer.dropped) == 1
+    assert core.observer.dropped[0].startswith("q: dead letter routing key")
 
 
 # ---- permissions --------------------------------------------------------------------------------
