@@ -145,6 +145,17 @@ def _read_messages(context: Context, reading: Reading, totals: Totals) -> None:
         "Messages kept in memory, with what they cost beyond their content.",
         int(pager.resident_bytes),
     )
+    contents = context.broker.contents
+    gauge(
+        "rhizome_unfinished_content_bytes",
+        "Contents that have begun to come and not ended.",
+        int(contents.total),
+    )
+    counter(
+        "rhizome_unfinished_contents_refused",
+        "Contents refused because unfinished ones took too much memory.",
+        int(contents.refused),
+    )
     gauge(
         "rhizome_resident_budget_bytes",
         "Size of messages in memory beyond which they live on disk only.",
