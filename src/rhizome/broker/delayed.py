@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import decode_properties
+from rhizome.broker.blocking import TURN_STEPS_MAX
 from rhizome.broker.commands import DeclareQueue
 from rhizome.broker.deadletters import stored_cc_keys, strip_bcc
 from rhizome.broker.dedup import accept, is_duplicate, wait_for_original
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 DELAYED_QUEUE: Final = "amq.delayed"
 DELAY_MS_MAX: Final = 0xFFFFFFFF
+DUE_FIRST: Final = 2
+"""So many that are due are routed first, then twice as many, until there are no more or routing
+them has taken too many steps for one turn: the rest follows in the next tick."""
 
 
 class Delayed:
@@ -105,11 +109,17 @@ class Delayed:
         (A2)."""
         if not self.broker.may_deliver:
             return
-        if not self.held or self.held[0][0] > now_ms:
-            return
+        count = DUE_FIRST
+        while self.held and self.held[0][0] <= now_ms:
+            if not self._release_some(now_ms, count) or self.broker.turn.steps > TURN_STEPS_MAX:
+                return
+            count *= 2
+
+    def _release_some(self, now_ms: int, count: int) -> bool:
+        """Route up to so many that are due; False if there is nothing more to do."""
         due: list[tuple[Queue, Message]] = []
         still: list[tuple[int, int, Queue, Message]] = []
-        while self.held and self.held[0][0] <= now_ms:
+        while len(due) < count and self.held and self.held[0][0] <= now_ms:
             entry = heapq.heappop(self.held)
             if entry[2].log.still and not entry[2].deleted:
                 still.append(entry)
@@ -128,6 +138,7 @@ class Delayed:
                 if not queue.deleted:
                     queue.log.buried(queue.id, message.index, False)
             commit_all(self.broker)
+        return len(due) == count
 
     def _release_all(self, due: list[tuple[Queue, Message]]) -> None:
         """What follows from a message's time having come, the next home finds out itself, if this
@@ -154,6 +165,8 @@ class Delayed:
         except PreconditionFailed as refused:
             self.broker.observer.letter_dropped(queue.vhost, queue.name, refused)
             return
+        finally:
+            self.broker.turn.steps += router.take_steps()
         content = strip_bcc(held.content)
         message = Message(held.route, content, held.channel, largest_frame(content))
         message.arrived_ms = self.broker.turn.now_ms

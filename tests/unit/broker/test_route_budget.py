@@ -340,3 +340,31 @@ def test_nobody_starves_behind_others_who_rest() -> None:
     assert counts[0] != [6, 6, 6]
     assert min(counts[3]) > 0
     assert counts[-1] == [6, 6, 6]
+
+
+def test_delayed_messages_that_are_hard_to_route_follow_tick_by_tick() -> None:
+    core = make_core()
+    client = core.connect()
+    delayed: dict[str, object] = {"x-delayed-type": "topic"}
+    client.call(ExchangeDeclare("later", "x-delayed-message", arguments=delayed), ExchangeDeclareOk)
+    client.declare("q")
+    for pattern in wild_patterns(8):
+        client.call(QueueBind("q", "later", pattern), QueueBindOk)
+    for number in range(40):
+        properties = Properties(headers={"x-delay": 1000, "n": number})
+        client.publish("later", f"{LONGEST[:-2]}.{number % 10}", b"m", properties)
+    core.now_ms += 1000
+    core.broker.turn.now_ms = core.now_ms
+    core.broker.tick(core.now_ms)
+    assert 30 <= len(core.broker.delayed.held) < 40
+    core.settle()
+    for _ in range(40):
+        core.broker.tick(core.now_ms)
+        core.settle()
+    assert core.broker.delayed.held == []
+
+
+def test_what_another_broker_has_routed_is_not_counted_again() -> None:
+    router, exchange = wild_exchange(200)
+    assert router.bound(exchange, LONGEST, None) != []
+    assert router.take_steps() == 0

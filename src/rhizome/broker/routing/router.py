@@ -6,12 +6,14 @@ All changes to exchanges, queues and bindings of a vhost go through its router, 
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from mypy_extensions import i64
 
 from rhizome.broker.routing.destination import ROUTE_STEPS_MAX, Binding, Destination, Walk
 from rhizome.broker.routing.exchange import DefaultExchange, Exchange
+
+UNCOUNTED: Final = 1 << 62
 
 
 @final
@@ -76,12 +78,13 @@ class Router:
     ) -> list[Destination]:
         """The destinations that bindings of this very exchange lead to, followed no further.
 
-        Asked for messages that a broker has routed which knows as many bindings, and found them
-        within the maximum; so with twice as many steps it raises for none of them.
+        Asked for messages that another broker has routed, by bindings with the same keys and within
+        the maximum of steps: nothing is counted, and nobody is refused any more.
         """
         walk = self._walk
-        walk.begin(exchange.name, ROUTE_STEPS_MAX * 2)
+        walk.begin(exchange.name, UNCOUNTED)
         exchange.match(key, headers, walk)
+        walk.steps = 0
         return walk.reached
 
     def take_steps(self) -> i64:
