@@ -4,9 +4,10 @@ A broker blocks while it is alarmed, isolated or short of copies: each connectio
 then is taken no more input from, be it in the middle of a content. While it is suspended nobody can
 say where a publish leads to, so not even the first one is read.
 
-A broker rests when routes have cost too many steps in one turn: what clients send is left unread
-until the next, in which everybody else is served. Who publishes what is hard to route thus slows
-down to one turn for each message, and nobody else is held up for longer than one route takes.
+A broker rests when routes have cost too many steps in one turn: those whose last route was costly
+are left unread until the end of the next, in which everybody else is served. Who publishes what is
+hard to route thus slows down to a few messages in each turn. If routes go on to be costly, of
+connections that were not known for it, everybody is left unread.
 """
 
 from __future__ import annotations
@@ -20,8 +21,14 @@ if TYPE_CHECKING:
     from rhizome.broker.connection import Connection
 
 
-TURN_STEPS_MAX: Final = 100_000
+TURN_STEPS_MAX: Final = 50_000
 """So many steps of routing are enough for one turn (`ROUTE_STEPS_MAX` bounds a single route)."""
+
+TURN_STEPS_LIMIT: Final = 3 * TURN_STEPS_MAX
+"""Beyond this nobody's input is taken in the turn, whoever they are."""
+
+COSTLY_STEPS: Final = 1000
+"""A route of more steps is costly."""
 
 
 def judge_blocking(broker: Broker) -> None:
@@ -79,28 +86,36 @@ def routed_by(broker: Broker, connection: Connection, steps: i64) -> None:
     """Somebody's publish has cost so many steps."""
     turn = broker.turn
     turn.steps += steps
+    connection.costly = steps > COSTLY_STEPS
     if turn.steps > TURN_STEPS_MAX:
         turn.resting = True
-        let_rest(broker, connection)
+        must_rest(broker, connection)
 
 
-def let_rest(broker: Broker, connection: Connection) -> None:
-    """Take nothing more from a connection in this turn."""
+def must_rest(broker: Broker, connection: Connection) -> bool:
+    """While the broker rests: whether nothing more is taken from a connection in this turn."""
+    turn = broker.turn
+    if not turn.resting or not (connection.costly or turn.steps > TURN_STEPS_LIMIT):
+        return False
     broker.unread[connection.id] = connection
     connection.set_stalled(True)
+    return True
 
 
 def end_rest(broker: Broker) -> None:
-    """A turn has passed in which nobody published: read on, those first who have waited longest."""
+    """A turn has passed in which others were served: read on."""
     broker.turn.resting = False
     broker.turn.steps = 0
     _read_on(broker)
 
 
 def _read_on(broker: Broker) -> None:
-    waiting = list(broker.unread.values())
-    for connection in waiting:
-        if broker.suspended or broker.turn.resting:
-            return
-        del broker.unread[connection.id]
-        connection.set_stalled(connection.id in broker.stalled)
+    """Read on: those first whose routes are cheap, and who have waited longest."""
+    for costly in (False, True):
+        for connection in list(broker.unread.values()):
+            if connection.costly != costly:
+                continue
+            if broker.suspended or broker.turn.resting:
+                return
+            del broker.unread[connection.id]
+            connection.set_stalled(connection.id in broker.stalled)

@@ -34,7 +34,7 @@ from rhizome.amqp.spec import (
 )
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.access import Identity, Peer
-from rhizome.broker.blocking import content_awaited, leave_unread, let_rest
+from rhizome.broker.blocking import content_awaited, leave_unread, must_rest
 from rhizome.broker.channel import Channel
 from rhizome.broker.control import bad_frame, bad_frame_end, protocol_header, slow_frame
 from rhizome.broker.message import Route
@@ -96,6 +96,7 @@ class Connection:
     paused: bool
     drained_ms: i64
     publishing: bool
+    costly: bool
     frame_max: i64
     channel_max: i64
     heartbeat_s: i64
@@ -153,7 +154,7 @@ class Connection:
         self.stalled = False
         self.paused = False
         self.drained_ms = 0
-        self.publishing = False
+        self.publishing = self.costly = False
         self.frame_max = HANDSHAKE_FRAME_MAX
         self.channel_max = 0
         self.heartbeat_s = 0
@@ -261,8 +262,7 @@ class Connection:
         self.touch()
         held = self.held
         if len(held) > 0 and not self.is_waiting():
-            if self.broker.turn.resting:
-                let_rest(self.broker, self)
+            if must_rest(self.broker, self):
                 return
             self.held = []
             self.held_bytes = 0
@@ -277,9 +277,7 @@ class Connection:
         self.received_bytes += len(data)
         turn = self.broker.turn
         self.last_received_ms = turn.now_ms
-        if turn.resting and self.stage == RUNNING:
-            let_rest(self.broker, self)
-        if self.is_waiting():
+        if self.is_waiting() or (turn.resting and must_rest(self.broker, self)):
             self.held.append(data)
             self.held_bytes += len(data)
             return

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Turn:
     """Invariant: an object is in a list here if and only if its own mark says so.
 
-    ``steps`` is what routes have cost since the broker last rested (`blocking.py`); ``resting``:
-    what clients send is left unread, from this turn to the end of the next; ``rested``: this is
-    that next turn.
+    ``steps`` is what routes have cost in this turn; ``resting``: they have cost too much, and from
+    this turn to the end of the next not everybody is read (`blocking.py`); ``rested``: this is that
+    next turn.
     """
 
     now_ms: i64

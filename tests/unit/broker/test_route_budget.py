@@ -22,6 +22,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.properties import Properties
 from rhizome.broker.access import KIND_APPLICATION, READ, WRITE, Identity
+from rhizome.broker.blocking import TURN_STEPS_LIMIT
 from rhizome.broker.routing import Destination, Exchange, Router, make_exchange
 from rhizome.broker.routing.destination import ROUTE_STEPS_MAX
 from rhizome.errors import PreconditionFailed
@@ -310,16 +311,31 @@ def test_who_publishes_what_is_hard_to_route_waits_for_the_next_turn() -> None:
     taken_in_turn = client.connection.channels[1].published
     assert 1 < taken_in_turn < len(keys)
     assert not client.connection.wants_input()
-    # Nobody is read before the next turn, and then everything that has come.
+    # Others are read meanwhile.
     other.connection.receive(other.published("", "side", b"other"))
-    assert core.queue("side").ready == 0
+    assert core.queue("side").ready == 1
     core.broker.end_turn()
     assert client.connection.channels[1].published == taken_in_turn
     core.settle()
     assert client.connection.channels[1].published == len(keys)
     assert client.connection.wants_input()
-    assert core.queue("side").ready == 1
     assert client.pick(BasicAck).delivery_tag > 0
+
+
+def test_many_who_are_not_known_for_it_rest_together() -> None:
+    core = make_core()
+    clients = [core.connect() for _ in range(20)]
+    topic(clients[0], "wild")
+    clients[0].declare("q")
+    for pattern in wild_patterns(8):
+        clients[0].call(QueueBind("q", "wild", pattern), QueueBindOk)
+    for number, client in enumerate(clients):
+        client.connection.receive(client.published("wild", f"{LONGEST[:-3]}.{number}"))
+    published = sum(int(client.connection.channels[1].published) for client in clients)
+    assert 1 < published < 6
+    assert core.broker.turn.steps < TURN_STEPS_LIMIT + ROUTE_STEPS_MAX
+    core.settle()
+    assert [int(client.connection.channels[1].published) for client in clients] == [1] * 20
 
 
 def test_nobody_starves_behind_others_who_rest() -> None:
