@@ -113,9 +113,7 @@ def _read_on(broker: Broker) -> None:
     """Read on: those first whose routes are cheap, and who have waited longest."""
     for costly in (False, True):
         for connection in list(broker.unread.values()):
-            if connection.costly != costly:
-                continue
             if broker.suspended or broker.turn.resting:
                 return
-            del broker.unread[connection.id]
-            connection.set_stalled(connection.id in broker.stalled)
+            if connection.costly == costly and broker.unread.pop(connection.id, None) is not None:
+                connection.set_stalled(connection.id in broker.stalled)

@@ -77,6 +77,9 @@ from rhizome.errors import AmqpError
 
 @final
 class Broker:
+    """``older_peers`` are brokers linked with this one that don't know that producers belong to
+    users (`journal/seen.py`)."""
+
     settings: Settings
     incarnation: str
     turn: Turn
@@ -121,6 +124,7 @@ class Broker:
     stall: str
     stalled: dict[int, Connection]
     unread: dict[int, Connection]
+    older_peers: dict[str, None]
     congested: dict[Queue, None]
     _seed: bytes
     _names: i64
@@ -179,12 +183,12 @@ class Broker:
         self.waiting = Waiting(self)
         self.may_deliver = True
         self.blocking = self.alarmed = False
-        self.block_reason = ""
-        self.alarm_reason = ""
+        self.block_reason = self.alarm_reason = ""
         self.isolation = self.stall = ""
         self.suspended = False
         self.stalled = {}
         self.unread = {}
+        self.older_peers = {}
         self.congested = {}
         self._seed = seed
         self._names = 0

@@ -132,7 +132,9 @@ def _read_headers(
     if message.route.delayed:
         steering.delay_ms = _delay_ms(content, start, end)
     table = content[start:end]
-    owner = channel.connection.identity.producers
+    connection = channel.connection
+    # Brokers of older releases, who may be home next, look for the name alone.
+    owner = connection.identity.producers if len(connection.broker.older_peers) == 0 else b""
     message.identity = _identity(content, spans, SEQUENCE_HEADER in table, owner)
     if b"\x02CC" in table or b"\x03BCC" in table:
         steering.keys = cc_keys(content)

@@ -98,6 +98,7 @@ class UnfinishedContents:
                     BASIC_PUBLISH,
                 )
             )
+            assert idlest not in self.channels, "a channel that fails gives its content up"
 
     def forget(self, channel: Channel) -> None:
         """A content has come to its end, or will not."""

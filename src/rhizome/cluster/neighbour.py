@@ -114,6 +114,8 @@ class Neighbour(FrameSink):
         carrier = self.broker.carry(f"link with {self.name}")
         track = Track(link, carrier, self.applied)
         self.track = track
+        if not track.by_user:
+            self.broker.older_peers[self.name] = None
         taking = Taking(self.broker, track)
         self.taking = taking
         self.serving = Serving(self.broker, self.tenures, taking, track)
@@ -127,6 +129,7 @@ class Neighbour(FrameSink):
             return
         self.track.link.sink = None
         self.track = None
+        self.broker.older_peers.pop(self.name, None)
         self.held = []
         self.held_for = 0
         self.interests.disconnect(self)

@@ -12,7 +12,8 @@ A producer belongs to a user: the same name of another user is another producer.
 
 so a user whose name has any length or content can't claim that of another's, nor of a group, whose
 names begin with u8 0 and the group's number (`broker/post.py`). Releases before 0.2 wrote the name
-alone, without the user; what they accepted under a name counts for every user's producer of it.
+alone, without the user, and so does a broker while it has a link with one of them; what was
+accepted under a name alone counts for every user's producer of it, and the other way round.
 
     identity  u16 length, producer | u64 sequence | u16 length, message id | u32 ids that the window
               holds; an empty producer or id is none
@@ -150,6 +151,12 @@ class Watermark:
         age: i64 = self.first - 1 - sequence
         return age >= SEQUENCE_WINDOW or self.bits >> int(age) & 1 == 1
 
+    def knows(self, sequence: i64) -> bool:
+        """Whether a sequence was accepted for certain. This counts between names that may be of
+        different users: who sends a high sequence under a name makes no other's too old."""
+        age: i64 = self.first - 1 - sequence
+        return self.has(sequence) and age < SEQUENCE_WINDOW
+
     def add(self, sequence: i64, index: i64) -> None:
         """A sequence was accepted that `has` doesn't know."""
         self.index = index
@@ -201,14 +208,14 @@ class Seen:
             return True
         if is_users(producer):
             watermark = self.producers.get(given_name(producer))
-            return watermark is not None and watermark.has(sequence)
+            return watermark is not None and watermark.knows(sequence)
         return producer[0] != 0 and self._has_of_any_user(producer, sequence)
 
     def _has_of_any_user(self, name: bytes, sequence: i64) -> bool:
-        """A broker of an older release asks, which doesn't say for whom: its client may have sent
-        the message through a newer one before."""
+        """A broker asks that doesn't say for whom, since it is of an older release or knows one:
+        the message may have been accepted as its user's before."""
         for producer, watermark in self.producers.items():
-            if is_users(producer) and given_name(producer) == name and watermark.has(sequence):
+            if is_users(producer) and given_name(producer) == name and watermark.knows(sequence):
                 return True
         return False
 

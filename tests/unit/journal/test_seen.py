@@ -132,6 +132,16 @@ def test_what_an_older_release_accepted_counts_for_whoever_sends_it_again() -> N
     assert not seen.has_sequence(of("alice", b"q"), 3)
 
 
+def test_a_high_sequence_under_the_name_alone_makes_no_users_too_old() -> None:
+    seen = taken([1, 2, 3, 1 << 62])
+    assert seen.has_sequence(b"p", 100)
+    assert not seen.has_sequence(of("alice", b"p"), 100)
+    assert seen.has_sequence(of("alice", b"p"), 1 << 62)
+    seen = Seen()
+    seen.take(1, True, Identity(of("mallory", b"p"), 1 << 62, b""), 0)
+    assert not seen.has_sequence(b"p", 100)
+
+
 def test_a_broker_of_an_older_release_is_told_what_came_through_a_newer_one() -> None:
     seen = Seen()
     seen.take(1, True, Identity(of("alice", b"p"), 7, b""), 0)

@@ -70,8 +70,33 @@ def test_a_home_of_an_older_release_reads_the_producer_from_the_headers() -> Non
     assert b"plain" not in forwarded(b"plain", True)
 
 
+def numbered(sequence: int) -> Properties:
+    return Properties(headers={"x-producer": "p", "x-sequence": sequence}, delivery_mode=2)
+
+
+def test_beside_an_older_release_names_alone_count_and_nothing_is_taken_twice() -> None:
+    cluster = make_cluster(3)
+    client = cluster["b1"].connect()
+    queue_at(client, "q", "b2", durable=True)
+    client.publish("", "q", b"1", numbered(1))
+    for name in ("b1", "b2"):
+        cluster[name].broker.older_peers["b3"] = None
+    client.publish("", "q", b"1 again", numbered(1))
+    client.publish("", "q", b"2", numbered(2))
+    for name in ("b1", "b2"):
+        cluster[name].broker.older_peers.clear()
+    client.publish("", "q", b"2 again", numbered(2))
+    client.publish("", "q", b"3", numbered(3))
+    cluster.advance(500)
+    seen = cluster["b2"].queue("q").seen
+    assert seen is not None
+    assert set(seen.producers) == {user_prefix("guest") + b"p", b"p"}
+    assert drain(client, "q") == [b"1", b"2", b"3"]
+
+
 def test_brokers_of_this_release_say_that_they_know_of_users() -> None:
     cluster = make_cluster(2)
     neighbour = cluster["b1"].node.neighbours["b2"]
     assert neighbour.track is not None
     assert neighbour.track.by_user
+    assert cluster["b1"].broker.older_peers == {}
