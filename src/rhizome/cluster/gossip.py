@@ -3,9 +3,12 @@ is limited in the whole cluster. No promise relies on it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rhizome.amqp.values import encode_table, read_table
+from rhizome.broker.commands import PutUser
+from rhizome.cluster.commands import Envelope, encode
 from rhizome.cluster.identity import SECONDARY
 
 if TYPE_CHECKING:
@@ -14,13 +17,27 @@ if TYPE_CHECKING:
 GOSSIP: Final = 66
 GOSSIP_EVERY_MS: Final = 1_000
 
+UPGRADES_MAX: Final = 16
+"""Better hashes of passwords that one broker tells at a time; others are made at a later login."""
+
+
+class KnownLogins(Protocol):
+    """From where users have logged in before, at any broker: pairs of user and address."""
+
+    def tell_all(self) -> None: ...
+    def take_untold(self) -> Sequence[tuple[str, str]]: ...
+    def hear(self, told: object) -> None: ...
+
 
 class Gossip:
-    """``heard``: the latest news of each broker that there is a link with."""
+    """``heard``: the latest news of each broker that there is a link with. ``known_logins`` are
+    told once when they are new, and all of them when a link comes up."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.heard: dict[str, dict[str, object]] = {}
+        self.known_logins: KnownLogins | None = None
+        self._upgrades: dict[str, tuple[str, str]] = {}
         self._told_ms = node.now_ms
 
     def all_news(self) -> dict[str, dict[str, object]]:
@@ -54,6 +71,63 @@ class Gossip:
             },
         }
 
+    # ---- logins ---------------------------------------------------------------------------------
+
+    def link_up(self) -> None:
+        if self.known_logins is not None:
+            self.known_logins.tell_all()
+
+    def upgrade_password(self, user: str, before: str, after: str) -> None:
+        """A user has proved its password here, and ``after`` is a better hash of it than the one
+        that the cluster has: have the root replace it."""
+        if len(self._upgrades) < UPGRADES_MAX:
+            self._upgrades[user] = (before, after)
+
+    def _logins_news(self) -> dict[str, object]:
+        told: dict[str, object] = {}
+        if self.known_logins is not None:
+            known = self.known_logins.take_untold()
+            if known:
+                told["known_logins"] = [list(pair) for pair in known]
+        if self._upgrades:
+            told["upgrades"] = {user: list(each) for user, each in self._upgrades.items()}
+        return told
+
+    def _hear_of_logins(self, news: dict[str, object]) -> None:
+        told = news.pop("known_logins", None)
+        if self.known_logins is not None and told is not None:
+            self.known_logins.hear(told)
+        upgrades = news.pop("upgrades", None)
+        if isinstance(upgrades, dict):
+            for user, each in list(upgrades.items())[:UPGRADES_MAX]:
+                if isinstance(each, list) and len(each) == 2:
+                    self._upgrade(user, str(each[0]), str(each[1]))
+
+    def _upgrade(self, user: str, before: str, after: str) -> None:
+        """At the root: replace the hash of a user, if it is still the one that was verified.
+
+        The command is appended right behind what this broker has applied, so it is applied to the
+        very state that was looked at here, by everybody, releases that know nothing of this
+        included. It isn't sent again to another root: by then the password may be another one.
+        """
+        node = self.node
+        record = node.broker.state.users.get(user)
+        if record is None or record.password_hash != before or not after:
+            return
+        command = PutUser(user, after, record.kind, record.tags)
+        node.consensus.submit_next(encode(Envelope(command)), node.now_ms)
+
+    def _own_upgrades(self) -> None:
+        users = self.node.broker.state.users
+        for user, (before, after) in list(self._upgrades.items()):
+            record = users.get(user)
+            if record is None or record.password_hash != before:
+                del self._upgrades[user]
+            elif self.node.consensus.is_root:
+                self._upgrade(user, before, after)
+
+    # ---- what others use ------------------------------------------------------------------------
+
     def _relayed(self) -> dict[str, object]:
         """Secondaries, which have no links with each other, hear from the root what others use."""
         if not self.node.consensus.is_root:
@@ -76,7 +150,9 @@ class Gossip:
         return sum(_count(each, kind, name) for each in used.values())
 
     def received(self, name: str, payload: bytes) -> None:
-        self.heard[name] = read_table(payload, 0)[0]
+        news = read_table(payload, 0)[0]
+        self._hear_of_logins(news)
+        self.heard[name] = news
 
     def forget(self, name: str) -> None:
         self.heard.pop(name, None)
@@ -86,7 +162,8 @@ class Gossip:
         if node.now_ms - self._told_ms < GOSSIP_EVERY_MS:
             return
         self._told_ms = node.now_ms
-        payload = encode_table(self.news())
+        self._own_upgrades()
+        payload = encode_table({**self.news(), **self._logins_news()})
         for link in node.links.open_links():
             link.send(GOSSIP, payload)
 

@@ -263,6 +263,9 @@ class CoreClient:
         heartbeat: int = 0,
         properties: dict[str, object] | None = None,
         opens: bool = True,
+        user: str = "guest",
+        password: str = "guest",
+        vhost: str = "/",
     ) -> None:
         """``properties`` are added to those that it shows; without ``opens`` it sends
         connection.open and leaves the answer in ``events``."""
@@ -282,13 +285,13 @@ class CoreClient:
             ConnectionStartOk(
                 {"capabilities": dict(CAPABILITIES), **(properties or {})},
                 "PLAIN",
-                b"\0guest\0guest",
+                f"\0{user}\0{password}".encode(),
             ),
             channel=0,
         )
         self.expect(ConnectionTune, 0)
         self.send(ConnectionTuneOk(channel_max, frame_max, heartbeat), channel=0)
-        self.send(ConnectionOpen("/"), channel=0)
+        self.send(ConnectionOpen(vhost), channel=0)
         if opens:
             self.expect(ConnectionOpenOk, 0)
             self.open_channel(1)

@@ -239,6 +239,19 @@ class Consensus:
             self.machine.office.submit(data)
         self.machine.end()
 
+    def submit_next(self, data: bytes, now_ms: int) -> bool:
+        """At the root: append a command right behind what this broker has applied.
+
+        Whoever made it from the state of this moment knows then that it is applied to just that
+        state, wherever it is. False, and nothing is appended or kept, if other commands are under
+        way or this broker isn't a root that takes any.
+        """
+        self.machine.begin(now_ms)
+        office = self.machine.office
+        done = office is not None and office.submit_next(data)
+        self.machine.end()
+        return done
+
     def need_applied(self, name: str, index: int) -> None:
         """At the root: a broker without a lease gets none before it has applied this entry."""
         if self.machine.office is not None:
