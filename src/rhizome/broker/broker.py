@@ -158,7 +158,7 @@ class Broker:
         self.across = Across()
         self.authenticator = authenticator
         self.access_epoch = access_epoch
-        self.revocation = Revocation()
+        self.revocation = Revocation(self.turn)
         self.limits = limits
         limits.broker = self
         self.observer = observer
@@ -464,7 +464,7 @@ class Broker:
     def end_turn(self) -> None:
         """Dispatch, settle and confirm everything that this wake-up has touched."""
         turn = self.turn
-        if len(self.revocation.waiting) > 0:
+        if len(turn.users) > 0:
             self.revocation.revoke()
         self.leases.pump()
         while len(turn.queues) > 0 or len(self.dead_letters) > 0:

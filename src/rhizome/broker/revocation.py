@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, final
 
 from rhizome.amqp.methods import BasicCancel
 from rhizome.broker.stages import CLOSING, RUNNING
+from rhizome.broker.turn import Turn
 from rhizome.errors import AccessRefused
 
 if TYPE_CHECKING:
@@ -32,16 +33,16 @@ class Revocation:
     """Invariant: ``connections`` has every connection that has logged in and is not gone, by user
     and number, so a change of one user costs nothing for the connections of others.
 
-    ``waiting`` are the users that have changed in this turn, and whether they were deleted. They
-    are looked at once at its end: a snapshot may take a permission away and bring it back at once.
+    Users that have changed in this turn are looked at once at its end: a snapshot may take a
+    permission away and bring it back at once.
     """
 
     connections: dict[str, dict[int, Connection]]
-    waiting: dict[str, bool]
+    turn: Turn
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Turn) -> None:
         self.connections = {}
-        self.waiting = {}
+        self.turn = turn
 
     def watch(self, connection: Connection) -> None:
         """A connection has logged in."""
@@ -62,13 +63,13 @@ class Revocation:
     def changed(self, user: str, deleted: bool) -> None:
         """Something about a user is not as it was."""
         if user in self.connections:
-            self.waiting[user] = deleted or self.waiting.get(user, False)
+            self.turn.users[user] = deleted or self.turn.users.get(user, False)
 
     def revoke(self) -> None:
         """End what rests on rights that the users who have changed no longer have."""
-        waiting = self.waiting
-        self.waiting = {}
-        for user, deleted in waiting.items():
+        users = self.turn.users
+        self.turn.users = {}
+        for user, deleted in users.items():
             for connection in list(self.connections.get(user, {}).values()):
                 if connection.stage < CLOSING:
                     _look_at(connection, deleted)

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 @final
 class Turn:
-    """Invariant: an object is in a list here if and only if its own mark says so."""
+    """Invariant: an object is in a list here if and only if its own mark says so.
+
+    ``users`` are those about whom something has changed, and whether they were deleted
+    (`revocation.py`).
+    """
 
     now_ms: i64
     queues: list[Queue]
@@ -28,6 +32,7 @@ class Turn:
     channels: list[Channel]
     connections: list[Connection]
     readers: list[LeaseReader]
+    users: dict[str, bool]
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -36,6 +41,7 @@ class Turn:
         self.channels = []
         self.connections = []
         self.readers = []
+        self.users = {}
 
     def pending(self) -> bool:
         """Whether something is left to finish."""
@@ -45,4 +51,5 @@ class Turn:
             or len(self.channels) > 0
             or len(self.connections) > 0
             or len(self.readers) > 0
+            or len(self.users) > 0
         )

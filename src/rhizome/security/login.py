@@ -57,7 +57,7 @@ from rhizome.security.records import AccessRecords, UserRecord
 from rhizome.security.throttle import LoginThrottle, ThrottleSettings
 from rhizome.security.tokens import TokenError, looks_like_token
 
-JOINED_MAX: Final = 4096
+JOINED_MAX: Final = 16_384
 """Logins that wait for the verification of another one, which they equal."""
 
 LOOPBACK_ONLY: Final = "this user may only connect from loopback addresses"
@@ -86,8 +86,6 @@ class LoginStatistics:
     refused: int = 0
     throttled: int = 0
     verifications: int = 0
-    hashing_work: int = 0
-    """Of all verifications, as `ScryptCost.work` measures it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +299,6 @@ class LoginService(Authenticator):
             return found[0].is_right
 
         def verified(is_right: bool) -> None:
-            if found:
-                self.statistics.hashing_work += found[0].work
             self._answer(user, encoded, proof, is_right)
             if is_right and found[0].upgraded and self.upgrade is not None:
                 self.upgrade(user, encoded, found[0].upgraded)
@@ -312,7 +308,8 @@ class LoginService(Authenticator):
     def _answer(self, user: str, encoded: str, proof: bytes, is_right: bool) -> None:
         # The user may have been changed or deleted while the password was verified.
         record = self._records.users.get(user)
-        is_right = is_right and record is not None and record.password_hash == encoded
+        still = record is not None and is_same_password(encoded, record.password_hash)
+        is_right = is_right and still
         if is_right:
             self._verified.remember(user, encoded, proof)
         attempts = self._waiting.pop(proof, [])

@@ -171,11 +171,10 @@ def needs_rehash(encoded: str, cost: ScryptCost = DEFAULT_COST) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What came of a password: whether it is right, the scrypt work that was done to find out
-    (`ScryptCost.work`), and, if it is right and its hash needs it, a better hash of it."""
+    """What came of a password: whether it is right, and, if it is and its hash is cheaper than new
+    ones are, a better hash of it."""
 
     is_right: bool
-    work: int
     upgraded: str = ""
 
 
@@ -187,7 +186,7 @@ def examine_password(encoded: str, password: bytes, cost: ScryptCost) -> Examina
     """
     scrypt = _Scrypt()
     if not _is_possible(password):
-        return Examination(False, scrypt.work)
+        return Examination(False)
     try:
         stored: _Stored | None = _Stored.parse(encoded)
     except PasswordHashError:
@@ -195,11 +194,11 @@ def examine_password(encoded: str, password: bytes, cost: ScryptCost) -> Examina
     if stored is not None and stored.matches(password, scrypt):
         needs_upgrade = stored.work < cost.work
         upgraded = upgraded_hash(encoded, password, cost, scrypt) if needs_upgrade else ""
-        return Examination(True, scrypt.work, upgraded)
+        return Examination(True, upgraded)
     missing = cost.remainder(scrypt.work)
     if missing is not None:
         scrypt.digest(password, os.urandom(SALT_BYTES), missing)
-    return Examination(False, scrypt.work)
+    return Examination(False)
 
 
 def upgraded_hash(

@@ -211,7 +211,8 @@ def test_only_connections_of_the_user_are_looked_at(core: Core) -> None:
     others = [connect(core, "other") for _ in range(5)]
     connect(core)
     change(core, put_user("third"), PutPermission("third", "/", "", "", ""))
-    assert core.broker.revocation.waiting == {}
+    core.broker.cluster.propose(put_user("third", "changed"), None)
+    assert core.broker.turn.users == {}
     assert {user: len(each) for user, each in core.broker.revocation.connections.items()} == {
         "app": 1,
         "other": 5,

@@ -317,3 +317,21 @@ def test_who_is_logged_in_stays_so_when_its_hash_is_replaced_and_not_when_its_pa
     assert "password of user 'imported' was changed" in identity.revoked()
     del world.records.users["imported"]
     assert "deleted" in identity.revoked()
+
+
+def test_a_hash_that_is_replaced_while_a_password_is_verified_makes_it_no_wrong_one() -> None:
+    world = World()
+    waiting: list[tuple[Callable[[], bool], Callable[[bool], None]]] = []
+    here = LoginService(
+        world.records,
+        AccessEpoch(),
+        LoginSettings(password_cost=COST),
+        verify_async=lambda work, done: waiting.append((work, done)),
+    )
+    outcome = Outcome()
+    here.check(Credentials("imported", b"right"), Peer(HOME, 1), outcome)
+    Upgrades(world)
+    assert world.log_in("imported", b"right").identity is not None, "at another broker, say"
+    ((work, done),) = waiting
+    done(work())
+    assert outcome.identity is not None
