@@ -181,9 +181,8 @@ class Broker:
         self.block_reason = ""
         self.alarmed = False
         self.alarm_reason = ""
-        self.isolation = ""
+        self.isolation = self.stall = ""
         self.suspended = False
-        self.stall = ""
         self.stalled = {}
         self.congested = {}
         self._seed = seed

@@ -182,11 +182,10 @@ class Application:
         log = make_log(self.store)
         epoch = AccessEpoch()
         records = StateRecords()
-        authenticator = LoginService(
+        authenticator = self.login = LoginService(
             records, epoch, config.login_settings(), verify_async=self._verify_aside(loop)
         )
         authenticator.bearers = bearers_of(config)
-        self.known_logins = KnownLoginsFile(config, authenticator.known)
         observer = self.observer = LogObserver(self.gone.set, self.audit)
         clustered: Clustered | None = None
         if config.cluster.is_clustered:
@@ -209,7 +208,6 @@ class Application:
                 os.urandom(SEED_BYTES),
             )
         records.broker = self.broker
-        self.login = authenticator
         busy_poll = BusyPoll(loop, config.broker.busy_poll_us, time.monotonic_ns, os.sched_yield)
         self.shell = Shell(
             self.broker, self.broker.cluster, self.store, loop, wall_clock_ms, busy_poll
@@ -219,13 +217,21 @@ class Application:
 
             self.driver = self.host.drive(self.shell, clustered)
             self.colleagues = Colleagues(self.shell, self.driver.node)
-            self.driver.node.gossip.known_logins = authenticator.known
-            authenticator.upgrade = self.driver.node.gossip.upgrade_password
-        else:
-            authenticator.upgrade = partial(upgrade_password, self.broker)
         self.maintenance = Maintenance(config, self.broker, self.store, self.shell)
+        self._remember_logins()
         self._report_recovery(log)
         self.shell.begin_turn()
+
+    def _remember_logins(self) -> None:
+        """From where users have logged in, and better hashes of the passwords they prove: in the
+        whole cluster, if there is one."""
+        self.known_logins = KnownLoginsFile(self.config, self.login.known)
+        if self.driver is not None:
+            gossip = self.driver.node.gossip
+            gossip.known_logins = self.login.known
+            self.login.upgrade = gossip.upgrade_password
+        else:
+            self.login.upgrade = partial(upgrade_password, self.broker)
 
     def _open_store(self, loop: asyncio.AbstractEventLoop) -> Store:
         config = self.config

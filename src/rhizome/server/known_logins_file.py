@@ -23,7 +23,9 @@ logger = logging.getLogger("rhizome.security")
 
 SAVE_EVERY_S: Final = 10.0
 FILE_NAME: Final = "known-logins.json"
-FILE_BYTES_MAX: Final = 4 << 20
+FILE_BYTES_MAX: Final = 32 << 20
+"""Twice what the most pairs of the longest names take, each byte of them escaped."""
+
 FILE_VERSION: Final = 1
 
 
