@@ -5,7 +5,7 @@ faster, only take the processor from the event loop. Logins from known addresses
 flood of strangers makes each other wait and no application. A stranger is examined after every few
 of them at the latest, since known addresses can be flooded from, too.
 
-What waits has limits: beyond them a login is refused at once, and may be tried again. At the default
+What waits has limits: beyond them a login is refused at once, and may be tried again. At default
 cost strangers are worked off before their connections time out (`limits.handshake_timeout`).
 """
 
