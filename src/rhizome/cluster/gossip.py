@@ -1,9 +1,11 @@
-"""Gossip: what brokers tell each other now and then, for people to see, and what they have of what
-is limited in the whole cluster. No promise relies on it."""
+"""Gossip: what brokers tell each other now and then: for people to see, what they have of what is
+limited in the whole cluster, and what they know of logins. No promise about messages relies on
+it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rhizome.amqp.values import encode_table, read_table
@@ -17,11 +19,13 @@ if TYPE_CHECKING:
 GOSSIP: Final = 66
 GOSSIP_EVERY_MS: Final = 1_000
 
-UPGRADES_MAX: Final = 16
-"""Better hashes of passwords that one broker tells at a time; others are made at a later login."""
+UPGRADES_MAX: Final = 4096
+"""Better hashes of passwords that wait to be told; beyond that they are made at a later login."""
+UPGRADES_TOLD_MAX: Final = 16
+"""How many of them one broker tells at a time."""
 
 
-class KnownLogins(Protocol):
+class SharedLogins(Protocol):
     """From where users have logged in before, at any broker: pairs of user and address."""
 
     def tell_all(self) -> None: ...
@@ -36,7 +40,7 @@ class Gossip:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.heard: dict[str, dict[str, object]] = {}
-        self.known_logins: KnownLogins | None = None
+        self.known_logins: SharedLogins | None = None
         self._upgrades: dict[str, tuple[str, str]] = {}
         self._told_ms = node.now_ms
 
@@ -90,7 +94,7 @@ class Gossip:
             if known:
                 told["known_logins"] = [list(pair) for pair in known]
         if self._upgrades:
-            told["upgrades"] = {user: list(each) for user, each in self._upgrades.items()}
+            told["upgrades"] = {user: [*each] for user, each in self._next_upgrades().items()}
         return told
 
     def _hear_of_logins(self, news: dict[str, object]) -> None:
@@ -98,33 +102,38 @@ class Gossip:
         if self.known_logins is not None and told is not None:
             self.known_logins.hear(told)
         upgrades = news.pop("upgrades", None)
-        if isinstance(upgrades, dict):
-            for user, each in list(upgrades.items())[:UPGRADES_MAX]:
-                if isinstance(each, list) and len(each) == 2:
-                    self._upgrade(user, str(each[0]), str(each[1]))
+        if isinstance(upgrades, dict) and self.node.consensus.is_root:
+            self._upgrade({user: each for user, each in upgrades.items() if _is_upgrade(each)})
 
-    def _upgrade(self, user: str, before: str, after: str) -> None:
-        """At the root: replace the hash of a user, if it is still the one that was verified.
+    def _upgrade(self, upgrades: Mapping[str, Sequence[str]]) -> None:
+        """At the root: replace hashes of users that are still the ones that were verified.
 
-        The command is appended right behind what this broker has applied, so it is applied to the
-        very state that was looked at here, by everybody, releases that know nothing of this
-        included. It isn't sent again to another root: by then the password may be another one.
+        The commands are appended right behind what this broker has applied, so they are applied to
+        the very state that was looked at here, by everybody, releases that know nothing of this
+        included. They aren't sent again to another root: by then a password may be another one.
         """
         node = self.node
-        record = node.broker.state.users.get(user)
-        if record is None or record.password_hash != before or not after:
-            return
-        command = PutUser(user, after, record.kind, record.tags)
-        node.consensus.submit_next(encode(Envelope(command)), node.now_ms)
+        batch: list[bytes] = []
+        for user, (before, after) in upgrades.items():
+            record = node.broker.state.users.get(user)
+            if record is not None and record.password_hash == before:
+                command = PutUser(user, after, record.kind, record.tags)
+                batch.append(encode(Envelope(command)))
+        if batch:
+            node.consensus.submit_next(batch, node.now_ms)
+
+    def _next_upgrades(self) -> dict[str, tuple[str, str]]:
+        return dict(islice(self._upgrades.items(), UPGRADES_TOLD_MAX))
 
     def _own_upgrades(self) -> None:
+        """Forget what is done or void, and do what is left, at the root."""
         users = self.node.broker.state.users
-        for user, (before, after) in list(self._upgrades.items()):
+        for user, (before, _) in list(self._upgrades.items()):
             record = users.get(user)
             if record is None or record.password_hash != before:
                 del self._upgrades[user]
-            elif self.node.consensus.is_root:
-                self._upgrade(user, before, after)
+        if self._upgrades and self.node.consensus.is_root:
+            self._upgrade(self._next_upgrades())
 
     # ---- what others use ------------------------------------------------------------------------
 
@@ -166,6 +175,11 @@ class Gossip:
         payload = encode_table({**self.news(), **self._logins_news()})
         for link in node.links.open_links():
             link.send(GOSSIP, payload)
+
+
+def _is_upgrade(told: object) -> bool:
+    """Whether it is a hash and a better one."""
+    return isinstance(told, list) and len(told) == 2 and all(isinstance(x, str) and x for x in told)
 
 
 def _count(used: object, kind: str, name: str) -> int:

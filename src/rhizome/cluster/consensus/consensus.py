@@ -239,16 +239,16 @@ class Consensus:
             self.machine.office.submit(data)
         self.machine.end()
 
-    def submit_next(self, data: bytes, now_ms: int) -> bool:
-        """At the root: append a command right behind what this broker has applied.
+    def submit_next(self, batch: list[bytes], now_ms: int) -> bool:
+        """At the root: append commands right behind what this broker has applied.
 
-        Whoever made it from the state of this moment knows then that it is applied to just that
-        state, wherever it is. False, and nothing is appended or kept, if other commands are under
-        way or this broker isn't a root that takes any.
+        Whoever made them from the state of this moment knows then that they are applied to just
+        that state, wherever that is. False, and nothing is appended or kept, if other commands are
+        under way or this broker isn't a root that takes any.
         """
         self.machine.begin(now_ms)
         office = self.machine.office
-        done = office is not None and office.submit_next(data)
+        done = office is not None and office.submit_next(batch)
         self.machine.end()
         return done
 

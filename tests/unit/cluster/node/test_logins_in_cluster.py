@@ -8,6 +8,7 @@ import pytest
 
 from rhizome.amqp.values import encode_table
 from rhizome.broker.commands import Command, DeleteUser, PutUser
+from rhizome.cluster.gossip import UPGRADES_TOLD_MAX
 from rhizome.security.known_logins import KNOWN_MAX, TOLD_AT_ONCE_MAX, KnownLogins
 from rhizome.testing.cluster import CoreCluster, make_cluster
 
@@ -125,3 +126,13 @@ def test_a_better_hash_is_not_appended_behind_what_nobody_has_applied_yet(
     node.gossip.received("s1", encode_table({"upgrades": {"app": ["old", "new"]}}))
     cluster.advance(10_000)
     assert hashes(cluster) == ["changed"] * 5
+
+
+def test_many_better_hashes_are_put_in_place_one_after_the_other(cluster: CoreCluster) -> None:
+    users = [f"app{number}" for number in range(2 * UPGRADES_TOLD_MAX + 1)]
+    for user in users:
+        propose(cluster, "b1", PutUser(user, "old"))
+    cluster.advance_until(lambda: hashes(cluster, users[-1]) == ["old"] * 5)
+    for user in users:
+        cluster["b2"].node.gossip.upgrade_password(user, "old", "new")
+    cluster.advance_until(lambda: all(hashes(cluster, user) == ["new"] * 5 for user in users))
