@@ -129,6 +129,14 @@ class Identity:
         """
         return False
 
+    def revoked(self) -> str:
+        """Why this identity no longer stands, for the client and the log; empty while it does.
+
+        Asked when something about its user has changed, and never per message. An identity that
+        still stands takes over here what it keeps of its user's record.
+        """
+        return ""
+
     def renew(self, secret: bytes) -> str:
         """Take a newer secret (connection.update-secret); why it is refused, for the log.
 

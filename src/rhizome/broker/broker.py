@@ -57,6 +57,7 @@ from rhizome.broker.publishing import Publication, place
 from rhizome.broker.queue import Queue
 from rhizome.broker.replies import REPLY_QUEUE, Replies
 from rhizome.broker.resuming import Ghosts
+from rhizome.broker.revocation import Revocation
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.settings import Settings
 from rhizome.broker.showing import Showing
@@ -93,6 +94,7 @@ class Broker:
     across: Across
     authenticator: Authenticator
     access_epoch: AccessEpoch
+    revocation: Revocation
     limits: Limits
     contents: UnfinishedContents
     observer: Observer
@@ -163,6 +165,7 @@ class Broker:
         self.across = Across()
         self.authenticator = authenticator
         self.access_epoch = access_epoch
+        self.revocation = Revocation(self.turn)
         self.limits = limits
         limits.broker = self
         self.contents = UnfinishedContents(limits)
@@ -237,8 +240,7 @@ class Broker:
             self.cluster.exchange_unused(fact.exchange)
         elif isinstance(fact, AccessChanged):
             self.access_epoch.advance()
-            if fact.deleted:
-                self._close_where_user(fact.user)
+            self.revocation.changed(fact.user, fact.deleted)
         elif isinstance(fact, VhostDeleted):
             self._close_where_vhost(fact.name)
 
@@ -279,11 +281,6 @@ class Broker:
                     channel = consumer.channel
                     if channel.connection.cancel_notify and not channel.closing:
                         channel.send(BasicCancel(consumer.tag, True))
-
-    def _close_where_user(self, user: str) -> None:
-        for connection in list(self.connections.values()):
-            if connection.identity.user == user:
-                connection.force_close(f"user '{user}' was deleted")
 
     def _close_where_vhost(self, vhost: str) -> None:
         for connection in list(self.connections.values()):
@@ -327,6 +324,7 @@ class Broker:
         self.carriers.pop(connection.id, None)
         if self.connections.pop(connection.id, None) is None:
             return
+        self.revocation.forget(connection)
         self.ghosts.closed(connection)
         self.stalled.pop(connection.id, None)
         self.unread.pop(connection.id, None)
@@ -479,6 +477,8 @@ class Broker:
             end_rest(self)
         turn.rested = turn.resting
         turn.steps = 0
+        if len(turn.users) > 0:
+            self.revocation.revoke()
         self.leases.pump()
         while len(turn.queues) > 0 or len(self.dead_letters) > 0:
             queues = turn.queues

@@ -164,6 +164,8 @@ def _update_secret(connection: Connection, method: ConnectionUpdateSecret) -> No
         connection.broker.login_refused(connection, f"new secret: {reason}")
         raise NotAllowed("New secret was refused by one of the backends", 10, 70)
     connection.send(0, ConnectionUpdateSecretOk())
+    # The new secret may permit less than the old one did.
+    connection.broker.revocation.changed(connection.identity.user, False)
 
 
 def _open_channel(connection: Connection, number: i64) -> None:

@@ -130,6 +130,7 @@ class Handshake:
     def authenticated(self, connection: Connection, identity: Identity) -> None:
         limits = self.broker.limits
         connection.identity = identity
+        self.broker.revocation.watch(connection)
         connection.stage = TUNING
         connection.send(0, ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat_s))
 
@@ -207,6 +208,7 @@ def hand_over(connection: Connection) -> None:
     connection.stop()
     connection.handshake = None
     connection.broker.connections.pop(connection.id, None)
+    connection.broker.revocation.forget(connection)
 
 
 def _negotiated(what: str, asked: int, offered: int) -> int:

@@ -97,9 +97,10 @@ class BindingRemoved(Fact):
 
 @dataclass(frozen=True)
 class AccessChanged(Fact):
-    """A user or a permission of that user: cached answers about access are void.
+    """A user or a permission of that user: cached answers about access are void, and what rests on
+    the user (`revocation.py`) is looked at again.
 
-    ``deleted``: the user is gone, and connections of that name have to go too.
+    ``deleted``: the user is gone.
     """
 
     user: str

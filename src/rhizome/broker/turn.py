@@ -25,6 +25,8 @@ class Turn:
     ``steps`` is what routes have cost in this turn; ``resting``: they have cost too much, and from
     this turn to the end of the next not everybody is read (`blocking.py`); ``rested``: this is that
     next turn.
+    ``users`` are those about whom something has changed, and whether they were deleted
+    (`revocation.py`).
     """
 
     now_ms: i64
@@ -36,6 +38,7 @@ class Turn:
     channels: list[Channel]
     connections: list[Connection]
     readers: list[LeaseReader]
+    users: dict[str, bool]
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -47,6 +50,7 @@ class Turn:
         self.channels = []
         self.connections = []
         self.readers = []
+        self.users = {}
 
     def pending(self) -> bool:
         """Whether something is left to finish."""
@@ -57,4 +61,5 @@ class Turn:
             or len(self.connections) > 0
             or len(self.readers) > 0
             or self.resting
+            or len(self.users) > 0
         )

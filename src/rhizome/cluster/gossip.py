@@ -1,11 +1,16 @@
-"""Gossip: what brokers tell each other now and then, for people to see, and what they have of what
-is limited in the whole cluster. No promise relies on it."""
+"""Gossip: what brokers tell each other now and then: for people to see, what they have of what is
+limited in the whole cluster, and what they know of logins. No promise about messages relies on
+it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rhizome.amqp.values import encode_table, read_table
+from rhizome.broker.commands import PutUser
+from rhizome.cluster.commands import Envelope, encode
 from rhizome.cluster.identity import SECONDARY
 
 if TYPE_CHECKING:
@@ -14,13 +19,29 @@ if TYPE_CHECKING:
 GOSSIP: Final = 66
 GOSSIP_EVERY_MS: Final = 1_000
 
+UPGRADES_MAX: Final = 4096
+"""Better hashes of passwords that wait to be told; beyond that they are made at a later login."""
+UPGRADES_TOLD_MAX: Final = 16
+"""How many of them one broker tells at a time."""
+
+
+class SharedLogins(Protocol):
+    """From where users have logged in before, at any broker: pairs of user and address."""
+
+    def tell_all(self) -> None: ...
+    def take_untold(self) -> Sequence[tuple[str, str]]: ...
+    def hear(self, told: object) -> None: ...
+
 
 class Gossip:
-    """``heard``: the latest news of each broker that there is a link with."""
+    """``heard``: the latest news of each broker that there is a link with. ``known_logins`` are
+    told once when they are new, and all of them when a link comes up."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.heard: dict[str, dict[str, object]] = {}
+        self.known_logins: SharedLogins | None = None
+        self._upgrades: dict[str, tuple[str, str]] = {}
         self._told_ms = node.now_ms
 
     def all_news(self) -> dict[str, dict[str, object]]:
@@ -54,6 +75,68 @@ class Gossip:
             },
         }
 
+    # ---- logins ---------------------------------------------------------------------------------
+
+    def link_up(self) -> None:
+        if self.known_logins is not None:
+            self.known_logins.tell_all()
+
+    def upgrade_password(self, user: str, before: str, after: str) -> None:
+        """A user has proved its password here, and ``after`` is a better hash of it than the one
+        that the cluster has: have the root replace it."""
+        if len(self._upgrades) < UPGRADES_MAX:
+            self._upgrades[user] = (before, after)
+
+    def _logins_news(self) -> dict[str, object]:
+        told: dict[str, object] = {}
+        if self.known_logins is not None:
+            known = self.known_logins.take_untold()
+            if known:
+                told["known_logins"] = [list(pair) for pair in known]
+        if self._upgrades:
+            told["upgrades"] = {user: [*each] for user, each in self._next_upgrades().items()}
+        return told
+
+    def _hear_of_logins(self, news: dict[str, object]) -> None:
+        told = news.pop("known_logins", None)
+        if self.known_logins is not None and told is not None:
+            self.known_logins.hear(told)
+        upgrades = news.pop("upgrades", None)
+        if isinstance(upgrades, dict) and self.node.consensus.is_root:
+            self._upgrade({user: each for user, each in upgrades.items() if _is_upgrade(each)})
+
+    def _upgrade(self, upgrades: Mapping[str, Sequence[str]]) -> None:
+        """At the root: replace hashes of users that are still the ones that were verified.
+
+        The commands are appended right behind what this broker has applied, so they are applied to
+        the very state that was looked at here, by everybody, releases that know nothing of this
+        included. They aren't sent again to another root: by then a password may be another one.
+        """
+        node = self.node
+        batch: list[bytes] = []
+        for user, (before, after) in upgrades.items():
+            record = node.broker.state.users.get(user)
+            if record is not None and record.password_hash == before:
+                command = PutUser(user, after, record.kind, record.tags)
+                batch.append(encode(Envelope(command)))
+        if batch:
+            node.consensus.submit_next(batch, node.now_ms)
+
+    def _next_upgrades(self) -> dict[str, tuple[str, str]]:
+        return dict(islice(self._upgrades.items(), UPGRADES_TOLD_MAX))
+
+    def _own_upgrades(self) -> None:
+        """Forget what is done or void, and do what is left, at the root."""
+        users = self.node.broker.state.users
+        for user, (before, _) in list(self._upgrades.items()):
+            record = users.get(user)
+            if record is None or record.password_hash != before:
+                del self._upgrades[user]
+        if self._upgrades and self.node.consensus.is_root:
+            self._upgrade(self._next_upgrades())
+
+    # ---- what others use ------------------------------------------------------------------------
+
     def _relayed(self) -> dict[str, object]:
         """Secondaries, which have no links with each other, hear from the root what others use."""
         if not self.node.consensus.is_root:
@@ -76,7 +159,9 @@ class Gossip:
         return sum(_count(each, kind, name) for each in used.values())
 
     def received(self, name: str, payload: bytes) -> None:
-        self.heard[name] = read_table(payload, 0)[0]
+        news = read_table(payload, 0)[0]
+        self._hear_of_logins(news)
+        self.heard[name] = news
 
     def forget(self, name: str) -> None:
         self.heard.pop(name, None)
@@ -86,9 +171,15 @@ class Gossip:
         if node.now_ms - self._told_ms < GOSSIP_EVERY_MS:
             return
         self._told_ms = node.now_ms
-        payload = encode_table(self.news())
+        self._own_upgrades()
+        payload = encode_table({**self.news(), **self._logins_news()})
         for link in node.links.open_links():
             link.send(GOSSIP, payload)
+
+
+def _is_upgrade(told: object) -> bool:
+    """Whether it is a hash and a better one."""
+    return isinstance(told, list) and len(told) == 2 and all(isinstance(x, str) and x for x in told)
 
 
 def _count(used: object, kind: str, name: str) -> int:

@@ -311,6 +311,7 @@ class Node(Cluster):
     def link_up(self, link: Link) -> None:
         self.down_since_ms.pop(link.name, None)
         self.observer.link_up(link.name)
+        self.gossip.link_up()
         self.neighbour(link.name).connect(link)
         self.edge.explain(self.neighbour(link.name), "")
         self.consensus.peer_up(link.peer, self.now_ms)

@@ -39,6 +39,7 @@ from rhizome.management.network import is_loopback
 from rhizome.security.audit import place_of
 from rhizome.security.bearer import TokenIdentity, identity_of_passport
 from rhizome.security.mechanisms import USER_BYTES_MAX, Credentials
+from rhizome.security.passwords import is_same_password
 from rhizome.security.permissions import UserIdentity
 
 logger = logging.getLogger("rhizome.management")
@@ -209,9 +210,10 @@ def login_of(context: Context, request: Request) -> Login:
     if login.token:
         return login
     record = context.broker.state.users.get(login.user)
-    if record is None or record.password_hash != login.password_hash:
+    if record is None or not is_same_password(login.password_hash, record.password_hash):
         context.logins.end(secret)
         raise LoginFailed("The user has changed: log in again")
+    login.password_hash = record.password_hash
     return login
 
 
@@ -231,7 +233,7 @@ def console_caller(context: Context, request: Request) -> Caller:
 def _credentials(context: Context, request: Request) -> Credentials:
     scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and context.login.takes_tokens:
-        return Credentials("", encoded.strip().encode("latin-1"))
+        return Credentials("", encoded.strip().encode("latin-1"), bearer=True)
     if scheme.lower() != "basic":
         raise LoginFailed
     try:

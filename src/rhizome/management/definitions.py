@@ -7,7 +7,7 @@ Limits of vhosts and operator policies are parameters there (components `vhost-l
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Final
 
 from starlette.responses import Response
@@ -236,7 +236,9 @@ async def import_all(call: Call) -> Response:
     """Add what a definitions file has to what is there; the first refusal ends the import."""
     document = parse_document(await call.body(DEFINITIONS_BYTES_MAX))
     cost = call.context.config.password_cost()
-    commands = [command async for command in commands_of(document, cost)]
+    users = call.context.broker.state.users.values()
+    hashes = {user.name: user.password_hash for user in users}
+    commands = [command async for command in commands_of(document, cost, hashes)]
     await _carry_out(call.context, commands)
     return done()
 
@@ -282,9 +284,12 @@ def _vhost_of(document: Document) -> str:
     return document.text("vhost")
 
 
-async def commands_of(document: Document, cost: ScryptCost) -> AsyncIterator[Command]:
+async def commands_of(
+    document: Document, cost: ScryptCost, hashes: Mapping[str, str]
+) -> AsyncIterator[Command]:
     """Everything in a definitions file, in an order in which nothing is missing when it is used.
 
+    ``hashes``: those of the users that exist, which keep theirs if their password is the same.
     Raises BadRequest before anything is changed if a part of it makes no sense.
     """
     for each in document.items("vhosts"):
@@ -292,7 +297,8 @@ async def commands_of(document: Document, cost: ScryptCost) -> AsyncIterator[Com
         yield PutVhost(each.text("name"), each.text("description", ""), tags)
     for each in document.items("users"):
         name = each.text("name")
-        yield await user_command(name, each, KIND_APPLICATION, cost)
+        existing = hashes.get(name, "")
+        yield await user_command(name, each, KIND_APPLICATION, cost, existing)
         for limit, value in each.table("limits").items():
             yield _limit(SCOPE_USER, name, limit, value)
     for each in document.items("permissions"):

@@ -39,6 +39,7 @@ from rhizome.management.errors import (
     NotAuthorised,
 )
 from rhizome.management.logins import Login
+from rhizome.security.login import LoggedIn
 from rhizome.security.mechanisms import USER_BYTES_MAX, Credentials
 
 PATH: Final = "/api/rhizome/session"
@@ -86,10 +87,9 @@ class Session:
         password = document.text("password").encode("utf-8", "surrogateescape")
         caller = await verified(self.context, Credentials(user, password), request, CONSOLE)
         caller.check(MANAGEMENT)
-        record = self.context.broker.state.users.get(user)
-        if record is None and not caller.token:
-            raise LoginFailed
-        password_hash = "" if caller.token or record is None else record.password_hash
+        identity = caller.identity
+        # The hash that was proved: the user's may be another one by now.
+        password_hash = identity.password_hash if isinstance(identity, LoggedIn) else ""
         secret, login = self.context.logins.begin(caller.user, password_hash, caller.token)
         response = answer(self._row(caller, login), 201)
         response.set_cookie(

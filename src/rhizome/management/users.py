@@ -39,16 +39,24 @@ from rhizome.security.passwords import (
     check_encoded,
     hash_password,
     import_rabbitmq_hash,
+    is_same_password,
+    needs_rehash,
+    upgraded_hash,
+    verify_password,
 )
 from rhizome.security.permissions import check_pattern
 
 # ---- users --------------------------------------------------------------------------------------
 
 
-async def user_command(name: str, document: Document, kind: str, cost: ScryptCost) -> PutUser:
+async def user_command(
+    name: str, document: Document, kind: str, cost: ScryptCost, existing: str = ""
+) -> PutUser:
     """What a user's JSON asks for. Hashing a password takes a while, so a thread does it.
 
-    With neither password nor hash the user can log in by other means only.
+    With neither password nor hash the user can log in by other means only. ``existing``: the hash
+    that the user has. If the password is the same it stays, because another one would end what the
+    user has open; so does one that was made of the imported hash that is given.
     """
     tags = document.words("tags")
     kind = document.text("type", kind)
@@ -57,10 +65,18 @@ async def user_command(name: str, document: Document, kind: str, cost: ScryptCos
             raise BadRequest("both password and password_hash are given; keep one")
         password = document.text("password").encode("utf-8", "surrogateescape")
         loop = asyncio.get_running_loop()
-        encoded = await loop.run_in_executor(None, partial(hash_password, password, cost=cost))
+        encoded = await loop.run_in_executor(None, partial(_hash_of, existing, password, cost))
     else:
         encoded = _given_hash(document)
+        if encoded and is_same_password(encoded, existing):
+            encoded = existing
     return PutUser(name, encoded, kind, tags)
+
+
+def _hash_of(existing: str, password: bytes, cost: ScryptCost) -> str:
+    if verify_password(existing, password):
+        return upgraded_hash(existing, password, cost) if needs_rehash(existing, cost) else existing
+    return hash_password(password, cost=cost)
 
 
 def _given_hash(document: Document) -> str:
@@ -106,7 +122,8 @@ async def put_user(call: Call) -> Response:
     existing = call.context.broker.state.users.get(name)
     kind = existing.kind if existing else KIND_APPLICATION
     cost = call.context.config.password_cost()
-    command = await user_command(name, await call.document(), kind, cost)
+    encoded = existing.password_hash if existing else ""
+    command = await user_command(name, await call.document(), kind, cost, encoded)
     await propose(call.context, command)
     return created(existing is None)
 

@@ -58,13 +58,23 @@ class Bearers:
         rules = TokenRules(settings.resource_server, settings.issuer, settings.skew_s)
         self._verifier = TokenVerifier(read_keys(settings.keys), rules)
 
-    def grant(self, token: bytes, user: str) -> Grant:
-        """What a token grants; ``user`` is who is meant if it names nobody. Raises TokenError."""
+    def grant(self, token: bytes) -> Grant:
+        """What a token grants, and to whom. Raises TokenError.
+
+        The token alone says who its user is. Whoever had a token without a name could otherwise
+        choose one, be taken for that user, and see and close that user's connections.
+        """
         claims = self._verifier.verify(token, self._clock_s())
         named = [claims.get(claim) for claim in self.settings.user_claims]
-        found: str = next((name for name in named if isinstance(name, str) and name), user)
-        if found == "" or len(found.encode("utf-8", "surrogateescape")) > USER_BYTES_MAX:
-            raise TokenError("the token names no user")
+        found: str = next((name for name in named if isinstance(name, str) and name), "")
+        if found == "":
+            wanted = " or ".join(repr(claim) for claim in self.settings.user_claims)
+            raise TokenError(
+                f"the token names no user: it lacks the claim {wanted}; have the issuer add it, or"
+                " set oauth.user_claims to a claim that it has"
+            )
+        if len(found.encode("utf-8", "surrogateescape")) > USER_BYTES_MAX:
+            raise TokenError(f"the token names a user with more than {USER_BYTES_MAX} bytes")
         words = [word for claim in self.settings.scope_claims for word in _words(claims, claim)]
         prefix = self.settings.scope_prefix or f"{self.settings.resource_server}."
         return Grant(found, parse_scopes(words, prefix), expires_s(claims) + self.settings.skew_s)
@@ -101,6 +111,9 @@ class TokenIdentity(Identity):
     def has_expired(self) -> bool:
         return self._clock_s() >= self.grant.expires_s
 
+    def revoked(self) -> str:
+        return EXPIRED if self.has_expired() else ""
+
     def decide(self, operation: str, vhost: str, name: str) -> bool:
         return not self.has_expired() and self.grant.scopes.allow(operation, vhost, name)
 
@@ -119,7 +132,7 @@ class TokenIdentity(Identity):
         if self._bearers is None:
             return "a token can't be renewed here"
         try:
-            grant = self._bearers.grant(secret, self.user)
+            grant = self._bearers.grant(secret)
         except TokenError as error:
             return str(error)
         if grant.user != self.user:

@@ -30,10 +30,13 @@ class MechanismError(RhizomeError):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A user and the password that is to prove it; None when a certificate already has."""
+    """A user and the password that is to prove it; None when a certificate already has.
+
+    ``bearer``: the password is said to be an access token, and can be nothing else."""
 
     user: str
     password: bytes | None = field(repr=False)
+    bearer: bool = False
 
 
 def parse_plain(response: bytes) -> Credentials:

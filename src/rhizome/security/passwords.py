@@ -10,6 +10,11 @@ Encoded forms, told apart by their first field:
 The parameters are in the string, so they can be raised without invalidating what is stored. Those
 of a stored string are bounded before they are used: a definitions file must not be able to ask for
 64 GiB of memory.
+
+A hash that is cheaper than new ones are (imported, or from before the cost was raised) is replaced
+when its password is proved, the only time at which a new one can be made of it. Until then a guess
+at it is given the work that it spares, so that the time of a refusal doesn't tell such users from
+others or from none (`examine_password`).
 """
 
 from __future__ import annotations
@@ -79,12 +84,27 @@ class ScryptCost:
     def memory_bytes(self) -> int:
         return 128 * self.block_size << self.cost_log2
 
+    @property
+    def work(self) -> int:
+        """What the time of a verification is proportional to: blocks that are mixed."""
+        return (self.block_size << self.cost_log2) * self.parallel
+
+    def remainder(self, work: int) -> ScryptCost | None:
+        """What is to be done beside ``work`` to have done as much as this; None if nothing is."""
+        of_one = self.block_size << self.cost_log2
+        missing = -(-(self.work - work) // of_one)
+        return ScryptCost(self.cost_log2, self.block_size, missing) if missing > 0 else None
+
 
 DEFAULT_COST: Final = ScryptCost()
 
 
 def hash_password(
-    password: bytes, *, salt: bytes | None = None, cost: ScryptCost = DEFAULT_COST
+    password: bytes,
+    *,
+    salt: bytes | None = None,
+    cost: ScryptCost = DEFAULT_COST,
+    scrypt: _Scrypt | None = None,
 ) -> str:
     """The encoded hash of a new password, under a fresh salt unless one is given."""
     if not password:
@@ -95,12 +115,7 @@ def hash_password(
         raise PasswordHashError("a password can't end with NUL")
     cost.check()
     salt = os.urandom(SALT_BYTES) if salt is None else salt
-    return _encode(cost, salt, _scrypt(password, salt, cost))
-
-
-def unmatchable_hash(cost: ScryptCost = DEFAULT_COST) -> str:
-    """A hash that takes as long to verify against as any, and that no password is known for."""
-    return _encode(cost, os.urandom(SALT_BYTES), os.urandom(HASH_BYTES))
+    return _encode(cost, salt, (scrypt or _Scrypt()).digest(password, salt, cost))
 
 
 def import_rabbitmq_hash(encoded: str, algorithm: str) -> str:
@@ -128,23 +143,97 @@ def verify_password(encoded: str, password: bytes) -> bool:
     An unreadable hash, an empty one and an empty password verify nothing. Nor does one that ends
     with NUL: HMAC, within scrypt, pads its key with these and can't tell.
     """
-    if not encoded or not password or len(password) > PASSWORD_BYTES_MAX:
-        return False
-    if password.endswith(b"\0"):
+    if not encoded or not _is_possible(password):
         return False
     try:
         stored = _Stored.parse(encoded)
     except PasswordHashError:
         return False
-    return hmac.compare_digest(stored.digest, stored.digest_of(password))
+    return stored.matches(password, _Scrypt())
+
+
+def _is_possible(password: bytes) -> bool:
+    """Whether any hash can be of this password: no work is done for others, whoever is meant."""
+    return 0 < len(password) <= PASSWORD_BYTES_MAX and not password.endswith(b"\0")
 
 
 def needs_rehash(encoded: str, cost: ScryptCost = DEFAULT_COST) -> bool:
-    """Whether a hash was made with other means than new ones are (imported, or cheaper)."""
+    """Whether a hash was made with less work than new ones are: imported, or at a lower cost.
+
+    Never because it was made with more: two brokers that are configured differently would replace
+    each other's hashes for ever.
+    """
     try:
-        return _Stored.parse(encoded).cost != cost
+        return _Stored.parse(encoded).work < cost.work
     except PasswordHashError:
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What came of a password: whether it is right, and, if it is and its hash is cheaper than new
+    ones are, a better hash of it."""
+
+    is_right: bool
+    upgraded: str = ""
+
+
+def examine_password(encoded: str, password: bytes, cost: ScryptCost) -> Examination:
+    """Verify a password, and do the work of ``cost`` at least, whatever the hash is.
+
+    ``encoded`` may be empty, for a user that doesn't exist or has no password. Invariant: the work
+    that a wrong password costs is the same for every hash that is not dearer than ``cost``.
+    """
+    scrypt = _Scrypt()
+    if not _is_possible(password):
+        return Examination(False)
+    try:
+        stored: _Stored | None = _Stored.parse(encoded)
+    except PasswordHashError:
+        stored = None
+    if stored is not None and stored.matches(password, scrypt):
+        needs_upgrade = stored.work < cost.work
+        upgraded = upgraded_hash(encoded, password, cost, scrypt) if needs_upgrade else ""
+        return Examination(True, upgraded)
+    missing = cost.remainder(scrypt.work)
+    if missing is not None:
+        scrypt.digest(password, os.urandom(SALT_BYTES), missing)
+    return Examination(False)
+
+
+def upgraded_hash(
+    before: str, password: bytes, cost: ScryptCost, scrypt: _Scrypt | None = None
+) -> str:
+    """A better hash of the password behind ``before``, which tells of itself that it is that.
+
+    Half of its salt is random, the other half made from the first and from ``before``. So every
+    broker that applies the change knows that the password is still the same one.
+    """
+    chance = os.urandom(SALT_BYTES // 2)
+    salt = chance + _upgrade_mark(chance, before)
+    return hash_password(password, salt=salt, cost=cost, scrypt=scrypt)
+
+
+def is_same_password(one: str, other: str) -> bool:
+    """Whether two hashes are known to be of the same password: equal, or one upgraded from the
+    other. Both ways: a definitions file may bring an imported hash back that was upgraded."""
+    return one == other or _is_upgrade(one, other) or _is_upgrade(other, one)
+
+
+def _is_upgrade(before: str, after: str) -> bool:
+    try:
+        stored = _Stored.parse(after)
+    except PasswordHashError:
+        return False
+    half = SALT_BYTES // 2
+    if stored.cost is None or len(stored.salt) != SALT_BYTES or not before:
+        return False
+    return hmac.compare_digest(stored.salt[half:], _upgrade_mark(stored.salt[:half], before))
+
+
+def _upgrade_mark(chance: bytes, before: str) -> bytes:
+    made = hashlib.sha256(b"rhizome password upgrade\0" + chance + _octets(before))
+    return made.digest()[: SALT_BYTES // 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +258,18 @@ class _Stored:
             "not a password hash; it starts with $scrypt$, $rabbit-sha256$ or $rabbit-sha512$"
         )
 
-    def digest_of(self, password: bytes) -> bytes:
+    @property
+    def work(self) -> int:
+        """RabbitMQ's one round is next to nothing."""
+        return 0 if self.cost is None else self.cost.work
+
+    def matches(self, password: bytes, scrypt: _Scrypt) -> bool:
+        """Takes the same time whatever differs."""
         if self.cost is None:
-            return hashlib.new(self.algorithm, self.salt + password).digest()
-        return _scrypt(password, self.salt, self.cost)
+            digest = hashlib.new(self.algorithm, self.salt + password).digest()
+        else:
+            digest = scrypt.digest(password, self.salt, self.cost)
+        return hmac.compare_digest(self.digest, digest)
 
 
 def _parse_scrypt(version: str, parameters: str, salt: str, digest: str) -> _Stored:
@@ -203,18 +300,25 @@ def _parse_rabbit(algorithm: str, encoded: str) -> _Stored:
     return _Stored(algorithm, None, raw[:RABBIT_SALT_BYTES], raw[RABBIT_SALT_BYTES:])
 
 
-def _scrypt(password: bytes, salt: bytes, cost: ScryptCost) -> bytes:
-    # OpenSSL wants room for its own bookkeeping beyond the arithmetic memory need.
-    memory_bytes_max = cost.memory_bytes + 128 * cost.block_size * (cost.parallel + 2) + (1 << 20)
-    return hashlib.scrypt(
-        password,
-        salt=salt,
-        n=1 << cost.cost_log2,
-        r=cost.block_size,
-        p=cost.parallel,
-        maxmem=memory_bytes_max,
-        dklen=HASH_BYTES,
-    )
+class _Scrypt:
+    """Hashes, and adds up the work that it does."""
+
+    def __init__(self) -> None:
+        self.work = 0
+
+    def digest(self, password: bytes, salt: bytes, cost: ScryptCost) -> bytes:
+        self.work += cost.work
+        # OpenSSL wants room for its own bookkeeping beyond the arithmetic memory need.
+        own_bytes = 128 * cost.block_size * (cost.parallel + 2) + (1 << 20)
+        return hashlib.scrypt(
+            password,
+            salt=salt,
+            n=1 << cost.cost_log2,
+            r=cost.block_size,
+            p=cost.parallel,
+            maxmem=cost.memory_bytes + own_bytes,
+            dklen=HASH_BYTES,
+        )
 
 
 def _encode(cost: ScryptCost, salt: bytes, digest: bytes) -> str:

@@ -17,6 +17,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,7 @@ import uvloop
 
 from rhizome.broker.access import AccessEpoch, Peer
 from rhizome.broker.broker import Broker
+from rhizome.broker.commands import PutUser
 from rhizome.broker.log import JournalLog
 from rhizome.build import describe
 from rhizome.errors import RhizomeError
@@ -33,6 +35,7 @@ from rhizome.journal.store import JournalStore, MemoryStore, Store, StoreOptions
 from rhizome.journal.writer import ALWAYS, NEVER, Flush
 from rhizome.management.network import bind, is_loopback
 from rhizome.security.bearer import EXPIRED, Bearers
+from rhizome.security.examinations import AT_ONCE_MAX
 from rhizome.security.login import LoginService
 from rhizome.security.tls import ListenerTls, certificate_names, link_context
 from rhizome.server.boot import SEED_BYTES, apply_limits, make_broker, make_log
@@ -40,6 +43,7 @@ from rhizome.server.busypoll import BusyPoll
 from rhizome.server.config import Config
 from rhizome.server.failures import tell_why_not
 from rhizome.server.hooks import Hooks, roles_of
+from rhizome.server.known_logins_file import KnownLoginsFile
 from rhizome.server.logs import LogObserver, audit_of, configure_audit, configure_logging
 from rhizome.server.maintenance import Maintenance
 from rhizome.server.memory import tune_malloc
@@ -62,6 +66,8 @@ logger = logging.getLogger("rhizome.server")
 
 TICK_S: Final = 0.025
 MAINTENANCE_S: Final = 1.0
+EXPIRY_S: Final = 0.25
+"""How often connections are looked for whose access token has expired."""
 BACKLOG: Final = 4096
 CLOSE_GRACE_S: Final = 3.0
 GC_THRESHOLD: Final = 100_000
@@ -176,7 +182,7 @@ class Application:
         log = make_log(self.store)
         epoch = AccessEpoch()
         records = StateRecords()
-        authenticator = LoginService(
+        authenticator = self.login = LoginService(
             records, epoch, config.login_settings(), verify_async=self._verify_aside(loop)
         )
         authenticator.bearers = bearers_of(config)
@@ -202,7 +208,6 @@ class Application:
                 os.urandom(SEED_BYTES),
             )
         records.broker = self.broker
-        self.login = authenticator
         busy_poll = BusyPoll(loop, config.broker.busy_poll_us, time.monotonic_ns, os.sched_yield)
         self.shell = Shell(
             self.broker, self.broker.cluster, self.store, loop, wall_clock_ms, busy_poll
@@ -213,8 +218,20 @@ class Application:
             self.driver = self.host.drive(self.shell, clustered)
             self.colleagues = Colleagues(self.shell, self.driver.node)
         self.maintenance = Maintenance(config, self.broker, self.store, self.shell)
+        self._remember_logins()
         self._report_recovery(log)
         self.shell.begin_turn()
+
+    def _remember_logins(self) -> None:
+        """From where users have logged in, and better hashes of the passwords they prove: in the
+        whole cluster, if there is one."""
+        self.known_logins = KnownLoginsFile(self.config, self.login.known)
+        if self.driver is not None:
+            gossip = self.driver.node.gossip
+            gossip.known_logins = self.login.known
+            self.login.upgrade = gossip.upgrade_password
+        else:
+            self.login.upgrade = partial(upgrade_password, self.broker)
 
     def _open_store(self, loop: asyncio.AbstractEventLoop) -> Store:
         config = self.config
@@ -254,7 +271,8 @@ class Application:
     def _verify_aside(
         self, loop: asyncio.AbstractEventLoop
     ) -> Callable[[Callable[[], bool], Callable[[bool], None]], None]:
-        """Password hashes are slow on purpose: verify them in a thread."""
+        """Password hashes are slow on purpose: verify them in threads, which others don't use."""
+        threads = self._examiners = ThreadPoolExecutor(AT_ONCE_MAX, "passwords")
 
         def verify(work: Callable[[], bool], done: Callable[[bool], None]) -> None:
             def finish(future: asyncio.Future[bool]) -> None:
@@ -262,7 +280,7 @@ class Application:
                 self.shell.begin_turn()
                 done(not future.cancelled() and future.exception() is None and future.result())
 
-            loop.run_in_executor(None, work).add_done_callback(finish)
+            loop.run_in_executor(threads, work).add_done_callback(finish)
 
         return verify
 
@@ -386,6 +404,7 @@ class Application:
     async def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
         assert self.shell is not None
         next_maintenance = loop.time() + MAINTENANCE_S
+        next_expiry = loop.time() + EXPIRY_S
         while not self.stopping.is_set():
             try:
                 await asyncio.wait_for(self.stopping.wait(), TICK_S)
@@ -393,11 +412,14 @@ class Application:
                 self.shell.tick()
                 if self.hooks.has_commands:
                     self.hooks.observe(roles_of(self.driver.node if self.driver else None))
+            if loop.time() >= next_expiry:
+                next_expiry = loop.time() + EXPIRY_S
+                self._close_expired()
             if loop.time() >= next_maintenance:
                 next_maintenance = loop.time() + MAINTENANCE_S
                 self.maintenance.run()
                 self.reloader.check_files()
-                self._close_expired()
+                self.known_logins.save_aside(loop)
 
     def _close_expired(self) -> None:
         """Connections whose access token has expired, and that have not sent a newer one."""
@@ -446,6 +468,8 @@ class Application:
         shell = self.shell
         if shell is None:
             return
+        await self.known_logins.close()
+        self._examiners.shutdown(wait=False, cancel_futures=True)
         shell.begin_turn()
         for connection in list(self.broker.connections.values()):
             connection.force_close("broker shut down: reconnect, or connect to another broker")
@@ -528,6 +552,13 @@ def peer_of(transport: Any, tls: bool) -> Peer:
 def say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+def upgrade_password(broker: Broker, user: str, before: str, after: str) -> None:
+    """Replace the hash of a lone broker's user, unless it is another one by now."""
+    record = broker.state.users.get(user)
+    if record is not None and record.password_hash == before:
+        broker.cluster.propose(PutUser(user, after, record.kind, record.tags), None)
 
 
 def bearers_of(config: Config) -> Bearers | None:

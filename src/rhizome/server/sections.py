@@ -208,7 +208,8 @@ class SecuritySection:
     password_cost: int = number(
         DEFAULT_COST.cost_log2,
         "What hashing a new password with scrypt costs: one more doubles the time and the memory of"
-        " a login, 14 takes a quarter of a second and 16 MiB. Passwords that exist keep theirs.",
+        " a login, 14 takes a quarter of a second and 16 MiB. Cheaper hashes are replaced when"
+        " their users log in.",
         PASSWORD_COST_MIN,
         PASSWORD_COST_MAX,
     )

@@ -269,6 +269,8 @@ class CoreClient:
         heartbeat: int = 0,
         properties: dict[str, object] | None = None,
         opens: bool = True,
+        user: str = "guest",
+        password: str = "guest",
         vhost: str = "/",
     ) -> None:
         """``properties`` are added to those that it shows; without ``opens`` it sends
@@ -289,7 +291,7 @@ class CoreClient:
             ConnectionStartOk(
                 {"capabilities": dict(CAPABILITIES), **(properties or {})},
                 "PLAIN",
-                b"\0guest\0guest",
+                f"\0{user}\0{password}".encode(),
             ),
             channel=0,
         )

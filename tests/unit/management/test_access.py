@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
+
+from rhizome.security.bearer import Bearers, BearerSettings
+from tests.unit.security.issuer import Issuer
 
 from .conftest import Api, Core
 
@@ -37,6 +43,23 @@ def test_guessing_is_throttled(core: Core) -> None:
         assert guesser.ask("GET", "/api/whoami", password="wrong").status == 401
     assert guesser.get("whoami").status == 401, "the right password comes too late"
     assert Api(core, "guest").get("whoami").status == 200, "others are not held up"
+
+
+def test_bad_bearers_hold_up_no_good_one_from_elsewhere(core: Core, tmp_path: Path) -> None:
+    issuer = Issuer()
+    core.context.login.bearers = Bearers(BearerSettings("mq", (issuer.write_keys(tmp_path),)))
+    claims = {"sub": "alice", "aud": "mq", "exp": time.time() + 600, "scope": "mq.tag:management"}
+    good = issuer.token(**claims).decode()
+    forged = issuer.token(**{**claims, "aud": "other"}).decode()
+
+    def status(token: str, host: str) -> int:
+        header = {"authorization": f"Bearer {token}"}
+        return Api(core, user="", host=host).ask("GET", "/api/whoami", headers=header).status
+
+    for token in (forged, "garbage"):
+        assert [status(token, "10.6.6.6") for _ in range(15)] == [401] * 15
+    assert status(good, "10.6.6.6") == 401, "too many bad ones came from there"
+    assert status(good, "10.1.2.3") == 200
 
 
 # path, method -> the users that are let in

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from base64 import b64encode
+from functools import partial
 from typing import Any
 
 import pytest
 
 from rhizome.management.logins import IDLE_SECONDS_MAX, LOGINS_MAX, SECONDS_MAX, Logins
+from rhizome.server.app import upgrade_password
 
 from .conftest import Answer, Api, Core
 
@@ -202,3 +206,38 @@ def test_basic_authentication_goes_before_a_cookie(browser: Browser, core: Core)
     browser.log_in("guest")
     answer = Api(core, "monitor").ask("GET", "/api/whoami", headers={"cookie": browser.cookie})
     assert answer.json["name"] == "monitor"
+
+
+def test_a_login_ends_with_another_password_and_not_with_the_same_one(
+    browser: Browser, core: Core
+) -> None:
+    browser.log_in("maker")
+    admin = Api(core, "guest")
+    for password in ("maker", "maker"):
+        before = core.broker.state.users["maker"].password_hash
+        answer = admin.ask(
+            "PUT",
+            "/api/users/maker",
+            json.dumps({"password": password, "tags": "policymaker"}).encode(),
+        )
+        assert answer.status == 204
+        assert browser.ask("GET", SESSION).status == 200
+    assert core.broker.state.users["maker"].password_hash == before, "it stays"
+    document = {"password": "another", "tags": "policymaker"}
+    admin.ask("PUT", "/api/users/maker", json.dumps(document).encode())
+    assert browser.ask("GET", SESSION).status == 401
+
+
+def test_an_imported_hash_that_was_replaced_may_be_imported_again(core: Core) -> None:
+    admin = Api(core, "guest")
+    rabbit = b64encode(b"salt" + hashlib.sha256(b"saltright").digest()).decode()
+    document = json.dumps({"password_hash": rabbit, "tags": "management"}).encode()
+    assert admin.ask("PUT", "/api/users/imported", document).status == 201
+    core.context.login.upgrade = partial(upgrade_password, core.broker)
+    assert Api(core, "imported").ask("GET", "/api/whoami", password="right").status == 200
+    better = core.broker.state.users["imported"].password_hash
+    assert better.startswith("$scrypt$")
+    assert admin.ask("PUT", "/api/users/imported", document).status == 204
+    assert core.broker.state.users["imported"].password_hash == better
+    upgrade_password(core.broker, "imported", "an older one", "$scrypt$")
+    assert core.broker.state.users["imported"].password_hash == better, "it is another one by now"

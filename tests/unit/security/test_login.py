@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from rhizome.broker.access import AccessEpoch, AuthDone, Identity, Peer
-from rhizome.security.login import VERIFICATIONS_MAX, LoginService, LoginSettings
+from rhizome.security.examinations import AT_ONCE_MAX, STRANGERS_WAITING_MAX
+from rhizome.security.login import JOINED_MAX, LoginService, LoginSettings
 from rhizome.security.mechanisms import Credentials
-from rhizome.security.passwords import ScryptCost, hash_password, needs_rehash
+from rhizome.security.passwords import ScryptCost, hash_password
 from rhizome.security.throttle import ThrottleSettings
 
 LOCAL = Peer("127.0.0.1", 4000, loopback=True)
@@ -70,13 +71,13 @@ class Later:
         self.jobs.append((work, done))
 
     def run(self) -> None:
-        jobs, self.jobs = self.jobs, []
-        for work, done in jobs:
+        while self.jobs:
+            work, done = self.jobs.pop(0)
             done(work())
 
     def answer_wrong(self) -> None:
-        jobs, self.jobs = self.jobs, []
-        for _, done in jobs:
+        while self.jobs:
+            _, done = self.jobs.pop(0)
             done(False)
 
 
@@ -200,14 +201,6 @@ def test_unknown_user_costs_a_verification_too() -> None:
     assert done.identity is None
 
 
-def test_the_verification_of_an_unknown_user_costs_what_is_configured() -> None:
-    service = LoginService(records(), AccessEpoch(), LoginSettings(password_cost=CHEAP))
-    assert not needs_rehash(service.nobody_hash, CHEAP)
-    dearer = ScryptCost(cost_log2=5, block_size=1, parallel=1)
-    service.configure(LoginSettings(password_cost=dearer))
-    assert not needs_rehash(service.nobody_hash, dearer)
-
-
 def test_changed_password_counts_at_once() -> None:
     data = records()
     service = LoginService(data, AccessEpoch())
@@ -238,13 +231,39 @@ def test_user_deleted_during_verification_is_refused() -> None:
 def test_verifications_under_way_are_bounded() -> None:
     later = Later()
     service = LoginService(records(), AccessEpoch(), verify_async=later)
-    for number in range(VERIFICATIONS_MAX):
-        plain(service, f"user{number}", "x")
+    for number in range(AT_ONCE_MAX + STRANGERS_WAITING_MAX):
+        assert not plain(service, f"user{number}", "x").calls
+    assert len(later.jobs) == AT_ONCE_MAX, "the others wait for these"
     assert "too many logins" in plain(service, "app", "right").reason
     later.answer_wrong()
     done = plain(service, "app", "right")
     later.run()
     assert done.identity is not None
+
+
+def test_known_users_have_room_and_go_first_when_strangers_fill_the_queue() -> None:
+    later = Later()
+    service = LoginService(records(), AccessEpoch(), verify_async=later)
+    service.known.add("app", REMOTE.address)
+    strangers = [plain(service, f"user{number}", "x") for number in range(STRANGERS_WAITING_MAX)]
+    done = plain(service, "app", "right", REMOTE)
+    for _ in range(AT_ONCE_MAX + 1):
+        work, finished = later.jobs.pop(0)
+        finished(work())
+    assert done.identity is not None, "right after those that were under way"
+    assert sum(1 for stranger in strangers if not stranger.calls) > 50
+
+
+def test_logins_that_wait_for_an_equal_one_are_bounded() -> None:
+    later = Later()
+    service = LoginService(records(), AccessEpoch(), verify_async=later)
+    outcomes = [plain(service, "app", "right") for _ in range(JOINED_MAX + 1)]
+    assert not any(done.calls for done in outcomes)
+    assert "too many logins" in plain(service, "app", "right").reason
+    later.run()
+    assert all(done.identity is not None for done in outcomes)
+    assert len(later.jobs) == 0
+    assert plain(service, "app", "right").identity is not None, "and are counted off again"
 
 
 def test_throttled_attempt_is_refused_unseen_even_if_right() -> None:

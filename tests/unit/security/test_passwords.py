@@ -18,11 +18,11 @@ from rhizome.security.passwords import (
     hash_password,
     import_rabbitmq_hash,
     needs_rehash,
-    unmatchable_hash,
     verify_password,
 )
 
 CHEAP = ScryptCost(cost_log2=4, block_size=1, parallel=1)
+DEARER = ScryptCost(cost_log2=5, block_size=1, parallel=2)
 SECRET = b"s" * 32
 
 
@@ -117,7 +117,8 @@ def test_empty_and_endless_passwords_verify_nothing() -> None:
 
 def test_cheaper_and_imported_hashes_need_a_new_one() -> None:
     assert needs_rehash(hash_password(b"x", cost=CHEAP))
-    assert not needs_rehash(unmatchable_hash())
+    assert not needs_rehash(hash_password(b"x", cost=CHEAP), CHEAP)
+    assert not needs_rehash(hash_password(b"x", cost=DEARER), CHEAP), "never to a cheaper one"
     imported = import_rabbitmq_hash(rabbit_hash(b"x", "sha256"), "rabbit_password_hashing_sha256")
     assert needs_rehash(imported)
 

@@ -94,4 +94,5 @@ def test_tables_stay_bounded() -> None:
     for number in range(100):
         fail(throttle, f"user{number}", Peer(f"10.0.0.{number}", 1), 1)
         throttle.succeeded(f"friend{number}", HOME)
-    assert len(throttle) == 20
+    assert len(throttle) == 10
+    assert len(throttle.known) == 100, "which has limits of its own"

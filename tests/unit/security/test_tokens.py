@@ -318,10 +318,15 @@ class World:
         self.login.bearers = self.bearers
 
     def log_in(
-        self, token: bytes, user: str = "whoever", address: str = "10.0.0.1"
+        self,
+        token: bytes,
+        user: str = "whoever",
+        address: str = "10.0.0.1",
+        bearer: bool = False,
     ) -> tuple[Identity | None, str]:
         done = Done()
-        self.login.check(Credentials(user, token), Peer(address, 1), done)
+        credentials = Credentials(user, token, bearer) if bearer else Credentials(user, token)
+        self.login.check(credentials, Peer(address, 1), done)
         (answer,) = done.answers
         return answer
 
@@ -350,14 +355,49 @@ def test_who_somebody_is_and_what_they_may_do_is_in_the_token(world: World, issu
     [
         ({}, "alice"),
         ({"sub": None, "client_id": "app"}, "app"),
-        ({"sub": None}, "whoever"),
-        ({"sub": 5}, "whoever"),
+        ({"sub": 5, "client_id": "app"}, "app"),
     ],
 )
 def test_the_user_is_named_by_claims_in_order(
     world: World, issuer: Issuer, changes: dict[str, Any], user: str
 ) -> None:
     assert identity(world, issuer.token(**claims(**changes))).user == user
+
+
+@pytest.mark.parametrize("changes", [{"sub": None}, {"sub": 5}, {"sub": ""}])
+def test_a_token_that_names_nobody_is_refused_whatever_name_comes_with_it(
+    world: World, issuer: Issuer, changes: dict[str, Any]
+) -> None:
+    found, reason = world.log_in(issuer.token(**claims(**changes)), user="boss")
+    assert found is None
+    assert "lacks the claim 'sub' or 'client_id'" in reason
+    bearer = identity(world, issuer.token(**GOOD))
+    assert "lacks the claim" in bearer.renew(issuer.token(**claims(**changes)))
+
+
+def test_a_bearer_has_the_name_in_its_token_and_no_other(world: World, issuer: Issuer) -> None:
+    found, _ = world.log_in(issuer.token(**GOOD), user="boss")
+    assert found is not None
+    assert found.user == "alice"
+
+
+def test_bad_bearers_hold_up_nobody_at_another_address(world: World, issuer: Issuer) -> None:
+    bad = issuer.token(**claims(aud="x"))
+    for _ in range(20):
+        world.log_in(bad, user="", address="10.0.0.6")
+    good = issuer.token(**GOOD)
+    assert world.log_in(good, user="", address="10.0.0.6")[0] is None
+    assert world.log_in(good, user="", address="10.0.0.7")[0] is not None
+    assert world.log_in(bad, user="", address="10.0.0.7")[0] is None
+
+
+def test_a_bearer_that_is_no_token_counts_for_its_address_alone(world: World) -> None:
+    for _ in range(20):
+        world.log_in(b"garbage", user="", address="10.0.0.6", bearer=True)
+    reason = world.log_in(b"garbage", user="", address="10.0.0.6", bearer=True)[1]
+    assert "refused unseen" in reason
+    reason = world.log_in(b"garbage", user="", address="10.0.0.7", bearer=True)[1]
+    assert "refused unseen" not in reason
 
 
 def test_scopes_may_be_a_list_and_under_other_claims(keys: str, issuer: Issuer) -> None:

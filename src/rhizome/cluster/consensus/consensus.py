@@ -239,6 +239,19 @@ class Consensus:
             self.machine.office.submit(data)
         self.machine.end()
 
+    def submit_next(self, batch: list[bytes], now_ms: int) -> bool:
+        """At the root: append commands right behind what this broker has applied.
+
+        Whoever made them from the state of this moment knows then that they are applied to just
+        that state, wherever that is. False, and nothing is appended or kept, if other commands are
+        under way or this broker isn't a root that takes any.
+        """
+        self.machine.begin(now_ms)
+        office = self.machine.office
+        done = office is not None and office.submit_next(batch)
+        self.machine.end()
+        return done
+
     def need_applied(self, name: str, index: int) -> None:
         """At the root: a broker without a lease gets none before it has applied this entry."""
         if self.machine.office is not None:

@@ -115,6 +115,15 @@ class Office:
         self._waiting[data] = None
         self.take_waiting()
 
+    def submit_next(self, batch: list[bytes]) -> bool:
+        """Append commands if nothing waits and everything in the log has been applied here."""
+        is_next = self.desk.applied == self.desk.ledger.log.last_index
+        if not self.is_ready or self._waiting or not is_next or not self.takes(reserve=False):
+            return False
+        for data in batch:
+            self.append(APPLICATION, data)
+        return True
+
     def take_waiting(self) -> None:
         """Append what waits, in the order in which it came."""
         if not self._waiting or not self.takes(reserve=False):
