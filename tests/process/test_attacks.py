@@ -24,7 +24,7 @@ from rhizome.amqp import methods
 from rhizome.amqp.methods import decode_method
 from rhizome.client import connect
 from rhizome.cluster.identity import Hello
-from rhizome.cluster.link.proof import MECHANISM, Dialler, LinkKey
+from rhizome.cluster.link.proof import MECHANISM, Dialler, LinkKeys
 from rhizome.testing.processes import BrokerProcess, wait_until
 
 from .kit import PROTOCOL_HEADER, RawClient, resident_bytes, run
@@ -281,7 +281,7 @@ async def refused(client: RawClient, answer: bytes) -> None:
 
 def test_a_broker_with_another_key_is_refused(broker: BrokerProcess) -> None:
     async def scenario() -> None:
-        dialler = Dialler(LinkKey(b"the-key-of-another-cluster-entirely"), hello(), Random(1))
+        dialler = Dialler(LinkKeys(b"the-key-of-another-cluster-entirely"), hello(), Random(1))
         client, answer = await challenged(broker, dialler.first())
         assert isinstance(answer, methods.ConnectionSecure)
         await refused(client, dialler.prove(answer.challenge))
@@ -292,7 +292,7 @@ def test_a_broker_with_another_key_is_refused(broker: BrokerProcess) -> None:
 
 def test_a_recorded_proof_is_good_for_nothing(broker: BrokerProcess) -> None:
     async def scenario() -> None:
-        dialler = Dialler(LinkKey(KEY.encode()), hello(), Random(2))
+        dialler = Dialler(LinkKeys(KEY.encode()), hello(), Random(2))
         client, answer = await challenged(broker, dialler.first())
         assert isinstance(answer, methods.ConnectionSecure)
         proof = dialler.prove(answer.challenge)

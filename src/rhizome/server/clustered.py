@@ -38,7 +38,7 @@ from rhizome.journal.salvage import About
 from rhizome.journal.store import Store
 from rhizome.security.tls import link_context
 from rhizome.server.boot import SEED_BYTES
-from rhizome.server.cluster_section import advertised, machine_id, read_key
+from rhizome.server.cluster_section import advertised, machine_id, read_keys
 from rhizome.server.clustersettings import link_settings
 from rhizome.server.clusterstore import SqliteClusterStore
 from rhizome.server.composition import Clustered, World, compose
@@ -212,7 +212,7 @@ class ClusterHost:
             world,
             applications,
             epoch,
-            read_key(section),
+            read_keys(section),
             machine_id(section),
             tuple(str(address) for address in addresses),
             link_settings(section, config.limits.message_bytes_max),

@@ -66,6 +66,8 @@ def link_settings(section: ClusterSection, message_bytes_max: int) -> LinkSettin
         buffer_bytes=section.link_buffer_bytes,
         frame_bytes_max=message_bytes_max + FRAME_BYTES_MORE,
         needs_certificate=section.tls,
+        has_macs=True,
+        insecure=section.insecure_links,
     )
 
 

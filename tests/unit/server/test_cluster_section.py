@@ -16,7 +16,7 @@ from rhizome.server.cluster_section import (
     Primary,
     advertised,
     machine_id,
-    read_key,
+    read_keys,
 )
 from rhizome.server.clustersettings import consensus_settings, root_settings, shared_settings
 from rhizome.server.config import Config, load_config
@@ -164,7 +164,7 @@ def test_voter_that_would_forget_its_votes_is_refused(tmp_path: Path) -> None:
 def test_key_comes_from_a_file_that_others_cannot_read(tmp_path: Path) -> None:
     path = key_file(tmp_path)
     section = load(tmp_path, f'{THREE}\nkey_file = "{path}"').cluster
-    assert read_key(section) == KEY.encode()
+    assert read_keys(section) == (KEY.encode(),)
     assert KEY not in render_toml(section_config(section))
     path.chmod(0o644)
     said = faults(tmp_path, f'{THREE}\nkey_file = "{path}"')["cluster.key_file"]

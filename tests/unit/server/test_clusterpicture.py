@@ -105,7 +105,7 @@ def force(seen: Known) -> Preview:
 
 def test_default_section_means_the_defaults_of_the_cores() -> None:
     assert consensus_settings(ClusterSection()) == ConsensusSettings()
-    assert link_settings(ClusterSection(), 128 << 20) == LinkSettings()
+    assert link_settings(ClusterSection(), 128 << 20) == LinkSettings(has_macs=True)
 
 
 def test_links_need_certificates_if_the_section_says_tls() -> None:
