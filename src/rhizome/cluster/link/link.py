@@ -430,7 +430,7 @@ class Link(FrameSink):
         self.reader.frame_max = frame_max
 
     def begin_macs(self) -> None:
-        """Open-ok was sent, or has come: what follows has MACs, if both ends have agreed on them."""
+        """Open-ok was sent or has come: what follows has MACs, if both ends agreed on them."""
         keys = self.mac_keys
         if keys is not None:
             self.mac_keys = None

@@ -20,9 +20,9 @@ keys; the acceptor takes the first of its own that fits and answers with a proof
 two brokers are linked if they share any key, whichever each of them has first.
 
 ``mac`` says whether an end wants what follows to have MACs (``mac.py``): true where nothing else
-protects the connection, false under TLS and on Unix sockets; older brokers don't say. There are MACs
-if both know them and one wants them. The introductions are bound into both proofs, so nobody can
-take that wish away: a changed introduction is a wrong proof. The keys of the MACs, one for each
+protects the connection, false under TLS and on Unix sockets; older brokers don't say. There are
+MACs if both know them and one wants them. The introductions are bound into both proofs, so nobody
+can take that wish away: a changed introduction is a wrong proof. The keys of the MACs, one for each
 direction, are derived from the key that fitted and from all that was said.
 
 Tables carry the parts; unknown fields are ignored, as in hellos.

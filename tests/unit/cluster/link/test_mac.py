@@ -164,7 +164,7 @@ def test_whoever_is_on_the_path_can_only_end_the_link(
 
 
 def test_what_a_broker_sent_is_not_taken_back_from_it() -> None:
-    world, one, two = linked()
+    world, one, _ = linked()
     sent_by(one, EVIL)
     end = near(world)
     end.other.sent += end.sent
@@ -186,7 +186,7 @@ def test_records_of_another_link_are_worth_nothing() -> None:
 
 
 def test_bytes_without_a_mac_do_not_keep_a_link_alive() -> None:
-    world, one, two = linked()
+    world, _, two = linked()
     link = link_of(two)
     link.receive((1_000_000).to_bytes(4, "big"))
     for _ in range(SETTINGS.timeout_ms // 500):
@@ -220,11 +220,10 @@ def test_whoever_gives_up_one_of_two_links_is_understood(dials_first: str) -> No
 
 def introductions(
     dialler_mac: bool | None, acceptor_mac: bool | None
-) -> tuple[Dialler, Acceptor, bytes, bytes]:
+) -> tuple[Dialler, Acceptor, bytes]:
     dialler = Dialler(LinkKeys(KEY), make_hello("b1"), Random(1), dialler_mac)
     acceptor = Acceptor(LinkKeys(KEY), make_hello("b2"), Random(2), acceptor_mac)
-    first = dialler.first()
-    return dialler, acceptor, first, acceptor.introduce(first)
+    return dialler, acceptor, acceptor.introduce(dialler.first())
 
 
 @pytest.mark.parametrize("dialler_mac", [None, False, True])
@@ -232,7 +231,7 @@ def introductions(
 def test_there_are_macs_if_both_know_them_and_one_wants_them(
     dialler_mac: bool | None, acceptor_mac: bool | None
 ) -> None:
-    dialler, acceptor, first, second = introductions(dialler_mac, acceptor_mac)
+    dialler, acceptor, second = introductions(dialler_mac, acceptor_mac)
     acceptor.verify(dialler.prove(second))
     dialler.verify(acceptor.prove())
     near, far = dialler.protection, acceptor.protection
@@ -331,7 +330,7 @@ def test_a_permission_that_is_taken_back_ends_the_links_that_rest_on_it() -> Non
 OLD, NEW, OTHER = (
     b"the old key of the cluster",
     b"the new key of the cluster",
-    b"an other key of all",
+    b"a key of others",
 )
 
 
