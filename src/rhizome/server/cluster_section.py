@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rhizome.cluster.link.proof import KEYS_MAX
 from rhizome.cluster.rootsettings import IDLE, REBALANCES
 from rhizome.server.settings import (
     Setting,
@@ -42,6 +41,9 @@ ROLES: Final = (PRIMARY, SECONDARY, WITNESS)
 
 KEY_BYTES_MIN: Final = 16
 KEY_BYTES_MAX: Final = 4096
+KEYS_MAX: Final = 4
+"""As many as links take proofs of."""
+
 KEYS_HEAD: Final = "# Rhizome cluster keys, one a line: the first is proved with, all are taken."
 """The first line of a key file with several keys."""
 

@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from random import Random
 
 from rhizome.broker.access import AccessEpoch, AuthDone, Authenticator, Peer
+from rhizome.broker.application_tokens import ApplicationTokens
 from rhizome.broker.broker import Broker
 from rhizome.broker.commands import Command
 from rhizome.broker.log import JournalLog
@@ -165,7 +166,7 @@ def compose(
         shared_settings(section),
         _first_commands(config, world.seed, founds and image.is_empty()),
         world.store.recovered,
-        AdmissionRules(section.connect_policy, keys[0] if section.demand_key else b""),
+        AdmissionRules(section.connect_policy),
         root_settings(section),
         home_settings(section),
         world.now_ms,
@@ -176,6 +177,7 @@ def compose(
     handler.node = node
     gate.node = node
     broker.cluster = node
+    broker.tokens = ApplicationTokens(section.demand_key, keys)
     broker.authenticator = LinkAuthenticator(links, gate)
     for primary in section.primaries:
         if primary.name != config.broker.name:

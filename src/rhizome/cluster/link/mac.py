@@ -127,7 +127,9 @@ class MacReader:
             size = u32_at(self.head, 0)
             if not 0 < size <= RECORD_BYTES_MAX:
                 raise FrameError(
-                    f"a link's record has {size} bytes; they have 1 to {RECORD_BYTES_MAX}"
+                    f"a record of {size} bytes, where 1 to {RECORD_BYTES_MAX} are possible: the"
+                    " peer has given the link up while it was made, or somebody between the two"
+                    " brokers has changed it"
                 )
             self.mac.update(self.head[:4])
             self.missing = size
