@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import http.client
 import json
 import socket
@@ -22,11 +23,13 @@ import pytest
 
 from rhizome.amqp import methods
 from rhizome.amqp.methods import decode_method
+from rhizome.broker.application_tokens import application_token
 from rhizome.broker.outbox import Outbox
 from rhizome.client import connect
 from rhizome.cluster.identity import Hello
 from rhizome.cluster.link.frames import put_frame
 from rhizome.cluster.link.proof import MECHANISM, Dialler, LinkKeys
+from rhizome.errors import NotAllowed
 from rhizome.management.others import Question
 from rhizome.server.colleagues import ASK, encode_question
 from rhizome.testing.processes import BrokerProcess, wait_until
@@ -415,6 +418,68 @@ def test_somebody_between_two_brokers_can_not_speak_for_one(
     finally:
         other.kill()
     still_serves(broker)
+
+
+# ---- applications of a cluster that demands its token
+
+
+@pytest.fixture
+def demanding(tmp_path: Path) -> Iterator[BrokerProcess]:
+    file = tmp_path / "rhizome.toml"
+    process = BrokerProcess(tmp_path, arguments=["--config", str(file)])
+    text = CONFIGURATION.format(key=KEY, port=process.port)
+    file.write_text(text.replace("[limits]", "demand_key = true\n[limits]"))
+    with process:
+        yield process
+
+
+def test_the_cluster_key_is_no_business_of_applications(demanding: BrokerProcess) -> None:
+    """Who monitors connections could read it there, and pose as a broker."""
+    broker = demanding
+    token = b64encode(hmac.digest(KEY.encode(), b"rhizome application token 1", "sha256"), b"-_")
+    shown = token.rstrip(b"=").decode()
+    spy = {"password": "spy", "tags": "monitoring"}
+    assert ask(broker, "PUT", "/api/users/spy", json.dumps(spy)).status == 201
+    as_spy = {"Authorization": "Basic " + b64encode(b"spy:spy").decode()}
+
+    async def seen_while_connected(**properties: object) -> str:
+        async with connect(broker.url, client_properties=properties):
+            listed = ask(broker, "GET", "/api/connections", **as_spy)
+            return listed.content.decode()  # type: ignore[attr-defined,no-any-return]
+
+    seen = ""
+    try:
+        seen = run(seen_while_connected(cluster_key=KEY))
+    except NotAllowed as refused:
+        assert "app-token" in str(refused)  # noqa: PT017 - both outcomes are judged
+    assert KEY not in seen
+    assert "has sent the cluster key itself" in broker.printed()
+    assert "rotate the key" in broker.printed()
+    seen = run(seen_while_connected(cluster_token=shown))
+    assert '"cluster_token"' in seen
+    assert shown not in seen
+    for proof in (KEY, shown):
+        assert proof not in broker.printed()
+        assert proof not in (Path(broker.data) / "audit.log").read_text()
+    in_uri = f"{broker.url}?cluster_token={shown}"
+    run(opened(in_uri))
+    with pytest.raises(NotAllowed, match="demands its token"):
+        run(opened(broker.url))
+
+
+async def opened(uri: str) -> None:
+    async with connect(uri):
+        pass
+
+
+def test_the_token_of_applications_opens_no_link(demanding: BrokerProcess) -> None:
+    async def scenario() -> None:
+        dialler = Dialler(LinkKeys(application_token(KEY.encode()).encode()), hello(), Random(3))
+        client, answer = await challenged(demanding, dialler.first())
+        assert isinstance(answer, methods.ConnectionSecure)
+        await refused(client, dialler.prove(answer.challenge))
+
+    run(scenario())
 
 
 # ---- again and again
