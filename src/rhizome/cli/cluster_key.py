@@ -92,9 +92,7 @@ def _changed(step: str, keys: tuple[bytes, ...]) -> list[bytes]:
             raise CliError("the file has two keys: finish that rotation first, or drop the new one")
         return [*keys, secrets.token_urlsafe(KEY_BYTES).encode()]
     if len(keys) != 2:
-        raise CliError(
-            f"the file has {len(keys)} keys; `{step}` is for one with two: begin with add"
-        )
+        raise CliError(f"{step} is for a file with two keys, and this one has {len(keys)}: see add")
     return [keys[1], keys[0]] if step == PROMOTE else [keys[0]]
 
 

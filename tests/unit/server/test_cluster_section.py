@@ -12,6 +12,7 @@ from rhizome.cluster.commands import PutSettings
 from rhizome.cluster.rootsettings import RootSettings
 from rhizome.server import cluster_section
 from rhizome.server.cluster_section import (
+    KEYS_HEAD,
     ClusterSection,
     Primary,
     advertised,
@@ -255,3 +256,26 @@ def test_advertised_addresses_fall_back_from_configured_to_listed_to_bound(tmp_p
     assert advertised(section, "s1", bound) == (bound[0], Address(host, 40002))
     chosen = replace(section, advertise=(Address("mq.example", 5672),))
     assert advertised(chosen, "b1", bound) == chosen.advertise
+
+
+def test_a_key_file_may_list_keys_and_the_first_is_the_one_to_prove_with(tmp_path: Path) -> None:
+    other = "another key that brokers may have"
+    path = key_file(tmp_path, f"{KEYS_HEAD}\n{other}\n\n  {KEY}  \n")
+    section = load(tmp_path, f'{THREE}\nkey_file = "{path}"').cluster
+    assert read_keys(section) == (other.encode(), KEY.encode())
+
+
+@pytest.mark.parametrize(
+    "listed", ["", "short", f"{KEY}\n{KEY}", "\n".join(f"{KEY} {n}" for n in range(5))]
+)
+def test_lists_of_keys_that_make_no_sense_are_refused(tmp_path: Path, listed: str) -> None:
+    path = key_file(tmp_path, f"{KEYS_HEAD}\n{listed}\n")
+    said = faults(tmp_path, f'{THREE}\nkey_file = "{path}"')["cluster.key_file"]
+    assert "key" in said
+    assert KEY not in said
+
+
+def test_a_key_of_several_lines_is_one_key_as_it_always_was(tmp_path: Path) -> None:
+    path = key_file(tmp_path, "two lines of base64\nare a key, too\n")
+    section = load(tmp_path, f'{THREE}\nkey_file = "{path}"').cluster
+    assert read_keys(section) == (b"two lines of base64\nare a key, too",)
