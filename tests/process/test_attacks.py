@@ -58,6 +58,7 @@ name = "b1"
 [cluster]
 key = "{key}"
 primaries = ["b1=127.0.0.1:{port}"]
+link_macs = "always"
 [limits]
 handshake_timeout = "5s"
 """
@@ -395,7 +396,11 @@ def make_user_frame(name: str) -> bytes:
 def test_somebody_between_two_brokers_can_not_speak_for_one(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    other = BrokerProcess(tmp_path, arguments=["--name", "s1", "--role", "secondary"])
+    other = BrokerProcess(
+        tmp_path,
+        environment={"RHIZOME_CLUSTER_LINK_MACS": "always"},
+        arguments=["--name", "s1", "--role", "secondary"],
+    )
 
     async def scenario() -> None:
         async with Relay(broker.port, make_user_frame("mitm")) as relay:

@@ -26,11 +26,16 @@ FORTH = 10
 """Messages of each publisher between two steps."""
 
 
+def with_macs(name: str, directory: Path) -> BrokerProcess:
+    """A broker whose links have MACs on this machine, too."""
+    return BrokerProcess(directory, environment={"RHIZOME_CLUSTER_LINK_MACS": "always"})
+
+
 class Rotation:
     """A cluster whose brokers have a key file each, as on hosts of their own."""
 
     def __init__(self, directory: Path) -> None:
-        self.cluster = ClusterProcess(directory)
+        self.cluster = ClusterProcess(directory, make=with_macs)
         self.files = {name: directory / f"{name}.key" for name in self.cluster.brokers}
         for name, file in self.files.items():
             shutil.copy(directory / "cluster.key", file)
@@ -82,7 +87,7 @@ class Rotation:
 
     def newcomer(self, directory: Path, name: str, key: bytes) -> BrokerProcess:
         """A secondary that has this key."""
-        broker = BrokerProcess(directory / name)
+        broker = with_macs(name, directory / name)
         broker.add_arguments(self.cluster.arguments(name, "secondary"))
         file = directory / f"{name}.key"
         file.write_bytes(key)

@@ -77,7 +77,7 @@ class ApplicationTokens:
         has_key = _is_one_of(shown.key, self.keys) or _is_one_of(shown.token, self.keys)
         if has_key:
             connection.broker.observer.key_disclosed(connection)
-        if not self.is_demanded or (not has_key and _is_one_of(shown.token, self.tokens)):
+        if not self.is_demanded or _is_one_of(shown.token, self.tokens):
             return
         name = connection.broker.settings.cluster_name
         if has_key:

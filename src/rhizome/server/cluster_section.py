@@ -39,6 +39,10 @@ SECONDARY: Final = "secondary"
 WITNESS: Final = "witness"
 ROLES: Final = (PRIMARY, SECONDARY, WITNESS)
 
+MACS_OF_NETWORK: Final = "network"
+MACS_ALWAYS: Final = "always"
+MACS: Final = (MACS_OF_NETWORK, MACS_ALWAYS)
+
 KEY_BYTES_MIN: Final = 16
 KEY_BYTES_MAX: Final = 4096
 KEYS_MAX: Final = 4
@@ -51,6 +55,7 @@ NAME_CHARS_MAX: Final = 64
 PRIMARIES_MAX: Final = 15
 LEASE_HEARTBEATS_MIN: Final = 3
 EVERY_INTERFACE: Final = ("", "0.0.0.0", "::")
+BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 MACHINE_ID_FILES: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
@@ -166,6 +171,12 @@ class ClusterSection:
         False,
         "Links use TLS: primaries has addresses of TLS listeners, and both ends show a"
         " certificate that tls.ca has signed.",
+    )
+    link_macs: str = choice(
+        MACS_OF_NETWORK,
+        MACS,
+        "Which links without TLS have MACs, so that nobody on the path can send in a broker's name:"
+        " those to other machines, or all, with loopback addresses too. Unix sockets need none.",
     )
     insecure_links: bool = flag(
         False,
@@ -409,6 +420,18 @@ def machine_id(section: ClusterSection) -> str:
         if len(found) == 32:
             return hashlib.sha256(b"rhizome machine " + found.encode()).hexdigest()[:16]
     return socket.gethostname()
+
+
+def host_id() -> str:
+    """The same for all brokers of this machine, and for no other; empty if that can't be known.
+
+    Of the kernel's own id, which is new with every boot, not of the machine-id, which clones share.
+    """
+    try:
+        found = BOOT_ID_FILE.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return hashlib.sha256(b"rhizome host " + found.encode()).hexdigest()[:32] if found else ""
 
 
 # --- values that are right by themselves and wrong together

@@ -43,7 +43,7 @@ RELOADABLE: Final[Mapping[str, frozenset[str]]] = {
     "oauth": EVERY_KEY,
     "consumers": EVERY_KEY,
     "hooks": EVERY_KEY,
-    "cluster": frozenset({"key", "key_file", "demand_key", "insecure_links"}),
+    "cluster": frozenset({"key", "key_file", "demand_key", "link_macs", "insecure_links"}),
     "log": EVERY_KEY,
     "audit": EVERY_KEY,
 }

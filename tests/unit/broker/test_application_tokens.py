@@ -74,6 +74,13 @@ def test_the_key_itself_is_refused_with_what_to_do(name: str) -> None:
     assert len(seen.connections) == 1
 
 
+def test_an_application_may_show_both_while_brokers_of_0_1_are_in_the_cluster() -> None:
+    core, seen = demanding(OLD)
+    both = answer(core, cluster_key=OLD.decode(), cluster_token=application_token(OLD))
+    assert isinstance(both, ConnectionOpenOk)
+    assert len(seen.connections) == 1
+
+
 def test_the_key_is_reported_where_nobody_demands_anything() -> None:
     core, seen = demanding(OLD, is_demanded=False)
     assert isinstance(answer(core, cluster_key=OLD.decode()), ConnectionOpenOk)

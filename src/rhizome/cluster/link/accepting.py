@@ -65,8 +65,8 @@ class _Introduction(ChallengeAnswer):
         self._done = done
         self._told = links.me
         protected = peer.tls or peer.address == UNIX_ADDRESS
-        mac = not protected if links.settings.has_macs else None
-        self._acceptor = Acceptor(links.keys, links.me, links.chance, mac)
+        wish = links.wish_for(protected, peer.loopback)
+        self._acceptor = Acceptor(links.keys, links.me, links.chance, wish)
 
     def begin(self, response: bytes) -> None:
         try:

@@ -37,7 +37,7 @@ from rhizome.cluster.link.link import (
 )
 from rhizome.cluster.link.opening import Opening
 from rhizome.cluster.link.peers import LinkSettings, Peer
-from rhizome.cluster.link.proof import Chance, Dialler, LinkKeys, Protection
+from rhizome.cluster.link.proof import NO_WISH, Chance, Dialler, LinkKeys, Protection, Wish
 from rhizome.cluster.link.statistics import LinkStatistics
 from rhizome.errors import (
     AccessRefused,
@@ -280,13 +280,20 @@ class Links(LinkOwner):
 
     def _dial(self, peer: Peer) -> Link:
         link = self._make(peer.name, peer.next_address(), True, NOBODY, self.me)
-        mac = self._wants_macs(link.address) if self.settings.has_macs else None
-        link.opener = Opening(self, Dialler(self.keys, self.me, self.chance, mac))
+        link.opener = Opening(self, Dialler(self.keys, self.me, self.chance))
         peer.dial = link
         return link
 
-    def _wants_macs(self, address: str) -> bool:
-        return not self.settings.needs_certificate and not address.startswith(UNIX_PREFIX)
+    def wish(self, link: Link) -> Wish:
+        """Called by ``Opening``."""
+        protected = self.settings.needs_certificate or link.address.startswith(UNIX_PREFIX)
+        return self.wish_for(protected, link.is_local)
+
+    def wish_for(self, protected: bool, is_local: bool) -> Wish:
+        """Of a connection that TLS or a Unix socket protects, or that has a loopback address."""
+        if not self.settings.has_macs:
+            return NO_WISH
+        return Wish(not protected, self.settings.host if is_local else "")
 
     def may_ask(self, link: Link, peer: Hello) -> AmqpError | None:
         """Called by ``Opening``: None if the proved peer is to be asked for a link."""

@@ -39,6 +39,9 @@ class LinkSettings:
     has_macs: bool = False
     """Frames have MACs where neither TLS nor a Unix socket protects them. A simulated network needs
     none."""
+    host: str = ""
+    """Tells this machine from others, so that links within it do without MACs; empty: they have
+    them, too."""
     insecure: bool = False
     """Links beyond this machine may do without MACs too, if the peer's release has none."""
 

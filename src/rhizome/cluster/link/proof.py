@@ -1,7 +1,7 @@
 """The mechanism RHIZOME-CLUSTER: both ends prove that they know the cluster key.
 
-    1  dialler    who I am, nonce, mac         in start-ok
-    2  acceptor   who I am, nonce, mac         in secure
+    1  dialler    who I am, nonce, wish        in start-ok
+    2  acceptor   who I am, nonce, wish        in secure
     3  dialler    hello, proofs                in secure-ok
     4  acceptor   hello, proof                 in a second secure
     5  dialler    nothing                      in secure-ok
@@ -19,11 +19,13 @@ While the cluster key is rotated a broker has several. The dialler proves that i
 keys; the acceptor takes the first of its own that fits and answers with a proof under that one. So
 two brokers are linked if they share any key, whichever each of them has first.
 
-``mac`` says whether an end wants what follows to have MACs (``mac.py``): true where nothing else
-protects the connection, false under TLS and on Unix sockets; older brokers don't say. There are
-MACs if both know them and one wants them. The introductions are bound into both proofs, so nobody
-can take that wish away: a changed introduction is a wrong proof. The keys of the MACs, one for each
-direction, are derived from the key that fitted and from all that was said.
+``wish`` is what an end says of its side of the connection: ``mac``, whether it wants what follows
+to have MACs (``mac.py``), which is so unless TLS or a Unix socket protects it; and on a loopback
+address ``host``, which tells this machine from others. There are MACs if both ends know them and
+one wants them, unless both are on the same host. Older brokers have no wish. The introductions are
+bound into both proofs, so nobody can take a wish away: a changed introduction is a wrong proof. The
+keys of the MACs, one for each direction, are derived from the key that fitted and from all that was
+said.
 
 Tables carry the parts; unknown fields are ignored, as in hellos.
 """
@@ -119,6 +121,22 @@ class LinkKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class Wish:
+    """What an end says of its side of a connection.
+
+    ``mac``: whether it wants MACs; None: it has none. ``host``: of the machine that it runs on, if
+    the connection has a loopback address; two ends that say the same are on one machine, and nobody
+    else is between them. A tunnel has loopback addresses, too, and two hosts.
+    """
+
+    mac: bool | None = None
+    host: str = ""
+
+
+NO_WISH: Final = Wish()
+
+
+@dataclass(frozen=True, slots=True)
 class Protection:
     """What two ends have agreed on: under which key, and how what follows is protected.
 
@@ -133,8 +151,9 @@ class Protection:
 
 def _agree(key: LinkKey, dials: bool, said: tuple[bytes, ...]) -> Protection:
     """``said``: all four steps."""
-    wishes = [_read_wish(introduction) for introduction in said[:2]]
-    if True not in wishes:
+    one, other = (_read_wish(introduction) for introduction in said[:2])
+    wishes = (one.mac, other.mac)
+    if True not in wishes or (one.host and one.host == other.host):
         return Protection(key.fingerprint)
     if None in wishes:
         return Protection(key.fingerprint, is_lacking=True)
@@ -145,19 +164,20 @@ def _agree(key: LinkKey, dials: bool, said: tuple[bytes, ...]) -> Protection:
 class Dialler:
     """The dialling side: ``first``, ``prove``, ``verify``, each once and in this order.
 
-    ``mac``: whether this end wants MACs; None: it has none. ``protection`` is there once the
-    acceptor has proved itself.
+    ``protection`` is there once the acceptor has proved itself.
     """
 
     protection: Protection
 
-    def __init__(self, keys: LinkKeys, me: Hello, chance: Chance, mac: bool | None = None) -> None:
+    def __init__(self, keys: LinkKeys, me: Hello, chance: Chance) -> None:
         self._keys = keys
         self._me = me
-        self._introduction = _introduce(me, chance, mac)
+        self._nonce = chance.randbytes(NONCE_BYTES)
+        self._introduction = b""
         self._said: tuple[bytes, ...] = ()
 
-    def first(self) -> bytes:
+    def first(self, wish: Wish = NO_WISH) -> bytes:
+        self._introduction = _introduce(self._me, self._nonce, wish)
         return self._introduction
 
     def prove(self, challenge: bytes) -> bytes:
@@ -190,11 +210,11 @@ class Acceptor:
 
     protection: Protection
 
-    def __init__(self, keys: LinkKeys, me: Hello, chance: Chance, mac: bool | None = None) -> None:
+    def __init__(self, keys: LinkKeys, me: Hello, chance: Chance, wish: Wish = NO_WISH) -> None:
         self._keys = keys
         self._key: LinkKey | None = None
         self._me = me
-        self._introduction = _introduce(me, chance, mac)
+        self._introduction = _introduce(me, chance.randbytes(NONCE_BYTES), wish)
         self._theirs = b""
         self._said: tuple[bytes, ...] = ()
 
@@ -226,14 +246,12 @@ class Acceptor:
         return answer
 
 
-def _introduce(me: Hello, chance: Chance, mac: bool | None) -> bytes:
-    parts: dict[str, object] = {
-        "name": me.name,
-        "uuid": me.uuid,
-        "nonce": chance.randbytes(NONCE_BYTES),
-    }
-    if mac is not None:
-        parts["mac"] = mac
+def _introduce(me: Hello, nonce: bytes, wish: Wish) -> bytes:
+    parts: dict[str, object] = {"name": me.name, "uuid": me.uuid, "nonce": nonce}
+    if wish.mac is not None:
+        parts["mac"] = wish.mac
+    if wish.host:
+        parts["host"] = wish.host
     return encode_table(parts)
 
 
@@ -252,9 +270,13 @@ def _read_introduction(data: bytes) -> tuple[str, str]:
     return name, uuid
 
 
-def _read_wish(introduction: bytes) -> bool | None:
-    wish = _read(introduction).get("mac")
-    return wish if isinstance(wish, bool) else None
+def _read_wish(introduction: bytes) -> Wish:
+    table = _read(introduction)
+    mac, host = table.get("mac"), table.get("host")
+    return Wish(
+        mac if isinstance(mac, bool) else None,
+        host if isinstance(host, str) else "",
+    )
 
 
 def _read_proofs(data: bytes) -> tuple[bytes, list[bytes]]:

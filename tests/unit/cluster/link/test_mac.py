@@ -19,7 +19,7 @@ from rhizome.cluster.link.mac import (
     MacReader,
     MacWriter,
 )
-from rhizome.cluster.link.proof import Acceptor, Dialler, LinkKeys, ProofError
+from rhizome.cluster.link.proof import Acceptor, Dialler, LinkKeys, ProofError, Wish
 from rhizome.errors import FrameError, NotAllowed
 
 from .kit import KEY, SETTINGS, Broker, End, World, make_hello
@@ -221,9 +221,13 @@ def test_whoever_gives_up_one_of_two_links_is_understood(dials_first: str) -> No
 def introductions(
     dialler_mac: bool | None, acceptor_mac: bool | None
 ) -> tuple[Dialler, Acceptor, bytes]:
-    dialler = Dialler(LinkKeys(KEY), make_hello("b1"), Random(1), dialler_mac)
-    acceptor = Acceptor(LinkKeys(KEY), make_hello("b2"), Random(2), acceptor_mac)
-    return dialler, acceptor, acceptor.introduce(dialler.first())
+    return introduced(Wish(dialler_mac), Wish(acceptor_mac))
+
+
+def introduced(near: Wish, far: Wish) -> tuple[Dialler, Acceptor, bytes]:
+    dialler = Dialler(LinkKeys(KEY), make_hello("b1"), Random(1))
+    acceptor = Acceptor(LinkKeys(KEY), make_hello("b2"), Random(2), far)
+    return dialler, acceptor, acceptor.introduce(dialler.first(near))
 
 
 @pytest.mark.parametrize("dialler_mac", [None, False, True])
@@ -245,6 +249,35 @@ def test_there_are_macs_if_both_know_them_and_one_wants_them(
         assert near.mac_keys[0] != near.mac_keys[1]
 
 
+@pytest.mark.parametrize(
+    ("near", "far", "has_macs"),
+    [
+        ("this", "this", False),
+        ("this", "that", True),
+        ("this", "", True),
+        ("", "this", True),
+        ("", "", True),
+    ],
+)
+def test_only_links_within_one_machine_do_without(near: str, far: str, has_macs: bool) -> None:
+    """A tunnel has loopback addresses at both ends, and hosts that differ."""
+    dialler, acceptor, second = introduced(Wish(True, near), Wish(True, far))
+    acceptor.verify(dialler.prove(second))
+    dialler.verify(acceptor.prove())
+    assert (dialler.protection.mac_keys is not None) == has_macs
+    assert (acceptor.protection.mac_keys is not None) == has_macs
+    assert not dialler.protection.is_lacking
+
+
+def test_a_host_is_told_on_loopback_addresses_only() -> None:
+    links = World().start(make_hello("b1"), settings=replace(SETTINGS, host="h")).links
+    assert links.wish_for(protected=False, is_local=True) == Wish(True, "h")
+    assert links.wish_for(protected=False, is_local=False) == Wish(True)
+    assert links.wish_for(protected=True, is_local=False) == Wish(False)
+    links.settings = OLDER
+    assert links.wish_for(protected=False, is_local=True) == Wish()
+
+
 def without_wish(introduction: bytes) -> bytes:
     table, _ = read_table(introduction, 0)
     del table["mac"]
@@ -253,9 +286,9 @@ def without_wish(introduction: bytes) -> bytes:
 
 @pytest.mark.parametrize("stripped", ["first", "second", "both"])
 def test_nobody_on_the_path_can_take_the_macs_away(stripped: str) -> None:
-    dialler = Dialler(LinkKeys(KEY), make_hello("b1"), Random(1), True)
-    acceptor = Acceptor(LinkKeys(KEY), make_hello("b2"), Random(2), True)
-    first = dialler.first()
+    dialler = Dialler(LinkKeys(KEY), make_hello("b1"), Random(1))
+    acceptor = Acceptor(LinkKeys(KEY), make_hello("b2"), Random(2), Wish(True))
+    first = dialler.first(Wish(True))
     second = acceptor.introduce(first if stripped == "second" else without_wish(first))
     with pytest.raises(ProofError, match="doesn't know the cluster key"):
         acceptor.verify(dialler.prove(second if stripped == "first" else without_wish(second)))
@@ -348,9 +381,9 @@ OLD, NEW, OTHER = (
 def test_brokers_that_share_any_key_are_linked(
     dialler: tuple[bytes, ...], acceptor: tuple[bytes, ...], fits: bytes
 ) -> None:
-    near = Dialler(LinkKeys(*dialler), make_hello("b1"), Random(1), True)
-    far = Acceptor(LinkKeys(*acceptor), make_hello("b2"), Random(2), True)
-    far.verify(near.prove(far.introduce(near.first())))
+    near = Dialler(LinkKeys(*dialler), make_hello("b1"), Random(1))
+    far = Acceptor(LinkKeys(*acceptor), make_hello("b2"), Random(2), Wish(True))
+    far.verify(near.prove(far.introduce(near.first(Wish(True)))))
     near.verify(far.prove())
     assert near.protection.fingerprint == far.protection.fingerprint
     assert near.protection.fingerprint == LinkKeys(fits).fingerprints[0]
