@@ -26,7 +26,6 @@ from mypy_extensions import i64
 
 from rhizome.amqp.methods import BasicCancel
 from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
-from rhizome.broker.application_tokens import ApplicationTokens
 from rhizome.broker.arguments import QueueArguments
 from rhizome.broker.blocking import judge_blocking
 from rhizome.broker.channel import Channel
@@ -90,7 +89,6 @@ class Broker:
     across: Across
     authenticator: Authenticator
     access_epoch: AccessEpoch
-    tokens: ApplicationTokens
     limits: Limits
     observer: Observer
     replies: Replies
@@ -158,7 +156,6 @@ class Broker:
         self.across = Across()
         self.authenticator = authenticator
         self.access_epoch = access_epoch
-        self.tokens = ApplicationTokens()
         self.limits = limits
         limits.broker = self
         self.observer = observer

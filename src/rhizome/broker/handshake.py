@@ -183,8 +183,8 @@ class Handshake:
                 f"access to vhost '{name}' refused for user '{connection.identity.user}'", 10, 40
             )
         self.broker.limits.check_connection(connection, name)
-        self.broker.tokens.check(connection, self.shown)
         cluster = self.broker.cluster
+        cluster.check_application(connection, self.shown)
         connection.resume_id = resume_id(connection.identity.user, connection.client_properties)
         connection.visit = visit_of(connection.client_properties)
         elsewhere = cluster.destination(connection)

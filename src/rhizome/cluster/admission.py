@@ -1,4 +1,4 @@
-"""Admission: which broker takes an application (O23, H21, J9).
+"""Admission: which broker takes an application (O11, O23, H21, J9).
 
 ``connect_policy``:
 
@@ -15,9 +15,10 @@ nobody is sent in circles. A broker that is being drained takes nobody.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from rhizome.broker.application_tokens import ApplicationTokens
 from rhizome.cluster.identity import WITNESS
 from rhizome.errors import ConnectionForced
 
@@ -38,9 +39,10 @@ HOSTS_BYTES_MAX: Final = 255
 
 @dataclass(frozen=True)
 class AdmissionRules:
-    """Who is sent elsewhere."""
+    """Who is sent elsewhere, and what applications must show at first."""
 
     policy: str = SERVE
+    tokens: ApplicationTokens = field(default_factory=ApplicationTokens)
 
 
 class Admission:
@@ -49,6 +51,7 @@ class Admission:
     def __init__(self, node: Node, rules: AdmissionRules) -> None:
         self._node = node
         self._rules = rules
+        self.tokens = rules.tokens
         self._sent: dict[str, int] = {}
 
     def heard_of(self, name: str) -> None:

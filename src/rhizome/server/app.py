@@ -435,7 +435,7 @@ class Application:
         if self.driver is not None:
             self.driver.tls = links
             self.driver.take_keys(keys)
-        self.broker.tokens = ApplicationTokens(section.demand_key, keys)
+        self.broker.cluster.demand(ApplicationTokens(section.demand_key, keys))
         self.login.bearers = bearers
 
     def _signalled(self, number: int) -> None:

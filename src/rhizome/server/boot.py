@@ -126,7 +126,7 @@ def make_broker(
     index = store.recovered.commands[-1][0] if store.recovered.commands else 0
     broker.cluster = LoneCluster(broker, store.journal, index)
     if config.cluster.demand_key:
-        broker.tokens = ApplicationTokens(True, read_keys(config.cluster))
+        broker.cluster.demand(ApplicationTokens(True, read_keys(config.cluster)))
     if not broker.state.vhosts:
         for command in first_definitions(config, seed):
             broker.cluster.propose(command, None)

@@ -166,7 +166,7 @@ def compose(
         shared_settings(section),
         _first_commands(config, world.seed, founds and image.is_empty()),
         world.store.recovered,
-        AdmissionRules(section.connect_policy),
+        AdmissionRules(section.connect_policy, ApplicationTokens(section.demand_key, keys)),
         root_settings(section),
         home_settings(section),
         world.now_ms,
@@ -177,7 +177,6 @@ def compose(
     handler.node = node
     gate.node = node
     broker.cluster = node
-    broker.tokens = ApplicationTokens(section.demand_key, keys)
     broker.authenticator = LinkAuthenticator(links, gate)
     for primary in section.primaries:
         if primary.name != config.broker.name:

@@ -155,7 +155,7 @@ class LinkProtocol(asyncio.Protocol):
         self.driver.shell.begin_turn()
         self.adopt(transport)
         peer = transport.get_extra_info("peername")
-        self.link.is_local = not isinstance(peer, tuple) or is_loopback(str(peer[0]))
+        self.link.guard.is_local = not isinstance(peer, tuple) or is_loopback(str(peer[0]))
         self.link.connected()
         self.link.touch()
 

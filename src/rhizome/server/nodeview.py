@@ -119,13 +119,13 @@ class NodeView:
         return list(self._node.links.keys.fingerprints)
 
     def link_fingerprints(self) -> dict[str, str]:
-        return {link.name: link.fingerprint for link in self._node.links.open_links()}
+        return {link.name: link.guard.fingerprint for link in self._node.links.open_links()}
 
     def exposed_links(self) -> list[str]:
         return [
             link.name
             for link in self._node.links.open_links()
-            if link.is_lacking_mac and not link.is_local
+            if link.guard.is_lacking and not link.guard.is_local
         ]
 
     def unseen_groups(self) -> list[int]:

@@ -35,7 +35,7 @@ class Disclosures(Observer):
 
 def demanding(*keys: bytes, is_demanded: bool = True) -> tuple[Core, Disclosures]:
     core = make_core()
-    core.broker.tokens = ApplicationTokens(is_demanded, keys)
+    core.broker.cluster.demand(ApplicationTokens(is_demanded, keys))
     seen = Disclosures()
     core.broker.observer = seen
     return core, seen
@@ -57,7 +57,7 @@ def test_tokens_of_all_keys_count_while_the_key_is_rotated() -> None:
     core, _ = demanding(NEW, OLD)
     for key in (OLD, NEW):
         assert isinstance(answer(core, cluster_token=application_token(key)), ConnectionOpenOk)
-    core.broker.tokens = ApplicationTokens(True, (NEW,))
+    core.broker.cluster.demand(ApplicationTokens(True, (NEW,)))
     refused = answer(core, cluster_token=application_token(OLD))
     assert isinstance(refused, ConnectionClose)
     assert refused.reply_code == 530

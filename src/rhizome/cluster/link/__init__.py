@@ -17,8 +17,8 @@ The duties of whoever drives them (the server, the simulator), in order:
 1. set ``links.now_ms`` before anything else in a wake-up, and call ``links.tick`` at least at
    ``links.next_deadline_ms``;
 2. dial what ``links.wants_dial`` answers: connect to ``link.address``, keep what is needed to write
-   to it in ``link.port`` and whether that is at a loopback address in ``link.is_local``, then call
-   ``link.connected``, or ``link.lost`` if that fails;
+   to it in ``link.port`` and whether it has a loopback address in ``link.guard.is_local``, then
+   call ``link.connected``, or ``link.lost`` if that fails;
 3. feed ``link.receive`` with bytes as they come, in order, cut anyhow; call ``link.lost`` once when
    the connection is gone, ``link.set_writable`` when the write buffer passes its marks;
 4. at the end of the wake-up, for each link of ``links.take_touched``: while ``link.writable``,

@@ -35,7 +35,7 @@ from rhizome.cluster.link.frames import (
     put_frame,
     put_frame_of,
 )
-from rhizome.cluster.link.mac import MacReader, MacWriter
+from rhizome.cluster.link.mac import Guard, MacReader, MacWriter
 from rhizome.errors import AmqpError, CommandInvalid, ConnectionForced, InternalFault
 
 if TYPE_CHECKING:
@@ -139,9 +139,8 @@ class Opener:
 class Link(FrameSink):
     """Invariant: ``peer`` is nobody until a dialled peer has proved itself and is asked for the
     link; with ``version`` it is that of the handshake once the stage is OPEN. The link is in
-    ``owner.touched`` if and only if ``marked``. If the handshake has made ``mac_keys``, everything
-    that is sent and received on the open link is in records with MACs; ``plain`` is what has still
-    to go out before the first record.
+    ``owner.touched`` if and only if ``marked``. Everything that is sent and received on the open
+    link is in records with MACs if ``guard`` has them.
     """
 
     owner: LinkOwner
@@ -157,13 +156,7 @@ class Link(FrameSink):
     opener: Opener | None
     sink: FrameSink | None
     reader: LinkReader
-    is_local: bool
-    fingerprint: str
-    is_lacking_mac: bool
-    mac_keys: tuple[bytes, bytes] | None
-    mac_writer: MacWriter | None
-    mac_reader: MacReader | None
-    plain: list[bytes]
+    guard: Guard
     urgent: Outbox
     outbox: Outbox
     batches: list[list[bytes]]
@@ -203,9 +196,6 @@ class Link(FrameSink):
 
         Above ``congested_bytes`` of backlog the link is congested, until it is half of that; above
         ``backlog_bytes_max`` it is closed, because its peer takes nothing.
-
-        ``is_local`` is the driver's word that nobody but this machine is on the path;
-        ``fingerprint`` and what is about MACs comes from the handshake (``proof.Protection``).
         """
         self.owner = owner
         self.number = number
@@ -220,13 +210,7 @@ class Link(FrameSink):
         self.opener = None
         self.sink = None
         self.reader = LinkReader(self, HANDSHAKE_FRAME_MAX)
-        self.is_local = True
-        self.fingerprint = ""
-        self.is_lacking_mac = False
-        self.mac_keys = None
-        self.mac_writer = None
-        self.mac_reader = None
-        self.plain = []
+        self.guard = Guard()
         self.urgent = Outbox()
         self.outbox = Outbox()
         self.batches = []
@@ -316,9 +300,10 @@ class Link(FrameSink):
         self.received_bytes += len(data)
         # One name per clause: a variable of compiled code has one type.
         try:
-            if self.mac_reader is None:
+            checked = self.guard.reader
+            if checked is None:
                 self._receive_plain(data)
-            elif self.mac_reader.receive(data):
+            elif checked.receive(data):
                 # Bytes without a right MAC are no sign of life: anybody might have sent them.
                 self.last_received_ms = self.owner.now_ms
         except AmqpError as fault:
@@ -331,16 +316,18 @@ class Link(FrameSink):
         self.last_received_ms = self.owner.now_ms
         reader = self.reader
         reader.receive(data)
-        if self.mac_reader is not None and self.stage == OPEN:
+        checked = self.guard.reader
+        if checked is not None and self.stage == OPEN:
             # The link was opened by one of the frames: what is behind that has MACs.
-            self.mac_reader.receive(reader.rest)
+            checked.receive(reader.rest)
 
     def next_output(self) -> list[bytes]:
         """What is to be written next, in chunks; empty if there is nothing. Whole frames."""
         size: i64 = self.urgent.size()
-        if len(self.plain) > 0:
-            chunks = self.plain
-            self.plain = []
+        guard = self.guard
+        if len(guard.plain) > 0:
+            chunks = guard.plain
+            guard.plain = []
             return chunks
         if size > 0:
             chunks = self.urgent.take()
@@ -359,8 +346,8 @@ class Link(FrameSink):
         if size > 0:
             self.sent_bytes += size
             self.last_sent_ms = self.owner.now_ms
-            if self.mac_writer is not None:
-                return self.mac_writer.records(chunks)
+            if guard.writer is not None:
+                return guard.writer.records(chunks)
         return chunks
 
     def flushed(self) -> None:
@@ -431,14 +418,15 @@ class Link(FrameSink):
 
     def begin_macs(self) -> None:
         """Open-ok was sent or has come: what follows has MACs, if both ends agreed on them."""
-        keys = self.mac_keys
+        guard = self.guard
+        keys = guard.keys
         if keys is not None:
-            self.mac_keys = None
-            self.plain = self.urgent.take()
-            self.mac_writer = MacWriter(keys[0])
+            guard.keys = None
+            guard.plain = self.urgent.take()
+            guard.writer = MacWriter(keys[0])
             self.reader.stop()
             self.reader = LinkReader(self, self.reader.frame_max)
-            self.mac_reader = MacReader(self.reader, keys[1])
+            guard.reader = MacReader(self.reader, keys[1])
 
     def heartbeat(self) -> None:
         self.urgent.put(HEARTBEAT_FRAME)

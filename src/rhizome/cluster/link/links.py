@@ -188,9 +188,10 @@ class Links(LinkOwner):
         """End a link that rests on what doesn't count any more, a key or a permission; if its peer
         can make a better one, it is back at once."""
         for link in self.open_links():
-            if link.fingerprint not in self.keys.fingerprints:
+            guard = link.guard
+            if guard.fingerprint not in self.keys.fingerprints:
                 reason = "it was made with a cluster key that this broker doesn't take any more"
-            elif self._exposure(link.peer, link.is_lacking_mac, link.is_local) is not None:
+            elif self._exposure(link.peer, guard.is_lacking, guard.is_local) is not None:
                 reason = "it has no MACs, and cluster.insecure_links doesn't allow that any more"
             else:
                 continue
@@ -237,10 +238,8 @@ class Links(LinkOwner):
             raise fault
         self._refused.pop(hello.name, None)
         link = self._make(hello.name, address, False, hello, told)
-        link.fingerprint = protection.fingerprint
-        link.mac_keys = protection.mac_keys
-        link.is_lacking_mac = protection.is_lacking
-        link.is_local = is_local
+        link.guard.agreed(protection)
+        link.guard.is_local = is_local
         return link
 
     def admitted(self, link: Link) -> None:
@@ -287,7 +286,7 @@ class Links(LinkOwner):
     def wish(self, link: Link) -> Wish:
         """Called by ``Opening``."""
         protected = self.settings.needs_certificate or link.address.startswith(UNIX_PREFIX)
-        return self.wish_for(protected, link.is_local)
+        return self.wish_for(protected, link.guard.is_local)
 
     def wish_for(self, protected: bool, is_local: bool) -> Wish:
         """Of a connection that TLS or a Unix socket protects, or that has a loopback address."""
@@ -300,7 +299,8 @@ class Links(LinkOwner):
         if peer.name != link.name and not is_itself(self.me, peer):
             listed = link.address in self._peer(link.name).configured
             return NotAllowed(another_answers(link.name, link.address, listed, peer))
-        fault = self._refusal(peer) or self._exposure(peer, link.is_lacking_mac, link.is_local)
+        guard = link.guard
+        fault = self._refusal(peer) or self._exposure(peer, guard.is_lacking, guard.is_local)
         if fault is not None:
             return fault
         known = self.link_to(peer.name)

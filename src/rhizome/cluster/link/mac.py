@@ -25,12 +25,48 @@ from mypy_extensions import i64
 
 from rhizome.amqp.wire import u32_at
 from rhizome.cluster.link.frames import LinkReader
+from rhizome.cluster.link.proof import Protection
 from rhizome.errors import FrameError, NotAllowed
 
 TAG_BYTES: Final = 16
 RECORD_HEAD_BYTES: Final = 4 + TAG_BYTES
 RECORD_BYTES_MAX: Final = 1 << 20
 """Of one record, without its head."""
+
+
+@final
+class Guard:
+    """What protects a link. From the handshake: the ``fingerprint`` of the key that it was made
+    with, the ``keys`` of its MACs to send and to receive with until they are in use, and whether it
+    ``is_lacking`` MACs because the peer's release has none. ``is_local`` is the driver's word that
+    the peer has a loopback address.
+
+    Invariant: ``writer`` and ``reader`` are there if what is sent and received has MACs; ``plain``
+    is what has still to go out before the first record.
+    """
+
+    fingerprint: str
+    keys: tuple[bytes, bytes] | None
+    is_lacking: bool
+    is_local: bool
+    writer: MacWriter | None
+    reader: MacReader | None
+    plain: list[bytes]
+
+    def __init__(self) -> None:
+        self.fingerprint = ""
+        self.keys = None
+        self.is_lacking = False
+        self.is_local = True
+        self.writer = None
+        self.reader = None
+        self.plain = []
+
+    def agreed(self, protection: Protection) -> None:
+        """The handshake is that far."""
+        self.fingerprint = protection.fingerprint
+        self.keys = protection.mac_keys
+        self.is_lacking = protection.is_lacking
 
 
 @final

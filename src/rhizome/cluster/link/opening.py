@@ -110,10 +110,7 @@ class Opening(Opener):
             peer = self._dialler.verify(challenge)
         except ProofError as error:
             raise LoginRefused(f"broker at {link.address}: {error}") from None
-        protection = self._dialler.protection
-        link.fingerprint = protection.fingerprint
-        link.mac_keys = protection.mac_keys
-        link.is_lacking_mac = protection.is_lacking
+        link.guard.agreed(self._dialler.protection)
         refusal = self._dialled.may_ask(link, peer)
         if refusal is not None:
             raise refusal

@@ -322,7 +322,7 @@ def mixed(dialler_is_new: bool, insecure: bool, is_far: bool) -> tuple[World, Br
     dialler, acceptor = (new, old) if dialler_is_new else (old, new)
     dialler.knows(acceptor)
     for link in dialler.links.wants_dial():
-        link.is_local = not is_far
+        link.guard.is_local = not is_far
         world.connect(dialler, link)
     dialler.turn()
     world.settle()
@@ -346,7 +346,7 @@ def test_older_brokers_are_linked_on_this_machine_or_if_that_is_allowed(
     _, new, old = mixed(dialler_is_new, insecure, is_far)
     assert new.linked() == ["b2"]
     assert old.linked() == ["b1"]
-    assert link_of(new).mac_writer is None
+    assert link_of(new).guard.writer is None
 
 
 def test_a_permission_that_is_taken_back_ends_the_links_that_rest_on_it() -> None:
@@ -417,7 +417,7 @@ def test_links_of_a_dropped_key_are_made_anew_one_after_the_other() -> None:
     world.pass_time(10_000)
     for broker in brokers:
         assert len(broker.linked()) == 2
-        fingerprints = {link.fingerprint for link in broker.links.open_links()}
+        fingerprints = {link.guard.fingerprint for link in broker.links.open_links()}
         assert fingerprints == set(LinkKeys(NEW).fingerprints)
         ends = [each for each in broker.log.events if each.startswith("down")]
         assert ends, "an intruder with the old key would have been thrown out"
