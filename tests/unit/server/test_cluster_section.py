@@ -17,8 +17,10 @@ from rhizome.server.cluster_section import (
     Primary,
     advertised,
     machine_id,
+    parse_primary,
     read_keys,
 )
+from rhizome.server.clustered import warn_of_plain_links
 from rhizome.server.clustersettings import consensus_settings, root_settings, shared_settings
 from rhizome.server.config import Config, load_config
 from rhizome.server.config_text import render_toml
@@ -279,3 +281,33 @@ def test_a_key_of_several_lines_is_one_key_as_it_always_was(tmp_path: Path) -> N
     path = key_file(tmp_path, "two lines of base64\nare a key, too\n")
     section = load(tmp_path, f'{THREE}\nkey_file = "{path}"').cluster
     assert read_keys(section) == (b"two lines of base64\nare a key, too",)
+
+
+@pytest.mark.parametrize(
+    ("more", "warnings"),
+    [
+        ("", 1),
+        ("tls = true", 0),
+        ("insecure_links = true", 2),
+    ],
+)
+def test_plain_links_to_other_machines_are_warned_of(
+    caplog: pytest.LogCaptureFixture, more: str, warnings: int
+) -> None:
+    config = ClusterSection(
+        primaries=(parse_primary("b1=127.0.0.1:5672"), parse_primary("b2=10.0.0.2:5672")),
+        tls="tls" in more,
+        insecure_links="insecure" in more,
+    )
+    warn_of_plain_links(config)
+    assert len(caplog.records) == warnings
+    assert ("10.0.0.2:5672" in caplog.text) == (warnings > 0)
+    assert "127.0.0.1" not in caplog.text
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:5672", "[::1]:5672", "localhost:1", "unix:/run/b"])
+def test_links_within_the_machine_are_not_warned_of(
+    caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    warn_of_plain_links(ClusterSection(primaries=(parse_primary(f"b1={address}"),)))
+    assert caplog.records == []

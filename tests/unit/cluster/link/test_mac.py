@@ -163,6 +163,40 @@ def test_whoever_is_on_the_path_can_only_end_the_link(
     assert two.log.bugs == one.log.bugs == []
 
 
+@pytest.mark.parametrize("cut", [1, 7])
+def test_links_with_macs_open_however_the_bytes_come(cut: int) -> None:
+    """Open-ok has no MAC, and what may come in the same read has."""
+    world = World()
+    one, two = world.start(make_hello("b1")), world.start(make_hello("b2"))
+    one.knows(two)
+    one.dial()
+    while ends := world.ready():
+        data = ends[0].sent[0]
+        if data is not None and len(data) > cut:
+            ends[0].sent[0:1] = [data[:cut], data[cut:]]
+        ends[0].deliver()
+    sent_by(one, b"there")
+    sent_by(two, b"back")
+    world.settle()
+    assert [payload for _, _, payload in two.log.frames] == [b"there"]
+    assert [payload for _, _, payload in one.log.frames] == [b"back"]
+    assert link_of(one).guard.writer is not None
+
+
+def test_what_comes_with_open_ok_is_read_with_its_mac() -> None:
+    world = World()
+    one, two = world.start(make_hello("b1")), world.start(make_hello("b2"))
+    one.knows(two)
+    one.dial()
+    while not two.linked():
+        world.ready()[0].deliver()
+    sent_by(two, b"at once")
+    end = near(world).other
+    end.sent[:] = [b"".join(data for data in end.sent if data is not None)]
+    world.settle()
+    assert [payload for _, _, payload in one.log.frames] == [b"at once"]
+
+
 def test_what_a_broker_sent_is_not_taken_back_from_it() -> None:
     world, one, _ = linked()
     sent_by(one, EVIL)
