@@ -2,7 +2,8 @@
 
     python bench/micro_link.py
 
-What a message between two brokers costs beside the sockets and what is in it.
+What a message between two brokers costs beside the sockets and what is in it; then the same with
+MACs (docs/adr/0018-links-have-macs.md), in writes as large as a batch.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from rhizome.broker.outbox import Outbox
 from rhizome.cluster.link import frames as frames_module
 from rhizome.cluster.link.frames import FrameSink, LinkReader, put_frame_of
 from rhizome.cluster.link.link import BATCH_BYTES
+from rhizome.cluster.link.mac import MacReader, MacWriter
 
 ROUNDS: Final = 15
-FRAMES_PER_ROUND: Final = 20_000
+FRAMES_PER_ROUND: Final = 2_000
+FRAMES_READ: Final = 2_000
+KEY: Final = b"k" * 32
 READ_BYTES: Final = 64 * 1024
 FIELDS: Final = b"f" * 24
 
@@ -32,46 +36,63 @@ class Counter(FrameSink):
         self.count += 1
 
 
-def write_ns(content: bytes) -> float:
+def write_ns(content: bytes, macs: bool) -> float:
     """CPU time per frame in the best of several rounds: other processes hardly count."""
     best = float("inf")
     for _ in range(ROUNDS):
         outbox = Outbox()
+        writer = MacWriter(KEY)
         started = time.process_time_ns()
         for _ in range(FRAMES_PER_ROUND):
             put_frame_of(outbox, 16, FIELDS, content)
             if outbox.size() >= BATCH_BYTES:
-                outbox.take()
+                chunks = outbox.take()
+                if macs:
+                    writer.records(chunks)
         best = min(best, (time.process_time_ns() - started) / FRAMES_PER_ROUND)
     return best
 
 
-def read_ns(content: bytes) -> float:
-    """Of a stream that comes in reads of a socket's size."""
-    outbox = Outbox()
-    for _ in range(100):
+def written(content: bytes, macs: bool) -> list[bytes]:
+    """Some thousand frames, as reads of a socket's size have them."""
+    outbox, writer = Outbox(), MacWriter(KEY)
+    stream: list[bytes] = []
+    for at in range(FRAMES_READ):
         put_frame_of(outbox, 16, FIELDS, content)
-    stream = b"".join(outbox.take())
-    reads = [stream[at : at + READ_BYTES] for at in range(0, len(stream), READ_BYTES)]
+        if outbox.size() >= BATCH_BYTES or at == FRAMES_READ - 1:
+            chunks = outbox.take()
+            stream += writer.records(chunks) if macs else chunks
+    data = b"".join(stream)
+    return [data[at : at + READ_BYTES] for at in range(0, len(data), READ_BYTES)]
+
+
+def read_ns(content: bytes, macs: bool) -> float:
+    reads = written(content, macs)
     best = float("inf")
     for _ in range(ROUNDS):
         sink = Counter()
         reader = LinkReader(sink, 1 << 30)
+        checked = MacReader(reader, KEY)
         started = time.process_time_ns()
-        for _ in range(FRAMES_PER_ROUND // 100):
-            for data in reads:
+        for data in reads:
+            if macs:
+                checked.receive(data)
+            else:
                 reader.receive(data)
         best = min(best, (time.process_time_ns() - started) / sink.count)
+        assert sink.count == FRAMES_READ
     return best
 
 
 def main() -> None:
     compiled = not str(frames_module.__file__).endswith(".py")
     print(f"links are {'compiled' if compiled else 'interpreted'}; ns per frame")
-    print(f"{'content':>12}{'write':>9}{'read':>9}")
-    for size in (16, 1024, 16 * 1024, 256 * 1024):
+    print(f"{'content':>12}{'write':>9}{'read':>9}{'write+MAC':>12}{'read+MAC':>12}")
+    for size in (16, 128, 1024, 16 * 1024, 256 * 1024):
         content = b"x" * size
-        print(f"{size:>10} B{write_ns(content):9.0f}{read_ns(content):9.0f}")
+        plain = f"{write_ns(content, False):9.0f}{read_ns(content, False):9.0f}"
+        macs = f"{write_ns(content, True):12.0f}{read_ns(content, True):12.0f}"
+        print(f"{size:>10} B{plain}{macs}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from rhizome.cluster.link.accepting import LinkAuthenticator
 from rhizome.cluster.link.link import Link, LinkHandler
 from rhizome.cluster.link.links import Links
 from rhizome.cluster.link.peers import LinkSettings
-from rhizome.cluster.link.proof import LinkKey
+from rhizome.cluster.link.proof import LinkKeys
 from rhizome.journal.files import MemoryFiles
 from rhizome.journal.store import MemoryStore
 from rhizome.security.tls import link_context, server_context
@@ -46,6 +46,7 @@ FAST = LinkSettings(
     delay_max_ms=200,
     stable_ms=1_000,
     buffer_bytes=1 << 20,
+    has_macs=True,
 )
 ECHO = 30
 ECHOED = 31
@@ -132,7 +133,7 @@ class LinkBroker:
         self.core = core
         never = BusyPoll(loop, 0, time.monotonic_ns, os.sched_yield)
         self.shell = Shell(core, core.cluster, store, loop, wall_clock_ms, never)
-        self.links = Links(hello, LinkKey(key), settings, self.events, SystemRandom(), 0)
+        self.links = Links(hello, LinkKeys(key), settings, self.events, SystemRandom(), 0)
         core.authenticator = LinkAuthenticator(self.links, core.authenticator)
         context = None if tls is None else link_context(tls)
         self.driver = LinkDriver(self.shell, self.links, loop, context)

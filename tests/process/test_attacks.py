@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import http.client
 import json
 import socket
@@ -22,9 +23,15 @@ import pytest
 
 from rhizome.amqp import methods
 from rhizome.amqp.methods import decode_method
+from rhizome.broker.application_tokens import application_token
+from rhizome.broker.outbox import Outbox
 from rhizome.client import connect
 from rhizome.cluster.identity import Hello
-from rhizome.cluster.link.proof import MECHANISM, Dialler, LinkKey
+from rhizome.cluster.link.frames import put_frame
+from rhizome.cluster.link.proof import MECHANISM, Dialler, LinkKeys
+from rhizome.errors import NotAllowed
+from rhizome.management.others import Question
+from rhizome.server.colleagues import ASK, encode_question
 from rhizome.testing.processes import BrokerProcess, wait_until
 
 from .kit import PROTOCOL_HEADER, RawClient, resident_bytes, run
@@ -40,12 +47,18 @@ REPEATED: Final = 8
 GROWTH_BYTES_MAX: Final = 200_000
 """Of memory per round, which sends two megabytes; 45 KB are normal."""
 
+OPEN_OK: Final = bytes((0, 10, 0, 41))
+"""The beginning of connection.open-ok."""
+
+Stream = asyncio.StreamReader
+
 CONFIGURATION: Final = """
 [broker]
 name = "b1"
 [cluster]
 key = "{key}"
 primaries = ["b1=127.0.0.1:{port}"]
+link_macs = "always"
 [limits]
 handshake_timeout = "5s"
 """
@@ -281,7 +294,7 @@ async def refused(client: RawClient, answer: bytes) -> None:
 
 def test_a_broker_with_another_key_is_refused(broker: BrokerProcess) -> None:
     async def scenario() -> None:
-        dialler = Dialler(LinkKey(b"the-key-of-another-cluster-entirely"), hello(), Random(1))
+        dialler = Dialler(LinkKeys(b"the-key-of-another-cluster-entirely"), hello(), Random(1))
         client, answer = await challenged(broker, dialler.first())
         assert isinstance(answer, methods.ConnectionSecure)
         await refused(client, dialler.prove(answer.challenge))
@@ -292,7 +305,7 @@ def test_a_broker_with_another_key_is_refused(broker: BrokerProcess) -> None:
 
 def test_a_recorded_proof_is_good_for_nothing(broker: BrokerProcess) -> None:
     async def scenario() -> None:
-        dialler = Dialler(LinkKey(KEY.encode()), hello(), Random(2))
+        dialler = Dialler(LinkKeys(KEY.encode()), hello(), Random(2))
         client, answer = await challenged(broker, dialler.first())
         assert isinstance(answer, methods.ConnectionSecure)
         proof = dialler.prove(answer.challenge)
@@ -325,6 +338,153 @@ def test_an_application_is_no_broker_and_a_broker_no_application(broker: BrokerP
 
     run(scenario())
     still_serves(broker)
+
+
+# ---- between two brokers
+
+
+class Relay:
+    """Somebody on the path between two brokers: passes everything on, and then more."""
+
+    def __init__(self, to_port: int, injected: bytes) -> None:
+        self.to_port = to_port
+        self.injected = injected
+        self.port = 0
+        self.is_done = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Relay:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connected(self, near: Stream, near_out: asyncio.StreamWriter) -> None:
+        far, far_out = await asyncio.open_connection("127.0.0.1", self.to_port)
+        for there, out, is_back in ((near, far_out, False), (far, near_out, True)):
+            task = asyncio.create_task(self._pass_on(there, out, far_out, is_back))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass_on(
+        self, came: Stream, out: asyncio.StreamWriter, victim: asyncio.StreamWriter, is_back: bool
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await came.read(65_536):
+                out.write(data)
+                if is_back and OPEN_OK in data and not self.is_done.is_set():
+                    # The link is open: from here on the acceptor takes frames of its peer.
+                    victim.write(self.injected)
+                    self.is_done.set()
+        out.close()
+
+
+def make_user_frame(name: str) -> bytes:
+    """What one broker asks another on behalf of `guest`."""
+    body = json.dumps({"password": "x", "tags": "administrator"}).encode()
+    question = Question("PUT", f"/api/users/{name}", "guest", body)
+    outbox = Outbox()
+    put_frame(outbox, ASK, encode_question(1, "b1", question))
+    return b"".join(outbox.take())
+
+
+def test_somebody_between_two_brokers_can_not_speak_for_one(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    other = BrokerProcess(
+        tmp_path,
+        environment={"RHIZOME_CLUSTER_LINK_MACS": "always"},
+        arguments=["--name", "s1", "--role", "secondary"],
+    )
+
+    async def scenario() -> None:
+        async with Relay(broker.port, make_user_frame("mitm")) as relay:
+            key = tmp_path / "cluster.key"
+            key.write_text(KEY)
+            key.chmod(0o600)
+            primary = f"b1=127.0.0.1:{relay.port}"
+            other.add_arguments(["--cluster-key-file", str(key), "--primary", primary])
+            other.launch()
+            await relay.is_done.wait()
+            while "the link with s1 is down" not in broker.printed():
+                assert ask(broker, "GET", "/api/users/mitm").status == 404
+                await asyncio.sleep(0.05)
+
+    try:
+        run(scenario(), 120.0)
+        assert "somebody between the two brokers has changed it" in broker.printed()
+        assert ask(broker, "GET", "/api/users/mitm").status == 404
+        wait_until(lambda: "linked with s1" in broker.printed().split("is down")[-1], "a new link")
+    finally:
+        other.kill()
+    still_serves(broker)
+
+
+# ---- applications of a cluster that demands its token
+
+
+@pytest.fixture
+def demanding(tmp_path: Path) -> Iterator[BrokerProcess]:
+    file = tmp_path / "rhizome.toml"
+    process = BrokerProcess(tmp_path, arguments=["--config", str(file)])
+    text = CONFIGURATION.format(key=KEY, port=process.port)
+    file.write_text(text.replace("[limits]", "demand_key = true\n[limits]"))
+    with process:
+        yield process
+
+
+def test_the_cluster_key_is_no_business_of_applications(demanding: BrokerProcess) -> None:
+    """Who monitors connections could read it there, and pose as a broker."""
+    broker = demanding
+    token = b64encode(hmac.digest(KEY.encode(), b"rhizome application token 1", "sha256"), b"-_")
+    shown = token.rstrip(b"=").decode()
+    spy = {"password": "spy", "tags": "monitoring"}
+    assert ask(broker, "PUT", "/api/users/spy", json.dumps(spy)).status == 201
+    as_spy = {"Authorization": "Basic " + b64encode(b"spy:spy").decode()}
+
+    async def seen_while_connected(**properties: object) -> str:
+        async with connect(broker.url, client_properties=properties):
+            listed = ask(broker, "GET", "/api/connections", **as_spy)
+            return listed.content.decode()  # type: ignore[attr-defined,no-any-return]
+
+    seen = ""
+    try:
+        seen = run(seen_while_connected(cluster_key=KEY))
+    except NotAllowed as refused:
+        assert "app-token" in str(refused)  # noqa: PT017 - both outcomes are judged
+    assert KEY not in seen
+    assert "has sent the cluster key itself" in broker.printed()
+    assert "rotate the key" in broker.printed()
+    seen = run(seen_while_connected(cluster_token=shown))
+    assert '"cluster_token"' in seen
+    assert shown not in seen
+    for proof in (KEY, shown):
+        assert proof not in broker.printed()
+        assert proof not in (Path(broker.data) / "audit.log").read_text()
+    in_uri = f"{broker.url}?cluster_token={shown}"
+    run(opened(in_uri))
+    with pytest.raises(NotAllowed, match="demands its token"):
+        run(opened(broker.url))
+
+
+async def opened(uri: str) -> None:
+    async with connect(uri):
+        pass
+
+
+def test_the_token_of_applications_opens_no_link(demanding: BrokerProcess) -> None:
+    async def scenario() -> None:
+        dialler = Dialler(LinkKeys(application_token(KEY.encode()).encode()), hello(), Random(3))
+        client, answer = await challenged(demanding, dialler.first())
+        assert isinstance(answer, methods.ConnectionSecure)
+        await refused(client, dialler.prove(answer.challenge))
+
+    run(scenario())
 
 
 # ---- again and again

@@ -19,6 +19,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.spec import FRAME_MIN_SIZE
 from rhizome.broker.access import AuthDone, ChallengeAnswer, Identity
+from rhizome.broker.application_tokens import Shown, take_shown
 from rhizome.broker.connection import Connection
 from rhizome.broker.resuming import resume_id, visit_of
 from rhizome.broker.stages import (
@@ -65,11 +66,13 @@ class Handshake:
     broker: Broker
     mechanism: str
     login: Login | None
+    shown: Shown
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.mechanism = ""
         self.login = None
+        self.shown = Shown()
 
     def start(self, connection: Connection) -> None:
         """The protocol header was right: introduce ourselves."""
@@ -106,6 +109,7 @@ class Handshake:
             )
 
     def _start_ok(self, connection: Connection, method: ConnectionStartOk) -> None:
+        self.shown = take_shown(method.client_properties)
         connection.client_properties = method.client_properties
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
@@ -181,6 +185,7 @@ class Handshake:
             )
         self.broker.limits.check_connection(connection, name)
         cluster = self.broker.cluster
+        cluster.check_application(connection, self.shown)
         connection.resume_id = resume_id(connection.identity.user, connection.client_properties)
         connection.visit = visit_of(connection.client_properties)
         elsewhere = cluster.destination(connection)

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rhizome.broker.application_tokens import ApplicationTokens, Shown
 from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue, DeleteExchange, encode
 from rhizome.broker.outcome import (
     BindingAdded,
@@ -27,6 +28,7 @@ from rhizome.broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
+    from rhizome.broker.connection import Connection
     from rhizome.journal.journal import Journal
 
 
@@ -40,6 +42,7 @@ class LoneCluster(Cluster):
     waiting: list[tuple[int, Waiter | None, Outcome]]
     _ahead: deque[tuple[Command, bytes, Waiter | None]]
     _busy: bool
+    _tokens: ApplicationTokens
 
     def __init__(self, broker: Broker, journal: Journal, index: int) -> None:
         super().__init__()
@@ -49,6 +52,13 @@ class LoneCluster(Cluster):
         self.waiting = []
         self._ahead = deque()
         self._busy = False
+        self._tokens = ApplicationTokens()
+
+    def demand(self, tokens: ApplicationTokens) -> None:
+        self._tokens = tokens
+
+    def check_application(self, connection: Connection, shown: Shown) -> None:
+        self._tokens.check(connection, shown)
 
     def propose(self, command: Command, waiter: Waiter | None) -> None:
         """Apply a command, and then whatever was proposed in consequence.

@@ -32,6 +32,9 @@ class Observer:
     def login_refused(self, connection: Connection, reason: str) -> None:
         pass
 
+    def key_disclosed(self, connection: Connection) -> None:
+        """An application has sent the cluster key itself."""
+
     def publishers_blocked(self, reason: str) -> None:
         pass
 

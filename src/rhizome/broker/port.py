@@ -28,6 +28,7 @@ from rhizome.broker.unsure import Unsure
 
 if TYPE_CHECKING:
     from rhizome.amqp.methods import BasicGet, QueueDelete
+    from rhizome.broker.application_tokens import ApplicationTokens, Shown
     from rhizome.broker.channel import Channel
     from rhizome.broker.commands import Command
     from rhizome.broker.connection import Connection
@@ -403,6 +404,12 @@ class Cluster:
     def private_elsewhere(self, vhost: str, name: str) -> Destination | None:
         """What leads to a private queue or a reply token of this name on another broker."""
         return None
+
+    def demand(self, tokens: ApplicationTokens) -> None:
+        """What applications have to show from here on."""
+
+    def check_application(self, connection: Connection, shown: Shown) -> None:
+        """Raises what an application of another cluster is refused with."""
 
     def destination(self, connection: Connection) -> str:
         """The address of the broker that an application is to go to; "" if it is served here.

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from rhizome.cli.api import Api, endpoint, path
+from rhizome.cli.cluster_key import print_token, rotate_key
 from rhizome.cli.clustertext import print_cluster
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
@@ -17,6 +18,8 @@ from rhizome.cli.orders import BrokerArgument, DryRunOption, YesOption, carry_ou
 from rhizome.cli.output import print_json
 
 app = typer.Typer(no_args_is_help=True, help="See the cluster, and change who is in it.")
+app.command("app-token")(print_token)
+app.command("rotate-key")(rotate_key)
 
 
 @app.command("status")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,6 +15,8 @@ from rhizome.cli.options import JsonOption
 from rhizome.cli.output import print_done, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Remember clusters, and choose one.")
+
+_TOKEN: Final = re.compile(r"([?&]cluster_token=)[^&]*")
 
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
@@ -78,14 +81,14 @@ def use(name: KnownArgument, as_json: JsonOption = False) -> None:
 
 @app.command("list")
 def list_contexts(as_json: JsonOption = False) -> None:
-    """List what is remembered, without passwords."""
+    """List what is remembered, without passwords and tokens."""
     contexts = load(contexts_file())
     rows = [
         {
             "name": name,
             "current": name == contexts.current,
             "http": each.http,
-            "uri": each.uri or None,
+            "uri": _TOKEN.sub(r"\1(hidden)", each.uri) or None,
             "user": each.user or None,
         }
         for name, each in sorted(contexts.found.items())

@@ -263,6 +263,30 @@ def check_salvage(document: Row) -> Iterator[Finding]:
             )
 
 
+def check_links(document: Row) -> Iterator[Finding]:
+    """Whom others could speak for, and rotations of the cluster key that nobody has finished."""
+    for name, facts in _facts(document):
+        # A broker of release 0.1 doesn't tell.
+        for peer in facts.get("exposed_links", ()):
+            yield Finding(
+                PROBLEM,
+                "links",
+                name,
+                f"its link with {peer} has neither TLS nor MACs: whoever is on the path can act as"
+                f" {peer}",
+                f"upgrade {peer}, then set cluster.insecure_links to false",
+            )
+        count = facts.get("cluster_keys", 1)
+        if count > 1:
+            yield Finding(
+                WARNING,
+                "links",
+                name,
+                f"it takes {count} cluster keys",
+                "finish the rotation: `rhizome cluster rotate-key check`",
+            )
+
+
 CHECKS: Final[dict[str, Check]] = {
     "quorum": check_quorum,
     "brokers": check_brokers,
@@ -275,6 +299,7 @@ CHECKS: Final[dict[str, Check]] = {
     "certificates": check_certificates,
     "versions": check_versions,
     "salvage": check_salvage,
+    "links": check_links,
 }
 FINE: Final = {
     "quorum": "there is a root, and all primaries are there",
@@ -288,4 +313,5 @@ FINE: Final = {
     "certificates": "none ends soon",
     "versions": "all brokers have the same",
     "salvage": "nothing was lost to a forced home",
+    "links": "nobody can speak for another broker, and there is one cluster key",
 }

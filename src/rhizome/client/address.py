@@ -47,6 +47,8 @@ class Address:
     channel_max: int = 2047
     frame_bytes_max: int = 131_072
     connection_name: str = ""
+    cluster_token: str = field(default="", repr=False)
+    """What a cluster with `demand_key` wants of its applications."""
     tls: Tls | None = None
 
     @property
@@ -135,8 +137,10 @@ def _with_option(base: Address, uri: str, key: str, value: str) -> Address:
         return replace(base, mechanism=value.upper())
     if key == "name":
         return replace(base, connection_name=value)
+    if key == "cluster_token":
+        return replace(base, cluster_token=value)
     if key not in _TLS_OPTIONS:
-        known = ", ".join(sorted([*_NUMBER_OPTIONS, *_TLS_OPTIONS, "auth_mechanism", "name"]))
+        known = ", ".join(sorted([*_NUMBER_OPTIONS, *_TLS_OPTIONS, *_TEXT_OPTIONS]))
         raise InvalidUri(f"'{uri}' has the unknown option '{key}'; known are {known}")
     if base.tls is None:
         raise InvalidUri(f"'{uri}' has the TLS option '{key}'; such options need amqps://")
@@ -144,6 +148,7 @@ def _with_option(base: Address, uri: str, key: str, value: str) -> Address:
 
 
 _NUMBER_OPTIONS: Final = ("heartbeat", "connection_timeout", "channel_max", "frame_max")
+_TEXT_OPTIONS: Final = ("auth_mechanism", "name", "cluster_token")
 _TLS_OPTIONS: Final = ("cacertfile", "certfile", "keyfile", "verify", "server_name_indication")
 
 

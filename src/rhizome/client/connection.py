@@ -570,6 +570,8 @@ def _settings(
     }
     if name or address.connection_name:
         properties["connection_name"] = name or address.connection_name
+    if address.cluster_token:
+        properties["cluster_token"] = address.cluster_token
     return Settings(
         user=address.user,
         password=address.password,

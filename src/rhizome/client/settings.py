@@ -29,7 +29,8 @@ class Settings:
     heartbeat_s: int = 60
     channel_max: int = 2047
     frame_bytes_max: int = 131_072
-    client_properties: dict[str, object] = field(default_factory=dict)
+    client_properties: dict[str, object] = field(default_factory=dict, repr=False)
+    """May have the cluster's token; shows itself nowhere."""
     capabilities: tuple[str, ...] = ()
     """Beside those that every client of this library has."""
 

@@ -14,13 +14,13 @@ nobody is sent in circles. A broker that is being drained takes nobody.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from rhizome.broker.application_tokens import ApplicationTokens
 from rhizome.cluster.identity import WITNESS
-from rhizome.errors import ConnectionForced, NotAllowed
+from rhizome.errors import ConnectionForced
 
 if TYPE_CHECKING:
     from rhizome.broker.connection import Connection
@@ -39,10 +39,10 @@ HOSTS_BYTES_MAX: Final = 255
 
 @dataclass(frozen=True)
 class AdmissionRules:
-    """``key`` is what applications must show, empty if nothing."""
+    """Who is sent elsewhere, and what applications must show at first."""
 
     policy: str = SERVE
-    key: bytes = b""
+    tokens: ApplicationTokens = field(default_factory=ApplicationTokens)
 
 
 class Admission:
@@ -51,6 +51,7 @@ class Admission:
     def __init__(self, node: Node, rules: AdmissionRules) -> None:
         self._node = node
         self._rules = rules
+        self.tokens = rules.tokens
         self._sent: dict[str, int] = {}
 
     def heard_of(self, name: str) -> None:
@@ -60,7 +61,6 @@ class Admission:
     def destination(self, connection: Connection) -> str:
         """Where an application is to go; "": served here. Raises what it is refused with."""
         properties = connection.client_properties
-        self._check_key(properties)
         able = _is_able(properties)
         redirected = properties.get("redirected") is True
         node = self._node
@@ -107,20 +107,6 @@ class Admission:
                     told[address] = None
                     hosts = longer
         return hosts
-
-    def _check_key(self, properties: dict[str, object]) -> None:
-        key = self._rules.key
-        if not key:
-            return
-        shown = properties.get("cluster_key")
-        given = shown if isinstance(shown, bytes) else str(shown or "").encode()
-        if not hmac.compare_digest(given, key):
-            name = self._node.broker.settings.cluster_name
-            what = "another key" if given else "no key"
-            raise NotAllowed(
-                f"cluster '{name}' takes only applications that show its key, and this one shows "
-                f"{what}: set the client property cluster_key, or connect to the right cluster"
-            )
 
     def _must_go(self) -> bool:
         """Whether this broker serves no applications at present."""

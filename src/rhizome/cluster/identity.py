@@ -169,9 +169,14 @@ def _name(table: dict[str, object]) -> str:
     return name
 
 
+def is_uuid(text: str) -> bool:
+    """Whether this is how a broker's or cluster's UUID is written."""
+    return len(text) == _UUID_DIGITS and all(digit in _HEX for digit in text)
+
+
 def _uuid(table: dict[str, object], field: str) -> str:
     value = _text(table, field)
-    if len(value) != _UUID_DIGITS or any(digit not in _HEX for digit in value):
+    if not is_uuid(value):
         raise HelloError(f"a hello whose {field} isn't {_UUID_DIGITS} hexadecimal digits")
     return value
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from rhizome.broker.application_tokens import ApplicationTokens, Shown
 from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue
 from rhizome.broker.delayed import DELAYED_QUEUE
 from rhizome.broker.outcome import Outcome
@@ -279,6 +280,12 @@ class Node(Cluster):
     def exchange_unused(self, exchange: Exchange) -> None:
         """It goes once it is certain that nobody else has private queues bound to it."""
         self.interests.unused[exchange] = None
+
+    def demand(self, tokens: ApplicationTokens) -> None:
+        self.admission.tokens = tokens
+
+    def check_application(self, connection: Connection, shown: Shown) -> None:
+        self.admission.tokens.check(connection, shown)
 
     def destination(self, connection: Connection) -> str:
         return self.admission.destination(connection)

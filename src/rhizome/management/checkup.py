@@ -60,6 +60,8 @@ FACTS: Final = record(
         "stalls": many(STALL),
         "salvaged": many(SALVAGED),
         "unseen_groups": many(NUMBER),
+        "cluster_keys": NUMBER,
+        "exposed_links": many(TEXT),
     },
 )
 CHECKUP: Final = with_fields(
@@ -78,6 +80,7 @@ CHECKUP: Final = with_fields(
 def facts(context: Context) -> Row:
     """What is known of this broker."""
     broker = context.broker
+    view = view_of(context)
     return {
         "version": __version__,
         "clock_ms": clock_ms(),
@@ -102,7 +105,9 @@ def facts(context: Context) -> Row:
             }
             for each in context.store.salvage.entries()
         ],
-        "unseen_groups": view_of(context).unseen_groups(),
+        "unseen_groups": view.unseen_groups(),
+        "cluster_keys": len(view.key_fingerprints()),
+        "exposed_links": view.exposed_links(),
     }
 
 

@@ -95,6 +95,15 @@ class LoneView:
     def unseen_groups(self) -> list[int]:
         return []
 
+    def key_fingerprints(self) -> list[str]:
+        return []
+
+    def link_fingerprints(self) -> dict[str, str]:
+        return {}
+
+    def exposed_links(self) -> list[str]:
+        return []
+
     def _broker(self) -> BrokerInfo:
         context = self._context
         return BrokerInfo(

@@ -237,6 +237,18 @@ class ClusterView(Protocol):
         """Groups of which this broker has a copy from before their home was forced (G8)."""
         ...
 
+    def key_fingerprints(self) -> list[str]:
+        """Of the cluster keys that this broker takes; it proves with the first."""
+        ...
+
+    def link_fingerprints(self) -> dict[str, str]:
+        """Of the cluster key that each of this broker's links was made with, by peer."""
+        ...
+
+    def exposed_links(self) -> list[str]:
+        """The peers for which whoever is on the path could send."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Change:

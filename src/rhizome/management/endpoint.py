@@ -121,7 +121,8 @@ class Resource:
         if not isinstance(caller, Caller) or PREVIEW_KEY in request.scope:
             return
         what = f"{request.method} {request.scope['path']}"
-        via = "broker" if asked_of(request) is not None else "http"
+        asked = asked_of(request)
+        via = f"broker {asked.origin}".rstrip() if asked is not None else "http"
         endpoint = self.methods[request.method if request.method != "HEAD" else "GET"]
         if request.method not in READING and not endpoint.path.endswith(TRAFFIC):
             self.context.audit.change(caller.user, caller.place, via, what, status)

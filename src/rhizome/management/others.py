@@ -32,6 +32,8 @@ class Question:
     reason: str = ""
     token: str = ""
     """What an access token permits, if the user has logged in with one: there is no record then."""
+    origin: str = ""
+    """The broker that it came from, as the asked one knows it; empty at the one that asks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 
 from rhizome.broker.access import AccessEpoch, Peer
+from rhizome.broker.application_tokens import ApplicationTokens
 from rhizome.broker.broker import Broker
 from rhizome.broker.commands import PutUser
 from rhizome.broker.log import JournalLog
@@ -40,6 +41,7 @@ from rhizome.security.login import LoginService
 from rhizome.security.tls import ListenerTls, certificate_names, link_context
 from rhizome.server.boot import SEED_BYTES, apply_limits, make_broker, make_log
 from rhizome.server.busypoll import BusyPoll
+from rhizome.server.cluster_section import read_keys
 from rhizome.server.config import Config
 from rhizome.server.failures import tell_why_not
 from rhizome.server.hooks import Hooks, roles_of
@@ -438,18 +440,24 @@ class Application:
         self.broker.pager.budget_bytes = config.memory.resident_budget_bytes
         self.maintenance.configure(config)
         self.login.configure(config.login_settings())
+        if self.driver is not None:
+            self.driver.configure(config)
         if self.http is not None:
             self.http.context.config = config
 
     def _load_certificates(self, config: Config) -> None:
         """For connections to come: those of clients, and the links that this broker dials. Also the
-        keys of access tokens."""
+        keys of the cluster and of access tokens."""
+        section = config.cluster
+        keys = read_keys(section) if section.is_clustered or section.demand_key else ()
         bearers = bearers_of(config)
         links = link_context(config.tls) if config.cluster.tls else None
         for listener in self.tls:
             listener.load(config.tls)
         if self.driver is not None:
             self.driver.tls = links
+            self.driver.take_keys(keys)
+        self.broker.cluster.demand(ApplicationTokens(section.demand_key, keys))
         self.login.bearers = bearers
 
     def _signalled(self, number: int) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from rhizome import __version__
 from rhizome.broker.access import AccessEpoch, Authenticator
+from rhizome.broker.application_tokens import ApplicationTokens
 from rhizome.broker.broker import Broker
 from rhizome.broker.commands import (
     SCOPE_USER,
@@ -35,6 +36,7 @@ from rhizome.journal.scan import GroupReplay
 from rhizome.journal.store import Store
 from rhizome.journal.streamlog import StreamLog
 from rhizome.security.passwords import SALT_BYTES, ScryptCost, hash_password
+from rhizome.server.cluster_section import read_keys
 from rhizome.server.config import Config
 from rhizome.server.sections import UserDefinition
 
@@ -123,6 +125,8 @@ def make_broker(
     _restore_state(broker, store.recovered)
     index = store.recovered.commands[-1][0] if store.recovered.commands else 0
     broker.cluster = LoneCluster(broker, store.journal, index)
+    if config.cluster.demand_key:
+        broker.cluster.demand(ApplicationTokens(True, read_keys(config.cluster)))
     if not broker.state.vhosts:
         for command in first_definitions(config, seed):
             broker.cluster.propose(command, None)

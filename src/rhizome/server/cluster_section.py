@@ -39,12 +39,23 @@ SECONDARY: Final = "secondary"
 WITNESS: Final = "witness"
 ROLES: Final = (PRIMARY, SECONDARY, WITNESS)
 
+MACS_OF_NETWORK: Final = "network"
+MACS_ALWAYS: Final = "always"
+MACS: Final = (MACS_OF_NETWORK, MACS_ALWAYS)
+
 KEY_BYTES_MIN: Final = 16
 KEY_BYTES_MAX: Final = 4096
+KEYS_MAX: Final = 4
+"""As many as links take proofs of."""
+
+KEYS_HEAD: Final = "# Rhizome cluster keys, one a line: the first is proved with, all are taken."
+"""The first line of a key file with several keys."""
+
 NAME_CHARS_MAX: Final = 64
 PRIMARIES_MAX: Final = 15
 LEASE_HEARTBEATS_MIN: Final = 3
 EVERY_INTERFACE: Final = ("", "0.0.0.0", "::")
+BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 MACHINE_ID_FILES: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
@@ -123,13 +134,14 @@ class ClusterSection:
     name: str = text("", "Name of the cluster, told to clients; empty: the broker's name.")
     key: str = text(
         "",
-        "Secret that all brokers of the cluster share, at least 16 bytes. Never sent.",
+        "Secret that all brokers of the cluster share, at least 16 bytes. Brokers never send it.",
         is_secret=True,
     )
     key_file: str = text(
         "",
         "File that holds the key, instead of key; not readable by everybody. White space around"
-        " the key doesn't count.",
+        " the key doesn't count. While the key is rotated it holds several, as `rhizome cluster"
+        " rotate-key` writes them. It is read again when it has changed.",
     )
     role: str = choice(
         PRIMARY,
@@ -160,6 +172,18 @@ class ClusterSection:
         "Links use TLS: primaries has addresses of TLS listeners, and both ends show a"
         " certificate that tls.ca has signed.",
     )
+    link_macs: str = choice(
+        MACS_OF_NETWORK,
+        MACS,
+        "Which links without TLS have MACs, so that nobody on the path can send in a broker's name:"
+        " those to other machines, or all, with loopback addresses too. Unix sockets need none.",
+    )
+    insecure_links: bool = flag(
+        False,
+        "Links beyond this machine are allowed with brokers of a release that has no MACs for them"
+        " (0.1), so that whoever is on the path can send in their name. For the time of an upgrade"
+        " without TLS.",
+    )
     placement: str = choice(
         "spread",
         ("spread", "root"),
@@ -189,7 +213,9 @@ class ClusterSection:
         " can follow; or taken by active brokers only.",
     )
     demand_key: bool = flag(
-        False, "Applications too must show the key (client property cluster_key)."
+        False,
+        "Applications must show that they belong to this cluster: the client property"
+        " cluster_token has what `rhizome cluster app-token` prints.",
     )
     state_size_max_bytes: int = size(
         "64MiB", "Largest cluster state; declares beyond it are refused.", "1MiB", "4GiB"
@@ -309,22 +335,48 @@ class ClusterSection:
 # --- values that come from elsewhere
 
 
-def read_key(section: ClusterSection) -> bytes:
-    """The cluster key; raises SettingError in words that don't quote it."""
+def read_keys(section: ClusterSection) -> tuple[bytes, ...]:
+    """The cluster key, and while it is rotated the others that count, too.
+
+    Raises SettingError in words that don't quote them.
+    """
     if section.key and section.key_file:
         raise SettingError("is given besides key; keep one of the two")
-    key = section.key.strip().encode()
     if section.key_file:
-        key = _read_key_file(Path(section.key_file))
-    if not KEY_BYTES_MIN <= len(key) <= KEY_BYTES_MAX:
-        raise SettingError(
-            f"holds a key of {len(key)} bytes; it takes {KEY_BYTES_MIN} to {KEY_BYTES_MAX}, such as"
-            " what `openssl rand -base64 32` prints"
-        )
-    return key
+        return read_key_file(Path(section.key_file))
+    return _checked_keys([section.key.strip().encode()])
 
 
-def _read_key_file(path: Path) -> bytes:
+def read_key_file(path: Path) -> tuple[bytes, ...]:
+    """The keys in a file: one that is the file, or those that are listed below ``KEYS_HEAD``."""
+    held = _read_secret(path)
+    head, _, listed = held.partition(b"\n")
+    if head.strip() != KEYS_HEAD.encode():
+        return _checked_keys([held])
+    lines = (line.strip() for line in listed.splitlines())
+    return _checked_keys([line for line in lines if line])
+
+
+def keys_text(keys: Sequence[bytes]) -> bytes:
+    """What a file with these keys holds; one alone as releases that know no list read it."""
+    if len(keys) == 1:
+        return keys[0] + b"\n"
+    return b"\n".join([KEYS_HEAD.encode(), *keys, b""])
+
+
+def _checked_keys(keys: list[bytes]) -> tuple[bytes, ...]:
+    for key in keys:
+        if not KEY_BYTES_MIN <= len(key) <= KEY_BYTES_MAX:
+            raise SettingError(
+                f"holds a key of {len(key)} bytes; it takes {KEY_BYTES_MIN} to {KEY_BYTES_MAX},"
+                " such as what `openssl rand -base64 32` prints"
+            )
+    if not 0 < len(set(keys)) == len(keys) <= KEYS_MAX:
+        raise SettingError(f"lists {len(keys)} keys; it takes 1 to {KEYS_MAX}, each once")
+    return tuple(keys)
+
+
+def _read_secret(path: Path) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -332,7 +384,7 @@ def _read_key_file(path: Path) -> bytes:
         if status.st_mode & stat.S_IROTH:
             raise SettingError(f"{path} can be read by everybody on this host; chmod 600 it")
         with path.open("rb") as file:
-            return file.read(2 * KEY_BYTES_MAX).strip()
+            return file.read((KEYS_MAX + 1) * KEY_BYTES_MAX).strip()
     except OSError as error:
         raise SettingError(f"{path} can't be read: {error.strerror}") from None
 
@@ -370,6 +422,18 @@ def machine_id(section: ClusterSection) -> str:
     return socket.gethostname()
 
 
+def host_id() -> str:
+    """The same for all brokers of this machine, and for no other; empty if that can't be known.
+
+    Of the kernel's own id, which is new with every boot, not of the machine-id, which clones share.
+    """
+    try:
+        found = BOOT_ID_FILE.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return hashlib.sha256(b"rhizome host " + found.encode()).hexdigest()[:32] if found else ""
+
+
 # --- values that are right by themselves and wrong together
 
 
@@ -402,7 +466,7 @@ def _key_contradictions(section: ClusterSection) -> Iterator[tuple[str, str]]:
         yield "key_file", "is missing; the brokers of a cluster know each other by their key"
         return
     try:
-        read_key(section)
+        read_keys(section)
     except SettingError as error:
         yield ("key_file" if section.key_file else "key"), str(error)
 

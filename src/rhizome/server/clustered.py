@@ -32,13 +32,15 @@ from rhizome.cluster.consensus.events import (
 )
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.link.link import Link
+from rhizome.cluster.link.proof import LinkKeys
 from rhizome.cluster.storage import ClusterStore, Image, MemoryClusterStore
 from rhizome.journal.files import make_directory
 from rhizome.journal.salvage import About
 from rhizome.journal.store import Store
+from rhizome.management.network import is_loopback
 from rhizome.security.tls import link_context
 from rhizome.server.boot import SEED_BYTES
-from rhizome.server.cluster_section import advertised, machine_id, read_key
+from rhizome.server.cluster_section import ClusterSection, advertised, machine_id, read_keys
 from rhizome.server.clustersettings import link_settings
 from rhizome.server.clusterstore import SqliteClusterStore
 from rhizome.server.composition import Clustered, World, compose
@@ -132,6 +134,17 @@ class NodeDriver(LinkDriver):
         super().flush(link)
         self.node.flushed(link)
 
+    def configure(self, config: Config) -> None:
+        """Go on with another configuration, which differs in what can change."""
+        self.links.settings = link_settings(config.cluster, config.limits.message_bytes_max)
+
+    def take_keys(self, keys: tuple[bytes, ...]) -> None:
+        """Prove with these keys from here on; links of others end, one after the other."""
+        taken = LinkKeys(*keys)
+        if taken.fingerprints != self.links.keys.fingerprints:
+            logger.info("the cluster key has changed; keys that are taken now: %d", len(keys))
+            self.links.keys = taken
+
     def written(self, token: int) -> None:
         """The cluster store has synced everything up to ``token``."""
         self.shell.begin_turn()
@@ -144,6 +157,28 @@ class NodeDriver(LinkDriver):
         self.turn_ended()
         await self.close("broker shut down")
         self.store.close()
+
+
+def warn_of_plain_links(section: ClusterSection) -> None:
+    """Say what somebody on the path could do."""
+    addresses = [primary.address for primary in section.primaries]
+    away = [str(each) for each in addresses if not each.path and not _is_here(each.host)]
+    if section.tls or not away:
+        return
+    logger.warning(
+        "links between brokers are not encrypted, though their frames are authenticated: whoever"
+        " is on the path to %s can read all messages. See cluster.tls",
+        ", ".join(away),
+    )
+    if section.insecure_links:
+        logger.warning(
+            "cluster.insecure_links is on: whoever is on the path to a broker of release 0.1 can"
+            " act as that broker. Set it to false once all are upgraded"
+        )
+
+
+def _is_here(host: str) -> bool:
+    return host == "localhost" or is_loopback(host)
 
 
 class ClusterHost:
@@ -212,12 +247,13 @@ class ClusterHost:
             world,
             applications,
             epoch,
-            read_key(section),
+            read_keys(section),
             machine_id(section),
             tuple(str(address) for address in addresses),
             link_settings(section, config.limits.message_bytes_max),
         )
         clustered.node.recover()
+        warn_of_plain_links(section)
         return clustered
 
     def drive(self, shell: Shell, clustered: Clustered) -> NodeDriver:

@@ -10,7 +10,7 @@ from rhizome.cluster.consensus.settings import ConsensusSettings
 from rhizome.cluster.homesettings import HomeSettings
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.rootsettings import RootSettings
-from rhizome.server.cluster_section import ClusterSection
+from rhizome.server.cluster_section import MACS_OF_NETWORK, ClusterSection, host_id
 
 FRAME_BYTES_MORE: Final = 1 << 20
 """Room in a link's frame beside the largest message body."""
@@ -66,6 +66,9 @@ def link_settings(section: ClusterSection, message_bytes_max: int) -> LinkSettin
         buffer_bytes=section.link_buffer_bytes,
         frame_bytes_max=message_bytes_max + FRAME_BYTES_MORE,
         needs_certificate=section.tls,
+        has_macs=True,
+        host=host_id() if section.link_macs == MACS_OF_NETWORK else "",
+        insecure=section.insecure_links,
     )
 
 

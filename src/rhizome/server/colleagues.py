@@ -4,6 +4,9 @@ They ask over the links, which are there, know who is at the other end, and are 
 between brokers: so there is no second way with addresses, passwords and certificates of its own.
 Secondaries have no link with each other; a primary passes on what they ask.
 
+A broker of the cluster may ask in the name of any user: it has the cluster key, and whoever has
+that is the cluster. So the audit log names the broker that each change has come from.
+
 ASK    number u64 | length of the head u32 | head, JSON | body
 TELL   number u64 | 1 if it is the last u8 | a piece of: length of the head u32 | head, JSON | body
 
@@ -17,7 +20,7 @@ import json
 import logging
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mypy_extensions import i64
@@ -146,7 +149,8 @@ class Colleagues:
 
     def asked(self, link: Link, payload: bytes) -> None:
         """Another broker asks."""
-        number, to, question = decode_question(payload)
+        number, to, asked = decode_question(payload)
+        question = replace(asked, origin=origin_of(link.name, asked.origin))
         count = sum(1 for each in self._answering.values() if each is link)
         if count >= QUESTIONS_MAX:
             self._shell.begin_turn()
@@ -243,6 +247,8 @@ def encode_question(number: int, to: str, question: Question) -> bytes:
     }
     if question.token:
         head["token"] = question.token
+    if question.origin:
+        head["origin"] = question.origin
     return _NUMBER.pack(number) + _packed(head, question.body)
 
 
@@ -250,9 +256,21 @@ def decode_question(payload: bytes) -> tuple[int, str, Question]:
     (number,) = _NUMBER.unpack_from(payload)
     head, body = _unpacked(payload[_NUMBER.size :])
     question = Question(
-        head["method"], head["target"], head["user"], body, head["reason"], head.get("token", "")
+        head["method"],
+        head["target"],
+        head["user"],
+        body,
+        head["reason"],
+        head.get("token", ""),
+        str(head.get("origin", "")),
     )
     return number, head["to"], question
+
+
+def origin_of(link: str, told: str) -> str:
+    """Who asks, for the audit log: the broker at the other end, which has proved its name, and if
+    that passes a question on, whom it has it from."""
+    return f"{told} through {link}" if told else link
 
 
 def encode_reply(reply: Reply) -> bytes:

@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from random import Random
 
 from rhizome.broker.access import AccessEpoch, AuthDone, Authenticator, Peer
+from rhizome.broker.application_tokens import ApplicationTokens
 from rhizome.broker.broker import Broker
 from rhizome.broker.commands import Command
 from rhizome.broker.log import JournalLog
@@ -25,7 +26,7 @@ from rhizome.cluster.identity import FEATURES, SECONDARY, Hello
 from rhizome.cluster.link.accepting import LinkAuthenticator
 from rhizome.cluster.link.links import Links
 from rhizome.cluster.link.peers import LinkSettings
-from rhizome.cluster.link.proof import LinkKey
+from rhizome.cluster.link.proof import LinkKeys
 from rhizome.cluster.node import Node
 from rhizome.cluster.returning import Returning
 from rhizome.cluster.salvaging import Salvager
@@ -109,7 +110,7 @@ def compose(
     world: World,
     applications: Authenticator,
     epoch: AccessEpoch,
-    key: bytes,
+    keys: tuple[bytes, ...],
     machine: str,
     addresses: tuple[str, ...],
     link_settings: LinkSettings,
@@ -154,7 +155,7 @@ def compose(
     )
     state = ClusterState(broker, dict(_installed_policies()))
     handler = NodeHandler()
-    links = Links(me, LinkKey(key), link_settings, handler, world.chance, world.now_ms)
+    links = Links(me, LinkKeys(*keys), link_settings, handler, world.chance, world.now_ms)
     node = Node(
         broker,
         me,
@@ -165,7 +166,7 @@ def compose(
         shared_settings(section),
         _first_commands(config, world.seed, founds and image.is_empty()),
         world.store.recovered,
-        AdmissionRules(section.connect_policy, key if section.demand_key else b""),
+        AdmissionRules(section.connect_policy, ApplicationTokens(section.demand_key, keys)),
         root_settings(section),
         home_settings(section),
         world.now_ms,

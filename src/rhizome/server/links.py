@@ -15,6 +15,7 @@ from typing import Any, Final
 from rhizome.cluster.link.adopter import Adopter
 from rhizome.cluster.link.link import CLOSED, Link
 from rhizome.cluster.link.links import Links
+from rhizome.management.network import is_loopback
 from rhizome.server.shell import TURN_INPUT_BYTES_MAX, ClientProtocol, Shell, TurnPart
 from rhizome.server.units import UnitError, parse_address
 
@@ -153,6 +154,8 @@ class LinkProtocol(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self.driver.shell.begin_turn()
         self.adopt(transport)
+        peer = transport.get_extra_info("peername")
+        self.link.guard.is_local = not isinstance(peer, tuple) or is_loopback(str(peer[0]))
         self.link.connected()
         self.link.touch()
 

@@ -165,6 +165,16 @@ class LogObserver(Observer):
         logger.warning("connection %s: login refused: %s", connection.name, reason)
         self.audit.login_refused(AMQP, "", connection.peer, reason)
 
+    def key_disclosed(self, connection: Connection) -> None:
+        logger.error(
+            "connection %s of user %r has sent the cluster key itself as a client property%s:"
+            " whoever has read it can act as a broker. Give the application what `rhizome cluster"
+            " app-token` prints, and rotate the key (docs/operating/runbook.md)",
+            connection.name,
+            connection.identity.user,
+            "" if connection.peer.tls else ", in clear",
+        )
+
     def publishers_blocked(self, reason: str) -> None:
         if reason:
             logger.warning("publishers are blocked: %s", reason)

@@ -115,6 +115,19 @@ class NodeView:
     def doubts(self) -> list[TxPart]:
         return [tx_part(each) for each in doubts(self._node.roles.txs)]
 
+    def key_fingerprints(self) -> list[str]:
+        return list(self._node.links.keys.fingerprints)
+
+    def link_fingerprints(self) -> dict[str, str]:
+        return {link.name: link.guard.fingerprint for link in self._node.links.open_links()}
+
+    def exposed_links(self) -> list[str]:
+        return [
+            link.name
+            for link in self._node.links.open_links()
+            if link.guard.is_lacking and not link.guard.is_local
+        ]
+
     def unseen_groups(self) -> list[int]:
         node = self._node
         return [

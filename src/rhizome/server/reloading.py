@@ -1,8 +1,8 @@
 """Reloading: what of a configuration can change while the broker runs.
 
 On SIGHUP the configuration is read again. What can change is applied, what can't is named in the
-log, and a configuration with a problem changes nothing. Certificates are also read again when their
-files have changed: whoever renews them needs to tell nobody.
+log, and a configuration with a problem changes nothing. Certificates and keys are also read again
+when their files have changed: whoever renews them needs to tell nobody.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from rhizome.security.tls import TlsError
 from rhizome.security.tokens import TokenKeyError
 from rhizome.server.config import DEFINITIONS, SECTIONS, Config
-from rhizome.server.settings import ConfigError, key_of
+from rhizome.server.settings import ConfigError, SettingError, key_of
 
 logger = logging.getLogger("rhizome.server")
 
@@ -43,6 +43,7 @@ RELOADABLE: Final[Mapping[str, frozenset[str]]] = {
     "oauth": EVERY_KEY,
     "consumers": EVERY_KEY,
     "hooks": EVERY_KEY,
+    "cluster": frozenset({"key", "key_file", "demand_key", "link_macs", "insecure_links"}),
     "log": EVERY_KEY,
     "audit": EVERY_KEY,
 }
@@ -112,7 +113,8 @@ class Reloader:
     """Keeps the configuration that is in effect.
 
     ``apply`` gets every new one; ``load_certificates`` reads the files that it names, and raises
-    TlsError or TokenKeyError if they can't be used: then what was loaded before stays in use.
+    TlsError, TokenKeyError or SettingError if they can't be used: then what was loaded before stays
+    in use.
     ``note`` is told what was read again.
     """
 
@@ -155,7 +157,7 @@ class Reloader:
         self._watched = self._watch()
         try:
             self._load_certificates(self.config)
-        except (TlsError, TokenKeyError) as error:
+        except (TlsError, TokenKeyError, SettingError) as error:
             logger.error("certificates and keys are left as they were: %s", error)
         else:
             logger.info("certificates and keys read again %s", why)
@@ -164,7 +166,8 @@ class Reloader:
     def _watch(self) -> WatchedFiles:
         section = self.config.tls
         keys = self.config.oauth.keys
-        return WatchedFiles((section.certificate, section.key, section.ca, *keys))
+        files = (section.certificate, section.key, section.ca, self.config.cluster.key_file)
+        return WatchedFiles((*files, *keys))
 
 
 def _report(changes: Changes) -> None:

@@ -318,6 +318,8 @@ def _settings(address: Address, name: str, redirected: bool) -> Settings:
     }
     if redirected:
         properties["redirected"] = True
+    if address.cluster_token:
+        properties["cluster_token"] = address.cluster_token
     return Settings(
         user=address.user,
         password=address.password,

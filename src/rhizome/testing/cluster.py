@@ -158,7 +158,7 @@ class Member(Adopter):
             world,
             OpenAuthenticator(),
             AccessEpoch(),
-            KEY,
+            (KEY,),
             f"machine of {self.name}",
             (address,),
             LinkSettings(),

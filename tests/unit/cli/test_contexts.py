@@ -94,6 +94,16 @@ def test_lists_show_no_passwords(rhizome: Rhizome) -> None:
     ]
 
 
+def test_lists_show_no_token_of_a_cluster(rhizome: Rhizome) -> None:
+    uri = "amqp://b1:5672/?heartbeat=5&cluster_token=s3cret&name=me"
+    assert rhizome("context", "add", "prod", "--http", "b1:1", "--uri", uri).exit_code == 0
+    for more in ((), ("--json",)):
+        said = rhizome("context", "list", *more).stdout
+        assert "s3cret" not in said
+    assert "cluster_token=(hidden)&name=me" in said
+    assert "s3cret" in file().read_text(), "commands use it"
+
+
 def test_use_and_remove(rhizome: Rhizome, lists: Any) -> None:
     add(rhizome, "gone", "127.0.0.1:1")
     add(rhizome, "prod", lists.address)

@@ -21,7 +21,7 @@ from rhizome.cli.uplayout import (
     choose_shape,
     read_shape,
 )
-from rhizome.server.cluster_section import read_key
+from rhizome.server.cluster_section import read_keys
 from rhizome.server.config import load_config
 
 Rhizome = Callable[..., Result]
@@ -103,7 +103,7 @@ def test_brokers_can_read_what_is_written_for_them(tmp_path: Path) -> None:
     assert {config.cluster.primaries for config in configs} == {configs[0].cluster.primaries}
     assert configs[0].cluster.primary_names == ("b1", "b2")
     assert len({config.cluster.machine for config in configs}) == 3, "one machine has one vote"
-    assert len({read_key(config.cluster) for config in configs}) == 1
+    assert len({read_keys(config.cluster) for config in configs}) == 1
     assert len({config.broker.data for config in configs}) == 3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rhizome.client.address import Address, parse_uris
+from rhizome.client.connection import _settings
 from rhizome.client.errors import InvalidUri
 
 
@@ -82,3 +83,12 @@ def test_a_bad_uri_is_refused_with_the_form_that_is_expected(uri: str, said: str
 def test_an_empty_list_is_refused() -> None:
     with pytest.raises(InvalidUri):
         parse_uris([])
+
+
+def test_the_token_of_a_cluster_is_an_option_and_shows_itself_nowhere() -> None:
+    (address,) = parse_uris("amqp://b1/?cluster_token=s3cret")
+    assert address.cluster_token == "s3cret"
+    assert address.at("b2").cluster_token == "s3cret"
+    settings = _settings(address, "", {}, ())
+    assert settings.client_properties["cluster_token"] == "s3cret"
+    assert "s3cret" not in repr(address) + repr(settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rhizome.amqp.methods import ConnectionClose, ConnectionOpenOk, ConnectionRedirect
+from rhizome.broker.application_tokens import application_token
 from rhizome.testing.cluster import KEY, CoreCluster, make_cluster
 from rhizome.testing.core import CAPABILITIES, CoreClient
 
@@ -83,14 +84,16 @@ def test_passive_brokers_name_the_active_one() -> None:
     assert isinstance(answer(cluster[home].connect(opens=False)), ConnectionOpenOk)
 
 
-def test_applications_must_show_the_key() -> None:
+def test_applications_must_show_the_token_of_the_cluster() -> None:
     cluster = make_cluster(1, demand_key=True, name="production")
-    for shown in ({}, {"cluster_key": "another key"}):
+    wrong: list[dict[str, object]] = [{}, {"cluster_token": "of another"}, {"cluster_token": b""}]
+    for shown in wrong:
         refused = answer(cluster["b1"].connect(properties=shown, opens=False))
         assert isinstance(refused, ConnectionClose)
         assert refused.reply_code == 530
         assert "production" in refused.reply_text
-    right: dict[str, object] = {"cluster_key": KEY.decode()}
+        assert "app-token" in refused.reply_text
+    right: dict[str, object] = {"cluster_token": application_token(KEY)}
     assert isinstance(
         answer(cluster["b1"].connect(properties=right, opens=False)), ConnectionOpenOk
     )

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from rhizome.management.asked import respond
+from rhizome.management.others import Question
 from rhizome.security.audit import Audit
 
 from .conftest import Api, Core
@@ -77,3 +79,12 @@ def test_a_login_to_the_console_is_a_login(core: Core, lines: list[str]) -> None
         Api(core, user="").ask("POST", "/api/rhizome/session", body, sent)
         row = events(lines, "login")[-1]
         assert (row["via"], row["result"], row["user"]) == ("console", result, "guest")
+
+
+def test_what_another_broker_passes_on_is_written_with_its_name(
+    core: Core, lines: list[str]
+) -> None:
+    question = Question("PUT", "/api/vhosts/new", "guest", b"{}", origin="s1 through b2")
+    assert core.run(respond(core.application, question)).status == 201
+    (row,) = events(lines, "change")
+    assert (row["via"], row["user"]) == ("broker s1 through b2", "guest")

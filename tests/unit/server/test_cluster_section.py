@@ -12,12 +12,15 @@ from rhizome.cluster.commands import PutSettings
 from rhizome.cluster.rootsettings import RootSettings
 from rhizome.server import cluster_section
 from rhizome.server.cluster_section import (
+    KEYS_HEAD,
     ClusterSection,
     Primary,
     advertised,
     machine_id,
-    read_key,
+    parse_primary,
+    read_keys,
 )
+from rhizome.server.clustered import warn_of_plain_links
 from rhizome.server.clustersettings import consensus_settings, root_settings, shared_settings
 from rhizome.server.config import Config, load_config
 from rhizome.server.config_text import render_toml
@@ -164,7 +167,7 @@ def test_voter_that_would_forget_its_votes_is_refused(tmp_path: Path) -> None:
 def test_key_comes_from_a_file_that_others_cannot_read(tmp_path: Path) -> None:
     path = key_file(tmp_path)
     section = load(tmp_path, f'{THREE}\nkey_file = "{path}"').cluster
-    assert read_key(section) == KEY.encode()
+    assert read_keys(section) == (KEY.encode(),)
     assert KEY not in render_toml(section_config(section))
     path.chmod(0o644)
     said = faults(tmp_path, f'{THREE}\nkey_file = "{path}"')["cluster.key_file"]
@@ -255,3 +258,56 @@ def test_advertised_addresses_fall_back_from_configured_to_listed_to_bound(tmp_p
     assert advertised(section, "s1", bound) == (bound[0], Address(host, 40002))
     chosen = replace(section, advertise=(Address("mq.example", 5672),))
     assert advertised(chosen, "b1", bound) == chosen.advertise
+
+
+def test_a_key_file_may_list_keys_and_the_first_is_the_one_to_prove_with(tmp_path: Path) -> None:
+    other = "another key that brokers may have"
+    path = key_file(tmp_path, f"{KEYS_HEAD}\n{other}\n\n  {KEY}  \n")
+    section = load(tmp_path, f'{THREE}\nkey_file = "{path}"').cluster
+    assert read_keys(section) == (other.encode(), KEY.encode())
+
+
+@pytest.mark.parametrize(
+    "listed", ["", "short", f"{KEY}\n{KEY}", "\n".join(f"{KEY} {n}" for n in range(5))]
+)
+def test_lists_of_keys_that_make_no_sense_are_refused(tmp_path: Path, listed: str) -> None:
+    path = key_file(tmp_path, f"{KEYS_HEAD}\n{listed}\n")
+    said = faults(tmp_path, f'{THREE}\nkey_file = "{path}"')["cluster.key_file"]
+    assert "key" in said
+    assert KEY not in said
+
+
+def test_a_key_of_several_lines_is_one_key_as_it_always_was(tmp_path: Path) -> None:
+    path = key_file(tmp_path, "two lines of base64\nare a key, too\n")
+    section = load(tmp_path, f'{THREE}\nkey_file = "{path}"').cluster
+    assert read_keys(section) == (b"two lines of base64\nare a key, too",)
+
+
+@pytest.mark.parametrize(
+    ("more", "warnings"),
+    [
+        ("", 1),
+        ("tls = true", 0),
+        ("insecure_links = true", 2),
+    ],
+)
+def test_plain_links_to_other_machines_are_warned_of(
+    caplog: pytest.LogCaptureFixture, more: str, warnings: int
+) -> None:
+    config = ClusterSection(
+        primaries=(parse_primary("b1=127.0.0.1:5672"), parse_primary("b2=10.0.0.2:5672")),
+        tls="tls" in more,
+        insecure_links="insecure" in more,
+    )
+    warn_of_plain_links(config)
+    assert len(caplog.records) == warnings
+    assert ("10.0.0.2:5672" in caplog.text) == (warnings > 0)
+    assert "127.0.0.1" not in caplog.text
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:5672", "[::1]:5672", "localhost:1", "unix:/run/b"])
+def test_links_within_the_machine_are_not_warned_of(
+    caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    warn_of_plain_links(ClusterSection(primaries=(parse_primary(f"b1={address}"),)))
+    assert caplog.records == []

@@ -13,7 +13,7 @@ from rhizome.cluster.consensus.settings import ConsensusSettings
 from rhizome.cluster.identity import Hello
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.management.clusterview import Change, Preview
-from rhizome.server.cluster_section import ClusterSection, parse_primary
+from rhizome.server.cluster_section import ClusterSection, host_id, parse_primary
 from rhizome.server.clusterpicture import Known, broker_infos, cluster_info
 from rhizome.server.clusterpreview import basis_of, preview_of
 from rhizome.server.clustersettings import consensus_settings, link_settings, primaries_hash
@@ -105,7 +105,10 @@ def force(seen: Known) -> Preview:
 
 def test_default_section_means_the_defaults_of_the_cores() -> None:
     assert consensus_settings(ClusterSection()) == ConsensusSettings()
-    assert link_settings(ClusterSection(), 128 << 20) == LinkSettings()
+    assert link_settings(ClusterSection(link_macs="always"), 128 << 20) == LinkSettings(
+        has_macs=True
+    )
+    assert link_settings(ClusterSection(), 1).host == host_id() != ""
 
 
 def test_links_need_certificates_if_the_section_says_tls() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,6 +150,29 @@ def test_everybody_can_ask_everybody_secondaries_through_a_primary(asker: str) -
         for name in names:
             reply = await world.brokers[asker].ask(name, QUESTION, 5)
             assert reply.body == f"{name} says /api/queues?x=1".encode()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("asker", "asked", "origin"),
+    [("b1", "b2", "b1"), ("s1", "b2", "s1"), ("s1", "s2", "s1 through b1")],
+)
+def test_who_answers_knows_which_broker_asks(asker: str, asked: str, origin: str) -> None:
+    """By its link, which has proved it: no question can name another broker instead."""
+
+    async def scenario(world: World) -> None:
+        seen: list[str] = []
+
+        async def answer(question: Question) -> Reply:
+            seen.append(question.origin)
+            return Reply(200, "x", b"")
+
+        world.brokers[asked].answer = answer
+        await world.brokers[asker].ask(asked, QUESTION, 5)
+        await world.brokers[asker].ask(asked, replace(QUESTION, origin="b9"), 5)
+        assert seen[0] == origin
+        assert origin.rsplit(maxsplit=1)[-1] in seen[1]
 
     run(scenario)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.server.cluster_section import PRIMARY, SECONDARY, Primary, read_key
+from rhizome.server.cluster_section import PRIMARY, SECONDARY, Primary, read_keys
 from rhizome.server.config import Config, load_config
 from rhizome.server.cores import CorePlan, CoresError
 from rhizome.server.settings import ConfigError
@@ -58,9 +58,9 @@ def test_a_lone_configuration_becomes_a_cluster_with_one_primary(tmp_path: Path)
         assert each.cluster.primaries == (Primary("b", socket),)
         assert each.listen.amqp == each.cluster.advertise == (SHARED,)
         assert each.memory.high_watermark == Portion(percent=Fraction(10))
-        assert read_key(each.cluster) == read_key(first.cluster)
-    before = read_key(first.cluster)
-    assert read_key(CorePlan(config, [SHARED]).configs()[1].cluster) == before
+        assert read_keys(each.cluster) == read_keys(first.cluster)
+    before = read_keys(first.cluster)
+    assert read_keys(CorePlan(config, [SHARED]).configs()[1].cluster) == before
 
 
 def test_brokers_beside_a_primary_dial_it_over_a_unix_socket_and_the_others_as_listed(

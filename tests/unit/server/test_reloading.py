@@ -13,7 +13,7 @@ import pytest
 from rhizome.security.tls import TlsError
 from rhizome.server.config import SECTIONS, Config, load_config
 from rhizome.server.reloading import EVERY_KEY, RELOADABLE, Reloader, WatchedFiles, compare
-from rhizome.server.settings import key_of
+from rhizome.server.settings import SettingError, key_of
 
 
 def config_of(**overrides: object) -> Config:
@@ -28,11 +28,14 @@ class Kept:
         self.loaded: list[str] = []
         self.noted: list[str] = []
         self.fault = ""
+        self.wrong_setting = ""
         self.reloader = Reloader(config, read, self.applied.append, self.load, self.noted.append)
 
     def load(self, config: Config) -> None:
         if self.fault:
             raise TlsError(self.fault)
+        if self.wrong_setting:
+            raise SettingError(self.wrong_setting)
         self.loaded.append(config.tls.certificate)
 
 
@@ -113,3 +116,29 @@ def test_certificates_follow_their_files_and_stay_if_they_are_bad(
     kept.reloader.check_files()
     assert kept.loaded == [str(file)]
     assert kept.noted == ["certificates and keys"]
+
+
+def test_a_key_file_that_has_changed_is_read_without_being_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "cluster.key"
+    file.write_text("a key that all brokers share")
+    file.chmod(0o600)
+    config = config_of(cluster__key_file=str(file), cluster__demand_key=True)
+    kept = Kept(config, lambda: config)
+    kept.reloader.check_files()
+    assert kept.loaded == []
+    file.write_text("another key that all brokers share")
+    kept.reloader.check_files()
+    assert kept.loaded == [""]
+    kept.wrong_setting = "holds a key of 5 bytes"
+    file.write_text("short")
+    kept.reloader.check_files()
+    assert "left as they were: holds a key of 5 bytes" in caplog.text
+
+
+def test_the_key_and_what_is_demanded_take_no_restart() -> None:
+    old = config_of(cluster__key="a key that all brokers share", cluster__demand_key=True)
+    new = config_of(cluster__key="another key of all brokers", cluster__demand_key=True)
+    assert compare(old, new).applied == ("cluster.key",)
+    assert compare(old, config_of()).restart == ()

@@ -7,6 +7,8 @@ may enter no vhost, and which takes its connection away from the broker when tha
 
 from __future__ import annotations
 
+from typing import Final
+
 from rhizome.amqp.methods import ConnectionOpenOk
 from rhizome.broker.access import (
     KIND_CLUSTER,
@@ -21,7 +23,10 @@ from rhizome.broker.connection import Connection
 from rhizome.broker.handshake import hand_over
 from rhizome.cluster.identity import Hello
 from rhizome.cluster.link.links import Links
-from rhizome.cluster.link.proof import MECHANISM, Acceptor, ProofError
+from rhizome.cluster.link.proof import MECHANISM, Acceptor, ProofError, Protection
+
+UNIX_ADDRESS: Final = "unix"
+"""The address of peers at Unix sockets; all others have numbers."""
 
 
 class LinkAuthenticator(Authenticator):
@@ -59,7 +64,9 @@ class _Introduction(ChallengeAnswer):
         self._peer = peer
         self._done = done
         self._told = links.me
-        self._acceptor = Acceptor(links.key, links.me, links.chance)
+        protected = peer.tls or peer.address == UNIX_ADDRESS
+        wish = links.wish_for(protected, peer.loopback)
+        self._acceptor = Acceptor(links.keys, links.me, links.chance, wish)
 
     def begin(self, response: bytes) -> None:
         try:
@@ -75,8 +82,10 @@ class _Introduction(ChallengeAnswer):
         except ProofError as error:
             self._refuse(error)
             return
-        identity = LinkIdentity(self._links, hello, self._told, self._peer)
-        self._done.challenge(self._acceptor.prove(), _LastWord(self._done, identity))
+        proof = self._acceptor.prove()
+        protection = self._acceptor.protection
+        identity = LinkIdentity(self._links, hello, self._told, self._peer, protection)
+        self._done.challenge(proof, _LastWord(self._done, identity))
 
     def _refuse(self, error: ProofError) -> None:
         self._done.authenticated(None, f"{error} (from {self._peer.address}:{self._peer.port})")
@@ -97,15 +106,21 @@ class _LastWord(ChallengeAnswer):
 class LinkIdentity(Identity):
     """Another broker that has proved itself. It has no permissions: its link needs none."""
 
-    def __init__(self, links: Links, hello: Hello, told: Hello, peer: Peer) -> None:
+    def __init__(
+        self, links: Links, hello: Hello, told: Hello, peer: Peer, protection: Protection
+    ) -> None:
         super().__init__(hello.name, KIND_CLUSTER, (), AccessEpoch())
         self._links = links
         self._hello = hello
         self._told = told
         self._address = f"{peer.address}:{peer.port}"
+        self._is_local = peer.loopback
+        self._protection = protection
 
     def adopt(self, connection: Connection) -> bool:
-        link = self._links.admit(self._hello, self._told, self._address)
+        link = self._links.admit(
+            self._hello, self._told, self._address, self._protection, self._is_local
+        )
         connection.send(0, ConnectionOpenOk(""))
         for chunk in connection.outbox.take():
             link.urgent.put(chunk)

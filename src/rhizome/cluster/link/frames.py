@@ -88,7 +88,8 @@ class LinkReader:
 
     Invariant: ``pieces`` holds ``have`` bytes, the beginning of one frame; ``need`` is how many
     bytes of it must be there before it can be looked at again, 0 if no frame has begun. So each
-    byte of a frame that comes in many reads is copied once, when the frame is whole.
+    byte of a frame that comes in many reads is copied once, when the frame is whole. ``rest`` has
+    the bytes behind the frame with which it was stopped.
     """
 
     sink: FrameSink
@@ -97,6 +98,7 @@ class LinkReader:
     have: i64
     need: i64
     stopped: bool
+    rest: bytes
 
     def __init__(self, sink: FrameSink, frame_max: i64) -> None:
         self.sink = sink
@@ -105,6 +107,7 @@ class LinkReader:
         self.have = 0
         self.need = 0
         self.stopped = False
+        self.rest = b""
 
     def stop(self) -> None:
         """Hand out no further frame, not even of the bytes that are being read."""
@@ -118,7 +121,9 @@ class LinkReader:
         at: i64 = 0
         if self.need > 0:
             at = self._complete(data)
-        if not self.stopped and self.need == 0:
+        if self.stopped:
+            self.rest = data[at:]
+        elif self.need == 0:
             self._run(data, at)
 
     def _complete(self, data: bytes) -> i64:
@@ -168,6 +173,7 @@ class LinkReader:
             else:
                 self.sink.other_frame(data[at], data, at + 7, after - 1)
             if self.stopped:
+                self.rest = data[after:]
                 return
             at = after
         if at < end:

@@ -35,6 +35,7 @@ from rhizome.cluster.link.frames import (
     put_frame,
     put_frame_of,
 )
+from rhizome.cluster.link.mac import Guard, MacReader, MacWriter
 from rhizome.errors import AmqpError, CommandInvalid, ConnectionForced, InternalFault
 
 if TYPE_CHECKING:
@@ -138,7 +139,8 @@ class Opener:
 class Link(FrameSink):
     """Invariant: ``peer`` is nobody until a dialled peer has proved itself and is asked for the
     link; with ``version`` it is that of the handshake once the stage is OPEN. The link is in
-    ``owner.touched`` if and only if ``marked``.
+    ``owner.touched`` if and only if ``marked``. Everything that is sent and received on the open
+    link is in records with MACs if ``guard`` has them.
     """
 
     owner: LinkOwner
@@ -154,6 +156,7 @@ class Link(FrameSink):
     opener: Opener | None
     sink: FrameSink | None
     reader: LinkReader
+    guard: Guard
     urgent: Outbox
     outbox: Outbox
     batches: list[list[bytes]]
@@ -207,6 +210,7 @@ class Link(FrameSink):
         self.opener = None
         self.sink = None
         self.reader = LinkReader(self, HANDSHAKE_FRAME_MAX)
+        self.guard = Guard()
         self.urgent = Outbox()
         self.outbox = Outbox()
         self.batches = []
@@ -294,19 +298,37 @@ class Link(FrameSink):
         if self.stage == CLOSED:
             return
         self.received_bytes += len(data)
-        self.last_received_ms = self.owner.now_ms
         # One name per clause: a variable of compiled code has one type.
         try:
-            self.reader.receive(data)
+            checked = self.guard.reader
+            if checked is None:
+                self._receive_plain(data)
+            elif checked.receive(data):
+                # Bytes without a right MAC are no sign of life: anybody might have sent them.
+                self.last_received_ms = self.owner.now_ms
         except AmqpError as fault:
             self.fail(fault)
         except Exception as bug:
             self.owner.handler.bug(bug, f"link with {self.name}")
             self.fail(InternalFault("the broker made a mistake; its log has the details"))
 
+    def _receive_plain(self, data: bytes) -> None:
+        self.last_received_ms = self.owner.now_ms
+        reader = self.reader
+        reader.receive(data)
+        checked = self.guard.reader
+        if checked is not None and self.stage == OPEN:
+            # The link was opened by one of the frames: what is behind that has MACs.
+            checked.receive(reader.rest)
+
     def next_output(self) -> list[bytes]:
         """What is to be written next, in chunks; empty if there is nothing. Whole frames."""
         size: i64 = self.urgent.size()
+        guard = self.guard
+        if len(guard.plain) > 0:
+            chunks = guard.plain
+            guard.plain = []
+            return chunks
         if size > 0:
             chunks = self.urgent.take()
         elif self.batch_at < len(self.batches):
@@ -324,6 +346,8 @@ class Link(FrameSink):
         if size > 0:
             self.sent_bytes += size
             self.last_sent_ms = self.owner.now_ms
+            if guard.writer is not None:
+                return guard.writer.records(chunks)
         return chunks
 
     def flushed(self) -> None:
@@ -389,7 +413,20 @@ class Link(FrameSink):
         self.stage = OPEN
         self.opener = None
         self.opened_ms = self.owner.now_ms
+        self.begin_macs()
         self.reader.frame_max = frame_max
+
+    def begin_macs(self) -> None:
+        """Open-ok was sent or has come: what follows has MACs, if both ends agreed on them."""
+        guard = self.guard
+        keys = guard.keys
+        if keys is not None:
+            guard.keys = None
+            guard.plain = self.urgent.take()
+            guard.writer = MacWriter(keys[0])
+            self.reader.stop()
+            self.reader = LinkReader(self, self.reader.frame_max)
+            guard.reader = MacReader(self.reader, keys[1])
 
     def heartbeat(self) -> None:
         self.urgent.put(HEARTBEAT_FRAME)

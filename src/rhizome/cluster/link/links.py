@@ -37,7 +37,7 @@ from rhizome.cluster.link.link import (
 )
 from rhizome.cluster.link.opening import Opening
 from rhizome.cluster.link.peers import LinkSettings, Peer
-from rhizome.cluster.link.proof import Chance, Dialler, LinkKey
+from rhizome.cluster.link.proof import NO_WISH, Chance, Dialler, LinkKeys, Protection, Wish
 from rhizome.cluster.link.statistics import LinkStatistics
 from rhizome.errors import (
     AccessRefused,
@@ -49,6 +49,11 @@ from rhizome.errors import (
 )
 
 LINKED_ALREADY: Final = "these brokers are linked already"
+UNIX_PREFIX: Final = "unix:"
+RENEWAL_MS: Final = 1_000
+"""At least so long after another a link is ended that couldn't be made any more: never all links
+of a broker at once."""
+
 NOBODY: Final = Hello("", "0" * 32, "0")
 REFUSALS_REMEMBERED_MAX: Final = 1024
 
@@ -61,7 +66,7 @@ class Links(LinkOwner):
     def __init__(
         self,
         me: Hello,
-        key: LinkKey,
+        keys: LinkKeys,
         settings: LinkSettings,
         handler: LinkHandler,
         chance: Chance,
@@ -69,13 +74,14 @@ class Links(LinkOwner):
     ) -> None:
         super().__init__(handler, now_ms)
         self.me = me
-        self.key = key
+        self.keys = keys
         self.settings = settings
         self.chance = chance
         self.adopter = Adopter()
         self.peers: dict[str, Peer] = {}
         self._numbers = 0
         self._ticked_ms = now_ms
+        self._renewed_ms = now_ms
         self._refused: dict[str, str] = {}
         self._stopped = ""
 
@@ -175,6 +181,23 @@ class Links(LinkOwner):
                 self._check_silence(peer.link)
             if peer.dial is not None:
                 self._check_patience(peer.dial)
+        if now_ms - self._renewed_ms >= RENEWAL_MS:
+            self._renew()
+
+    def _renew(self) -> None:
+        """End a link that rests on what doesn't count any more, a key or a permission; if its peer
+        can make a better one, it is back at once."""
+        for link in self.open_links():
+            guard = link.guard
+            if guard.fingerprint not in self.keys.fingerprints:
+                reason = "it was made with a cluster key that this broker doesn't take any more"
+            elif self._exposure(link.peer, guard.is_lacking, guard.is_local) is not None:
+                reason = "it has no MACs, and cluster.insecure_links doesn't allow that any more"
+            else:
+                continue
+            self._renewed_ms = self.now_ms
+            link.close(reason)
+            return
 
     def next_deadline_ms(self) -> int:
         """When ``tick`` and ``wants_dial`` have something to do at the latest."""
@@ -197,18 +220,27 @@ class Links(LinkOwner):
 
     # ---- accepting ------------------------------------------------------------------------------
 
-    def admit(self, hello: Hello, told: Hello, address: str) -> Link:
+    def admit(
+        self, hello: Hello, told: Hello, address: str, protection: Protection, is_local: bool
+    ) -> Link:
         """A peer has proved itself and asks for a link; raises what it is refused with.
 
         ``told``: what it was told about this broker. The link isn't open before ``admitted``.
         """
-        fault = self._refusal(hello) or self._rivalry(hello)
+        fault = (
+            self._refusal(hello)
+            or self._exposure(hello, protection.is_lacking, is_local)
+            or self._rivalry(hello)
+        )
         if fault is not None:
             if fault.text != LINKED_ALREADY:
                 self._report_refused(hello, address, fault.text)
             raise fault
         self._refused.pop(hello.name, None)
-        return self._make(hello.name, address, False, hello, told)
+        link = self._make(hello.name, address, False, hello, told)
+        link.guard.agreed(protection)
+        link.guard.is_local = is_local
+        return link
 
     def admitted(self, link: Link) -> None:
         """The driver has the connection of an admitted link."""
@@ -247,16 +279,28 @@ class Links(LinkOwner):
 
     def _dial(self, peer: Peer) -> Link:
         link = self._make(peer.name, peer.next_address(), True, NOBODY, self.me)
-        link.opener = Opening(self, Dialler(self.key, self.me, self.chance))
+        link.opener = Opening(self, Dialler(self.keys, self.me, self.chance))
         peer.dial = link
         return link
+
+    def wish(self, link: Link) -> Wish:
+        """Called by ``Opening``."""
+        protected = self.settings.needs_certificate or link.address.startswith(UNIX_PREFIX)
+        return self.wish_for(protected, link.guard.is_local)
+
+    def wish_for(self, protected: bool, is_local: bool) -> Wish:
+        """Of a connection that TLS or a Unix socket protects, or that has a loopback address."""
+        if not self.settings.has_macs:
+            return NO_WISH
+        return Wish(not protected, self.settings.host if is_local else "")
 
     def may_ask(self, link: Link, peer: Hello) -> AmqpError | None:
         """Called by ``Opening``: None if the proved peer is to be asked for a link."""
         if peer.name != link.name and not is_itself(self.me, peer):
             listed = link.address in self._peer(link.name).configured
             return NotAllowed(another_answers(link.name, link.address, listed, peer))
-        fault = self._refusal(peer)
+        guard = link.guard
+        fault = self._refusal(peer) or self._exposure(peer, guard.is_lacking, guard.is_local)
         if fault is not None:
             return fault
         known = self.link_to(peer.name)
@@ -273,6 +317,7 @@ class Links(LinkOwner):
         known = self.link_to(peer.name)
         is_rival = known is not None and not known.dialled and _is_same(known.peer, peer)
         if is_rival and peer.uuid < self.me.uuid:
+            link.begin_macs()
             link.close(LINKED_ALREADY)
         else:
             self._open(link, peer)
@@ -417,6 +462,17 @@ class Links(LinkOwner):
     def _refusal(self, hello: Hello) -> AmqpError | None:
         reason = self._stopped or refusal(self.me, hello) or self.handler.refusal(hello)
         return NotAllowed(reason) if reason else None
+
+    def _exposure(self, hello: Hello, is_lacking_mac: bool, is_local: bool) -> AmqpError | None:
+        """Whether anybody on the path could speak for this broker, and that isn't allowed."""
+        settings = self.settings
+        if not settings.has_macs or not is_lacking_mac or is_local or settings.insecure:
+            return None
+        return NotAllowed(
+            f"broker {hello.name!r} is of a release whose links have no MACs, and whoever is on the"
+            " path to it could send in its name: upgrade it, let links use TLS (cluster.tls), or"
+            " allow it with cluster.insecure_links until all brokers are upgraded"
+        )
 
     def _report(self, peer: Peer, address: str, reason: str) -> None:
         if reason != peer.problem:

@@ -32,7 +32,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.cluster.identity import Hello
 from rhizome.cluster.link.link import Link, Opener
-from rhizome.cluster.link.proof import MECHANISM, Dialler, ProofError
+from rhizome.cluster.link.proof import MECHANISM, Dialler, ProofError, Wish
 from rhizome.errors import AmqpError, CommandInvalid, LoginRefused, NotAllowed
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
@@ -44,6 +44,10 @@ _PROPERTIES: Final[dict[str, object]] = {
 
 class Dialled(Protocol):
     """Whoever has dialled: ``Links``."""
+
+    def wish(self, link: Link) -> Wish:
+        """What this end says of the connection."""
+        ...
 
     def may_ask(self, link: Link, peer: Hello) -> AmqpError | None:
         """The peer has proved itself; None if we want a link with it."""
@@ -94,7 +98,7 @@ class Opening(Opener):
                 "cluster, or demands TLS of links"
             )
         self._expected = ConnectionSecure
-        first = self._dialler.first()
+        first = self._dialler.first(self._dialled.wish(link))
         self._send(link, ConnectionStartOk(dict(_PROPERTIES), MECHANISM, first, "en_US"))
 
     def _secure(self, link: Link, challenge: bytes) -> None:
@@ -106,6 +110,7 @@ class Opening(Opener):
             peer = self._dialler.verify(challenge)
         except ProofError as error:
             raise LoginRefused(f"broker at {link.address}: {error}") from None
+        link.guard.agreed(self._dialler.protection)
         refusal = self._dialled.may_ask(link, peer)
         if refusal is not None:
             raise refusal

@@ -36,6 +36,14 @@ class LinkSettings:
     frame_bytes_max: int = 129 << 20
     needs_certificate: bool = False
     """Accept links only over TLS, from peers whose certificate was verified."""
+    has_macs: bool = False
+    """Frames have MACs where neither TLS nor a Unix socket protects them. A simulated network needs
+    none."""
+    host: str = ""
+    """Tells this machine from others, so that links within it do without MACs; empty: they have
+    them, too."""
+    insecure: bool = False
+    """Links beyond this machine may do without MACs too, if the peer's release has none."""
 
     @property
     def backlog_bytes_max(self) -> int:

@@ -173,7 +173,7 @@ class BrokerProgram(Program, Adopter):
             world,
             OpenAuthenticator(),
             AccessEpoch(),
-            KEY,
+            (KEY,),
             f"machine of {name}",
             (str(Address(name, PORT)),),
             LinkSettings(),

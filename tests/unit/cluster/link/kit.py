@@ -14,11 +14,11 @@ from rhizome.cluster.link.adopter import Adopter
 from rhizome.cluster.link.link import CLOSED, Link, LinkHandler
 from rhizome.cluster.link.links import Links
 from rhizome.cluster.link.peers import LinkSettings
-from rhizome.cluster.link.proof import LinkKey
+from rhizome.cluster.link.proof import LinkKeys
 from rhizome.testing.core import make_core
 
 KEY = b"a key that all brokers share"
-SETTINGS = LinkSettings()
+SETTINGS = LinkSettings(has_macs=True)
 
 
 def make_hello(name: str, uuid: int = 0, **fields: object) -> Hello:
@@ -168,7 +168,7 @@ class Broker(Adopter):
         self.core = make_core().broker
         self.log = Log()
         chance = Random(f"{world.seed} {hello.name} {hello.incarnation}")
-        self.links = Links(hello, LinkKey(key), settings, self.log, chance, world.now_ms)
+        self.links = Links(hello, LinkKeys(key), settings, self.log, chance, world.now_ms)
         self.links.adopter = self
         self.core.authenticator = LinkAuthenticator(self.links, self.core.authenticator)
 

@@ -23,7 +23,7 @@ from rhizome.amqp.methods import (
 from rhizome.broker.access import AccessEpoch, Peer
 from rhizome.broker.stages import CLOSED
 from rhizome.cluster.link.accepting import LinkAuthenticator
-from rhizome.cluster.link.proof import MECHANISM, Dialler, LinkKey
+from rhizome.cluster.link.proof import MECHANISM, Dialler, LinkKeys
 from rhizome.security.login import LoginService
 from rhizome.security.passwords import ScryptCost, hash_password
 
@@ -86,7 +86,7 @@ def broker() -> Broker:
 
 
 def dialler(key: bytes = KEY) -> Dialler:
-    return Dialler(LinkKey(key), make_hello("b2"), Random(7))
+    return Dialler(LinkKeys(key), make_hello("b2"), Random(7))
 
 
 def logged_in(broker: Broker) -> Stranger:

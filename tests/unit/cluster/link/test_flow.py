@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rhizome.cluster.link.frames import FRAME_BYTES
 from rhizome.cluster.link.link import BATCH_BYTES, Link
+from rhizome.cluster.link.mac import RECORD_HEAD_BYTES
 
 from .kit import SETTINGS, Broker, End, World, make_hello
 
@@ -48,7 +49,7 @@ def test_urgent_frames_go_between_batches_and_never_into_a_frame() -> None:
     assert sum(map(len, first)) < 2 * BATCH_BYTES
     link.send_urgent(17, b"now")
     urgent = link.next_output()
-    assert sum(map(len, urgent)) == FRAME_BYTES + 3
+    assert sum(map(len, urgent)) == RECORD_HEAD_BYTES + FRAME_BYTES + 3
     end = link.port
     assert isinstance(end, End)
     end.sent.extend(b"".join(chunks) for chunks in (first, second, urgent))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rhizome.amqp.values import encode_table, read_table
-from rhizome.cluster.link.proof import Acceptor, Dialler, LinkKey, ProofError
+from rhizome.cluster.link.proof import Acceptor, Dialler, LinkKey, LinkKeys, ProofError
 
 from .kit import KEY, make_hello
 
@@ -21,11 +21,11 @@ GOLDEN = Path(__file__).parent / "golden" / "proof.hex"
 
 
 def dialler(key: bytes = KEY, seed: int = 1) -> Dialler:
-    return Dialler(LinkKey(key), B1, Random(seed))
+    return Dialler(LinkKeys(key), B1, Random(seed))
 
 
 def acceptor(key: bytes = KEY, seed: int = 2) -> Acceptor:
-    return Acceptor(LinkKey(key), B2, Random(seed))
+    return Acceptor(LinkKeys(key), B2, Random(seed))
 
 
 def said(a: Dialler, b: Acceptor) -> list[bytes]:
@@ -131,6 +131,35 @@ def test_an_introduction_without_its_fields_is_refused(field: str) -> None:
     table, _ = read_table(dialler().first(), 0)
     with pytest.raises(ProofError):
         acceptor().introduce(encode_table({**table, field: b""}))
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("uuid", "x) is fine\n2026-11-17 12:00:00 connection opened by user 'admin' ("),
+        ("uuid", "\x1b[2J" + "0" * 28),
+        ("uuid", "0" * 14_000),
+        ("name", "b" * 300),
+        ("name", ""),
+    ],
+)
+def test_an_introduction_can_not_write_lines_into_the_log(field: str, said: str) -> None:
+    """Before anything is proved: whoever connects can say anything."""
+    table, _ = read_table(dialler().first(), 0)
+    b = acceptor()
+    with pytest.raises(ProofError) as refused:
+        b.introduce(encode_table({**table, field: said}))
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 200
+
+
+def test_a_name_with_control_characters_is_quoted_where_it_is_refused() -> None:
+    b = acceptor()
+    table, _ = read_table(dialler().first(), 0)
+    b.introduce(encode_table({**table, "name": "b1\n\x1b[31mready"}))
+    with pytest.raises(ProofError) as refused:
+        b.verify(encode_table({"hello": b"", "proof": b""}))
+    assert str(refused.value).isprintable()
 
 
 def test_parts_can_not_be_moved_between_fields() -> None:

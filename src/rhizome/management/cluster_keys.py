@@ -1,0 +1,54 @@
+"""/api/rhizome/cluster/keys: which cluster keys each broker has, by their fingerprints.
+
+For whoever rotates the key (`rhizome cluster rotate-key`): a step is made once every broker has
+made the one before. Administrators only: a guess of a key can be tested with its fingerprint.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from rhizome.management.answers import Row, answer
+from rhizome.management.auth import ADMINISTRATOR
+from rhizome.management.call import Call
+from rhizome.management.cluster import view_of
+from rhizome.management.context import Context
+from rhizome.management.declared import TEXT, by_name, many, record, row_of
+from rhizome.management.endpoint import Endpoint
+from rhizome.management.everywhere import documents
+
+PATH: Final = "/api/rhizome/cluster/keys"
+OWN_PATH: Final = PATH + "/own"
+
+OWN: Final = record("ClusterKeys", {"keys": many(TEXT), "links": by_name(TEXT)})
+ALL: Final = record("ClusterKeysOfAll", {"brokers": by_name(OWN), "unreached": many(TEXT)})
+
+
+def own_keys(context: Context) -> Row:
+    """``keys``: this broker proves with the first; ``links``: which one made each link."""
+    view = view_of(context)
+    return {"keys": view.key_fingerprints(), "links": view.link_fingerprints()}
+
+
+async def show_own(call: Call) -> Response:
+    """The keys of the broker that is asked."""
+    return answer(own_keys(call.context))
+
+
+async def show_keys(call: Call) -> Response:
+    """The keys of every broker; ``unreached`` are those of the cluster that can't be asked now, or
+    whose release doesn't tell."""
+    context = call.context
+    found, _ = await documents(call, call.question(OWN_PATH))
+    brokers = {context.name: own_keys(context), **found}
+    document = await view_of(context).cluster_document()
+    missing = [each.name for each in document.brokers if each.name not in brokers]
+    return answer({"brokers": brokers, "unreached": missing})
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", PATH, ADMINISTRATOR, show_keys, row_of(ALL)),
+    Endpoint("GET", OWN_PATH, ADMINISTRATOR, show_own, row_of(OWN)),
+)
