@@ -15,6 +15,7 @@ Examples:
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 HIDDEN: Final = "***"
@@ -82,6 +83,20 @@ def printable_json(document: Any, indent: int | None = None) -> str:
     return "".join(
         char if char == "\n" or char.isprintable() else _json_escape(char) for char in text
     )
+
+
+def json_line(fields: Mapping[str, object]) -> str:
+    """An object as one line of ASCII, for logs.
+
+    A lone surrogate is written out as text: many readers refuse a line that has one as a character,
+    so whoever sends bytes that are no UTF-8 would not be seen.
+    """
+    text = json.dumps({name: _whole(value) for name, value in fields.items()}, default=str)
+    return text.replace("\x7f", "\\u007f")
+
+
+def _whole(value: object) -> object:
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _json_escape(char: str) -> str:

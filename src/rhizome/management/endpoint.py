@@ -121,10 +121,12 @@ class Resource:
         if not isinstance(caller, Caller) or PREVIEW_KEY in request.scope:
             return
         what = f"{request.method} {request.scope['path']}"
-        via = "broker" if asked_of(request) is not None else "http"
+        asked = asked_of(request)
+        via = "http" if asked is None else "broker"
         endpoint = self.methods[request.method if request.method != "HEAD" else "GET"]
         if request.method not in READING and not endpoint.path.endswith(TRAFFIC):
-            self.context.audit.change(caller.user, caller.place, via, what, status)
+            place, origin = (caller.place, "") if asked is None else (asked.address, asked.origin)
+            self.context.audit.change(caller.user, place, via, what, status, origin)
         elif status == 401:
             self.context.audit.access_refused(via, caller.user, caller.peer, "", what)
 

@@ -17,7 +17,7 @@ import json
 import logging
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mypy_extensions import i64
@@ -147,6 +147,10 @@ class Colleagues:
     def asked(self, link: Link, payload: bytes) -> None:
         """Another broker asks."""
         number, to, question = decode_question(payload)
+        # The link knows who is at its other end. A primary that passes a question on names the
+        # secondary that it has it from, and is believed: it is of this cluster.
+        origin = f"{question.origin} through {link.name}" if question.origin else link.name
+        question = replace(question, origin=origin)
         count = sum(1 for each in self._answering.values() if each is link)
         if count >= QUESTIONS_MAX:
             self._shell.begin_turn()
@@ -241,8 +245,9 @@ def encode_question(number: int, to: str, question: Question) -> bytes:
         "user": question.user,
         "reason": question.reason,
     }
-    if question.token:
-        head["token"] = question.token
+    for name in ("token", "address", "origin"):
+        if getattr(question, name):
+            head[name] = getattr(question, name)
     return _NUMBER.pack(number) + _packed(head, question.body)
 
 
@@ -250,7 +255,14 @@ def decode_question(payload: bytes) -> tuple[int, str, Question]:
     (number,) = _NUMBER.unpack_from(payload)
     head, body = _unpacked(payload[_NUMBER.size :])
     question = Question(
-        head["method"], head["target"], head["user"], body, head["reason"], head.get("token", "")
+        head["method"],
+        head["target"],
+        head["user"],
+        body,
+        head["reason"],
+        head.get("token", ""),
+        head.get("address", ""),
+        head.get("origin", ""),
     )
     return number, head["to"], question
 
