@@ -75,10 +75,10 @@ def closure(names: Sequence[str], known: dict[str, Any]) -> set[str]:
 
 def licences(name: str) -> list[dict[str, str]]:
     try:
-        said = metadata.metadata(name).get("License-Expression")
+        said = metadata.metadata(name).json.get("license_expression")
     except metadata.PackageNotFoundError:
         said = None
-    return [{"expression": said}] if said else []
+    return [{"expression": str(said)}] if said else []
 
 
 def component(name: str, version: str, hashes: Sequence[str], scope: str) -> dict[str, Any]:
