@@ -1,6 +1,6 @@
 """The audit log: who has logged in or tried to, who was refused what, and who has changed what.
 
-One JSON object a line, in a file of its own that only its owner may read:
+One JSON object a line, in files of its own that others than its owner and group can't read:
 
     {"time": "2026-11-16T07:23:06.120Z", "broker": "b1", "event": "login", "result": "ok",
      "user": "app", "address": "10.0.0.7:41822", "via": "amqp", "vhost": "/",

@@ -78,11 +78,12 @@ def message_of(record: logging.LogRecord) -> str:
         text = record.getMessage()
     except Exception:
         text = f"{record.msg} {record.args!r}"
+    text = without_passwords(text)  # before it is cut: half a password is none that is recognised
     if len(text) > MESSAGE_CHARS_MAX:
         text = f"{text[:MESSAGE_CHARS_MAX]}... (cut, of {len(text)} characters)"
     left_out = getattr(record, "left_out", 0)
     more = f" ({left_out} more like this were left out)" if left_out else ""
-    return without_passwords(text) + more
+    return text + more
 
 
 def traceback_of(record: logging.LogRecord) -> str:
@@ -90,9 +91,10 @@ def traceback_of(record: logging.LogRecord) -> str:
     if not record.exc_info or not isinstance(record.exc_info[1], BaseException):
         return ""
     text = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
+    text = "\n".join(without_passwords(line) for line in text.split("\n"))
     if len(text) > TRACEBACK_CHARS_MAX:
         text = f"... (cut, of {len(text)} characters)\n{text[-TRACEBACK_CHARS_MAX:]}"
-    return "\n".join(without_passwords(line) for line in text.split("\n"))
+    return text
 
 
 class TextFormatter(logging.Formatter):

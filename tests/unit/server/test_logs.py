@@ -171,6 +171,11 @@ def test_lines_and_tracebacks_have_a_maximal_length(log: Log) -> None:
     assert len(log.text) < MESSAGE_CHARS_MAX + TRACEBACK_CHARS_MAX + 1000
 
 
+def test_a_line_is_not_cut_through_a_password(log: Log) -> None:
+    logger.warning("%s amqp://app:s3cret@b1", "x" * (MESSAGE_CHARS_MAX - 14))
+    assert "s3" not in log.text
+
+
 def test_passwords_of_uris_are_not_logged(log: Log, json_log: Log) -> None:
     for each in (log, json_log):
         configure_logging(each.config.log)
