@@ -12,6 +12,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CONSTRAINTS := requirements/constraints.txt
+# What a broker is built with and runs on is pinned by the hashes of its files, which are those of the
+# public package index. An index that has files of its own needs HASHES=no: versions alone then.
+HASHES ?= yes
+PINNED := $(if $(filter no,$(HASHES)),-c $(CONSTRAINTS),--require-hashes -r requirements/run.txt)
 # Pinned in pyproject.toml's build-system too; installed here so that builds need no isolation.
 BUILD_DEPS := setuptools 'mypy[mypyc]' librt mypy-extensions crc32c
 # Cheap first: a broken codec should not wait for a browser.
@@ -23,10 +27,15 @@ HTTP ?= 127.0.0.1:15672
 DATA ?= ./data
 UP_DATA ?= ./data/cluster
 FUZZ_SECONDS ?= 600
+# As root, tests install the programs of others that they need, and say which and why before. With
+# `make test SYSTEM_PACKAGES=no` they do without: tests that need what is missing are skipped.
+SYSTEM_PACKAGES ?= yes
+export SYSTEM_PACKAGES
 # Tests start hundreds of brokers, and without bytecode each of them would compile its sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lone test check unit interop soak bench pipeline build wheel clean constraints test-deps
+.PHONY: help run lone test check unit interop soak bench pipeline build wheel release image clean \
+	constraints test-deps
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,7 +49,7 @@ lone: build ## set up, compile, and start one broker on 127.0.0.1:5672 with its 
 	@echo "store:       $(DATA)        stop with Ctrl-C"
 	@exec $(BIN)/rhizome serve --listen $(LISTEN) --http $(HTTP) --data $(DATA)
 
-test: $(VENV)/test.stamp ## set up everything and pass all tests, compiled and interpreted
+test: $(VENV)/test.stamp ## set up everything and pass all tests, compiled and interpreted; SYSTEM_PACKAGES=no: no apt-get
 	@tools/system_packages.sh
 	$(BIN)/python tools/run_suites.py
 
@@ -49,6 +58,7 @@ check: $(VENV)/test.stamp ## lint, types, import directions, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --cache-dir .cache/import_linter
+	$(BIN)/python tools/pin_requirements.py --check
 	@for g in $(GENERATORS); do echo "$$g --check"; $(BIN)/python $$g --check; done
 
 unit: $(VENV)/test.stamp build ## unit tests on the compiled build
@@ -66,7 +76,7 @@ soak: test-deps ## the long suites: fuzzing, kill loops, thousands of examples p
 	RHIZOME_PURE=1 $(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 
 pipeline: build $(VENV)/test.stamp ## show the data pipeline: a cluster, traffic, archive, report, audit, replay
-	@command -v java >/dev/null || tools/system_packages.sh
+	@tools/system_packages.sh java
 	$(BIN)/python tools/pipeline_demo.py
 
 bench: build ## measure against RabbitMQ; BENCH="--quick --only NAME" passes options
@@ -81,18 +91,28 @@ wheel: $(VENV)/run.stamp ## build the source archive and, from it, a compiled wh
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
 	@ls dist
 
+release: wheel ## the archive and the wheel with their list of parts (SBOM) and checksums, in ./dist
+	$(BIN)/python tools/sbom.py dist/rhizome.cdx.json
+	cd dist && sha256sum *.tar.gz *.whl *.cdx.json > SHA256SUMS
+	@ls dist
+
+image: ## build the container image; BASE=NAME@sha256:... is the base, by its digest
+	packaging/build_image.sh
+
 clean: ## remove everything that was built; keeps ./data
 	rm -rf $(VENV) .cache build dist bench/bin src/*.egg-info
 	find . -name __pycache__ -prune -not -path './.git/*' -exec rm -rf {} +
 	find src -name '*.so' -delete
 	find tests -name node_modules -prune -exec rm -rf {} +
 
-constraints: ## renew requirements/constraints.txt from what pyproject.toml allows
+constraints: ## renew the versions and hashes in requirements/ from what pyproject.toml allows
 	rm -rf build/constraints && $(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip --quiet install $(BUILD_DEPS) '.[test,spark]'
 	{ grep '^#' $(CONSTRAINTS); build/constraints/bin/python -m pip freeze --all \
 		| grep -vE '^(pip|rhizome)[ =]'; } > build/constraints.txt
 	mv build/constraints.txt $(CONSTRAINTS)
+	build/constraints/bin/python -m pip --quiet install 'pip-tools>=7,<8'
+	build/constraints/bin/python tools/pin_requirements.py
 
 test-deps: $(VENV)/test.stamp build
 	@tools/system_packages.sh
@@ -102,9 +122,10 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The editable install gives the command and the dependencies; tools/build_hot.py does the compiling.
-$(VENV)/run.stamp: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
-	$(PIP) install -c $(CONSTRAINTS) $(BUILD_DEPS)
-	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e .
+$(VENV)/run.stamp: pyproject.toml $(CONSTRAINTS) requirements/run.txt | $(VENV)/bin/python
+	$(PIP) install $(PINNED) $(if $(filter no,$(HASHES)),$(BUILD_DEPS))
+	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation \
+		$(if $(filter no,$(HASHES)),,--no-deps) -e .
 	@touch $@
 
 # What tests need is fetched and unpacked by one core: the hot modules, which use none of it, are

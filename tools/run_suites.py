@@ -33,8 +33,10 @@ NEVER_COMPILED: Final = (
     "cluster/node",
     "test_house.py",
     "test_packaging.py",
+    "test_printable.py",
     "test_requirements.py",
     "test_suite_results.py",
+    "test_system_packages.py",
 )
 # Tests of real clusters, which wait most: as long as all the others of tests/process.
 CLUSTERS: Final = tuple(

@@ -1,9 +1,33 @@
 #!/usr/bin/env bash
-# Installs the programs of other projects that tests need: librabbitmq's amqp-tools and node with
-# npm to talk to brokers, Java for Spark, chromium and its driver to look at the console, and RabbitMQ's
-# script rabbitmqadmin without its server. Does nothing where they are present, and says what is missing
-# where it can't install them; the tests that need them are then skipped with the same words.
+# Installs programs of other projects that tests need, with apt-get, if it is run as root. It says what
+# and why before it does. Where it may not or can't, it says what is missing; the tests that need it are
+# then skipped with the same words.
+#
+#     tools/system_packages.sh [PROGRAM ...]    those that are missing of these, or of all
+#     SYSTEM_PACKAGES=no                        install nothing (make test SYSTEM_PACKAGES=no)
+#
+# Nothing of it is needed to run a broker.
 set -u
+
+all=(amqp-publish node npm java chromium chromedriver rabbitmqadmin)
+declare -A package_of=(
+    [amqp-publish]=amqp-tools
+    [node]=nodejs
+    [npm]=npm
+    [java]=openjdk-17-jre-headless
+    [chromium]=chromium
+    [chromedriver]=chromium-driver
+    [rabbitmqadmin]=rabbitmqadmin
+)
+declare -A why=(
+    [amqp-publish]="librabbitmq talks to a broker (tests/interop)"
+    [node]="amqplib talks to a broker (tests/interop, tests/process)"
+    [npm]="fetches amqplib for that"
+    [java]="Spark runs on it (tests/spark, make pipeline)"
+    [chromium]="looks at the console (tests/console)"
+    [chromedriver]="drives that browser (tests/console)"
+    [rabbitmqadmin]="RabbitMQ's own tool talks to the HTTP API (tests/conformance): this one script of its package, not the server"
+)
 
 # One file of a package that would start a broker of its own.
 install_rabbitmqadmin() {
@@ -19,26 +43,41 @@ install_rabbitmqadmin() {
 }
 
 missing=()
-command -v amqp-publish >/dev/null || missing+=(amqp-tools)
-command -v node >/dev/null || missing+=(nodejs)
-command -v npm >/dev/null || missing+=(npm)
-command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
-command -v chromium >/dev/null || missing+=(chromium)
-command -v chromedriver >/dev/null || missing+=(chromium-driver)
+for program in "${@:-${all[@]}}"; do
+    if [ -z "${package_of[$program]:-}" ]; then
+        echo "$0: unknown program '$program'; known are ${all[*]}" >&2
+        exit 2
+    fi
+    command -v "$program" >/dev/null || missing+=("$program")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+packages=()
 scripts=()
-command -v rabbitmqadmin >/dev/null || scripts+=(rabbitmqadmin)
-[ ${#missing[@]} -eq 0 ] && [ ${#scripts[@]} -eq 0 ] && exit 0
+for program in "${missing[@]}"; do
+    if [ "$program" = rabbitmqadmin ]; then scripts+=("$program"); else packages+=("${package_of[$program]}"); fi
+done
+names="${packages[*]:-} ${scripts[*]:-}"
+
+if [ "${SYSTEM_PACKAGES:-yes}" = no ]; then
+    echo "not installed: $names (SYSTEM_PACKAGES=no). Tests that need them will be skipped." >&2
+    exit 0
+fi
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-    echo "not installed: ${missing[*]} ${scripts[*]} (needs root and apt-get; run: sudo $0)." \
+    echo "not installed: $names (needs root and apt-get; run: sudo $0)." \
          "Tests that need them will be skipped." >&2
     exit 0
 fi
-echo "installing ${missing[*]} ${scripts[*]}"
+echo "You are root, so this installs with apt-get what tests need and this machine lacks:"
+for program in "${missing[@]}"; do
+    printf '    %-26s %s\n' "${package_of[$program]}" "${why[$program]}"
+done
+echo "Without it those tests are skipped: SYSTEM_PACKAGES=no installs nothing."
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-if [ ${#missing[@]} -gt 0 ]; then
-    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
-        echo "could not install ${missing[*]}; tests that need them will be skipped." >&2
+if [ ${#packages[@]} -gt 0 ]; then
+    apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null ||
+        echo "could not install ${packages[*]}; tests that need them will be skipped." >&2
 fi
 if [ ${#scripts[@]} -gt 0 ]; then
     install_rabbitmqadmin ||

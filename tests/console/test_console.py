@@ -49,6 +49,80 @@ def test_a_wrong_password_is_told_and_nothing_is_shown(console: Console) -> None
     assert any("401" in text for text in browser.complaints())
 
 
+SECRET = "a-typed-secret-5c1d"
+
+WHERE_THE_SECRET_IS = """
+    const secret = arguments[0];
+    const found = [];
+    const look = (where, text) => { if (String(text ?? "").includes(secret)) found.push(where); };
+    for (const each of document.querySelectorAll("input, textarea, select")) {
+        look(`${each.name || each.id} (${each.type})`, each.value);
+    }
+    look("the document", document.documentElement.outerHTML);
+    look("the text", document.body.innerText);
+    look("the address", location.href);
+    look("the title", document.title);
+    look("the history", JSON.stringify(history.state));
+    look("cookies", document.cookie);
+    look("local storage", JSON.stringify(Object.entries(localStorage)));
+    look("session storage", JSON.stringify(Object.entries(sessionStorage)));
+    look("requested", performance.getEntries().map((each) => each.name).join(" "));
+    return found;
+"""
+
+
+def test_a_failed_login_leaves_the_password_nowhere(console: Console) -> None:
+    """When the form is drawn again with a line more, what was typed stays in its fields."""
+    browser = console.browser
+    browser.click("button.user")
+    for _ in range(3):
+        browser.fill("#user", "guest")
+        browser.fill("#password", SECRET)
+        assert browser.run(WHERE_THE_SECRET_IS, SECRET) == ["password (password)"]
+        browser.click("button[type=submit]")
+        browser.wait_for_text("That is not right", ".failure")
+        browser.wait_for_text("Log in", "button[type=submit]")
+        assert browser.run(WHERE_THE_SECRET_IS, SECRET) == []
+        assert browser.run("return document.getElementById('user').value") == "guest"
+        assert browser.run("return document.getElementById('password').type") == "password"
+    assert browser.complaints()
+
+
+def test_the_password_of_a_new_user_is_in_its_field_alone(console: Console) -> None:
+    browser = console.browser
+    console.go("users")
+    browser.find("main h1", "Users")
+    browser.click("button", "New user")
+    browser.fill("#field-name", "n" * 300)
+    browser.fill("#field-password", SECRET)
+    browser.click("dialog button[type=submit]")
+    browser.find("dialog .failure")
+    assert browser.run(WHERE_THE_SECRET_IS, SECRET) == ["password (password)"]
+    browser.press(ESCAPE)
+    wait_until(lambda: browser.count("dialog") == 0, "the dialog to be closed")
+    assert browser.run(WHERE_THE_SECRET_IS, SECRET) == []
+    browser.complaints()
+
+
+def test_a_field_never_becomes_another_one(console: Console) -> None:
+    """Whatever a page draws next, what was typed into a control is not shown in another."""
+    script = """
+        const done = arguments[arguments.length - 1];
+        import("/console/dom.js").then(({ h, render }) => {
+            const place = document.createElement("div");
+            const field = (name, type) => h("div", {}, h("input", { name, type }));
+            const fields = () => [field("user", "text"), field("password", "password")];
+            render(place, fields());
+            place.querySelector("[name=password]").value = arguments[0];
+            render(place, h("p", {}, "one more"), fields());
+            const inputs = [...place.querySelectorAll("input")];
+            done(inputs.map((each) => [each.name, each.type, each.value]));
+        });
+    """
+    for name, kind, value in console.browser.run_async(script, SECRET):
+        assert (name, kind) == ("password", "password") or SECRET not in value
+
+
 def test_a_login_survives_a_reload_and_ends_with_the_user(console: Console) -> None:
     browser = console.browser
     cookie = next(each for each in browser.cookies() if each["name"].startswith("rhizome_"))

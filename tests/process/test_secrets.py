@@ -205,7 +205,7 @@ def test_no_secret_is_written_answered_or_shown(broker: BrokerProcess, tmp_path:
         )
         == []
     )
-    assert (broker.data / "audit.log").stat().st_mode & 0o077 == 0
+    assert (broker.data / "audit.log").stat().st_mode & 0o137 == 0
 
 
 def test_nobody_else_can_look_into_the_store(broker: BrokerProcess) -> None:

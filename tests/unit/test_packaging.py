@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import configparser
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from datetime import datetime
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +21,8 @@ from rhizome.cli.main import app
 PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
 EXAMPLES = sorted((PACKAGING / "examples").glob("*.toml"))
 KEY_FILE = "/etc/rhizome/cluster.key"
+ROOT = PACKAGING.parent
+DIGEST = "docker.io/library/debian@sha256:" + "0a" * 32
 
 
 @pytest.fixture
@@ -77,3 +87,115 @@ def test_the_container_file_copies_what_exists() -> None:
     for line in (PACKAGING / "Containerfile").read_text().splitlines():
         if line.startswith("COPY packaging"):
             assert (root / line.split()[1]).is_file(), line
+
+
+# ---- what it is made of -------------------------------------------------------------------------
+
+
+def run_tool(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(each) for each in arguments],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        "",
+        "debian",
+        "docker.io/library/debian:bookworm-slim",
+        "debian@sha256:short",
+        f"{DIGEST}0",
+        f"{DIGEST} --no-cache",
+    ],
+)
+def test_an_image_is_not_built_on_a_tag(base: str, tmp_path: Path) -> None:
+    done = run_tool(PACKAGING / "build_image.sh", BASE=base, BUILDER="/bin/echo")
+    assert done.returncode == 2, done
+    assert "by its digest" in done.stderr
+
+
+def test_an_image_is_built_on_a_digest() -> None:
+    done = run_tool(PACKAGING / "build_image.sh", "--pull", BASE=DIGEST, BUILDER="/bin/echo")
+    assert done.returncode == 0, done
+    assert f"--build-arg BASE={DIGEST}" in done.stdout
+    assert "--pull" in done.stdout
+
+
+def test_the_container_file_has_no_base_of_its_own_and_installs_by_hash() -> None:
+    text = (PACKAGING / "Containerfile").read_text()
+    assert re.findall(r"^ARG BASE.*$", text, re.MULTILINE) == ["ARG BASE", "ARG BASE"]
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE}"}
+    assert "*@sha256:" in text
+    for line in re.findall(r"pip install [^\\\n]*", text):
+        assert "--require-hashes" in line or "--no-deps" in line, line
+
+
+def test_requirements_are_pinned_by_hash_and_fit_the_project() -> None:
+    done = run_tool(sys.executable, "tools/pin_requirements.py", "--check")
+    assert done.returncode == 0, done.stderr
+
+
+def test_make_installs_what_a_broker_runs_on_by_hash() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert "--require-hashes -r requirements/run.txt" in makefile
+
+
+@pytest.fixture(scope="module")
+def sbom(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    file = tmp_path_factory.mktemp("sbom") / "rhizome.cdx.json"
+    done = run_tool(sys.executable, "tools/sbom.py", file, SOURCE_DATE_EPOCH="1700000000")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_the_list_of_parts_has_what_its_format_asks_for(sbom: dict[str, Any]) -> None:
+    """The required fields of CycloneDX 1.6, and the forms of those that we use."""
+    assert (sbom["bomFormat"], sbom["specVersion"], sbom["version"]) == ("CycloneDX", "1.6", 1)
+    UUID(sbom["serialNumber"].removeprefix("urn:uuid:"))
+    assert datetime.fromisoformat(sbom["metadata"]["timestamp"]).year == 2023
+    for each in [sbom["metadata"]["component"], *sbom["components"]]:
+        assert each["type"] in ("application", "library")
+        assert each["name"]
+        assert each["version"]
+        assert each["purl"] == f"pkg:pypi/{each['name']}@{each['version']}"
+        assert each.get("scope", "required") in ("required", "optional", "excluded")
+        for licence in each.get("licenses", ()):
+            assert len(licence) == 1
+            assert licence.get("expression") or licence["license"]["id"]
+    references = [each["bom-ref"] for each in sbom["components"]]
+    assert len(set(references)) == len(references)
+    known = {*references, sbom["metadata"]["component"]["bom-ref"]}
+    assert {each["ref"] for each in sbom["dependencies"]} == known
+    for each in sbom["dependencies"]:
+        assert set(each["dependsOn"]) <= known
+        assert len(set(each["dependsOn"])) == len(each["dependsOn"])
+
+
+def test_the_list_of_parts_has_every_dependency_with_its_hashes(sbom: dict[str, Any]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert sbom["metadata"]["component"]["version"] == project["version"]
+    parts = {each["name"]: each for each in sbom["components"]}
+    for requirement in project["dependencies"]:
+        name = re.split(r"[<>=~! ;\[]", requirement)[0].lower().replace("_", "-")
+        assert parts[name]["scope"] == "required"
+    assert parts["mypy"]["scope"] == "excluded"
+    assert parts["cryptography"]["scope"] == "optional"
+    for each in parts.values():
+        hashes = [one["value"] for one in each["properties"]]
+        assert hashes
+        assert all(re.fullmatch("[0-9a-f]{64}", one) for one in hashes)
+
+
+def test_security_reports_have_a_page() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    for word in ("private", "advisor", "Supported", "docs/operating/security.md"):
+        assert word in text
+    assert "@" not in text, "no address that nobody reads"

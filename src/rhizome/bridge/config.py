@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from rhizome.bridge.errors import InvalidBridge
 from rhizome.bridge.settings import BridgeSettings, Refused
+from rhizome.printable import HIDDEN, without_passwords
 
 TABLE: Final = "bridge"
 
@@ -104,7 +105,8 @@ def _bridge(name: str, table: object) -> BridgeSettings:
 
 
 def _value(name: str, key: str, known: _Key, value: object) -> object:
-    wrong = InvalidBridge(f"bridge '{name}': {key} = {value!r}; it must be {known.said}")
+    shown = HIDDEN if key in ("from", "to") else without_passwords(repr(value))
+    wrong = InvalidBridge(f"bridge '{name}': {key} = {shown}; it must be {known.said}")
     if known.kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, known.kind) or (known.kind is int and isinstance(value, bool)):

@@ -171,8 +171,7 @@ def _check(key: str, parts: UriParts) -> None:
     try:
         parse_uris(parts.text)
     except InvalidUri as error:
-        text = str(error).replace(parts.text, parts.shown)
-        raise InvalidBridge(f"'{key}': {text}") from None
+        raise InvalidBridge(f"'{key}': {error}") from None
 
 
 def _resolved(key: str, parts: UriParts, origin: Origin) -> UriParts:

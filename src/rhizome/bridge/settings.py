@@ -9,7 +9,6 @@ from typing import Final
 
 from rhizome.bridge.errors import InvalidBridge
 from rhizome.client import InvalidUri, parse_uris
-from rhizome.shovels import split_uri
 
 PREFETCH_DEFAULT: Final = 500
 PREFETCH_MAX: Final = 65_535
@@ -142,4 +141,4 @@ def _uri_problems(side: str, uri: str) -> Iterator[str]:
     try:
         parse_uris(uri)
     except InvalidUri as error:
-        yield f"{side}: {str(error).replace(uri, split_uri(uri).shown)}"
+        yield f"{side}: {error}"

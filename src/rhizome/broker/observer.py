@@ -10,7 +10,9 @@ from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
+    from rhizome.broker.commands import Command
     from rhizome.broker.connection import Connection
+    from rhizome.broker.queue import Queue
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -34,6 +36,14 @@ class Observer:
 
     def key_disclosed(self, connection: Connection) -> None:
         """An application has sent the cluster key itself."""
+    def topology_changed(
+        self, connection: Connection, command: Command, private: bool, error: AmqpError | None
+    ) -> None:
+        """An application has had queues, exchanges or bindings changed, or was told that it can't
+        be; ``private``: it is about an exclusive queue of its own."""
+
+    def queue_purged(self, connection: Connection, queue: Queue, count: int) -> None:
+        pass
 
     def publishers_blocked(self, reason: str) -> None:
         pass

@@ -73,9 +73,10 @@ if TYPE_CHECKING:
 
 
 class Reply(Waiter):
-    """Answers a channel when its proposal is committed.
+    """Answers a channel when its proposal is committed, and tells the observer.
 
-    Invariant: ``late`` is set exactly while the connection is suspended for this proposal.
+    Invariant: ``late`` is set exactly while the connection is suspended for this proposal;
+    ``command`` is what was proposed.
     """
 
     channel: Channel
@@ -85,6 +86,8 @@ class Reply(Waiter):
     outcome: Outcome | None
     error: AmqpError | None
     late: bool
+    command: Command | None
+    private: bool
 
     def __init__(self, channel: Channel, method: Method | None, cause: Method) -> None:
         self.channel = channel
@@ -94,9 +97,16 @@ class Reply(Waiter):
         self.outcome = None
         self.error = None
         self.late = False
+        self.command = None
+        self.private = False
 
     def resolved(self, outcome: Outcome) -> None:
         self.outcome = outcome
+        if self.command is not None and (outcome.changed or outcome.error is not None):
+            connection = self.channel.connection
+            connection.broker.observer.topology_changed(
+                connection, self.command, self.private, outcome.error
+            )
         try:
             self.finish()
         except AmqpError as error:
@@ -119,6 +129,8 @@ class Reply(Waiter):
 def propose(channel: Channel, command: Command, reply: Reply, private: bool) -> None:
     """Have a command committed (a private one applied), then answer."""
     broker = channel.connection.broker
+    reply.command = command
+    reply.private = private
     if private:
         outcome = broker.apply(command)
         broker.cluster.private_applied(outcome, reply)

@@ -47,6 +47,7 @@ class Waiting:
 
     def purged(self, channel: Channel, queue: Queue, count: i64, no_wait: bool) -> None:
         """A queue was purged: answer when that is safe."""
+        self.broker.observer.queue_purged(channel.connection, queue, count)
         purge = Purge(channel, queue, count, no_wait)
         if purge.is_done():
             purge.tell()

@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from rhizome.cli.errors import CliError
+from rhizome.printable import shown_uri
 
 PORT_DEFAULT: Final = 15672
 SCHEMES: Final = ("http", "https")
@@ -80,7 +81,7 @@ def _address(scheme: str, text: str) -> Address:
     own, separator, rest = text.partition("://")
     if separator:
         scheme, text = own, rest
-    shown = text if scheme == "http" else f"{scheme}://{text}"
+    shown = shown_uri(text if scheme == "http" else f"{scheme}://{text}")
     try:
         parts = urlsplit(f"{scheme}://{text}")
         host, port = parts.hostname, parts.port or PORT_DEFAULT

@@ -12,7 +12,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
 from struct import Struct
 from typing import Final
@@ -33,7 +33,7 @@ PREFETCH_MIN: Final = 1000
 class Plan:
     """One run, as every worker gets it. `rate` is per publisher, 0 for as fast as possible."""
 
-    uri: str
+    uri: str = field(repr=False)
     queues: tuple[str, ...]
     body_bytes: int
     confirm_window: int

@@ -30,6 +30,7 @@ from rhizome.cli.api import Api, endpoint
 from rhizome.cli.bridgeparameters import TIMEOUT_S, ParameterReader
 from rhizome.cli.errors import CliError, print_failure
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, PasswordOption, UserOption
+from rhizome.cli.output import say
 from rhizome.cli.pairs import parse_pairs
 from rhizome.shovels import split_uri
 
@@ -219,10 +220,10 @@ def _printer(as_json: bool) -> Report:
 
     def print_event(event: BridgeEvent) -> None:
         if as_json:
-            print(event.json_line(int(time.time() * 1000)), flush=True)
+            say(event.json_line(int(time.time() * 1000)), flush=True)
         elif event.name == FAILED:
             print_failure(f"bridge {event.line()}")
         else:
-            print(event.line(), flush=True)
+            say(event.line(), flush=True)
 
     return print_event

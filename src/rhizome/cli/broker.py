@@ -13,7 +13,7 @@ from rhizome.cli.clustertext import print_brokers
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
 from rhizome.cli.orders import BrokerArgument, DryRunOption, YesOption, carry_out, confirmed
-from rhizome.cli.output import print_done, print_json
+from rhizome.cli.output import print_done, print_json, say
 from rhizome.cli.waiting import until_drained
 
 app = typer.Typer(
@@ -115,8 +115,8 @@ def rejoin(
     if as_json and not yes:
         raise CliError(f"{directory} would be moved to {aside}; give --yes")
     if not as_json:
-        print(f"{directory} will be moved to {aside}, with every message in it.")
-        print("The broker is a new one when it starts: it votes when it has been admitted.")
+        say(f"{directory} will be moved to {aside}, with every message in it.")
+        say("The broker is a new one when it starts: it votes when it has been admitted.")
     if not yes and not confirmed():
         raise CliError("nothing was changed")
     _move(directory, aside)

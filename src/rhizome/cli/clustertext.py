@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from rhizome.cli.api import Row
-from rhizome.cli.output import print_fields, print_table
+from rhizome.cli.output import print_fields, print_table, say
 
 BROKER_COLUMNS: Final = (
     "broker",
@@ -33,13 +33,13 @@ GROUP_COLUMNS: Final = (
 def print_cluster(document: Row) -> None:
     """Everything about a cluster that a person wants to see at once."""
     print_fields(cluster_fields(document))
-    print()
+    say()
     print_brokers(document)
-    print()
+    say()
     print_groups(_rows(document, "groups"))
     failover = document.get("failover_map")
     if isinstance(failover, dict) and failover:
-        print()
+        say()
         rows = [(name, _names(each.get("broker") for each in failover[name])) for name in failover]
         print_table(("if it fails", "these take over, in order"), rows, "")
 
@@ -49,9 +49,9 @@ def print_groups(groups: list[Row]) -> None:
     print_table(GROUP_COLUMNS, [_group(each) for each in groups], "no groups")
     for group in groups:
         if group.get("unavailable"):
-            print(f"group {group.get('id')} is UNAVAILABLE: {group['unavailable']}")
+            say(f"group {group.get('id')} is UNAVAILABLE: {group['unavailable']}")
         if group.get("moving_to"):
-            print(f"group {group.get('id')} moves to {group['moving_to']}")
+            say(f"group {group.get('id')} moves to {group['moving_to']}")
 
 
 def print_brokers(document: Row) -> None:

@@ -14,8 +14,10 @@ import typer
 from rhizome.amqp.values import Timestamp
 from rhizome.cli import loops
 from rhizome.cli.options import URI_DEFAULT, UriOption
+from rhizome.cli.output import say
 from rhizome.cli.stream import time_ms
 from rhizome.client import Channel, Consumer, Message, Properties, connect
+from rhizome.printable import escaped_lines
 
 app = typer.Typer()
 
@@ -80,7 +82,7 @@ def consume(
     arguments = stream_arguments(offset, name)
     form = Format.JSON if as_json else form
     printed = loops.run(_consume(uri, queue, count, ack, form, timeout_s or None, arguments))
-    print(f"consumed {printed} message{'' if printed == 1 else 's'}", file=sys.stderr)
+    say(f"consumed {printed} message{'' if printed == 1 else 's'}", to_errors=True)
 
 
 def stream_arguments(offset: str, name: str) -> dict[str, object]:
@@ -163,13 +165,20 @@ class _Printer:
 def write_message(message: Message, form: Format) -> None:
     """Print one message; flushed, since a pipe would hold it back otherwise."""
     if form is Format.BODY:
-        sys.stdout.buffer.write(message.body + b"\n")
+        sys.stdout.buffer.write(_shown_body(message.body) + b"\n")
     elif form is Format.HEX:
         sys.stdout.buffer.write(message.body.hex().encode() + b"\n")
     else:
         line = json.dumps(message_document(message), ensure_ascii=True)
         sys.stdout.buffer.write(line.encode() + b"\n")
     sys.stdout.buffer.flush()
+
+
+def _shown_body(body: bytes) -> bytes:
+    """A body as it is, for files and pipes; at a terminal it must not give orders to it."""
+    if not sys.stdout.isatty():
+        return body
+    return escaped_lines(body.decode("utf-8", "surrogateescape")).encode()
 
 
 def message_document(message: Message) -> dict[str, object]:

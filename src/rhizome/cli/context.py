@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -11,12 +10,12 @@ import typer
 
 from rhizome.cli.addresses import parse_addresses, split_login
 from rhizome.cli.contexts import Context, contexts_file, known_names, load, save
-from rhizome.cli.options import JsonOption
+from rhizome.cli.options import JsonOption, checked_uri
 from rhizome.cli.output import print_done, print_json, print_table
+from rhizome.printable import shown_uri
 
 app = typer.Typer(no_args_is_help=True, help="Remember clusters, and choose one.")
 
-_TOKEN: Final = re.compile(r"([?&]cluster_token=)[^&]*")
 
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
@@ -38,7 +37,13 @@ def add(
         ),
     ],
     uri: Annotated[
-        str, typer.Option("--uri", metavar="URI", help="AMQP address, for publish and the like.")
+        str,
+        typer.Option(
+            "--uri",
+            metavar="URI",
+            help="AMQP address, for publish and the like.",
+            callback=checked_uri,
+        ),
     ] = "",
     user: Annotated[str, typer.Option("--user", "-u", help="User for both.")] = "",
     password_file: Annotated[
@@ -76,7 +81,7 @@ def use(name: KnownArgument, as_json: JsonOption = False) -> None:
     contexts.one(name)
     contexts.current = name
     save(file, contexts)
-    print_done(f"commands now talk to '{name}' ({contexts.one(name).http})", as_json)
+    print_done(f"commands now talk to '{name}' ({shown_uri(contexts.one(name).http)})", as_json)
 
 
 @app.command("list")
@@ -87,8 +92,8 @@ def list_contexts(as_json: JsonOption = False) -> None:
         {
             "name": name,
             "current": name == contexts.current,
-            "http": each.http,
-            "uri": _TOKEN.sub(r"\1(hidden)", each.uri) or None,
+            "http": shown_uri(each.http),
+            "uri": shown_uri(each.uri) or None,
             "user": each.user or None,
         }
         for name, each in sorted(contexts.found.items())

@@ -7,7 +7,7 @@ import typer
 from rhizome.cli.api import Api, endpoint, path
 from rhizome.cli.diagnosis import OK, PROBLEM, WARNING, Finding, diagnose
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
-from rhizome.cli.output import print_json
+from rhizome.cli.output import print_json, say
 
 app = typer.Typer()
 
@@ -38,13 +38,13 @@ def doctor(
 def _print(findings: list[Finding]) -> None:
     for finding in findings:
         where = f"{finding.broker}: " if finding.broker else ""
-        print(f"{MARKS[finding.level]}{finding.check.ljust(14)}{where}{finding.what}")
+        say(f"{MARKS[finding.level]}{finding.check.ljust(14)}{where}{finding.what}")
         if finding.remedy:
-            print(f"{' ' * 22}-> {finding.remedy}")
+            say(f"{' ' * 22}-> {finding.remedy}")
     problems = sum(each.level == PROBLEM for each in findings)
     warnings = sum(each.level == WARNING for each in findings)
-    print()
-    print(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
+    say()
+    say(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
 
 
 def _count(number: int, noun: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 
 class CliError(Exception):
     """Something that the user can put right; the text says how."""
@@ -49,4 +47,7 @@ def one_line(text: str) -> str:
 
 
 def print_failure(text: str) -> None:
-    print(f"error: {text}", file=sys.stderr)
+    """Tell a failure; a password in it that belongs to a URI is hidden."""
+    from rhizome.cli.output import say
+
+    say(f"error: {text}", to_errors=True)

@@ -10,7 +10,7 @@ from rhizome.cli.api import Api, Row, endpoint, path
 from rhizome.cli.clustertext import print_groups
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
 from rhizome.cli.orders import DryRunOption, YesOption, carry_out
-from rhizome.cli.output import bytes_text, print_fields, print_json, print_table
+from rhizome.cli.output import bytes_text, print_fields, print_json, print_table, say
 
 app = typer.Typer(no_args_is_help=True, help="See groups and their copies; say where homes are.")
 
@@ -52,14 +52,14 @@ def inspect_group(
         print_json(row)
         return
     print_fields(group_fields(row))
-    print()
+    say()
     print_table(HELD_COLUMNS, held_rows(row), "nobody who answers has anything of it")
     standbys = [each for held in row.get("held") or () for each in held.get("standbys") or ()]
     if standbys:
-        print()
+        say()
         print_table(SENT_COLUMNS, sent_rows(standbys), "")
     for name in row.get("silent") or ():
-        print(f"{name} did not answer")
+        say(f"{name} did not answer")
 
 
 @app.command("move")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,7 +14,14 @@ from rhizome.broker.commands import decode
 from rhizome.broker.state import State
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import JsonOption
-from rhizome.cli.output import bytes_text, print_fields, print_json, print_table
+from rhizome.cli.output import (
+    bytes_text,
+    print_fields,
+    print_json,
+    print_json_line,
+    print_table,
+    say,
+)
 from rhizome.errors import AmqpError, RhizomeError
 from rhizome.journal.inspect import Row, StoreReport, inspect, open_offline, records
 from rhizome.journal.recovery import recover
@@ -137,7 +143,8 @@ def _print_report(report: StoreReport, names: QueueNames) -> None:
             ("checkpoints", len(report.checkpoints)),
         ]
     )
-    print("\nsegments")
+    say()
+    say("segments")
     rows = [
         [
             each.segment,
@@ -149,14 +156,16 @@ def _print_report(report: StoreReport, names: QueueNames) -> None:
         for each in report.segments
     ]
     print_table(("number", "used", "file", "records", "fault"), rows, "none")
-    print("\nlive messages")
+    say()
+    say("live messages")
     live = [
         [queue_id, *names.get(queue_id, ("?", "?")), count, bytes_text(size)]
         for queue_id, (count, size) in sorted(report.live.items())
     ]
     print_table(("id", "vhost", "queue", "messages", "bytes"), live, "none")
     for corruption in report.corruptions:
-        print(f"\ndamaged: {corruption}")
+        say()
+        say(f"damaged: {corruption}")
 
 
 def _kinds(kinds: dict[str, int]) -> str:
@@ -172,10 +181,10 @@ def _print_records(directory: Path, names: QueueNames, queue: str, as_json: bool
     for row in _merged(records(files, queue_id=each) for each in wanted):
         document = record_document(row, names)
         if as_json:
-            print(json.dumps(document, sort_keys=True))
+            print_json_line(document)
         else:
             fields = (f"{key}={value}" for key, value in document.items() if key != "kind")
-            print(f"{document['kind']:<10}", *fields)
+            say(" ".join((f"{document['kind']:<10}", *fields)))
 
 
 def _merged(sources: Iterator[Iterator[Row]]) -> Iterator[Row]:

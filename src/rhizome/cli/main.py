@@ -115,10 +115,13 @@ def _load(name: str) -> Any:
 
 def _tell_usage(error: typer.TyperException) -> int:
     """Print what is wrong with the command line. A missing sub-command shows the help instead."""
+    from rhizome.cli.output import say
+
     message = error.format_message()
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(message, file=sys.stderr)
+        for line in message.splitlines():
+            say(line, to_errors=True)
     elif context is None:
         print_failure(one_line(message))
     else:
@@ -145,8 +148,9 @@ app = typer.Typer(
 def _print_version(wanted: bool) -> None:
     if wanted:
         from rhizome.build import describe
+        from rhizome.cli.output import say
 
-        print(describe())
+        say(describe())
         raise typer.Exit
 
 

@@ -6,6 +6,16 @@ from typing import Annotated
 
 import typer
 
+
+def checked_uri(uri: str) -> str:
+    """A URI that can be read: else nothing is begun. Imports the client late, as commands do."""
+    from rhizome.client.address import parse_uris
+
+    if uri:
+        parse_uris(uri)
+    return uri
+
+
 HttpOption = Annotated[
     str,
     typer.Option(
@@ -35,6 +45,7 @@ UriOption = Annotated[
         envvar="RHIZOME_URI",
         metavar="URI",
         help="Broker to connect to; host:port,host:port lists several, tried in order.",
+        callback=checked_uri,
     ),
 ]
 

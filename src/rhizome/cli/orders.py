@@ -9,7 +9,7 @@ import typer
 
 from rhizome.cli.api import Api, Row
 from rhizome.cli.errors import CliError
-from rhizome.cli.output import print_json
+from rhizome.cli.output import print_json, say
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 DryRunOption = Annotated[
@@ -45,21 +45,21 @@ def carry_out(
         answer = api.post(target, {**request, "basis": preview.get("basis", "")})
         done = str(answer.get("done", "done"))
         if not as_json:
-            print(done)
+            say(done)
         if wait is not None:
             done = wait()
             if not as_json:
-                print(done)
+                say(done)
     if as_json:
         print_json({"steps": steps, "warnings": warnings, "done": done})
 
 
 def _show(steps: list[str], warnings: list[str]) -> None:
-    print("This will be done:")
+    say("This will be done:")
     for number, step in enumerate(steps, start=1):
-        print(f"  {number}. {step}")
+        say(f"  {number}. {step}")
     for warning in warnings:
-        print(f"  WARNING: {warning}")
+        say(f"  WARNING: {warning}")
 
 
 def confirmed() -> bool:
@@ -67,5 +67,5 @@ def confirmed() -> bool:
     try:
         return typer.confirm("Do it?")
     except typer.Abort:
-        print()
+        say()
         raise CliError("nothing was changed; --yes does it without asking") from None

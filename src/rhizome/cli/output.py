@@ -1,15 +1,32 @@
-"""Printing: aligned tables for people, JSON for programs."""
+"""Printing: aligned tables for people, JSON for programs.
+
+Every command prints through this module, and nothing that isn't printable reaches a terminal from
+here: names and reasons of others must not move the cursor, hide what is said or change its look.
+"""
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from rhizome.printable import escaped, printable_json, without_passwords
+
+
+def say(text: object = "", *, to_errors: bool = False, flush: bool = False) -> None:
+    """Print one line; to standard error with `to_errors`."""
+    shown = escaped(without_passwords(str(text)))
+    print(shown, file=sys.stderr if to_errors else sys.stdout, flush=flush)
 
 
 def print_json(document: Any) -> None:
     """Print one JSON document, readable and stable."""
-    print(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
+    print(printable_json(document, indent=2))
+
+
+def print_json_line(document: Any) -> None:
+    """Print one JSON document on one line."""
+    print(printable_json(document))
 
 
 def print_done(text: str, as_json: bool) -> None:
@@ -17,17 +34,17 @@ def print_done(text: str, as_json: bool) -> None:
     if as_json:
         print_json({"done": text})
     else:
-        print(text)
+        say(text)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
     """Print columns, numbers to the right; `empty` is said instead if there are no rows."""
     body = [list(row) for row in rows]
     if not body:
-        print(empty)
+        say(empty)
         return
     for line in format_table(headings, body):
-        print(line)
+        say(line)
 
 
 def print_rows(
@@ -66,19 +83,18 @@ def print_fields(fields: Sequence[tuple[str, object]]) -> None:
     """Print `name  value` lines, the values below each other."""
     width = max((len(name) for name, _ in fields), default=0)
     for name, value in fields:
-        print(f"{name.ljust(width)}  {cell_text(value)}".rstrip())
+        say(f"{name.ljust(width)}  {cell_text(value)}".rstrip())
 
 
 def cell_text(value: object) -> str:
-    """A value as one line of text. Control characters would wreck the terminal: escaped."""
+    """A value as one line of text."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (dict, list)):
-        return json.dumps(value, sort_keys=True, ensure_ascii=False) if value else "-"
-    text = str(value)
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
+        return without_passwords(printable_json(value)) if value else "-"
+    return escaped(without_passwords(str(value)))
 
 
 def bytes_text(count: object) -> str:

@@ -20,8 +20,9 @@ import typer
 
 from rhizome.cli import interrupts
 from rhizome.cli.errors import CliError, one_line
-from rhizome.cli.options import URI_DEFAULT, JsonOption, UriOption, VhostOption
-from rhizome.cli.output import bytes_text, print_fields, print_json, print_table
+from rhizome.cli.options import URI_DEFAULT, JsonOption, UriOption, VhostOption, checked_uri
+from rhizome.cli.output import bytes_text, print_fields, print_json, print_table, say
+from rhizome.printable import escaped
 
 if TYPE_CHECKING:
     from rhizome.spark.jobs.watching import Figures, Tell
@@ -76,14 +77,14 @@ class Teller:
     def __call__(self, figures: Figures) -> None:
         if self._shows:
             width = shutil.get_terminal_size().columns - 1
-            print(
-                f"\r{figures_text(figures)[:width]:<{width}}", end="", file=sys.stderr, flush=True
-            )
+            sys.stderr.write(f"\r{escaped(figures_text(figures))[:width]:<{width}}")
+            sys.stderr.flush()
 
     def clear(self) -> None:
         if self._shows:
             width = shutil.get_terminal_size().columns - 1
-            print(f"\r{'':<{width}}\r", end="", file=sys.stderr, flush=True)
+            sys.stderr.write(f"\r{'':<{width}}\r")
+            sys.stderr.flush()
 
 
 def figures_text(figures: Figures) -> str:
@@ -212,7 +213,7 @@ def archive(
             result = job.run(spark, options, tell)
     if finish(result, as_json):
         batches = "1 batch" if result.batches == 1 else f"{result.batches} batches"
-        print(f"{result.messages:,} messages in {batches} added to {result.to}")
+        say(f"{result.messages:,} messages in {batches} added to {result.to}")
 
 
 @app.command()
@@ -279,9 +280,7 @@ def audit(
 
 
 def _print_audit(report: Any) -> None:
-    print(
-        f"{report.records:,} records, {report.messages:,} messages in {len(report.stores)} stores"
-    )
+    say(f"{report.records:,} records, {report.messages:,} messages in {len(report.stores)} stores")
     rows = [
         [group, ", ".join(copies), report.compared_at[group]]
         for group, copies in sorted(report.copies.items())
@@ -289,13 +288,13 @@ def _print_audit(report: Any) -> None:
     if rows:
         print_table(("group", "copies", "compared at index"), rows, "")
     for note in report.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     if report.is_sound:
-        print("nothing is wrong")
+        say("nothing is wrong")
         return
-    print()
+    say()
     print_table(("violation", "count"), sorted(report.counts.items()), "")
-    print()
+    say()
     listed = [
         [
             each.kind,
@@ -336,7 +335,14 @@ def replay(
     ] = False,
     uri: UriOption = URI_DEFAULT,
     uri_from: Annotated[
-        str, typer.Option("--uri-from", help="Where the stream is.", show_default="as --uri")
+        str,
+        typer.Option(
+            "--uri-from",
+            metavar="URI",
+            help="Where the stream is.",
+            show_default="as --uri",
+            callback=checked_uri,
+        ),
     ] = "",
     where: SparkOption = "local[*]",
     log: LogOption = "",
@@ -354,7 +360,7 @@ def replay(
     with running("replay", where, log, quiet or as_json) as (spark, tell):
         result = job.run(spark, options, tell)
     if finish(result, as_json):
-        print(f"{result.messages:,} messages sent as '{result.name}'")
+        say(f"{result.messages:,} messages sent as '{result.name}'")
 
 
 @app.command()
@@ -409,7 +415,7 @@ def redrive(
     with running("redrive", where, log, quiet or as_json) as (spark, tell):
         result = job.redrive(spark, options, tell)
     if finish(result, as_json):
-        print(f"{result.sent:,} of {result.seen:,} messages sent back, {result.left:,} left")
+        say(f"{result.sent:,} of {result.seen:,} messages sent back, {result.left:,} left")
 
 
 @app.command()
@@ -447,11 +453,11 @@ def _print_travel(result: Any) -> None:
         if moment is None:
             continue
         unkept = f", {moment.unkept:,} of them without content" if moment.unkept else ""
-        print(f"{moment.at}: {moment.messages:,} messages, {bytes_text(moment.bytes)}{unkept}")
+        say(f"{moment.at}: {moment.messages:,} messages, {bytes_text(moment.bytes)}{unkept}")
     if result.came is not None:
-        print(f"{result.came:,} came, {result.went:,} went, {result.stayed:,} stayed")
+        say(f"{result.came:,} came, {result.went:,} went, {result.stayed:,} stayed")
     if result.reach is not None:
-        print(f"note: the journal is complete from {result.reach} on")
+        say(f"note: the journal is complete from {result.reach} on")
     shown = ("index", "arrived", "exchange", "key", "message_id", "bytes", "body")
     rows = [[each.get(name) for name in shown] for each in result.first.listed]
     if rows:

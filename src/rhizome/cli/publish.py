@@ -17,7 +17,7 @@ import typer
 from rhizome.cli import loops
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import URI_DEFAULT, JsonOption, UriOption
-from rhizome.cli.output import print_json
+from rhizome.cli.output import print_json, say
 from rhizome.cli.pairs import parse_pairs
 from rhizome.client import Level, Properties, connect
 
@@ -83,9 +83,9 @@ def publish(
         print_json({"published": sent, "confirmed": sent if confirm else 0, "levels": said})
         return
     done = "published and confirmed" if confirm else "published"
-    print(f"{done} {sent} message{'' if sent == 1 else 's'}", file=sys.stderr)
+    say(f"{done} {sent} message{'' if sent == 1 else 's'}", to_errors=True)
     for level, count in sorted((reached or {}).items()):
-        print(f"  {count} {level}", file=sys.stderr)
+        say(f"  {count} {level}", to_errors=True)
 
 
 def _bodies(body: str | None, file: Path | None, count: int) -> AsyncIterator[bytes]:
@@ -149,7 +149,7 @@ def _read(loop: asyncio.AbstractEventLoop, chunks: asyncio.Queue[bytes]) -> None
 def _tell_blocked(reason: str | None) -> None:
     """Who waits at a terminal is told what for."""
     told = "the broker takes messages again" if reason is None else f"the broker waits: {reason}"
-    print(told, file=sys.stderr)
+    say(told, to_errors=True)
 
 
 async def _publish(

@@ -16,7 +16,7 @@ from rhizome.cli.options import (
     UserOption,
     VhostOption,
 )
-from rhizome.cli.output import print_done, print_fields, print_json, print_table
+from rhizome.cli.output import print_done, print_fields, print_json, print_table, say
 from rhizome.cli.pairs import parse_pairs
 
 app = typer.Typer(no_args_is_help=True, help="Look at queues, declare, purge and delete them.")
@@ -164,7 +164,7 @@ def move_messages(
     if as_json:
         print_json({"moved": moved})
     else:
-        print(f"moved {moved} message{'' if moved == 1 else 's'} from '{name}' to '{to}'")
+        say(f"moved {moved} message{'' if moved == 1 else 's'} from '{name}' to '{to}'")
 
 
 @app.command("delete")

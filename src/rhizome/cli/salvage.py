@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,7 +14,7 @@ from rhizome.cli import loops
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import URI_DEFAULT, JsonOption, UriOption
 from rhizome.cli.orders import YesOption, confirmed
-from rhizome.cli.output import print_done, print_json, print_table
+from rhizome.cli.output import print_done, print_json, print_table, say
 from rhizome.client import open_session
 from rhizome.client.address import with_vhost
 from rhizome.errors import NotFound
@@ -108,7 +107,7 @@ def publish_saved(
     if as_json:
         print_json({"published": sent, "kept": keep})
     else:
-        print(f"published {sent} message{'' if sent == 1 else 's'}", file=sys.stderr)
+        say(f"published {sent} message{'' if sent == 1 else 's'}", to_errors=True)
 
 
 @app.command("delete")
@@ -125,7 +124,7 @@ def delete_saved(
     if as_json and not yes:
         raise CliError(f"{lost} would be deleted; give --yes")
     if not as_json:
-        print(f"{lost} are deleted; nobody else has them")
+        say(f"{lost} are deleted; nobody else has them")
     if not yes and not confirmed():
         raise CliError("nothing was done")
     salvage.remove(name)

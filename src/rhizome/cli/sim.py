@@ -17,7 +17,7 @@ import typer
 from rhizome.cli import interrupts
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import JsonOption
-from rhizome.cli.output import print_fields, print_json
+from rhizome.cli.output import print_fields, print_json, say
 from rhizome.testing.sim.faults import UnknownFault
 from rhizome.testing.sim.run import Outcome, Range, RunOptions, UnknownRule
 from rhizome.testing.sim.scenarios import SCENARIOS, UnknownScenario, run_named, run_seeds
@@ -222,12 +222,13 @@ def _document(outcome: Outcome, options: RunOptions) -> dict[str, Any]:
 
 
 def _print_violation(outcome: Outcome, options: RunOptions) -> None:
-    print(f"seed {outcome.seed}: the last events before the violation")
+    say(f"seed {outcome.seed}: the last events before the violation")
     for line in outcome.tail:
-        print(f"  {line}")
-    print(f"seed {outcome.seed}: {outcome.checker} at {shown_time(outcome.virtual_us)}")
-    print(f"  {outcome.text}")
-    print(f"replay: {replay_command(outcome, options)}\n")
+        say(f"  {line}")
+    say(f"seed {outcome.seed}: {outcome.checker} at {shown_time(outcome.virtual_us)}")
+    say(f"  {outcome.text}")
+    say(f"replay: {replay_command(outcome, options)}")
+    say()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import typer
 from rhizome.cli.api import Api, Row, endpoint, path
 from rhizome.cli.clustertext import print_cluster
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
-from rhizome.cli.output import bytes_text, print_fields, print_json
+from rhizome.cli.output import bytes_text, print_fields, print_json, say
 
 app = typer.Typer()
 
@@ -27,7 +27,7 @@ def status(
     broker = document.pop("broker", None)
     print_cluster(document)
     if isinstance(broker, dict):
-        print()
+        say()
         print_fields(flatten({"broker": broker.pop("name", None), **broker}))
 
 

@@ -9,7 +9,7 @@ import typer
 
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import JsonOption
-from rhizome.cli.output import print_json, print_table
+from rhizome.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from rhizome.server.offline import OfflineStore, StoredCopy
@@ -48,7 +48,7 @@ def best(
         print_json(document_of(stores))
     else:
         _print_stores(stores)
-        print()
+        say()
         _print_groups(stores)
     if any(store.faults for store in stores):
         raise typer.Exit(1)
@@ -139,10 +139,10 @@ def _print_stores(stores: list[OfflineStore]) -> None:
     print_table(STORE_COLUMNS, rows, "no stores")
     uuids = dict.fromkeys(each.cluster_uuid for each in stores if each.cluster_uuid)
     if len(uuids) > 1:
-        print("WARNING: these stores are of different clusters, and never join each other")
+        say("WARNING: these stores are of different clusters, and never join each other")
     for store in stores:
         for fault in store.faults:
-            print(f"WARNING: {store.directory}: {fault}")
+            say(f"WARNING: {store.directory}: {fault}")
 
 
 def _print_groups(stores: list[OfflineStore]) -> None:

@@ -19,7 +19,7 @@ from rhizome.cli.options import (
     UserOption,
     VhostOption,
 )
-from rhizome.cli.output import bytes_text, print_done, print_fields, print_json, print_table
+from rhizome.cli.output import bytes_text, print_done, print_fields, print_json, print_table, say
 from rhizome.cli.pairs import parse_pairs
 
 app = typer.Typer(no_args_is_help=True, help="Look at streams, create and delete them.")
@@ -96,17 +96,18 @@ def inspect_stream(
         return
     parts = _streams_of(stream)
     if "streams" in stream:
-        print(f"{name}: {len(parts)} partitions, {stream.get('messages')} messages")
+        say(f"{name}: {len(parts)} partitions, {stream.get('messages')} messages")
         print_table(PARTITIONS, [_partition(part) for part in parts], "no partitions")
     else:
         print_fields(_fields(stream))
     if at:
         for part in parts:
-            print(f"at {at}: offset {part.get('offset_at')} of {part.get('name')}")
+            say(f"at {at}: offset {part.get('offset_at')} of {part.get('name')}")
     _print_readers(parts)
     if segments:
         for part in parts:
-            print(f"\nsegments of {part.get('name')}")
+            say()
+            say(f"segments of {part.get('name')}")
             print_table(SEGMENTS, [_segment(each) for each in _rows(part, "segment_details")], "-")
 
 
@@ -157,7 +158,8 @@ def _print_readers(parts: list[Row]) -> None:
         for reader in _rows(part, "consumer_details")
     ]
     if readers:
-        print("\nconsumers")
+        say()
+        say("consumers")
         print_table(CONSUMERS, readers, "-")
     remembered = [
         [part.get("name"), consumer, offset]
@@ -165,7 +167,8 @@ def _print_readers(parts: list[Row]) -> None:
         for consumer, offset in sorted((part.get("offsets") or {}).items())
     ]
     if remembered:
-        print("\nremembered offsets")
+        say()
+        say("remembered offsets")
         print_table(("stream", "consumer", "offset"), remembered, "-")
 
 
@@ -220,7 +223,7 @@ def create_stream(
     done = f"created stream '{name}'{spread} in vhost '{vhost}'"
     if partitions:
         last = f"{name}-{partitions - 1}"
-        done += f"\npublish to exchange '{name}'; read from {name}-0 to {last}"
+        done += f"; publish to exchange '{name}', read from {name}-0 to {last}"
     print_done(done, as_json)
 
 

@@ -21,7 +21,7 @@ from rhizome.cli.options import (
     UserOption,
     VhostOption,
 )
-from rhizome.cli.output import print_json, print_table
+from rhizome.cli.output import print_json, print_table, say
 
 app = typer.Typer(help="Copy everything that comes to an exchange into a stream.")
 
@@ -54,10 +54,10 @@ def tap(
         _list(api, vhost, as_json)
     elif remove:
         api.delete(path("policies", vhost, PREFIX + exchange))
-        print(f"exchange '{exchange}' in vhost '{vhost}' is no longer tapped")
+        say(f"exchange '{exchange}' in vhost '{vhost}' is no longer tapped")
     elif to:
         _tap(api, vhost, exchange, to)
-        print(f"everything that comes to exchange '{exchange}' goes to stream '{to}' as well")
+        say(f"everything that comes to exchange '{exchange}' goes to stream '{to}' as well")
     else:
         raise CliError(f"tap of exchange '{exchange}': say --to STREAM, or --remove")
 

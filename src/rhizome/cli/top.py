@@ -17,8 +17,9 @@ from rhizome.cli import interrupts
 from rhizome.cli.api import Api, Row, endpoint, path
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
-from rhizome.cli.output import print_json
+from rhizome.cli.output import print_json, say
 from rhizome.cli.topframe import QUEUE_COLUMNS, SORTS, frame
+from rhizome.printable import escaped
 
 app = typer.Typer()
 
@@ -52,7 +53,8 @@ def top(
         print_json(_read(api, sort))
     elif once or not sys.stdout.isatty():
         size = shutil.get_terminal_size((120, 1000 if once else 50))
-        print("\n".join(frame(_read(api, sort), sort, size.columns, 1000)))
+        for line in frame(_read(api, sort), sort, size.columns, 1000):
+            say(line)
     else:
         _run(api, sort, interval)
 
@@ -79,7 +81,8 @@ def _run(api: Api, sort: str, interval_s: float) -> None:
             try:
                 lines = frame(_read(api, sort), sort, size.columns, size.lines)
             except CliError as error:
-                lines = [*wrap(f"no answer: {error}", size.columns), "", "asked again; q ends"]
+                said = escaped(f"no answer: {error}")
+                lines = [*wrap(said, size.columns), "", "asked again; q ends"]
             text = "".join(f"{line}{CLEAR_LINE}\r\n" for line in lines[: size.lines - 1])
             sys.stdout.write(HOME + text + CLEAR_REST)
             sys.stdout.flush()

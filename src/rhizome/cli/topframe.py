@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from rhizome.cli.clustertext import quorum_text
 from rhizome.cli.output import bytes_text, cell_text, format_table
+from rhizome.printable import escaped
 
 Row = dict[str, Any]
 
@@ -40,7 +41,7 @@ def frame(document: Row, sort: str, width: int, height: int) -> list[str]:
         "",
         *_queues(document["queues"], sort, width),
     ]
-    return [line[:width] for line in lines[:height]]
+    return [escaped(line)[:width] for line in lines[:height]]
 
 
 def _head(document: Row) -> list[str]:

@@ -11,6 +11,8 @@ import typer
 
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import HTTP_DEFAULT
+from rhizome.cli.output import say
+from rhizome.printable import escaped
 
 if TYPE_CHECKING:
     from rhizome.cli.upagreement import Root
@@ -73,7 +75,7 @@ def up(
     elif any(value is not None for value in asked.values()):
         raise CliError("--restart takes --data and nothing else; the cluster has its shape already")
     else:
-        print(ask_running(directory, {"restart": restart}))
+        say(ask_running(directory, {"restart": restart}))
 
 
 def _run(directory: Path, asked: dict[str, int | None]) -> None:
@@ -108,7 +110,8 @@ class Screen:
         if self._is_gone:
             return
         try:
-            print(line, flush=True)
+            # Not hidden: the password that every new broker has is in what is to be copied.
+            print(escaped(line), flush=True)  # noqa: T201
         except OSError:
             self._is_gone = True
 

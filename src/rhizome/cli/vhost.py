@@ -10,7 +10,7 @@ from rhizome.cli.api import Row, path
 from rhizome.cli.errors import CliError
 from rhizome.cli.limits import ConnectionsOption, limits_text, put_limits
 from rhizome.cli.orders import YesOption, confirmed
-from rhizome.cli.output import print_json, print_table
+from rhizome.cli.output import print_json, print_table, say
 from rhizome.cli.remote import Remote, remote_command
 
 app = typer.Typer(no_args_is_help=True, help="Virtual hosts, and their limits.")
@@ -73,7 +73,7 @@ def delete_vhost(remote: Remote, name: NameArgument, yes: YesOption = False) -> 
     if not yes and remote.as_json:
         raise CliError(f"{lost}; give --yes to delete them all")
     if not remote.as_json:
-        print(f"{lost}; all of it is deleted")
+        say(f"{lost}; all of it is deleted")
     if not yes and not confirmed():
         raise CliError("nothing was done")
     api.delete(path("vhosts", name))

@@ -8,6 +8,7 @@ from typing import Final
 
 from rhizome.cli.api import Api, Row, path
 from rhizome.cli.errors import CliError
+from rhizome.cli.output import say
 
 POLL_S: Final = 0.5
 PATIENCE_S: Final = 600.0
@@ -26,7 +27,7 @@ def until_drained(api: Api, name: str, grace_ms: int, quiet: bool) -> str:
         if not left:
             return f"{name} is empty: stop it"
         if left != told and not quiet:
-            print(f"{name} still has {left}")
+            say(f"{name} still has {left}")
             told = left
         if time.monotonic() > give_up_s:
             raise CliError(f"{name} still has {left}; it goes on being drained, see `status`")

@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import parse_qsl, quote, unquote
 
 from rhizome.client.errors import InvalidUri
+from rhizome.printable import shown_uri
 
 PORT_DEFAULT: Final = {"amqp": 5672, "amqps": 5671}
 HEARTBEAT_S_DEFAULT: Final = 60
@@ -75,7 +76,7 @@ def parse_uri(uri: str) -> list[Address]:
     """The addresses of one URI; the host part may list several, separated by commas."""
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme not in PORT_DEFAULT:
-        raise InvalidUri(f"'{uri}' is no AMQP URI; it must begin with amqp:// or amqps://")
+        raise _invalid(uri, "is no AMQP URI; it must begin with amqp:// or amqps://")
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
     base = Address(vhost=_vhost(uri, slash, path), tls=Tls() if scheme == "amqps" else None)
@@ -83,6 +84,11 @@ def parse_uri(uri: str) -> list[Address]:
     base = _with_options(base, uri, query)
     hosts = authority.rpartition("@")[2]
     return [_with_host(base, uri, host, PORT_DEFAULT[scheme]) for host in hosts.split(",")]
+
+
+def _invalid(uri: str, problem: str) -> InvalidUri:
+    """What is wrong with a URI, which is shown without its password."""
+    return InvalidUri(f"'{shown_uri(uri)}' {problem}")
 
 
 def with_vhost(uri: str, vhost: str) -> str:
@@ -95,7 +101,7 @@ def with_vhost(uri: str, vhost: str) -> str:
 def _vhost(uri: str, slash: str, path: str) -> str:
     """No path, and a bare slash, mean the default vhost; `%2F` spells it out."""
     if "/" in path:
-        raise InvalidUri(f"'{uri}' has a '/' inside its vhost; write it as %2F")
+        raise _invalid(uri, "has a '/' inside its vhost or its password; write it as %2F")
     return unquote(path) if slash and path else "/"
 
 
@@ -111,14 +117,18 @@ def _with_host(base: Address, uri: str, host: str, port_default: int) -> Address
     if host.startswith("["):
         name, closing, port = host[1:].partition("]")
         if not closing:
-            raise InvalidUri(f"'{uri}' has '[' without ']'; write IPv6 addresses as [::1]:5672")
+            raise _invalid(uri, "has '[' without ']'; write IPv6 addresses as [::1]:5672")
         port = port.removeprefix(":")
     else:
         name, _, port = host.partition(":")
     if not port:
         return replace(base, host=name or "127.0.0.1", port=port_default)
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise InvalidUri(f"'{uri}' has the port '{port}'; a port is a number from 1 to 65535")
+        raise _invalid(
+            uri,
+            "has a wrong port; a port is a number from 1 to 65535, and what a password has of"
+            " ':', '/', '?' and '@' is written as %3A, %2F, %3F and %40",
+        )
     return replace(base, host=name or "127.0.0.1", port=int(port))
 
 
@@ -141,9 +151,11 @@ def _with_option(base: Address, uri: str, key: str, value: str) -> Address:
         return replace(base, cluster_token=value)
     if key not in _TLS_OPTIONS:
         known = ", ".join(sorted([*_NUMBER_OPTIONS, *_TLS_OPTIONS, *_TEXT_OPTIONS]))
-        raise InvalidUri(f"'{uri}' has the unknown option '{key}'; known are {known}")
+        # After an '@' it is the end of a password with a '?' in it, and is not shown.
+        called = f"the unknown option '{key}'" if "@" not in uri.partition("?")[2] else "a '?'"
+        raise _invalid(uri, f"has {called}; known options are {known}")
     if base.tls is None:
-        raise InvalidUri(f"'{uri}' has the TLS option '{key}'; such options need amqps://")
+        raise _invalid(uri, f"has the TLS option '{key}'; such options need amqps://")
     return replace(base, tls=_with_tls_option(base.tls, uri, key, value))
 
 
@@ -154,7 +166,7 @@ _TLS_OPTIONS: Final = ("cacertfile", "certfile", "keyfile", "verify", "server_na
 
 def _with_number(base: Address, uri: str, key: str, value: str) -> Address:
     if not (value.isascii() and value.isdigit()):
-        raise InvalidUri(f"'{uri}' has {key}={value}; it must be a whole number")
+        raise _invalid(uri, f"has a wrong {key}; it must be a whole number")
     number = int(value)
     if key == "heartbeat":
         return replace(base, heartbeat_s=min(number, 65_535))
@@ -163,7 +175,7 @@ def _with_number(base: Address, uri: str, key: str, value: str) -> Address:
     if key == "channel_max":
         return replace(base, channel_max=min(number, 65_535))
     if 0 < number < 4096:
-        raise InvalidUri(f"'{uri}' has frame_max={value}; AMQP needs 4096 bytes or more")
+        raise _invalid(uri, f"has frame_max={value}; AMQP needs 4096 bytes or more")
     return replace(base, frame_bytes_max=number)
 
 
@@ -177,5 +189,5 @@ def _with_tls_option(tls: Tls, uri: str, key: str, value: str) -> Tls:
     if key == "server_name_indication":
         return replace(tls, server_name=value)
     if value not in ("verify_peer", "verify_none"):
-        raise InvalidUri(f"'{uri}' has verify={value}; it must be verify_peer or verify_none")
+        raise _invalid(uri, "has a wrong verify; it must be verify_peer or verify_none")
     return replace(tls, verify=value == "verify_peer")

@@ -236,8 +236,11 @@ class PurgeCall(Call):
         self.no_wait = no_wait
 
     def answered(self, answer: dict[str, object]) -> None:
+        count = number_in(answer, "ready")
+        connection = self.channel.connection
+        connection.broker.observer.queue_purged(connection, self.queue, count)
         if not self.no_wait and not self.channel.closing:
-            self.channel.send(QueuePurgeOk(number_in(answer, "ready")))
+            self.channel.send(QueuePurgeOk(count))
 
     def carry_out(self) -> None:
         queue_purge(self.channel, QueuePurge(self.queue.name, self.no_wait))

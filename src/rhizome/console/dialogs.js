@@ -46,6 +46,7 @@ export function formDialog({ title, intro, fields, action, send, wide = false })
   let failure = null;
   let busy = false;
   return openDialog((close, redraw) => h("form", {
+      method: "post",
       onsubmit: async (event) => {
         event.preventDefault();
         const values = readFields(event.currentTarget, fields);
@@ -72,7 +73,8 @@ export function formDialog({ title, intro, fields, action, send, wide = false })
 
 export function fieldRow(field) {
   const id = `field-${field.name}`;
-  const common = { id, name: field.name, required: field.required, autocomplete: "off", spellcheck: "false" };
+  const autocomplete = field.kind === "password" ? "new-password" : "off";
+  const common = { id, name: field.name, required: field.required, autocomplete, spellcheck: "false" };
   let control;
   if (field.kind === "choice") {
     control = h("select", common, field.options.map(([value, label]) =>

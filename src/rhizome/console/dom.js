@@ -5,6 +5,7 @@
 // become text nodes, and properties are set one by one, never parsed.
 
 const SVG = "http://www.w3.org/2000/svg";
+const CONTROLS = new Set(["input", "select", "textarea"]);
 const PROPERTIES = new Set(["checked", "disabled", "hidden", "indeterminate", "selected", "open"]);
 
 // h("a", {href: "#/queues"}, "queues"): children are strings, numbers, nodes, arrays of them;
@@ -46,7 +47,11 @@ function alike(before, after) {
   if (before.text !== undefined || after.text !== undefined) {
     return before.text !== undefined && after.text !== undefined;
   }
-  return before.tag === after.tag && before.key === after.key;
+  if (before.tag !== after.tag || before.key !== after.key) return false;
+  // What somebody has typed stays in its field: a control never becomes another one, or a password
+  // would be shown where a name was.
+  return !CONTROLS.has(before.tag)
+    || ["id", "name", "type"].every((each) => before.props[each] === after.props[each]);
 }
 
 function patch(element, before, after, svg) {

@@ -19,7 +19,8 @@ SCOPE_KEY: Final = "rhizome.asked"
 class Asked:
     user: str
     token: str
-    origin: str
+    address: str = ""
+    origin: str = ""
 
 
 def asked_of(request: Request) -> Asked | None:
@@ -58,5 +59,5 @@ def _scope(question: Question) -> dict[str, Any]:
         "headers": headers if question.reason else [],
         "client": None,
         "server": None,
-        SCOPE_KEY: Asked(question.user, question.token, question.origin),
+        SCOPE_KEY: Asked(question.user, question.token, question.address, question.origin),
     }

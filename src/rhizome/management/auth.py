@@ -41,6 +41,7 @@ from rhizome.security.bearer import TokenIdentity, identity_of_passport
 from rhizome.security.mechanisms import USER_BYTES_MAX, Credentials
 from rhizome.security.passwords import is_same_password
 from rhizome.security.permissions import UserIdentity
+from rhizome.security.seldom import caused_by
 
 logger = logging.getLogger("rhizome.management")
 
@@ -159,7 +160,7 @@ async def verified(
     context.login.check(credentials, peer, done, KINDS)
     identity, reason = await done.answer
     if identity is None:
-        logger.warning("HTTP login refused: %s", reason)
+        logger.warning("HTTP login refused: %s", reason, extra=caused_by(peer.address))
         context.audit.login_refused(via, credentials.user, peer, reason)
         raise LoginFailed
     if via == HTTP:

@@ -40,7 +40,8 @@ class Call:
 
     def question(self, target: str) -> Question:
         """What the caller would ask another broker for."""
-        return Question("GET", target, self.caller.user, token=self.caller.token)
+        caller = self.caller
+        return Question("GET", target, caller.user, token=caller.token, address=caller.place)
 
     def name(self, key: str = "name") -> str:
         """A part of the path, decoded."""

@@ -122,10 +122,11 @@ class Resource:
             return
         what = f"{request.method} {request.scope['path']}"
         asked = asked_of(request)
-        via = f"broker {asked.origin}".rstrip() if asked is not None else "http"
+        via = "http" if asked is None else "broker"
         endpoint = self.methods[request.method if request.method != "HEAD" else "GET"]
         if request.method not in READING and not endpoint.path.endswith(TRAFFIC):
-            self.context.audit.change(caller.user, caller.place, via, what, status)
+            place, origin = (caller.place, "") if asked is None else (asked.address, asked.origin)
+            self.context.audit.change(caller.user, place, via, what, status, origin)
         elif status == 401:
             self.context.audit.access_refused(via, caller.user, caller.peer, "", what)
 

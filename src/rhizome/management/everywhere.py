@@ -68,6 +68,7 @@ def question_of(call: Call, body: bytes = b"") -> Question:
         body,
         call.request.headers.get("x-reason", ""),
         call.caller.token,
+        call.caller.place,
     )
 
 

@@ -32,8 +32,10 @@ class Question:
     reason: str = ""
     token: str = ""
     """What an access token permits, if the user has logged in with one: there is no record then."""
+    address: str = ""
+    """Where the user asked from."""
     origin: str = ""
-    """The broker that it came from, as the asked one knows it; empty at the one that asks."""
+    """The broker that has passed the request on, at the one that is asked."""
 
 
 @dataclass(frozen=True, slots=True)

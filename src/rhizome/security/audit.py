@@ -1,16 +1,22 @@
 """The audit log: who has logged in or tried to, who was refused what, and who has changed what.
 
-One JSON object a line, in a file of its own that only its owner may read:
+One JSON object a line, in files of its own that others than its owner and group can't read:
 
     {"time": "2026-11-16T07:23:06.120Z", "broker": "b1", "event": "login", "result": "ok",
-     "user": "app", "address": "10.0.0.7:41822", "via": "amqp", "vhost": "/"}
+     "user": "app", "address": "10.0.0.7:41822", "via": "amqp", "vhost": "/",
+     "connection": "10.0.0.7:41822 -> 10.0.0.1:5672"}
 
 `event` is one of
 
     login     somebody logged in, or was refused (`reason`)
     access    somebody who was logged in asked for what isn't permitted (`reason`)
     change    an administrative request over HTTP (`what`), with its status as `result`
+    topology  an application has changed queues, exchanges or bindings over AMQP (`what`)
     reload    configuration or certificates were read again
+    lost      lines that could not be written, for want of disk
+
+`broker` is the one that writes the line: that of the application's connection. What another broker
+of the cluster passes on (`via` is `broker`) has that broker as `origin`.
 
 What is written is names, addresses, paths and reasons: never bodies, headers or credentials, so no
 secret can be in it. What strangers can cause is held back if there is too much of it; the next line
@@ -20,18 +26,19 @@ files by making noise.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from rhizome.broker.access import Peer
+from rhizome.printable import json_line
 from rhizome.security.seldom import Seldom
 
 LOGIN: Final = "login"
 ACCESS: Final = "access"
 CHANGE: Final = "change"
+TOPOLOGY: Final = "topology"
 RELOAD: Final = "reload"
 
 OK: Final = "ok"
@@ -40,6 +47,19 @@ REFUSED: Final = "refused"
 REFUSALS: Final = 20
 REFUSAL_INTERVAL_MS: Final = 1000
 """Of each address so many refusals are written at once, and then one per interval."""
+
+REFUSALS_OF_ALL: Final = 200
+REFUSAL_INTERVAL_OF_ALL_MS: Final = 100
+"""The same of all addresses together: a stranger may have many."""
+
+CHANGES: Final = 1000
+CHANGE_INTERVAL_MS: Final = 100
+"""Of each user at an address so many changes of the topology are written at once, and then one per
+interval: an application in a loop must not push out what others did."""
+
+TOPOLOGY_NONE: Final = "none"
+TOPOLOGY_SHARED: Final = "shared"
+TOPOLOGY_ALL: Final = "all"
 
 KNOWN_MAX: Final = 10_000
 KNOWN_MS: Final = 600_000
@@ -58,22 +78,39 @@ def nowhere(line: str) -> None:
     """Where the lines of a broker without an audit log go."""
 
 
+class Author(NamedTuple):
+    """Who does something, from where."""
+
+    via: str
+    user: str
+    peer: Peer
+    vhost: str = ""
+    connection: str = ""
+
+
 class Audit:
+    """Writes the lines. `topology` says which changes of the topology are written."""
+
     def __init__(
         self,
         broker: str = "",
         write: Write = nowhere,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        topology: str = TOPOLOGY_SHARED,
     ) -> None:
         self.write = write
+        self.topology = topology
         self._broker = broker
         self._clock_ms = clock_ms
         self._refusals = Seldom(REFUSALS, REFUSAL_INTERVAL_MS)
+        self._refusals_of_all = Seldom(REFUSALS_OF_ALL, REFUSAL_INTERVAL_OF_ALL_MS)
+        self._refusals_untold = 0
+        self._changes = Seldom(CHANGES, CHANGE_INTERVAL_MS)
         self._known: OrderedDict[tuple[str, str], int] = OrderedDict()
 
-    def login(self, via: str, user: str, peer: Peer, vhost: str = "") -> None:
+    def login(self, via: str, user: str, peer: Peer, vhost: str = "", connection: str = "") -> None:
         """Somebody has logged in."""
-        self._line(LOGIN, OK, user, place_of(peer), via=via, vhost=vhost)
+        self._line(LOGIN, OK, user, place_of(peer), via=via, vhost=vhost, connection=connection)
 
     def request(self, via: str, user: str, peer: Peer) -> None:
         """Somebody has logged in for one request; not written if they did so lately."""
@@ -87,34 +124,72 @@ class Audit:
         if is_new:
             self.login(via, user, peer)
 
-    def login_refused(self, via: str, user: str, peer: Peer, reason: str) -> None:
-        self._refusal(LOGIN, via, user, peer, "", reason)
+    def login_refused(
+        self, via: str, user: str, peer: Peer, reason: str, connection: str = ""
+    ) -> None:
+        self._refusal(LOGIN, Author(via, user, peer, "", connection), reason)
 
-    def access_refused(self, via: str, user: str, peer: Peer, vhost: str, reason: str) -> None:
-        self._refusal(ACCESS, via, user, peer, vhost, reason)
+    def access_refused(
+        self, via: str, user: str, peer: Peer, vhost: str, reason: str, connection: str = ""
+    ) -> None:
+        self._refusal(ACCESS, Author(via, user, peer, vhost, connection), reason)
 
-    def change(self, user: str, address: str, via: str, what: str, status: int) -> None:
-        """An administrative request; `status` is what it was answered with."""
-        self._line(CHANGE, status, user, address, via=via, what=what)
+    def change(
+        self, user: str, address: str, via: str, what: str, status: int, origin: str = ""
+    ) -> None:
+        """An administrative request; `status` is what it was answered with, `origin` the broker
+        that has passed it on."""
+        self._line(CHANGE, status, user, address, via=via, what=what, origin=origin)
+
+    def wants_topology(self, private: bool) -> bool:
+        """Whether a change of a queue or exchange is written; `private`: of an exclusive queue."""
+        if self.topology == TOPOLOGY_SHARED:
+            return not private
+        return self.topology == TOPOLOGY_ALL
+
+    def topology_change(self, author: Author, what: dict[str, str | int], code: int) -> None:
+        """An application has changed something, or (`code`, of AMQP) has been told that it can't be
+        done; a change that no root has taken for a while may come about all the same."""
+        key = f"{author.user}@{author.peer.address}"
+        held_back = self._changes.held_back(key, self._clock_ms())
+        if held_back >= 0:
+            self._line(
+                TOPOLOGY,
+                code or OK,
+                author.user,
+                place_of(author.peer),
+                via=author.via,
+                vhost=author.vhost,
+                connection=author.connection,
+                **what,
+                held_back=held_back,
+            )
 
     def reload(self, what: str) -> None:
         self._line(RELOAD, OK, "", "", what=what)
 
-    def _refusal(
-        self, event: str, via: str, user: str, peer: Peer, vhost: str, reason: str
-    ) -> None:
-        held_back = self._refusals.held_back(peer.address, self._clock_ms())
-        if held_back >= 0:
-            self._line(
-                event,
-                REFUSED,
-                user,
-                place_of(peer),
-                via=via,
-                vhost=vhost,
-                reason=reason,
-                held_back=held_back,
-            )
+    def _refusal(self, event: str, author: Author, reason: str) -> None:
+        now_ms = self._clock_ms()
+        of_address = self._refusals.held_back(author.peer.address, now_ms)
+        if of_address < 0:
+            return
+        self._refusals_untold += of_address
+        of_all = self._refusals_of_all.held_back("", now_ms)
+        if of_all < 0:
+            return
+        held_back = self._refusals_untold + of_all
+        self._refusals_untold = 0
+        self._line(
+            event,
+            REFUSED,
+            author.user,
+            place_of(author.peer),
+            via=author.via,
+            vhost=author.vhost,
+            connection=author.connection,
+            reason=reason,
+            held_back=held_back,
+        )
 
     def _line(
         self, event: str, result: str | int, user: str, address: str, **more: str | int
@@ -135,7 +210,7 @@ class Audit:
             for name, value in fields.items()
             if value not in ("", 0)
         }
-        self.write(json.dumps(shown))
+        self.write(json_line(shown))
 
 
 def place_of(peer: Peer) -> str:

@@ -11,6 +11,17 @@ from typing import Final
 
 KEYS_MAX: Final = 10_000
 
+STRANGER: Final = "stranger"
+"""The attribute of a log record that says who has caused it, if it is somebody outside."""
+
+
+def caused_by(source: str) -> dict[str, str]:
+    """For `extra` of a line of the log: it is held back if this source causes too many of its kind.
+
+    `source` is an address, or a user at an address.
+    """
+    return {STRANGER: source}
+
 
 class Seldom:
     """Lets `burst` lines of a key through at once, and one more per `interval_ms`.
@@ -27,6 +38,7 @@ class Seldom:
     def held_back(self, key: str, now_ms: int) -> int:
         """How many lines were held back before this one, which goes through; -1: so is this."""
         left, since_ms, held = self._keys.pop(key, (self._burst, now_ms, 0))
+        since_ms = min(since_ms, now_ms)  # a clock that was set back must not silence anybody
         gained = (now_ms - since_ms) // self._interval_ms
         left = min(self._burst, left + gained)
         since_ms += gained * self._interval_ms

@@ -46,7 +46,13 @@ from rhizome.server.config import Config
 from rhizome.server.failures import tell_why_not
 from rhizome.server.hooks import Hooks, roles_of
 from rhizome.server.known_logins_file import KnownLoginsFile
-from rhizome.server.logs import LogObserver, audit_of, configure_audit, configure_logging
+from rhizome.server.logs import (
+    LogObserver,
+    audit_of,
+    configure_audit,
+    configure_logging,
+    configure_logs_again,
+)
 from rhizome.server.maintenance import Maintenance
 from rhizome.server.memory import tune_malloc
 from rhizome.server.openfiles import open_files_to_the_limit
@@ -434,8 +440,8 @@ class Application:
         """Go on with another configuration, which differs in what can change."""
         self.config = config
         self.hooks.settings = config.hooks
-        configure_logging(config.log, config.broker.name if self.shares_listeners else "")
-        configure_audit(config)
+        configure_logs_again(config, config.broker.name if self.shares_listeners else "")
+        self.audit.topology = config.audit.topology
         apply_limits(self.broker.limits, config)
         self.broker.pager.budget_bytes = config.memory.resident_budget_bytes
         self.maintenance.configure(config)

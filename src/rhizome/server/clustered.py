@@ -38,6 +38,7 @@ from rhizome.journal.files import make_directory
 from rhizome.journal.salvage import About
 from rhizome.journal.store import Store
 from rhizome.management.network import is_loopback
+from rhizome.security.seldom import caused_by
 from rhizome.security.tls import link_context
 from rhizome.server.boot import SEED_BYTES
 from rhizome.server.cluster_section import ClusterSection, advertised, machine_id, read_keys
@@ -79,7 +80,8 @@ class LogNodeObserver(NodeObserver):
         elif isinstance(event, VoterWakes):
             logger.info("%s is back and counts again: %d vote now", event.name, event.voters)
         elif isinstance(event, PeerRefused):
-            logger.error("refused broker %s: %s", event.name, event.reason)
+            extra = caused_by(event.name)
+            logger.error("refused broker %s: %s", event.name, event.reason, extra=extra)
 
     def link_up(self, name: str) -> None:
         logger.info("linked with %s", name)
@@ -88,7 +90,8 @@ class LogNodeObserver(NodeObserver):
         logger.warning("the link with %s is down: %s", name, reason)
 
     def link_problem(self, name: str, address: str, reason: str) -> None:
-        logger.warning("no link with %s at %s: %s", name, address, reason)
+        extra = caused_by(name)
+        logger.warning("no link with %s at %s: %s", name, address, reason, extra=extra)
 
     def salvaged(self, about: About) -> None:
         logger.error(
@@ -101,7 +104,8 @@ class LogNodeObserver(NodeObserver):
         )
 
     def bug(self, error: BaseException, where: str) -> None:
-        logger.error("a fault of the broker itself at %s", where, exc_info=error)
+        extra = caused_by(type(error).__name__)
+        logger.error("a fault of the broker itself at %s", where, exc_info=error, extra=extra)
 
 
 class NodeDriver(LinkDriver):

@@ -149,8 +149,8 @@ class Colleagues:
 
     def asked(self, link: Link, payload: bytes) -> None:
         """Another broker asks."""
-        number, to, asked = decode_question(payload)
-        question = replace(asked, origin=origin_of(link.name, asked.origin))
+        number, to, question = decode_question(payload)
+        question = replace(question, origin=origin_of(link.name, question.origin))
         count = sum(1 for each in self._answering.values() if each is link)
         if count >= QUESTIONS_MAX:
             self._shell.begin_turn()
@@ -245,10 +245,9 @@ def encode_question(number: int, to: str, question: Question) -> bytes:
         "user": question.user,
         "reason": question.reason,
     }
-    if question.token:
-        head["token"] = question.token
-    if question.origin:
-        head["origin"] = question.origin
+    for name in ("token", "address", "origin"):
+        if getattr(question, name):
+            head[name] = getattr(question, name)
     return _NUMBER.pack(number) + _packed(head, question.body)
 
 
@@ -262,7 +261,8 @@ def decode_question(payload: bytes) -> tuple[int, str, Question]:
         body,
         head["reason"],
         head.get("token", ""),
-        str(head.get("origin", "")),
+        head.get("address", ""),
+        head.get("origin", ""),
     )
     return number, head["to"], question
 

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+import stat
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
-from typing import Any, Final
+from typing import Final, TextIO
 
 from rhizome.broker.channel import Channel
+from rhizome.broker.commands import (
+    EXCHANGE,
+    Bind,
+    Command,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    Unbind,
+)
 from rhizome.broker.connection import Connection
 from rhizome.broker.observer import Observer
+from rhizome.broker.queue import Queue
 from rhizome.errors import AccessRefused, AmqpError, NotAllowed
-from rhizome.security.audit import Audit
+from rhizome.printable import escaped, json_line, without_passwords
+from rhizome.security.audit import Audit, Author, wall_clock_ms
 from rhizome.security.bearer import Expiries
+from rhizome.security.seldom import STRANGER, Seldom, caused_by
 from rhizome.server.config import Config
 from rhizome.server.sections import LogSection
 
@@ -29,41 +44,222 @@ TEXT_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 CORE_TEXT_FORMAT: Final = "%(asctime)s %(levelname)-7s {broker} %(name)s: %(message)s"
 
 
+MESSAGE_CHARS_MAX: Final = 4096
+"""A longer message of the log is cut, and says how long it was."""
+
+TRACEBACK_CHARS_MAX: Final = 32 * 1024
+"""Of a longer traceback the end is kept, where the error is."""
+
+INDENT: Final = "    "
+"""Before each line of a traceback: a record begins with its time, so none can be forged in one."""
+
+FILE_MODE: Final = 0o640
+"""Of the files of both logs: for the broker's user, and for the group of whoever ships them."""
+
+LINES_BURST: Final = 10
+LINES_INTERVAL_MS: Final = 1000
+"""Of one kind and source, as many lines that strangers cause are written at once; then one per
+interval, which says how many were left out."""
+
+LINES_BURST_OF_ALL: Final = 100
+LINES_INTERVAL_OF_ALL_MS: Final = 100
+"""The same of one kind, whoever causes it: a stranger may have many addresses."""
+
+LIBRARIES: Final = ("uvicorn", "asyncio", "concurrent")
+"""Loggers of others. Strangers can cause their lines, which can't say who did."""
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """The text of a record, of bounded length and without passwords; not escaped yet.
+
+    Arguments that don't fit their format are shown rather than losing the line.
+    """
+    try:
+        text = record.getMessage()
+    except Exception:
+        text = f"{record.msg} {record.args!r}"
+    text = without_passwords(text)  # before it is cut: half a password is none that is recognised
+    if len(text) > MESSAGE_CHARS_MAX:
+        text = f"{text[:MESSAGE_CHARS_MAX]}... (cut, of {len(text)} characters)"
+    left_out = getattr(record, "left_out", 0)
+    more = f" ({left_out} more like this were left out)" if left_out else ""
+    return text + more
+
+
+def traceback_of(record: logging.LogRecord) -> str:
+    """The traceback of a record, of bounded length and without passwords; empty without one."""
+    if not record.exc_info or not isinstance(record.exc_info[1], BaseException):
+        return ""
+    text = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
+    text = "\n".join(without_passwords(line) for line in text.split("\n"))
+    if len(text) > TRACEBACK_CHARS_MAX:
+        text = f"... (cut, of {len(text)} characters)\n{text[-TRACEBACK_CHARS_MAX:]}"
+    return text
+
+
+class TextFormatter(logging.Formatter):
+    """One line a record, and its traceback below it, indented.
+
+    Names and reasons come from outside. Nothing in a record ends its line, moves a cursor or turns
+    the direction of writing, and no line of a traceback looks like a record.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.message = escaped(message_of(record))
+        record.asctime = self.formatTime(record)
+        lines = [self.formatMessage(record)]
+        trace = traceback_of(record)
+        if trace:
+            lines += [INDENT + escaped(line) for line in trace.split("\n")]
+        return "\n".join(lines)
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with the broker's name if several write to one log."""
+    """One JSON object a line, in ASCII, with the broker's name if several write to one log."""
 
     def __init__(self, broker: str = "") -> None:
         super().__init__()
         self._broker = broker
 
     def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, object] = {
+        fields: dict[str, object] = {}
+        if isinstance(record.args, Mapping):
+            fields.update(record.args)
+        fields |= {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": message_of(record),
         }
         if self._broker:
             fields["broker"] = self._broker
-        if isinstance(record.args, Mapping):
-            fields.update(record.args)
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, default=str)
+        trace = traceback_of(record)
+        if trace:
+            fields["exception"] = trace
+        return json_line(fields)
+
+
+class StrangerFilter(logging.Filter):
+    """Holds lines back that strangers cause, if there are too many of one kind.
+
+    A kind is the text of a line without its arguments, or the place in a library that writes it.
+    The next line of the kind that goes through says how many were left out.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+        super().__init__()
+        self._clock_ms = clock_ms
+        self._by_source = Seldom(LINES_BURST, LINES_INTERVAL_MS)
+        self._by_kind = Seldom(LINES_BURST_OF_ALL, LINES_INTERVAL_OF_ALL_MS)
+        # Kind -> lines held back of sources whose own turn it was, though not that of their kind
+        self._untold: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        source = getattr(record, STRANGER, None)
+        kind = f"{record.name} {record.msg}"
+        if source is None:
+            if record.name.partition(".")[0] not in LIBRARIES:
+                return True
+            source = ""
+            kind = f"{record.pathname}:{record.lineno}"
+        now_ms = self._clock_ms()
+        of_source = self._by_source.held_back(f"{kind} {source}", now_ms)
+        if of_source < 0:
+            return False
+        untold = of_source + self._untold.pop(kind, 0)
+        of_kind = self._by_kind.held_back(kind, now_ms)
+        if of_kind < 0:
+            self._untold[kind] = untold
+            return False
+        record.left_out = untold + of_kind
+        return True
+
+
+class Survivor(logging.Handler):
+    """A handler whose failures cost lines, never the broker, and are told when it works again.
+
+    The library would print a traceback to standard error, with the line in it as it came.
+    """
+
+    unwritten = 0
+    """Lines that could not be written since the last that could."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        self.unwritten += 1
+
+    def emit(self, record: logging.LogRecord) -> None:
+        before = self.unwritten
+        super().emit(record)
+        if before and self.unwritten == before:
+            self.unwritten = 0
+            super().emit(self.unwritten_record(before))
+
+    def unwritten_record(self, count: int) -> logging.LogRecord:
+        text = "%d lines before the last one could not be written to this log"
+        return logging.LogRecord(logger.name, logging.ERROR, __file__, 0, text, (count,), None)
+
+
+class ErrorStream(Survivor, logging.StreamHandler[TextIO]):
+    """The log on standard error."""
+
+
+class LogFile(Survivor, logging.FileHandler):
+    """The log in a file that others can't read."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+
+    def _open(self) -> TextIOWrapper:
+        return _open_file(self)
+
+
+class AuditFile(Survivor, RotatingFileHandler):
+    """The audit log, in files of bounded size and number that others can't read."""
+
+    def unwritten_record(self, count: int) -> logging.LogRecord:
+        line = json_line({"event": "lost", "lines": count})
+        return logging.LogRecord(audit_logger.name, logging.ERROR, __file__, 0, line, None, None)
+
+    def _open(self) -> TextIOWrapper:
+        return _open_file(self)
+
+
+def _open_file(handler: logging.FileHandler) -> TextIOWrapper:
+    opened = open(  # noqa: SIM115 - its handler closes it
+        handler.baseFilename,
+        handler.mode,
+        encoding=handler.encoding,
+        errors="backslashreplace",
+        opener=_open_private,
+    )
+    assert isinstance(opened, TextIOWrapper)
+    return opened
+
+
+def _open_private(path: str, flags: int) -> int:
+    """A file of an earlier release, or of whoever rotates them, loses what is beyond FILE_MODE."""
+    descriptor = os.open(path, flags, FILE_MODE)
+    status = os.fstat(descriptor)
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISREG(status.st_mode) and mode & ~FILE_MODE and status.st_uid == os.geteuid():
+        os.fchmod(descriptor, mode & FILE_MODE)
+    return descriptor
 
 
 def configure_logging(section: LogSection, broker: str = "") -> None:
-    """Send the log where configuration says; with the name of a broker that shares it."""
+    """Send the log where configuration says; with the name of a broker that shares it.
+
+    Raises OSError if that can't be opened; the log then goes where it went.
+    """
     handler: logging.Handler
-    if section.file:
-        handler = logging.FileHandler(section.file)
-    else:
-        handler = logging.StreamHandler(sys.stderr)
-    text_format = CORE_TEXT_FORMAT.format(broker=broker) if broker else TEXT_FORMAT
+    handler = LogFile(section.file) if section.file else ErrorStream(sys.stderr)
+    shown = escaped(broker).replace("%", "%%")
+    text_format = CORE_TEXT_FORMAT.format(broker=shown) if broker else TEXT_FORMAT
     handler.setFormatter(
-        JsonFormatter(broker) if section.format == "json" else logging.Formatter(text_format)
+        JsonFormatter(broker) if section.format == "json" else TextFormatter(text_format)
     )
+    handler.addFilter(StrangerFilter())
     root = logging.getLogger()
     for old in root.handlers:
         if isinstance(old, logging.FileHandler):
@@ -72,41 +268,44 @@ def configure_logging(section: LogSection, broker: str = "") -> None:
     root.setLevel(section.level.upper())
 
 
-class PrivateFile(RotatingFileHandler):
-    """Files that nobody but their owner reads."""
-
-    def _open(self) -> Any:
-        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=_open_private)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def configure_audit(config: Config) -> None:
-    """Send the audit log where configuration says; an open file is closed first, and opened anew.
+    """Send the audit log where configuration says; a file that is open is opened anew.
 
-    A disk that is full costs lines, not the broker.
+    Raises OSError if that can't be done; the audit log then goes where it went. A disk that is full
+    costs lines, not the broker.
     """
-    for handler in list(audit_logger.handlers):
-        audit_logger.removeHandler(handler)
-        handler.close()
+    handler = _audit_handler(config)
+    for old in list(audit_logger.handlers):
+        audit_logger.removeHandler(old)
+        old.close()
     audit_logger.propagate = False
     audit_logger.setLevel(logging.INFO)
+    audit_logger.addHandler(handler)
+
+
+def _audit_handler(config: Config) -> logging.Handler:
     path = config.audit_file()
     if path is None:
-        audit_logger.addHandler(logging.NullHandler())
-        return
+        return logging.NullHandler()
     section = config.audit
-    kept = PrivateFile(
+    kept = AuditFile(
         path, maxBytes=section.file_size_bytes, backupCount=section.files_max - 1, encoding="ascii"
     )
     kept.setFormatter(logging.Formatter("%(message)s"))
-    audit_logger.addHandler(kept)
+    return kept
+
+
+def configure_logs_again(config: Config, broker: str = "") -> None:
+    """Both logs, while the broker runs: what can't be opened is told, and nothing is lost."""
+    try:
+        configure_logging(config.log, broker)
+        configure_audit(config)
+    except OSError as error:
+        logger.error("a log goes on where it went: %s", error)
 
 
 def audit_of(config: Config) -> Audit:
-    return Audit(config.broker.name, _write_audit)
+    return Audit(config.broker.name, _write_audit, topology=config.audit.topology)
 
 
 def _write_audit(line: str) -> None:
@@ -130,15 +329,29 @@ class LogObserver(Observer):
             connection.router.vhost,
         )
         self.expiries.opened(connection)
-        self.audit.login(AMQP, connection.identity.user, connection.peer, connection.router.vhost)
+        self.audit.login(
+            AMQP,
+            connection.identity.user,
+            connection.peer,
+            connection.router.vhost,
+            connection.name,
+        )
 
     def connection_closed(self, connection: Connection) -> None:
-        logger.info("connection %s closed", connection.name)
+        # One that never logged in is a stranger's.
+        extra = None if connection.identity.user else caused_by(connection.peer.address)
+        logger.info("connection %s closed", connection.name, extra=extra)
         self.expiries.closed(connection)
         self.on_closed()
 
     def connection_failed(self, connection: Connection, error: AmqpError) -> None:
-        logger.warning("connection %s: %s %s", connection.name, error.code, error.reply_text())
+        logger.warning(
+            "connection %s: %s %s",
+            connection.name,
+            error.code,
+            error.reply_text(),
+            extra=_caused_by(connection),
+        )
         self._refused(connection, error)
 
     def channel_failed(self, channel: Channel, error: AmqpError) -> None:
@@ -148,6 +361,7 @@ class LogObserver(Observer):
             channel.number,
             error.code,
             error.reply_text(),
+            extra=_caused_by(channel.connection),
         )
         self._refused(channel.connection, error)
 
@@ -159,11 +373,29 @@ class LogObserver(Observer):
                 connection.peer,
                 connection.router.vhost,
                 error.text,
+                connection.name,
             )
 
     def login_refused(self, connection: Connection, reason: str) -> None:
-        logger.warning("connection %s: login refused: %s", connection.name, reason)
-        self.audit.login_refused(AMQP, "", connection.peer, reason)
+        logger.warning(
+            "connection %s: login refused: %s",
+            connection.name,
+            reason,
+            extra=caused_by(connection.peer.address),
+        )
+        self.audit.login_refused(AMQP, "", connection.peer, reason, connection.name)
+
+    def topology_changed(
+        self, connection: Connection, command: Command, private: bool, error: AmqpError | None
+    ) -> None:
+        if self.audit.wants_topology(private):
+            code = 0 if error is None else int(error.code)
+            self.audit.topology_change(_author(connection), changed_by(command), code)
+
+    def queue_purged(self, connection: Connection, queue: Queue, count: int) -> None:
+        if self.audit.wants_topology(queue.definition.is_private()):
+            what: dict[str, str | int] = {"what": "queue.purge", "queue": queue.name}
+            self.audit.topology_change(_author(connection), {**what, "messages": count}, 0)
 
     def key_disclosed(self, connection: Connection) -> None:
         logger.error(
@@ -195,4 +427,40 @@ class LogObserver(Observer):
         )
 
     def bug(self, error: BaseException, where: str) -> None:
-        logger.error("a fault of the broker itself at %s", where, exc_info=error)
+        extra = caused_by(type(error).__name__)
+        logger.error("a fault of the broker itself at %s", where, exc_info=error, extra=extra)
+
+
+def _caused_by(connection: Connection) -> dict[str, str]:
+    """Applications of one host may have many faults: they are told apart by their users."""
+    user = connection.identity.user
+    return caused_by(f"{user}@{connection.peer.address}" if user else connection.peer.address)
+
+
+def _author(connection: Connection) -> Author:
+    return Author(
+        AMQP,
+        connection.identity.user,
+        connection.peer,
+        connection.router.vhost,
+        connection.name,
+    )
+
+
+def changed_by(command: Command) -> dict[str, str | int]:
+    """What a command of an application does, in the words of AMQP."""
+    if isinstance(command, DeclareQueue):
+        return {"what": "queue.declare", "queue": command.name}
+    if isinstance(command, DeleteQueue):
+        return {"what": "queue.delete", "queue": command.name}
+    if isinstance(command, DeclareExchange):
+        return {"what": "exchange.declare", "exchange": command.name, "type": command.kind}
+    if isinstance(command, DeleteExchange):
+        return {"what": "exchange.delete", "exchange": command.name}
+    if isinstance(command, Bind | Unbind):
+        verb = "bind" if isinstance(command, Bind) else "unbind"
+        found: dict[str, str | int] = {"exchange": command.source, "key": command.key}
+        if command.destination_kind == EXCHANGE:
+            return {"what": f"exchange.{verb}", "destination": command.destination, **found}
+        return {"what": f"queue.{verb}", "queue": command.destination, **found}
+    return {"what": type(command).__name__}

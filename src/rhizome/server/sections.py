@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rhizome.security import mechanisms, tls
+from rhizome.security.audit import TOPOLOGY_ALL, TOPOLOGY_NONE, TOPOLOGY_SHARED
 from rhizome.security.passwords import DEFAULT_COST, check_encoded
 from rhizome.security.permissions import check_pattern
 from rhizome.server.settings import (
@@ -292,7 +293,7 @@ class LogSection:
 
 @dataclass(frozen=True, slots=True)
 class AuditSection:
-    """The audit log: logins, refusals and administrative changes, one JSON object a line."""
+    """The audit log: logins, refusals and changes, one JSON object a line."""
 
     file: str = text(
         "audit.log",
@@ -302,6 +303,12 @@ class AuditSection:
     file_size_bytes: int = size("16MiB", "Size at which a new file is begun.", "64KiB", "1GiB")
     files_max: int = number(
         10, "Files that are kept; the one that is written to has no number.", 1, 1000
+    )
+    topology: str = choice(
+        TOPOLOGY_SHARED,
+        (TOPOLOGY_NONE, TOPOLOGY_SHARED, TOPOLOGY_ALL),
+        "Which queues and exchanges it tells of when applications declare, delete, bind, unbind or"
+        " purge them: none, those that connections share, or all, exclusive queues included.",
     )
 
 

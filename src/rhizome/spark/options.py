@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from typing import Final
 
 from rhizome.errors import RhizomeError
+from rhizome.printable import without_passwords
 
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^@/\s]*@")
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # What Spark puts among the options for itself.
@@ -39,11 +39,6 @@ OF_SOURCES: Final = (
 
 class OptionError(RhizomeError):
     """An option is missing, unknown or wrong; the text says which and what it may be."""
-
-
-def without_credentials(text: str) -> str:
-    """The text with user and password taken out of every URI in it."""
-    return _CREDENTIALS.sub("", text)
 
 
 class Options:
@@ -110,6 +105,6 @@ class Options:
         return [part.strip() for part in self.text(name).split(",") if part.strip()]
 
     def wrong(self, name: str, what: str) -> OptionError:
-        shown = without_credentials(self.text(name))
+        shown = without_passwords(self.text(name))
         called = self._known[name.lower()]
         return OptionError(f"option '{called}' of {self.source} is '{shown}'; it must be {what}")

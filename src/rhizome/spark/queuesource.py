@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -54,7 +54,7 @@ _PROBE: Final = "rhizome.spark"
 class QueueSettings:
     """The source's options, checked."""
 
-    uri: str
+    uri: str = field(repr=False)
     queues: tuple[str, ...]
     rows_max: int
     bytes_max: int

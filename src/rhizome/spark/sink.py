@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark import TaskContext
@@ -69,7 +69,7 @@ class Written(WriterCommitMessage):
 class SinkSettings:
     """The sink's options, checked."""
 
-    uri: str
+    uri: str = field(repr=False)
     addressing: Addressing
     deduplicate: str
     write_id: str

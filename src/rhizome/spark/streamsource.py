@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ BOUNDS_SECONDS: Final = 0.1
 class SourceSettings:
     """The source's options, checked."""
 
-    uri: str
+    uri: str = field(repr=False)
     subscribe: tuple[str, ...]
     starting: str
     starting_ms: int | None

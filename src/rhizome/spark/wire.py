@@ -38,7 +38,7 @@ from rhizome.client.events import (
 from rhizome.client.protocol import ClientConnection, Phase
 from rhizome.client.settings import Settings
 from rhizome.errors import AmqpError, ConnectionForced, RhizomeError
-from rhizome.spark.options import OptionError, without_credentials
+from rhizome.spark.options import OptionError
 
 CHANNEL: Final = 1
 ANSWER_SECONDS_MAX: Final = 30.0
@@ -61,7 +61,7 @@ def addresses_of(uri: str) -> list[Address]:
     try:
         return parse_uris(uri)
     except InvalidUri as error:
-        raise OptionError(without_credentials(str(error))) from None
+        raise OptionError(str(error)) from None
 
 
 class Wire:

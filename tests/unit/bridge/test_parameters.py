@@ -59,7 +59,7 @@ def test_addresses_that_differ_in_more_than_the_host_are_refused(other: str) -> 
 def test_a_wrong_address_is_told_without_its_password(uri: str) -> None:
     with pytest.raises(InvalidBridge) as caught:
         made(dest_uri=uri)
-    assert "'dest-uri': 'amqp://h" in str(caught.value)
+    assert "'dest-uri': 'amqp://u:***@h" in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
 

@@ -469,8 +469,8 @@ def test_the_address_may_come_from_the_environment(rhizome: Rhizome, api: Any) -
         (
             ("stream", "create", "s", "--partitions", "2"),
             "PUT /api/rhizome/streams/%2F/s",
-            "created stream 's' with 2 partitions in vhost '/'\n"
-            "publish to exchange 's'; read from s-0 to s-1",
+            "created stream 's' with 2 partitions in vhost '/';"
+            " publish to exchange 's', read from s-0 to s-1",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

@@ -87,4 +87,4 @@ def test_what_another_broker_passes_on_is_written_with_its_name(
     question = Question("PUT", "/api/vhosts/new", "guest", b"{}", origin="s1 through b2")
     assert core.run(respond(core.application, question)).status == 201
     (row,) = events(lines, "change")
-    assert (row["via"], row["user"]) == ("broker s1 through b2", "guest")
+    assert (row["via"], row["origin"], row["user"]) == ("broker", "s1 through b2", "guest")

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from rhizome.broker.access import Peer
-from rhizome.security.audit import KNOWN_MAX, KNOWN_MS, REFUSALS, TEXT_MAX, Audit
+from rhizome.security.audit import (
+    CHANGES,
+    KNOWN_MAX,
+    KNOWN_MS,
+    REFUSALS,
+    REFUSALS_OF_ALL,
+    TEXT_MAX,
+    Audit,
+    Author,
+)
 
 STRANGER = Peer("10.0.0.66", 4711)
 HOME = Peer("::1", 4712, loopback=True)
@@ -88,3 +97,42 @@ def test_requests_of_one_user_at_one_address_are_one_login(written: Written) -> 
 def test_lines_are_bounded(written: Written) -> None:
     written.audit.change("guest", "", "http", "PUT /" + "x" * 60_000, 400)
     assert len(written.rows[0]["what"]) == TEXT_MAX
+
+
+def test_a_stranger_with_many_addresses_cannot_push_a_trace_out(written: Written) -> None:
+    for number in range(5000):
+        peer = Peer(f"10.0.{number // 250}.{number % 250}", 1)
+        written.audit.login_refused("amqp", "app", peer, "the password is wrong")
+    assert len(written.lines) == REFUSALS_OF_ALL
+    written.now_ms += 1000
+    written.audit.login_refused("amqp", "app", HOME, "the password is wrong")
+    assert written.rows[-1]["held_back"] == 5000 - REFUSALS_OF_ALL
+
+
+def test_an_application_in_a_loop_cannot_push_out_what_others_did(written: Written) -> None:
+    author = Author("amqp", "app", STRANGER, "/", "c")
+    other = Author("amqp", "other", STRANGER, "/", "d")
+    for _ in range(CHANGES + 500):
+        written.audit.topology_change(author, {"what": "queue.declare", "queue": "q"}, 0)
+    assert len(written.lines) == CHANGES
+    written.audit.topology_change(other, {"what": "queue.declare", "queue": "q"}, 406)
+    assert written.rows[-1]["user"] == "other"
+    assert written.rows[-1]["result"] == 406
+    written.now_ms += 1000
+    written.audit.topology_change(author, {"what": "queue.declare", "queue": "q"}, 0)
+    assert written.rows[-1]["held_back"] == 500
+
+
+def test_a_clock_that_was_set_back_silences_nobody(written: Written) -> None:
+    for _ in range(REFUSALS):
+        written.audit.login_refused("amqp", "app", STRANGER, "the password is wrong")
+    written.now_ms -= 3_600_000
+    written.audit.login_refused("amqp", "app", STRANGER, "the password is wrong")
+    written.now_ms += 1000
+    written.audit.login_refused("amqp", "app", STRANGER, "the password is wrong")
+    assert len(written.lines) == REFUSALS + 1
+
+
+def test_what_another_broker_passes_on_says_which(written: Written) -> None:
+    written.audit.change("guest", "10.0.0.7:1", "broker", "DELETE /api/queues/%2F/q", 204, "b2")
+    assert (written.rows[0]["origin"], written.rows[0]["address"]) == ("b2", "10.0.0.7:1")

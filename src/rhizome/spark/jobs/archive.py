@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ METADATA: Final = "_spark_metadata"
 class ArchiveOptions:
     """What to archive, and where to. `follow` goes on as messages come, until it is stopped."""
 
-    uri: str
+    uri: str = field(repr=False)
     streams: tuple[str, ...]
     to: str
     checkpoint: str = ""

@@ -46,7 +46,7 @@ class DeadletterOptions:
     `where` is a condition on reason, died_in, exchange, key, shape, deaths and the message's own
     columns."""
 
-    uri: str = ""
+    uri: str = field(default="", repr=False)
     stream: str = ""
     archive: str = ""
     journal: str = ""
@@ -59,7 +59,7 @@ class DeadletterOptions:
 class RedriveOptions:
     """Take at most `limit` messages out of `queue` and send back what `where` chooses."""
 
-    uri: str
+    uri: str = field(repr=False)
     queue: str
     where: str = ""
     limit: int = 10_000

@@ -9,7 +9,7 @@ were published, and a second run sends them again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -32,12 +32,12 @@ class ReplayOptions:
     to the exchange it was published to; without `key` with the key that it had.
     """
 
-    uri: str
+    uri: str = field(repr=False)
     name: str
     archive: str = ""
     stream: str = ""
     journal: str = ""
-    uri_from: str = ""
+    uri_from: str = field(default="", repr=False)
     exchange: str | None = None
     queue: str = ""
     key: str | None = None

@@ -39,7 +39,7 @@ class TrafficOptions:
     """What to look at, one of `stream` (with `uri`), `archive` and `journal`; `html` is where the
     report goes. `where` is a condition in SQL."""
 
-    uri: str = ""
+    uri: str = field(default="", repr=False)
     stream: str = ""
     archive: str = ""
     journal: str = ""
