@@ -22,8 +22,10 @@ from rhizome.broker.outcome import (
 )
 from rhizome.broker.port import Cluster, Waiter
 from rhizome.broker.queue import Queue
+from rhizome.broker.quotas import STATE_BYTES_MAX, check_command
 from rhizome.broker.routing.destination import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
+from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -37,15 +39,23 @@ class LoneCluster(Cluster):
     broker: Broker
     journal: Journal
     index: int
+    state_bytes_max: int
     waiting: list[tuple[int, Waiter | None, Outcome]]
     _ahead: deque[tuple[Command, bytes, Waiter | None]]
     _busy: bool
 
-    def __init__(self, broker: Broker, journal: Journal, index: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        journal: Journal,
+        index: int,
+        state_bytes_max: int = STATE_BYTES_MAX,
+    ) -> None:
         super().__init__()
         self.broker = broker
         self.journal = journal
         self.index = index
+        self.state_bytes_max = state_bytes_max
         self.waiting = []
         self._ahead = deque()
         self._busy = False
@@ -56,7 +66,14 @@ class LoneCluster(Cluster):
         One after the other, so that the journal has them in the order in which they were applied.
         """
         # A command that cannot be recorded (ValueError) must not be applied either.
-        self._ahead.append((command, encode(command), waiter))
+        encoded = encode(command)
+        try:
+            check_command(self.broker.state, command, self.state_bytes_max)
+        except AmqpError as error:
+            if waiter is not None:
+                waiter.resolved(Outcome(error=error))
+            return
+        self._ahead.append((command, encoded, waiter))
         if self._busy:
             return
         self._busy = True

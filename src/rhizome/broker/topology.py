@@ -62,6 +62,7 @@ from rhizome.broker.names import (
 from rhizome.broker.outcome import Outcome, QueueCreated
 from rhizome.broker.port import Waiter
 from rhizome.broker.queue import Queue
+from rhizome.broker.quotas import check_arguments
 from rhizome.broker.replies import REPLY_PREFIX, REPLY_QUEUE
 from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.broker.words import exchange_resource, queue_resource
@@ -119,6 +120,8 @@ def propose(channel: Channel, command: Command, reply: Reply, private: bool) -> 
     """Have a command committed (a private one applied), then answer."""
     broker = channel.connection.broker
     if private:
+        if isinstance(command, (DeclareQueue, Bind)):
+            check_arguments(command)
         outcome = broker.apply(command)
         broker.cluster.private_applied(outcome, reply)
         broker.announce(outcome)

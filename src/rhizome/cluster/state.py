@@ -229,7 +229,7 @@ class ClusterState:
         self.groups.observe(outcome.facts, self.settings, facts)
         if facts:
             self._follow(facts)
-        self.size.observe(outcome.facts, state)
+        self.size.follow(state)
         return outcome
 
     def _place(self, definition: QueueDefinition) -> int:
