@@ -22,7 +22,7 @@ from rhizome.broker.outcome import (
 )
 from rhizome.broker.port import Cluster, Waiter
 from rhizome.broker.queue import Queue
-from rhizome.broker.quotas import STATE_BYTES_MAX, check_command
+from rhizome.broker.quotas import check_command
 from rhizome.broker.routing.destination import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.errors import AmqpError
@@ -39,23 +39,15 @@ class LoneCluster(Cluster):
     broker: Broker
     journal: Journal
     index: int
-    state_bytes_max: int
     waiting: list[tuple[int, Waiter | None, Outcome]]
     _ahead: deque[tuple[Command, bytes, Waiter | None]]
     _busy: bool
 
-    def __init__(
-        self,
-        broker: Broker,
-        journal: Journal,
-        index: int,
-        state_bytes_max: int = STATE_BYTES_MAX,
-    ) -> None:
+    def __init__(self, broker: Broker, journal: Journal, index: int) -> None:
         super().__init__()
         self.broker = broker
         self.journal = journal
         self.index = index
-        self.state_bytes_max = state_bytes_max
         self.waiting = []
         self._ahead = deque()
         self._busy = False
@@ -68,7 +60,7 @@ class LoneCluster(Cluster):
         # A command that cannot be recorded (ValueError) must not be applied either.
         encoded = encode(command)
         try:
-            check_command(self.broker.state, command, self.state_bytes_max)
+            check_command(self.broker.state, command)
         except AmqpError as error:
             if waiter is not None:
                 waiter.resolved(Outcome(error=error))

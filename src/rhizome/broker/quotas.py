@@ -45,7 +45,7 @@ ARGUMENTS_BYTES_MAX: Final = 16 * 1024
 POLICY_BYTES_MAX: Final = 16 * 1024
 PARAMETER_BYTES_MAX: Final = 64 * 1024
 STATE_BYTES_MAX: Final = 64 << 20
-"""What all vhosts of a broker without a cluster may have; of a cluster its settings say it."""
+"""What all vhosts may have, unless settings say otherwise."""
 GLOBAL_VHOST: Final = ""
 """Stands for a vhost where parameters belong to none."""
 
@@ -57,15 +57,17 @@ class StateBytes:
 
     Invariant: ``topology`` is what the exchanges, shared queues and bindings of all vhosts have,
     ``total`` what everything has that counts; each follows from what a state holds, and not from
-    how it came about.
+    how it came about. ``bytes_max`` is what all vhosts may have together.
     """
 
+    bytes_max: int
     topology: int
     total: int
     _topology: dict[str, int]
     _rest: dict[str, int]
 
     def __init__(self) -> None:
+        self.bytes_max = STATE_BYTES_MAX
         self.topology = 0
         self.total = 0
         self._topology = {}
@@ -126,25 +128,25 @@ def parameter_bytes(state: State, key: tuple[str, str, str]) -> int:
 # ---- what may be proposed -----------------------------------------------------------------------
 
 
-def quota_of(state: State, vhost: str, bytes_max: int) -> int:
+def quota_of(state: State, vhost: str) -> int:
     """How many bytes a vhost may have: half of what the others leave, so that there is always
     something left for another one; everything if there is no other."""
-    left = bytes_max - (state.sizes.total - state.sizes.of(vhost))
+    left = state.sizes.bytes_max - (state.sizes.total - state.sizes.of(vhost))
     if len(state.vhosts) == 1 and vhost in state.vhosts:
         return left
     return max(left, 0) // 2
 
 
-def check_command(state: State, command: Command, bytes_max: int, under_way: int = 0) -> None:
+def check_command(state: State, command: Command, under_way: int = 0) -> None:
     """Raise PreconditionFailed if a command makes something that is too large, or more than its
     vhost may have. ``under_way``: what was proposed for the vhost and isn't applied yet."""
     if isinstance(command, (DeclareExchange, DeclareQueue, Bind)):
         if is_there(command, state):
             return
         check_arguments(command)
-        _check_growth(state, command.vhost, len(encode(command)), bytes_max, under_way)
+        _check_growth(state, command.vhost, len(encode(command)), under_way)
     elif isinstance(command, PutPolicy):
-        _check_policy(state, command, bytes_max, under_way)
+        _check_policy(state, command, under_way)
     elif isinstance(command, PutParameter):
         old = parameter_bytes(state, (command.component, command.vhost, command.name))
         size = len(encode(command))
@@ -153,7 +155,7 @@ def check_command(state: State, command: Command, bytes_max: int, under_way: int
                 f"parameter '{command.name}' of {command.component} has {size} bytes; at most"
                 f" {PARAMETER_BYTES_MAX} are possible"
             )
-        _check_growth(state, command.vhost, size - old, bytes_max, under_way)
+        _check_growth(state, command.vhost, size - old, under_way)
 
 
 def check_arguments(command: Topology) -> None:
@@ -173,7 +175,7 @@ def check_arguments(command: Topology) -> None:
     )
 
 
-def _check_policy(state: State, command: PutPolicy, bytes_max: int, under_way: int) -> None:
+def _check_policy(state: State, command: PutPolicy, under_way: int) -> None:
     """Operator policies are an administrator's, and always pass: they can mend what is full."""
     vhost = state.vhosts.get(command.vhost)
     if command.operator or vhost is None:
@@ -185,18 +187,18 @@ def _check_policy(state: State, command: PutPolicy, bytes_max: int, under_way: i
             f"policy '{command.name}' in vhost '{command.vhost}' has {size} bytes; at most"
             f" {POLICY_BYTES_MAX} are possible"
         )
-    _check_growth(state, command.vhost, size - old, bytes_max, under_way)
+    _check_growth(state, command.vhost, size - old, under_way)
 
 
-def _check_growth(state: State, vhost: str, growth: int, bytes_max: int, under_way: int) -> None:
+def _check_growth(state: State, vhost: str, growth: int, under_way: int) -> None:
     used = state.sizes.of(vhost) + under_way
-    quota = quota_of(state, vhost, bytes_max)
+    quota = quota_of(state, vhost)
     if growth <= 0 or used + growth <= quota:
         return
     whose = f"vhost '{vhost}' has" if vhost else "global parameters have"
     raise PreconditionFailed(
         f"{whose} {used} of the {max(quota, 0)} bytes of the cluster state that are possible now"
-        f" (half of what others leave of {bytes_max}); delete queues, exchanges, bindings, policies"
+        f" (half of what others leave of {state.sizes.bytes_max}); delete queues, exchanges, bindings, policies"
         " or parameters that nobody needs, or raise cluster.state_size_max"
     )
 

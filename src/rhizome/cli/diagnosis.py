@@ -263,6 +263,28 @@ def check_salvage(document: Row) -> Iterator[Finding]:
             )
 
 
+def check_state(document: Row) -> Iterator[Finding]:
+    """Vhosts that get no more of the cluster state; all brokers have the same."""
+    full = {
+        each["name"]: each
+        for _, facts in _facts(document)
+        # A broker of release 0.1 doesn't tell.
+        for each in facts.get("full_vhosts", ())
+    }
+    for name, each in sorted(full.items()):
+        used, most = each["state_bytes"], each["state_bytes_max"]
+        refused = "; declares, bindings, policies and parameters that add to it are refused"
+        yield Finding(
+            PROBLEM if used >= most else WARNING,
+            "state",
+            "",
+            f"vhost '{name}' has {used} of {most} bytes of the cluster state that it may have"
+            + (refused if used >= most else ""),
+            "delete queues, exchanges, bindings or parameters that nobody needs, or raise"
+            " cluster.state_size_max",
+        )
+
+
 CHECKS: Final[dict[str, Check]] = {
     "quorum": check_quorum,
     "brokers": check_brokers,
@@ -275,6 +297,7 @@ CHECKS: Final[dict[str, Check]] = {
     "certificates": check_certificates,
     "versions": check_versions,
     "salvage": check_salvage,
+    "state": check_state,
 }
 FINE: Final = {
     "quorum": "there is a root, and all primaries are there",
@@ -288,4 +311,5 @@ FINE: Final = {
     "certificates": "none ends soon",
     "versions": "all brokers have the same",
     "salvage": "nothing was lost to a forced home",
+    "state": "each vhost has room in the cluster state",
 }

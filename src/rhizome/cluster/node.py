@@ -185,9 +185,8 @@ class Node(Cluster):
         vhost = vhost_of(command)
         if vhost is not None:
             under_way = self.proposals.bytes_under_way.get(vhost, 0)
-            bytes_max = self.state.settings.state_size_max_bytes
             try:
-                check_command(self.broker.state, command, bytes_max, under_way)
+                check_command(self.broker.state, command, under_way)
             except AmqpError as error:
                 if waiter is not None:
                     waiter.resolved(Outcome(error=error))

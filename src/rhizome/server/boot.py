@@ -122,9 +122,8 @@ def make_broker(
     broker = make_empty_broker(config, store, log, authenticator, epoch, observer, now_ms, seed)
     _restore_state(broker, store.recovered)
     index = store.recovered.commands[-1][0] if store.recovered.commands else 0
-    broker.cluster = LoneCluster(
-        broker, store.journal, index, config.cluster.state_size_max_bytes
-    )
+    broker.cluster = LoneCluster(broker, store.journal, index)
+    broker.state.sizes.bytes_max = config.cluster.state_size_max_bytes
     if not broker.state.vhosts:
         for command in first_definitions(config, seed):
             broker.cluster.propose(command, None)
