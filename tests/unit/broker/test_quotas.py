@@ -186,6 +186,13 @@ def test_one_parameter_has_a_largest_size() -> None:
     assert text.endswith("bytes; at most 65536 are possible")
 
 
+def test_one_policy_has_a_largest_size() -> None:
+    state = made()
+    text = refusal(state, PutPolicy("a", "p", "x" * 17_000, {"max-length": 1}))
+    assert "policy 'p' in vhost 'a' has 17" in text
+    assert text.endswith("at most 16384 are possible")
+
+
 # --- on a broker
 
 

@@ -340,6 +340,32 @@ def test_an_export_goes_in_again_with_its_passwords(api: Api) -> None:
     assert api.get("parameters", "shovel", "/", "s").json["value"] == shovel()
 
 
+def test_parameters_fill_no_more_than_the_share_of_their_vhost(
+    api: Api, core: Core, as_user: Callable[[str], Api]
+) -> None:
+    """A policymaker kept as many megabytes as there was memory, on every broker."""
+    api.put("vhosts", "other")
+    maker = as_user("maker")
+    refused = maker.put("parameters", "any", "/", "large", value="x" * 70_000)
+    assert (refused.status, "at most 65536 are possible" in refused.reason) == (400, True)
+    core.broker.state.sizes.bytes_max = 1 << 20
+    statuses = [
+        maker.put("parameters", "any", "/", f"p{number}", value="x" * 60_000).status
+        for number in range(20)
+    ]
+    assert statuses == [201] * 8 + [400] * 12
+    assert api.put("queues", "/", "q").status == 201
+    for each in ("queues", "exchanges"):
+        made = {"arguments": {"x": "y" * 17_000}, "type": "fanout"}
+        assert api.put(each, "/", "large", **made).status == 400
+    assert api.put("queues", "other", "q", arguments={"x": "y" * 10_000}).status == 201
+    [own, other] = api.get("vhosts", query="sort=name&columns=name,state_bytes,state_bytes_max").json
+    assert own["state_bytes"] <= own["state_bytes_max"] < 1 << 19
+    assert 10_000 < other["state_bytes"] < other["state_bytes_max"]
+    assert maker.delete("parameters", "any", "/", "p0").status == 204
+    assert maker.put("parameters", "any", "/", "p9", value="x" * 60_000).status == 201
+
+
 def test_lists_have_columns_order_and_pages(api: Api) -> None:
     for name in ("b", "c", "a"):
         api.put("queues", "/", name)
