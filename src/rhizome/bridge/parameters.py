@@ -1,10 +1,10 @@
 """Bridges from parameters: RabbitMQ's shovels as they are kept in a cluster. No input or output.
 
 What a shovel leaves open (what becomes of refused messages, say) comes from a template: the
-options of the program. A URI without a host means the cluster that has the parameter. Its addresses
-are what its brokers tell; the login is the operator's for the vhost that has the parameter, and else
-stands in the URI (`shovels.py`), since whoever may set a parameter would else use one that was meant
-for something else.
+options of the program. A URI without a host means the cluster that has the parameter. Its
+addresses are what its brokers tell; the login is the operator's for the vhost that has the
+parameter, and else stands in the URI (`shovels.py`), since whoever may set a parameter would else
+use one that was meant for something else.
 """
 
 from __future__ import annotations

@@ -198,8 +198,8 @@ def _check_growth(state: State, vhost: str, growth: int, under_way: int) -> None
     whose = f"vhost '{vhost}' has" if vhost else "global parameters have"
     raise PreconditionFailed(
         f"{whose} {used} of the {max(quota, 0)} bytes of the cluster state that are possible now"
-        f" (half of what others leave of {state.sizes.bytes_max}); delete queues, exchanges, bindings, policies"
-        " or parameters that nobody needs, or raise cluster.state_size_max"
+        f" (half of what others leave of {state.sizes.bytes_max}); delete queues, exchanges,"
+        " bindings, policies or parameters that nobody needs, or raise cluster.state_size_max"
     )
 
 

@@ -223,9 +223,7 @@ def global_parameters(call: Call) -> dict[str, object]:
 
 async def list_global_parameters(call: Call) -> Response:
     found = list(global_parameters(call).items())
-    return await listed(
-        call, found, lambda each: {"name": each[0], "value": _shown(call, each[1])}
-    )
+    return await listed(call, found, lambda each: {"name": each[0], "value": _shown(call, each[1])})
 
 
 async def show_global_parameter(call: Call) -> Response:

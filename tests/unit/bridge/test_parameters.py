@@ -24,7 +24,8 @@ def made(own: Own = OWN, own_uri: str = "", vhost: str = "/", **given: Any) -> B
 def test_a_parameter_becomes_a_bridge_and_the_options_say_the_rest() -> None:
     assert made(src_queue_args={"x": 1}, reconnect_delay=4) == BridgeSettings(
         "s", "amqp://u:p@a", "amqp://u:p@b", queue="q", to_queue="r", prefetch=1000,
-        refused=Refused.DROP, drain_s=3.0, retry_s_max=4.0, makes_queue=True, makes_to_queue=True, arguments={"x": 1},
+        refused=Refused.DROP, drain_s=3.0, retry_s_max=4.0, makes_queue=True,
+        makes_to_queue=True, arguments={"x": 1},
     )  # fmt: skip
 
 
@@ -48,7 +49,9 @@ def test_several_addresses_of_one_cluster_become_one() -> None:
     assert made(src_uri=uris).source_uri == "amqp://u:p@a1,a2:1,a3/v?heartbeat=5"
 
 
-@pytest.mark.parametrize("other", ["amqp://u:other@a2/v", "amqps://u:s3cret@a2/v", "amqp://x:y@a2/v"])
+@pytest.mark.parametrize(
+    "other", ["amqp://u:other@a2/v", "amqps://u:s3cret@a2/v", "amqp://x:y@a2/v"]
+)
 def test_addresses_that_differ_in_more_than_the_host_are_refused(other: str) -> None:
     with pytest.raises(InvalidBridge) as caught:
         made(src_uri=["amqp://u:s3cret@a1/v", other])

@@ -359,7 +359,9 @@ def test_parameters_fill_no_more_than_the_share_of_their_vhost(
         made = {"arguments": {"x": "y" * 17_000}, "type": "fanout"}
         assert api.put(each, "/", "large", **made).status == 400
     assert api.put("queues", "other", "q", arguments={"x": "y" * 10_000}).status == 201
-    [own, other] = api.get("vhosts", query="sort=name&columns=name,state_bytes,state_bytes_max").json
+    [own, other] = api.get(
+        "vhosts", query="sort=name&columns=name,state_bytes,state_bytes_max"
+    ).json
     assert own["state_bytes"] <= own["state_bytes_max"] < 1 << 19
     assert 10_000 < other["state_bytes"] < other["state_bytes_max"]
     assert maker.delete("parameters", "any", "/", "p0").status == 204
