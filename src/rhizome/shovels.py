@@ -4,7 +4,12 @@ A broker refuses a wrong one when it is set, `rhizome bridge --parameters` runs 
 and both ask this module, so that they agree. It does no input or output and imports next to
 nothing. Of a URI it sees the parts only; the client that connects reads the rest.
 
-No text of an error quotes a URI, nor anything that may hold one: they have passwords in them.
+No text of an error quotes a URI, nor anything that may hold one: they have passwords in them. Who
+may set parameters isn't shown those of others: `hide` masks them, and `unhide` takes what is masked
+for the password that is stored.
+
+A bridge has logins of its own, which whoever sets a parameter doesn't have. So a URI has a user and
+a password, or means the cluster itself and the vhost that has the parameter.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote
 
 from rhizome.errors import RhizomeError
 
@@ -26,6 +32,9 @@ PREFETCH_DEFAULT: Final = 1000
 PREFETCH_MAX: Final = 65_535
 RECONNECT_S_MAX: Final = 86_400
 SHOWN_CHARS_MAX: Final = 60
+MASK: Final = "***"
+"""Stands for a password that is not shown."""
+MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
 
 
 class InvalidShovel(RhizomeError):
@@ -104,7 +113,11 @@ def needs_cluster(value: object) -> bool:
 def parse_shovel(vhost: str, name: str, value: object) -> Shovel:
     """What a parameter asks for. Raises InvalidShovel with the first thing that is wrong."""
     try:
-        return _shovel(value)
+        shovel = _shovel(value)
+        for key, uris in (("src-uri", shovel.source_uris), ("dest-uri", shovel.destination_uris)):
+            for uri in uris:
+                _check_login(vhost, key, split_uri(uri))
+        return shovel
     except InvalidShovel as error:
         raise InvalidShovel(f"shovel '{name}' in vhost '{vhost}': {error}") from None
 
@@ -133,10 +146,85 @@ def _shovel(value: object) -> Shovel:
     )
 
 
+def _check_login(vhost: str, key: str, parts: UriParts) -> None:
+    """Refuse a URI that a bridge could only follow with a login that isn't the parameter's own."""
+    mechanism = dict(parse_qsl(parts.query)).get("auth_mechanism", MECHANISMS[0])
+    if mechanism.upper() not in MECHANISMS:
+        raise InvalidShovel(
+            f"'{key}' asks for the mechanism {mechanism.upper()[:SHOWN_CHARS_MAX]}, which would"
+            " show certificates of the machine that the bridge runs on; give a user and a password,"
+            " or have the operator configure the bridge (rhizome bridge --config)"
+        )
+    user, colon, _ = parts.login.partition(":")
+    if user and colon:
+        return
+    if parts.login or parts.hosts:
+        raise InvalidShovel(
+            f"'{key}' has no user and password; write {parts.scheme}://user:password@host/vhost"
+        )
+    if (unquote(parts.path) or "/") != vhost:
+        own = f"{parts.scheme}:///{quote(vhost, safe='', errors='replace')}"
+        raise InvalidShovel(
+            f"'{key}' means another vhost of this cluster without a login; write {own} for this"
+            f" one, or {parts.scheme}://user:password@/vhost"
+        )
+
+
 EXAMPLE: Final = (
     '{"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://user:password@host",'
     ' "dest-queue": "b"}'
 )
+
+
+# ---- passwords ----------------------------------------------------------------------------------
+
+
+def hide(value: object) -> object:
+    """The same value with the passwords in its URIs masked."""
+    if isinstance(value, str):
+        before, _, after = _around_password(value)
+        return f"{before}{MASK}{after}" if before else value
+    if isinstance(value, dict):
+        return {key: hide(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [hide(each) for each in value]
+    return value
+
+
+def unhide(value: object, stored: object) -> object:
+    """The same value with the stored password in the place of each that is masked: that of a URI
+    which is otherwise the same, under the same key. Raises InvalidShovel if there is none."""
+    if isinstance(value, dict):
+        known = stored if isinstance(stored, dict) else {}
+        return {key: unhide(each, known.get(key)) for key, each in value.items()}
+    if isinstance(value, list):
+        return [unhide(each, stored) for each in value]
+    if not isinstance(value, str) or not is_hidden(value):
+        return value
+    for each in stored if isinstance(stored, list) else [stored]:
+        if isinstance(each, str) and hide(each) == value:
+            return each
+    raise InvalidShovel(
+        f"the password of a URI is given as {MASK}, which keeps the one that is stored, and none is"
+        " stored for this URI; give the password"
+    )
+
+
+def is_hidden(uri: str) -> bool:
+    return _around_password(uri)[1] == MASK
+
+
+def _around_password(text: str) -> tuple[str, str, str]:
+    """What is before a URI's password, the password, what is behind; all empty if it has none.
+
+    In doubt it is too much: a password with a slash that should be encoded is one all the same.
+    """
+    scheme, separator, rest = text.partition("://")
+    login, at, after = rest.rpartition("@")
+    user, colon, password = login.partition(":")
+    if not (separator and at and colon):
+        return "", "", ""
+    return f"{scheme}://{user}:", password, f"@{after}"
 
 
 # ---- where from, where to -----------------------------------------------------------------------

@@ -24,11 +24,11 @@ SECONDS_MAX: Final = 120.0
 class Following:
     """The program that follows the parameters, asked for at these ports in turn."""
 
-    def __init__(self, directory: Path, *http_ports: int) -> None:
+    def __init__(self, directory: Path, *http_ports: int, login: tuple[str, ...] = ()) -> None:
         http = ",".join(f"127.0.0.1:{port}" for port in http_ports)
         self.program = BridgeProcess(
             directory / "bridges.txt",
-            *("--parameters", "--http", http, "--look", "0.1", "--status", "0.2"),
+            *("--parameters", "--http", http, "--look", "0.1", "--status", "0.2", *login),
             environment={"RHIZOME_BRIDGE_OWN": "amqp://guest:guest@"},
         )
 
@@ -138,6 +138,55 @@ def test_parameters_are_followed_as_they_come_change_and_go(place: Place) -> Non
     assert (state["state"], state["moved"]) == ("failed", 0)
     stop_cleanly(place.program)
     assert "guest:guest" not in place.program.printed()
+
+
+def test_the_login_of_the_program_opens_no_other_vhost_and_its_user_needs_few_rights(
+    tmp_path: Path,
+) -> None:
+    """A parameter from before that was refused, or imported, is told and not followed."""
+    broker = BrokerProcess(tmp_path / "a")
+    broker.start()
+    for vhost in ("tenant", "secret"):
+        call_api(broker, "PUT", "vhosts", vhost)
+        call_api(
+            broker, "PUT", "permissions", vhost, "guest", configure=".*", read=".*", write=".*"
+        )
+    call_api(broker, "PUT", "queues", "secret", "salaries", durable=True)
+    call_api(
+        broker, "POST", "exchanges", "secret", "amq.default", "publish",
+        routing_key="salaries", payload="100", payload_encoding="string", properties={},
+    )  # fmt: skip
+    call_api(broker, "PUT", "users", "shovels", password="pw", tags="bridge")
+    nothing = dict.fromkeys(("configure", "read", "write"), "^$")
+    call_api(broker, "PUT", "permissions", "tenant", "shovels", **nothing)
+    ends = {"dest-uri": "amqp:///tenant", "dest-queue": "loot"}
+    rows = [
+        ("theft", {**ends, "src-uri": "amqp:///secret", "src-queue": "salaries"}),
+        ("own", {**ends, "src-uri": "amqp:///tenant", "src-queue": "mine"}),
+        ("full", {**ends, "src-uri": f"{broker.url}tenant", "src-queue": "yours"}),
+    ]
+    parameters = [
+        {"component": "shovel", "vhost": "tenant", "name": name, "value": value}
+        for name, value in rows
+    ]
+    call_api(broker, "POST", "definitions", parameters=parameters)
+    login = ("--user", "shovels", "--password", "pw")
+    following = Following(tmp_path, broker.http_port, login=login)
+    try:
+        following.start()
+        failed = following.until_event("failed", "tenant/theft")["text"]
+        assert "'src-uri' means another vhost of this cluster without a login" in failed
+        following.until_event("running", "tenant/own")
+        following.until_event("running", "tenant/full")
+        assert call_api(broker, "GET", "queues", "secret", "salaries")["messages"] == 1
+        assert call_api(broker, "GET", "queues", "tenant", "loot")["messages"] == 0
+        call_api(broker, "PUT", "users", "shovels", password="pw", tags="policymaker")
+        failed = following.until_event("failed", "tenant/full")["text"]
+        assert "hidden from the user of the HTTP API; give that user the tag bridge" in failed
+        stop_cleanly(following.program)
+    finally:
+        following.program.end()
+        broker.close()
 
 
 def test_bridges_go_on_while_the_broker_that_has_the_parameters_is_dead(place: Place) -> None:

@@ -211,6 +211,41 @@ def test_redrive_that_was_killed_before_its_acks_doubles_nothing(
     assert count(broker.url, dead) == 0
 
 
+def test_redrive_goes_to_the_queue_alone_whatever_messages_say(
+    spark: Any, own_broker: BrokerProcess
+) -> None:
+    """Equal ones are all there, other keys lead nowhere, and a user doesn't stop the others."""
+    uri = own_broker.url
+    declare(uri, "dead", "payroll", "beside")
+    declare(uri, "work", **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    with Connection(uri) as connection:
+        channel = connection.channel(confirms=True)
+        channel.declare_exchange("in", "fanout", durable=True)
+        channel.bind_queue("work", "in", "")
+        channel.bind_queue("beside", "in", "")
+        headers = {"CC": ["payroll"], "x-producer": "p", "x-sequence": 1}
+        for properties in (
+            Properties(delivery_mode=2, headers=headers),
+            Properties(delivery_mode=2, user_id="guest"),
+            Properties(delivery_mode=2),
+            Properties(delivery_mode=2),
+        ):
+            channel.publish(b"equal", exchange="in", properties=properties)
+        for _ in range(4):
+            message = channel.get("work")
+            assert message is not None
+            message.reject()
+    wait_until(lambda: count(uri, "dead") == 4, "dead letters")
+    sent = deadletters.redrive(spark, deadletters.RedriveOptions(uri, "dead"))
+    assert (sent.seen, sent.sent, sent.left) == (4, 4, 0)
+    found = drained(uri, "work")
+    assert len(found) == 4
+    users = [(m.properties.headers or {}).get("x-original-user-id") for m in found]
+    assert users == [None, "guest", None, None]
+    assert count(uri, "payroll") == 0
+    assert count(uri, "beside") == 4
+
+
 def test_queue_is_seen_as_it_was(spark: Any, own_broker: BrokerProcess) -> None:
     uri = own_broker.url
     declare(uri, "orders")

@@ -1,9 +1,10 @@
 """Bridges from parameters: RabbitMQ's shovels as they are kept in a cluster. No input or output.
 
 What a shovel leaves open (what becomes of refused messages, say) comes from a template: the
-options of the program. A URI without a host means the cluster that has the parameter. Its addresses
-are what its brokers tell; the login must be the operator's or stand in the URI, since whoever may
-set a parameter would else use one that was meant for something else.
+options of the program. A URI without a host means the cluster that has the parameter. Its
+addresses are what its brokers tell; the login is the operator's for the vhost that has the
+parameter, and else stands in the URI (`shovels.py`), since whoever may set a parameter would else
+use one that was meant for something else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Final
 from rhizome.bridge.errors import InvalidBridge
 from rhizome.bridge.settings import BridgeSettings
 from rhizome.client import InvalidUri, parse_uris
-from rhizome.shovels import InvalidShovel, Shovel, UriParts, parse_shovel, split_uri
+from rhizome.shovels import (
+    InvalidShovel,
+    Shovel,
+    UriParts,
+    is_hidden,
+    parse_shovel,
+    split_uri,
+)
 
 OWN_OPTION: Final = "--own amqp://user:password@"
 WILDCARDS: Final = ("", "0.0.0.0", "[::]", "::")
@@ -157,6 +165,11 @@ def _forwarded(parameter: Parameter, shovel: Shovel, origin: Origin) -> dict[str
 
 def _one_uri(key: str, uris: tuple[str, ...], origin: Origin) -> str:
     """One URI with all hosts. A bridge goes from one of them to the next, so they must be alike."""
+    if any(is_hidden(uri) for uri in uris):
+        raise InvalidBridge(
+            f"the password of '{key}' is hidden from the user of the HTTP API; give that user the"
+            " tag bridge, or administrator"
+        )
     found = [_resolved(key, split_uri(uri), origin) for uri in uris]
     for parts in found:
         _check(key, parts)
@@ -186,7 +199,8 @@ def _resolved(key: str, parts: UriParts, origin: Origin) -> UriParts:
             f" that: {OWN_OPTION} or RHIZOME_BRIDGE_OWN"
         )
     if given.hosts:
-        return UriParts(given.scheme, login, given.hosts, parts.path, parts.query or given.query)
+        query = parts.query or (_without_mechanism(given.query) if parts.login else given.query)
+        return UriParts(given.scheme, login, given.hosts, parts.path, query)
     hosts = origin.own.hosts(parts.scheme)
     if not hosts:
         raise InvalidBridge(
@@ -194,3 +208,9 @@ def _resolved(key: str, parts: UriParts, origin: Origin) -> UriParts:
             f" {parts.scheme} address; name them: {OWN_OPTION}b1,b2"
         )
     return parts._replace(login=login, hosts=hosts)
+
+
+def _without_mechanism(query: str) -> str:
+    """What the operator gave, but for a way to log in that needs no password: the URI has one."""
+    options = [each for each in query.split("&") if not each.startswith("auth_mechanism=")]
+    return "&".join(options)

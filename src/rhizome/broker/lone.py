@@ -23,8 +23,10 @@ from rhizome.broker.outcome import (
 )
 from rhizome.broker.port import Cluster, Waiter
 from rhizome.broker.queue import Queue
+from rhizome.broker.quotas import check_command
 from rhizome.broker.routing.destination import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
+from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -66,7 +68,14 @@ class LoneCluster(Cluster):
         One after the other, so that the journal has them in the order in which they were applied.
         """
         # A command that cannot be recorded (ValueError) must not be applied either.
-        self._ahead.append((command, encode(command), waiter))
+        encoded = encode(command)
+        try:
+            check_command(self.broker.state, command)
+        except AmqpError as error:
+            if waiter is not None:
+                waiter.resolved(Outcome(error=error))
+            return
+        self._ahead.append((command, encoded, waiter))
         if self._busy:
             return
         self._busy = True

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rhizome.broker import snapshots
+from rhizome.broker import quotas, snapshots
 from rhizome.broker.accounts import Accounts
 from rhizome.broker.commands import (
     SCOPE_USER,
@@ -106,6 +106,7 @@ class State:
     permissions: dict[tuple[str, str], Permission]
     topic_permissions: dict[tuple[str, str, str], TopicPermission]
     parameters: dict[tuple[str, str, str], object]
+    sizes: quotas.StateBytes
     next_queue_id: int
     next_exchange_id: int
     place: Placement
@@ -119,6 +120,7 @@ class State:
         self.permissions = self.accounts.permissions
         self.topic_permissions = self.accounts.topic_permissions
         self.parameters = {}
+        self.sizes = quotas.StateBytes()
         self.next_queue_id = 1
         self.next_exchange_id = 1
         self.place = lone_placement
@@ -163,6 +165,8 @@ class State:
             return Outcome(error=error)
         if outcome.facts:
             outcome.changed = True
+            if not isinstance(command, DeleteVhost):
+                self.sizes.observe(outcome.facts)
         return outcome
 
     def _apply(self, command: Command, outcome: Outcome) -> None:
@@ -219,10 +223,8 @@ class State:
             outcome.changed = self._put_vhost(command, facts)
         elif isinstance(command, DeleteVhost):
             self._delete_vhost(command.name, facts)
-        elif isinstance(command, PutPolicy):
-            outcome.changed = self.vhost(command.vhost).put_policy(command, facts)
-        elif isinstance(command, DeletePolicy):
-            outcome.changed = self.vhost(command.vhost).delete_policy(command, facts)
+        elif isinstance(command, (PutPolicy, DeletePolicy)):
+            outcome.changed = self._change_policy(command, facts)
         elif isinstance(command, PutLimit):
             self._put_limit(command, facts)
         elif isinstance(command, DeleteLimit):
@@ -230,10 +232,7 @@ class State:
         elif isinstance(command, PutParameter):
             self._put_parameter(command, facts)
         elif isinstance(command, DeleteParameter):
-            key = (command.component, command.vhost, command.name)
-            if key in self.parameters:
-                del self.parameters[key]
-                facts.append(ParameterChanged(*key))
+            self._delete_parameter((command.component, command.vhost, command.name), facts)
         else:
             return False
         return True
@@ -265,6 +264,7 @@ class State:
         for key in [key for key in self.parameters if key[1] == name]:
             del self.parameters[key]
             facts.append(ParameterChanged(*key))
+        self.sizes.forget(name)
         facts.append(VhostDeleted(name))
 
     # --- exchanges and queues
@@ -350,8 +350,30 @@ class State:
             self.vhost(command.vhost)
         key = (command.component, command.vhost, command.name)
         if key not in self.parameters or self.parameters[key] != command.value:
+            old = quotas.parameter_bytes(self, key)
             self.parameters[key] = command.value
+            self.sizes.replaced(command.vhost, old, quotas.parameter_bytes(self, key))
             facts.append(ParameterChanged(*key))
+
+    def _delete_parameter(self, key: tuple[str, str, str], facts: list[Fact]) -> None:
+        if key in self.parameters:
+            self.sizes.replaced(key[1], quotas.parameter_bytes(self, key), 0)
+            del self.parameters[key]
+            facts.append(ParameterChanged(*key))
+
+    def _change_policy(self, command: PutPolicy | DeletePolicy, facts: list[Fact]) -> bool:
+        """Set or delete a policy; False if nothing changes."""
+        vhost = self.vhost(command.vhost)
+        policies = vhost.operator_policies if command.operator else vhost.policies
+        old = policies.get(command.name)
+        if isinstance(command, PutPolicy):
+            changed = vhost.put_policy(command, facts)
+        else:
+            changed = vhost.delete_policy(command, facts)
+        if changed:
+            new = quotas.policy_bytes(policies.get(command.name))
+            self.sizes.replaced(vhost.name, quotas.policy_bytes(old), new)
+        return changed
 
     # --- snapshots
 

@@ -63,6 +63,7 @@ from rhizome.broker.names import (
 from rhizome.broker.outcome import Outcome, QueueCreated
 from rhizome.broker.port import Waiter
 from rhizome.broker.queue import Queue
+from rhizome.broker.quotas import check_arguments
 from rhizome.broker.replies import REPLY_PREFIX, REPLY_QUEUE
 from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.broker.words import exchange_resource, queue_resource
@@ -132,6 +133,8 @@ def propose(channel: Channel, command: Command, reply: Reply, private: bool) -> 
     reply.command = command
     reply.private = private
     if private:
+        if isinstance(command, (DeclareQueue, Bind)):
+            check_arguments(command)
         outcome = broker.apply(command)
         broker.cluster.private_applied(outcome, reply)
         broker.announce(outcome)

@@ -287,6 +287,28 @@ def check_links(document: Row) -> Iterator[Finding]:
             )
 
 
+def check_state(document: Row) -> Iterator[Finding]:
+    """Vhosts that get no more of the cluster state; all brokers have the same."""
+    full = {
+        each["name"]: each
+        for _, facts in _facts(document)
+        # A broker of release 0.1 doesn't tell.
+        for each in facts.get("full_vhosts", ())
+    }
+    for name, each in sorted(full.items()):
+        used, most = each["state_bytes"], each["state_bytes_max"]
+        refused = "; declares, bindings, policies and parameters that add to it are refused"
+        yield Finding(
+            PROBLEM if used >= most else WARNING,
+            "state",
+            "",
+            f"vhost '{name}' has {used} of {most} bytes of the cluster state that it may have"
+            + (refused if used >= most else ""),
+            "delete queues, exchanges, bindings or parameters that nobody needs, or raise"
+            " cluster.state_size_max",
+        )
+
+
 CHECKS: Final[dict[str, Check]] = {
     "quorum": check_quorum,
     "brokers": check_brokers,
@@ -300,6 +322,7 @@ CHECKS: Final[dict[str, Check]] = {
     "versions": check_versions,
     "salvage": check_salvage,
     "links": check_links,
+    "state": check_state,
 }
 FINE: Final = {
     "quorum": "there is a root, and all primaries are there",
@@ -314,4 +337,5 @@ FINE: Final = {
     "versions": "all brokers have the same",
     "salvage": "nothing was lost to a forced home",
     "links": "nobody can speak for another broker, and there is one cluster key",
+    "state": "each vhost has room in the cluster state",
 }

@@ -398,7 +398,7 @@ def redrive(
         int, typer.Option("--limit", min=1, help="Look at so many messages.")
     ] = 10_000,
     exchange: Annotated[
-        str | None, typer.Option("--exchange", help="Instead of where they came from.")
+        str | None, typer.Option("--exchange", help="Send them there instead.")
     ] = None,
     key: Annotated[str | None, typer.Option("--key", help="Instead of the one they had.")] = None,
     uri: UriOption = URI_DEFAULT,
@@ -407,7 +407,7 @@ def redrive(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Send dead letters back to where they came from: those that --where chooses, each once."""
+    """Put dead letters back into the queue they died in: those that --where chooses, each once."""
     _require_spark()
     from rhizome.spark.jobs import deadletters as job
 

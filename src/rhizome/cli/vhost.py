@@ -10,14 +10,14 @@ from rhizome.cli.api import Row, path
 from rhizome.cli.errors import CliError
 from rhizome.cli.limits import ConnectionsOption, limits_text, put_limits
 from rhizome.cli.orders import YesOption, confirmed
-from rhizome.cli.output import print_json, print_table, say
+from rhizome.cli.output import bytes_text, print_json, print_table, say
 from rhizome.cli.remote import Remote, remote_command
 
 app = typer.Typer(no_args_is_help=True, help="Virtual hosts, and their limits.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="VHOST", help="Name of the virtual host.")]
 
-COLUMNS: Final = ("name", "description", "ready", "unacked", "total", "limits")
+COLUMNS: Final = ("name", "description", "ready", "unacked", "total", "state", "limits")
 
 
 @app.command("list")
@@ -43,8 +43,17 @@ def _columns(vhost: Row) -> list[object]:
         vhost.get("messages_ready", 0),
         vhost.get("messages_unacknowledged", 0),
         vhost.get("messages", 0),
+        _state_text(vhost),
         limits_text(vhost["limits"]),
     ]
+
+
+def _state_text(vhost: Row) -> str:
+    """What a vhost has of the cluster state, and may have; a broker of before doesn't tell."""
+    used, most = vhost.get("state_bytes"), vhost.get("state_bytes_max")
+    if not isinstance(used, int) or not isinstance(most, int):
+        return ""
+    return f"{bytes_text(used)} of {bytes_text(most)}"
 
 
 @app.command("add")

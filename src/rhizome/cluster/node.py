@@ -25,6 +25,7 @@ from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue
 from rhizome.broker.delayed import DELAYED_QUEUE
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.port import Away, Cluster, Holdings, Waiter
+from rhizome.broker.quotas import check_command, vhost_of
 from rhizome.broker.restoring import restore_queue
 from rhizome.broker.routing.kinds import DELAYED_KIND
 from rhizome.cluster.admission import Admission, AdmissionRules
@@ -77,6 +78,7 @@ from rhizome.cluster.telling import Telling
 from rhizome.cluster.tenure import Tenures
 from rhizome.cluster.track import Applied
 from rhizome.cluster.unused import drop_unused
+from rhizome.errors import AmqpError
 from rhizome.journal.recovery import Recovered
 
 if TYPE_CHECKING:
@@ -181,6 +183,15 @@ class Node(Cluster):
     # ---- the port -------------------------------------------------------------------------------
 
     def propose(self, command: Command, waiter: Waiter | None) -> None:
+        vhost = vhost_of(command)
+        if vhost is not None:
+            under_way = self.proposals.bytes_under_way.get(vhost, 0)
+            try:
+                check_command(self.broker.state, command, under_way)
+            except AmqpError as error:
+                if waiter is not None:
+                    waiter.resolved(Outcome(error=error))
+                return
         if isinstance(command, DeclareExchange) and command.kind == DELAYED_KIND:
             # What is published there must find a place to wait at once.
             held = DeclareQueue(command.vhost, DELAYED_QUEUE, durable=True)

@@ -16,6 +16,7 @@ from typing import Final
 from rhizome.broker.commands import Command
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.port import Waiter
+from rhizome.broker.quotas import vhost_of
 from rhizome.cluster.commands import Envelope, SetInSync, encode
 from rhizome.errors import PreconditionFailed
 
@@ -27,13 +28,21 @@ class Proposal:
     """A command that is not known to be committed yet. `lasts`: until it is decided."""
 
     def __init__(
-        self, number: int, payload: bytes, waiter: Waiter | None, begun_ms: int, lasts: bool
+        self,
+        number: int,
+        payload: bytes,
+        waiter: Waiter | None,
+        begun_ms: int,
+        lasts: bool,
+        vhost: str | None,
     ) -> None:
+        """``vhost``: the one that it makes grow, if any."""
         self.number = number
         self.payload = payload
         self.waiter = waiter
         self.begun_ms = begun_ms
         self.lasts = lasts
+        self.vhost = vhost
 
 
 class Settling:
@@ -47,12 +56,14 @@ class Settling:
 
 class Proposals:
     """Invariant: ``open`` are those that no committed entry carried yet, ``settling`` those that
-    wait to be settled, in the order of the log."""
+    wait to be settled, in the order of the log; ``bytes_under_way`` is what those in ``open`` have
+    by vhost."""
 
     def __init__(self, incarnation: str) -> None:
         self.incarnation = incarnation
         self.open: dict[int, Proposal] = {}
         self.settling: list[Settling] = []
+        self.bytes_under_way: dict[str, int] = {}
         self._number = 0
 
     def make(self, command: Command, waiter: Waiter | None, now_ms: int) -> Proposal:
@@ -62,14 +73,26 @@ class Proposals:
         payload = encode(Envelope(command, self.incarnation, number, answered))
         self._number = number
         lasts = isinstance(command, SetInSync)
-        self.open[number] = Proposal(number, payload, waiter, now_ms, lasts)
+        vhost = vhost_of(command)
+        self.open[number] = Proposal(number, payload, waiter, now_ms, lasts, vhost)
+        if vhost is not None:
+            self.bytes_under_way[vhost] = self.bytes_under_way.get(vhost, 0) + len(payload)
         return self.open[number]
+
+    def _close(self, number: int) -> Proposal | None:
+        proposal = self.open.pop(number, None)
+        if proposal is not None and proposal.vhost is not None:
+            left = self.bytes_under_way[proposal.vhost] - len(proposal.payload)
+            self.bytes_under_way[proposal.vhost] = left
+            if left == 0:
+                del self.bytes_under_way[proposal.vhost]
+        return proposal
 
     def applied(self, incarnation: str, number: int, index: int, outcome: Outcome) -> bool:
         """An entry was applied; False if it is none of ours that is open."""
         if incarnation != self.incarnation:
             return False
-        proposal = self.open.pop(number, None)
+        proposal = self._close(number)
         if proposal is None:
             return False
         self.settling.append(Settling(index, proposal.waiter, outcome))
@@ -89,6 +112,6 @@ class Proposals:
         for proposal in list(self.open.values()):
             if proposal.lasts or now_ms - proposal.begun_ms < PATIENCE_MS:
                 continue
-            del self.open[proposal.number]
+            self._close(proposal.number)
             if proposal.waiter is not None:
                 proposal.waiter.resolved(Outcome(error=PreconditionFailed(reason)))

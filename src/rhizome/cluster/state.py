@@ -127,6 +127,7 @@ class ClusterState:
         self._policies = {RING: ring} if policies is None else policies
         self._placed = []
         host.state.place = self._place
+        host.state.sizes.bytes_max = self.settings.state_size_max_bytes
         self._recount()
 
     # --- lookups
@@ -229,7 +230,7 @@ class ClusterState:
         self.groups.observe(outcome.facts, self.settings, facts)
         if facts:
             self._follow(facts)
-        self.size.observe(outcome.facts, state)
+        self.size.follow(state)
         return outcome
 
     def _place(self, definition: QueueDefinition) -> int:
@@ -337,6 +338,7 @@ class ClusterState:
             return
         self.settings = command
         self.settings_given = True
+        self._host.state.sizes.bytes_max = command.state_size_max_bytes
         facts.append(SettingsChanged())
         self._arrange(facts)
 
@@ -408,6 +410,7 @@ class ClusterState:
         self.index = index
         self.settings = image.settings
         self.settings_given = image.settings_given
+        self._host.state.sizes.bytes_max = image.settings.state_size_max_bytes
         self.registry = Registry()
         for broker in image.brokers:
             self.registry.put(broker)

@@ -4,7 +4,7 @@ tags that count here.
 As in RabbitMQ's management plugin: `management` may use the vhosts that its permissions open and
 look at its own connections, `policymaker` may set policies and parameters there too, `monitoring`
 may look at the brokers and all connections, `administrator` may look at everything and manage
-vhosts and users.
+vhosts and users. `bridge`, which RabbitMQ doesn't have, is for the program that follows parameters.
 """
 
 from __future__ import annotations
@@ -52,6 +52,12 @@ MANAGEMENT: Final = "management"
 POLICYMAKER: Final = "policymaker"
 MONITORING: Final = "monitoring"
 ADMINISTRATOR: Final = "administrator"
+BRIDGE: Final = "bridge"
+"""Of the user of a program that follows parameters: it is shown the passwords in them."""
+PARAMETERS: Final = "policymaker or bridge"
+"""No tag, but either of two: whoever may look at parameters."""
+SECRETS: Final = "administrator or bridge"
+"""The same: whoever is shown the passwords in them."""
 
 HTTP: Final = "http"
 CONSOLE: Final = "console"
@@ -62,16 +68,19 @@ READING: Final = ("GET", "HEAD", "OPTIONS")
 
 # Which tags open what asks for the key.
 _OPENED_BY: Final = {
-    MANAGEMENT: frozenset({MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR}),
+    MANAGEMENT: frozenset({MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR, BRIDGE}),
     POLICYMAKER: frozenset({POLICYMAKER, ADMINISTRATOR}),
     MONITORING: frozenset({MONITORING, ADMINISTRATOR}),
     ADMINISTRATOR: frozenset({ADMINISTRATOR}),
+    PARAMETERS: frozenset({POLICYMAKER, ADMINISTRATOR, BRIDGE}),
+    SECRETS: frozenset({ADMINISTRATOR, BRIDGE}),
 }
 _REFUSALS: Final = {
     MANAGEMENT: "Not management user",
     POLICYMAKER: "Not policymaker or administrator user",
     MONITORING: "Not monitor user",
     ADMINISTRATOR: "Not administrator user",
+    PARAMETERS: "Not policymaker or administrator user",
 }
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from starlette.responses import Response
 
 from rhizome import __version__
+from rhizome.broker.quotas import quota_of
 from rhizome.management.answers import Row, answer
 from rhizome.management.auth import MONITORING
 from rhizome.management.call import Call
@@ -36,10 +37,15 @@ from rhizome.management.stalls import cluster_stalls, own_stalls
 
 PATH: Final = "/api/rhizome/checkup"
 OWN_PATH: Final = PATH + "/own"
+FULL_SHARE: Final = 0.9
+"""A vhost is told as full from this share of its quota on."""
 
 CERTIFICATE: Final = record("Certificate", {"file": TEXT, "ends_ms": maybe(NUMBER), "error": TEXT})
 SALVAGED: Final = record(
     "Salvaged", {"name": TEXT, "group": NUMBER, "messages": NUMBER, "saved_ms": NUMBER}
+)
+FULL_VHOST: Final = record(
+    "FullVhost", {"name": TEXT, "state_bytes": NUMBER, "state_bytes_max": NUMBER}
 )
 FACTS: Final = record(
     "CheckupFacts",
@@ -62,6 +68,7 @@ FACTS: Final = record(
         "unseen_groups": many(NUMBER),
         "cluster_keys": NUMBER,
         "exposed_links": many(TEXT),
+        "full_vhosts": many(FULL_VHOST),
     },
 )
 CHECKUP: Final = with_fields(
@@ -108,7 +115,19 @@ def facts(context: Context) -> Row:
         "unseen_groups": view.unseen_groups(),
         "cluster_keys": len(view.key_fingerprints()),
         "exposed_links": view.exposed_links(),
+        "full_vhosts": full_vhosts(context),
     }
+
+
+def full_vhosts(context: Context) -> list[Row]:
+    """Vhosts that have nearly all that they may have of the cluster state, or more."""
+    state = context.broker.state
+    rows: list[Row] = []
+    for name in state.vhosts:
+        used, quota = state.sizes.of(name), quota_of(state, name)
+        if used >= quota * FULL_SHARE:
+            rows.append({"name": name, "state_bytes": used, "state_bytes_max": quota})
+    return rows
 
 
 def clock_ms() -> int:

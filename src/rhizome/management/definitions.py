@@ -43,7 +43,13 @@ from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest
 from rhizome.management.overview import PRODUCT_NAME, RABBITMQ_VERSION
 from rhizome.management.pace import Pace
-from rhizome.management.policies import CLUSTER_NAME, GLOBAL, parameter_row, policy_command
+from rhizome.management.policies import (
+    CLUSTER_NAME,
+    GLOBAL,
+    parameter_row,
+    policy_command,
+    with_secrets,
+)
 from rhizome.management.proposals import Proposal, finish, start
 from rhizome.management.rows import (
     binding_row,
@@ -253,6 +259,10 @@ async def import_into_vhost(call: Call) -> Response:
 
 async def _carry_out(context: Context, commands: list[Command]) -> None:
     """Propose all commands in order; wait for the disk once, at the end."""
+    commands = [
+        with_secrets(context, command) if isinstance(command, PutParameter) else command
+        for command in commands
+    ]
     pace = Pace()
     proposals: list[Proposal] = []
     for command in commands:

@@ -51,9 +51,7 @@ async def publish(
 ) -> bool:
     """Publish a message and wait until it is safe; False if no queue took it, or one refused it."""
     broker = context.broker
-    if broker.blocking:
-        reason = broker.block_reason or "the disk can't keep up"
-        raise Unavailable(f"publishers are blocked: {reason}")
+    check_open(broker)
     if len(body) > broker.limits.message_bytes_max:
         limit = broker.limits.message_bytes_max
         raise BadRequest(f"message size {len(body)} is larger than configured max size {limit}")
@@ -62,6 +60,18 @@ async def publish(
     channel.confirms = Confirms()
     context.shell.begin_turn()
     publishing.publish(channel, _publish_fields(exchange, key), content, largest_frame(content))
+    return await until_confirmed(channel)
+
+
+def check_open(broker: Broker) -> None:
+    """Raise Unavailable while publishers have to wait."""
+    if broker.blocking:
+        reason = broker.block_reason or "the disk can't keep up"
+        raise Unavailable(f"publishers are blocked: {reason}")
+
+
+async def until_confirmed(channel: Channel) -> bool:
+    """Wait until what was published last is safe; False if no queue took it, or one refused it."""
     wanted = {spec.CODE_BASIC_ACK, spec.CODE_BASIC_NACK}
     said = await _until_said(channel, wanted, "the message is not confirmed")
     return spec.CODE_BASIC_ACK in said and spec.CODE_BASIC_RETURN not in said

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from rhizome.amqp.frames import body_of, header_payload_of
 from rhizome.amqp.properties import Properties, decode_properties
 from rhizome.broker import browsing
+from rhizome.broker.arguments import queue_locked
 from rhizome.broker.basic import pull
 from rhizome.broker.browsing import Browsed, browse
 from rhizome.broker.commands import QUEUE
@@ -150,6 +151,9 @@ async def browse_queue(call: Call) -> Response:
             f"access to queue '{queue.name}' in vhost '{queue.vhost}' refused for user"
             f" '{call.caller.user}'"
         )
+    if queue.definition.is_private():
+        # Whoever asks here is not the connection that has it, whatever the user may read.
+        raise queue_locked(queue.vhost, queue.name, 0, 0)
     elsewhere = await at_home(call, queue)
     if elsewhere is not None:
         return elsewhere

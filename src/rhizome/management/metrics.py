@@ -121,6 +121,17 @@ def _read_broker(context: Context, reading: Reading, totals: Totals) -> None:
     gauge("rhizome_queues", "Queues that are active here.", totals.queues)
     gauge("rhizome_exchanges", "Exchanges.", exchanges)
     gauge("rhizome_vhosts", "Virtual hosts.", len(vhosts))
+    reading.labelled(
+        "rhizome_vhost_state_bytes",
+        "Bytes of the cluster state that belong to a virtual host.",
+        ("vhost",),
+        (((readable(vhost.name),), broker.state.sizes.of(vhost.name)) for vhost in vhosts),
+    )
+    gauge(
+        "rhizome_state_max_bytes",
+        "What all virtual hosts may have of the cluster state.",
+        broker.state.sizes.bytes_max,
+    )
     gauge("rhizome_publishers_blocked", "1 while publishers are held up.", int(broker.blocking))
     gauge("rhizome_alarm", "1 while memory or disk runs short.", int(bool(context.shell.alarm)))
     salvaged = sum(each.messages for each in context.store.salvage.entries())

@@ -1,8 +1,13 @@
-"""Messages of one queue into another: copied, and removed once the copy is safe.
+"""Messages of one queue into another: put straight there, and removed once they are safe.
 
-Each is held meanwhile, as by an application: if the home of the queue changes between the two, the
+A message is not published again: no exchange routes it, and nothing that it says of itself (CC, its
+producer's number, a user) has the rights of whoever moves it, or keeps it from being moved.
+
+Queues of one log (all of a lone broker's, and those of one group) have both sides in one record.
+Else each message is held meanwhile, as by an application: if the home of its queue changes, the
 next one removes it. Only a crash of this broker then leaves a message in both queues, never in
-none. A queue with consumers is refused: messages would go both ways.
+none; the one that stayed is marked as redelivered. A queue with consumers is refused: messages
+would go both ways.
 """
 
 from __future__ import annotations
@@ -11,12 +16,11 @@ from typing import Final
 
 from starlette.responses import Response
 
-from rhizome.amqp.frames import body_of, header_payload_of
-from rhizome.amqp.properties import decode_properties
 from rhizome.broker.channel import Channel
 from rhizome.broker.commands import QUEUE
+from rhizome.broker.delayed import DELAYED_QUEUE
 from rhizome.broker.errand import Errand
-from rhizome.broker.lookup import check_read, find_queue
+from rhizome.broker.lookup import check_read, check_write, find_queue
 from rhizome.broker.queue import Queue
 from rhizome.broker.streams.rules import is_stream
 from rhizome.management import bodies, declared, shapes
@@ -24,7 +28,7 @@ from rhizome.management.answers import answer
 from rhizome.management.auth import MANAGEMENT
 from rhizome.management.call import BODY_BYTES_MAX, Call
 from rhizome.management.context import Context
-from rhizome.management.direct import publish
+from rhizome.management.direct import check_open, until_confirmed
 from rhizome.management.document import parse_document
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import ApiError, BadRequest, Unavailable
@@ -49,11 +53,11 @@ async def move_messages(call: Call) -> Response:
     count = document.number("count", COUNT_MAX)
     if not 1 <= count <= COUNT_MAX:
         raise BadRequest(f"count is {count}; it must be from 1 to {COUNT_MAX}")
-    _check(channel, queue, to)
+    target = _target(channel, queue, to)
     moved = 0
     errand = Errand(call.context.broker, f"moves messages of queue '{queue.name}'")
     try:
-        while moved < count and await _move_first(call.context, channel, errand, queue, to):
+        while moved < count and await _move_first(call.context, channel, errand, queue, target):
             moved += 1
     except ApiError as error:
         raise type(error)(f"moved {moved}, then {error.reason}") from None
@@ -63,37 +67,58 @@ async def move_messages(call: Call) -> Response:
     return answer({"moved": moved, "left": int(queue.ready)})
 
 
-def _check(channel: Channel, queue: Queue, to: str) -> None:
+def _target(channel: Channel, queue: Queue, to: str) -> Queue:
+    """The queue that messages go to, if whoever asks may have them there."""
     if to == queue.name:
         raise BadRequest(f"queue '{to}' can't be moved into itself")
     if to not in channel.connection.vhost.destinations:
         raise BadRequest(f"there is no queue '{to}' in vhost '{queue.vhost}'")
     if is_stream(queue.options):
         raise BadRequest(f"queue '{queue.name}' is a stream: its messages stay; read them instead")
-    find_queue(channel, to)  # a private one is its owner's alone
+    if to == DELAYED_QUEUE:
+        raise BadRequest(f"queue '{to}' has what exchanges delay; name the queue it is to go to")
+    check_write(channel, QUEUE, to)
+    target = find_queue(channel, to)  # a private one is its owner's alone
     if queue.consumer_count:
         raise BadRequest(
             f"queue '{queue.name}' has consumers, which would take messages meanwhile; stop them"
         )
+    return target
 
 
 async def _move_first(
-    context: Context, channel: Channel, errand: Errand, queue: Queue, to: str
+    context: Context, channel: Channel, errand: Errand, queue: Queue, target: Queue
 ) -> bool:
     """False if there is none."""
+    check_open(context.broker)
     message = await until_taken(context, queue, lambda: errand.take(queue))
     if message is None:
         return False
-    properties = decode_properties(header_payload_of(message.content))
+    # It may have taken a while; from here to the copy nothing comes between.
+    if target.deleted:
+        raise BadRequest(f"queue '{target.name}' was deleted")
+    if not errand.move(message, target, channel):
+        raise BadRequest(f"queue '{target.name}' refused a message")
     try:
-        copied = await publish(context, channel, "", to, properties, body_of(message.content))
+        copied = await until_confirmed(channel)
     except Unavailable as error:
-        raise Unavailable(f"{error.reason} It may be in both queues then") from None
+        doubled = " It may be in both queues then" if errand.holds() else ""
+        raise Unavailable(f"{error.reason}{doubled}") from None
     if not copied:
-        raise BadRequest(f"queue '{to}' refused a message")
+        raise BadRequest(_refusal(target))
+    if target.deleted and errand.holds():
+        raise BadRequest(f"queue '{target.name}' was deleted")
     context.shell.begin_turn()
     errand.done()
     return True
+
+
+def _refusal(target: Queue) -> str:
+    """What a home elsewhere has done with what it refused."""
+    refused = f"queue '{target.name}' refused a message"
+    if target.options.overflow == "reject-publish-dlx":
+        return f"{refused}, and dead-lettered a copy of it"
+    return refused
 
 
 ENDPOINTS: Final = (

@@ -11,8 +11,9 @@ from rhizome.broker.definitions import Policy
 from rhizome.broker.vhost import VHost
 from rhizome.management import bodies, declared, shapes
 from rhizome.management.answers import Row, answer, created, done, listed
-from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, POLICYMAKER
+from rhizome.management.auth import ADMINISTRATOR, MANAGEMENT, PARAMETERS, POLICYMAKER, SECRETS
 from rhizome.management.call import Call
+from rhizome.management.context import Context
 from rhizome.management.document import Document
 from rhizome.management.endpoint import Endpoint, Handler
 from rhizome.management.errors import BadRequest, ObjectNotFound
@@ -20,7 +21,7 @@ from rhizome.management.proposals import propose
 from rhizome.management.rows import policy_row
 from rhizome.security.permissions import check_pattern
 from rhizome.shovels import COMPONENT as SHOVEL
-from rhizome.shovels import InvalidShovel, parse_shovel
+from rhizome.shovels import InvalidShovel, hide, parse_shovel, unhide
 
 GLOBAL: Final = "global"
 CLUSTER_NAME: Final = "cluster_name"
@@ -148,10 +149,15 @@ def parameter_row(key: tuple[str, str, str], value: object) -> Row:
     return {"component": component, "vhost": vhost, "name": name, "value": value}
 
 
+def _shown(call: Call, value: object) -> object:
+    """A value as the caller may see it: passwords in URIs are for those who need them."""
+    return value if call.caller.may(SECRETS) else hide(value)
+
+
 async def list_parameters(call: Call) -> Response:
     parameters = call.context.broker.state.parameters
     found = [(key, parameters[key]) for key in _parameters(call)]
-    return await listed(call, found, lambda each: parameter_row(*each))
+    return await listed(call, found, lambda each: parameter_row(each[0], _shown(call, each[1])))
 
 
 def _key(call: Call) -> tuple[str, str, str]:
@@ -162,16 +168,28 @@ async def show_parameter(call: Call) -> Response:
     key = _key(call)
     if key not in call.context.broker.state.parameters:
         raise ObjectNotFound
-    return answer(parameter_row(key, call.context.broker.state.parameters[key]))
+    return answer(parameter_row(key, _shown(call, call.context.broker.state.parameters[key])))
 
 
 async def put_parameter(call: Call) -> Response:
     key = _key(call)
     is_new = key not in call.context.broker.state.parameters
-    value = (await call.document()).value("value")
-    _check_parameter(*key, value)
-    await propose(call.context, PutParameter(*key, value))
+    command = PutParameter(*key, (await call.document()).value("value"))
+    command = with_secrets(call.context, command)
+    _check_parameter(*key, command.value)
+    await propose(call.context, command)
     return created(is_new)
+
+
+def with_secrets(context: Context, command: PutParameter) -> PutParameter:
+    """The same with the passwords that are stored where it has masks, as whoever may not see them
+    sends them back."""
+    key = (command.component, command.vhost, command.name)
+    try:
+        value = unhide(command.value, context.broker.state.parameters.get(key))
+    except InvalidShovel as error:
+        raise BadRequest(f"parameter '{command.name}': {error}") from None
+    return PutParameter(*key, value)
 
 
 def _check_parameter(component: str, vhost: str, name: str, value: object) -> None:
@@ -205,22 +223,22 @@ def global_parameters(call: Call) -> dict[str, object]:
 
 async def list_global_parameters(call: Call) -> Response:
     found = list(global_parameters(call).items())
-    return await listed(call, found, lambda each: {"name": each[0], "value": each[1]})
+    return await listed(call, found, lambda each: {"name": each[0], "value": _shown(call, each[1])})
 
 
 async def show_global_parameter(call: Call) -> Response:
     found = global_parameters(call)
     if call.name() not in found:
         raise ObjectNotFound
-    return answer({"name": call.name(), "value": found[call.name()]})
+    return answer({"name": call.name(), "value": _shown(call, found[call.name()])})
 
 
 async def put_global_parameter(call: Call) -> Response:
     if call.name() == CLUSTER_NAME:
         raise BadRequest("the cluster's name is configured: set cluster.name and restart")
     is_new = call.name() not in global_parameters(call)
-    value = (await call.document()).value("value")
-    await propose(call.context, PutParameter(GLOBAL, "", call.name(), value))
+    command = PutParameter(GLOBAL, "", call.name(), (await call.document()).value("value"))
+    await propose(call.context, with_secrets(call.context, command))
     return created(is_new)
 
 
@@ -237,23 +255,23 @@ ENDPOINTS: Final = (
     *_policy_endpoints("/api/policies", False, POLICYMAKER),
     *_policy_endpoints("/api/operator-policies", True, ADMINISTRATOR),
     Endpoint(
-        "GET", "/api/parameters", POLICYMAKER, list_parameters, declared.rows_of(shapes.PARAMETER)
+        "GET", "/api/parameters", PARAMETERS, list_parameters, declared.rows_of(shapes.PARAMETER)
     ),
     Endpoint(
         "GET",
         "/api/parameters/{component}",
-        POLICYMAKER,
+        PARAMETERS,
         list_parameters,
         declared.rows_of(shapes.PARAMETER),
     ),
     Endpoint(
         "GET",
         "/api/parameters/{component}/{vhost}",
-        POLICYMAKER,
+        PARAMETERS,
         list_parameters,
         declared.rows_of(shapes.PARAMETER),
     ),
-    Endpoint("GET", _PARAMETER, POLICYMAKER, show_parameter, declared.row_of(shapes.PARAMETER)),
+    Endpoint("GET", _PARAMETER, PARAMETERS, show_parameter, declared.row_of(shapes.PARAMETER)),
     Endpoint("PUT", _PARAMETER, POLICYMAKER, put_parameter, declared.MADE, bodies.PARAMETER),
     Endpoint("DELETE", _PARAMETER, POLICYMAKER, delete_parameter, declared.DONE),
     Endpoint(

@@ -11,6 +11,7 @@ from rhizome.broker.commands import EXCHANGE, QUEUE
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.definitions import Permission, Policy, TopicPermission, User
 from rhizome.broker.queue import Queue
+from rhizome.broker.quotas import quota_of
 from rhizome.broker.routing.destination import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.vhost import VHost
@@ -207,6 +208,8 @@ def vhost_row(context: Context, vhost: VHost) -> Row:
         "messages": totals.ready + totals.unacked,
         "messages_ready": totals.ready,
         "messages_unacknowledged": totals.unacked,
+        "state_bytes": context.broker.state.sizes.of(vhost.name),
+        "state_bytes_max": quota_of(context.broker.state, vhost.name),
     }
 
 

@@ -368,6 +368,8 @@ VHOST: Final = record(
         "tracing": FLAG,
         "cluster_state": by_name(TEXT),
         **DEPTHS,
+        "state_bytes": NUMBER,
+        "state_bytes_max": NUMBER,
     },
 )
 VHOST_LIMITS: Final = record("VhostLimits", {"vhost": TEXT, "value": by_name(NUMBER)})

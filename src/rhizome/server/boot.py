@@ -127,6 +127,7 @@ def make_broker(
     broker.cluster = LoneCluster(broker, store.journal, index)
     if config.cluster.demand_key:
         broker.cluster.demand(ApplicationTokens(True, read_keys(config.cluster)))
+    broker.state.sizes.bytes_max = config.cluster.state_size_max_bytes
     if not broker.state.vhosts:
         for command in first_definitions(config, seed):
             broker.cluster.propose(command, None)

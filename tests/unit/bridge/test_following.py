@@ -85,7 +85,8 @@ class World:
         return [each for each in same if each is not bridge]
 
     def put(self, name: str, vhost: str = "/", **given: Any) -> None:
-        value = {"src-uri": "amqp://a", "dest-uri": "amqp://b", "src-queue": "q", "dest-queue": "r"}
+        value = {"src-queue": "q", "dest-queue": "r"}
+        value |= {"src-uri": "amqp://u:p@a", "dest-uri": "amqp://u:p@b"}
         value |= {key.replace("_", "-"): each for key, each in given.items()}
         kept = {key: each for key, each in value.items() if each is not None}
         self.parameters[(vhost, name)] = kept
@@ -272,10 +273,10 @@ async def test_addresses_of_the_cluster_are_taken_when_none_is_known_any_more(
     world: World,
 ) -> None:
     world.own = OWN
-    world.put("one", src_uri="amqp:///v")
+    world.put("one", src_uri="amqp:///%2F")
     async with world.following():
         await world.until(lambda: bool(world.told("running")))
-        assert world.bridges[0].settings.source_uri == "amqp://u:s3cret@b1:5672,b2:5672/v"
+        assert world.bridges[0].settings.source_uri == "amqp://u:s3cret@b1:5672,b2:5672/%2F"
         world.own = Own("grove", ("amqp://b2:5672", "amqp://b3:5672"))
         await world.looked()
         world.own = Own()
@@ -283,7 +284,7 @@ async def test_addresses_of_the_cluster_are_taken_when_none_is_known_any_more(
         assert len(world.bridges) == 1
         world.own = Own("grove", ("amqp://b4:5672",))
         await world.until(lambda: len(world.told("running")) == 2)
-        assert world.bridges[1].settings.source_uri == "amqp://u:s3cret@b4:5672/v"
+        assert world.bridges[1].settings.source_uri == "amqp://u:s3cret@b4:5672/%2F"
     assert "s3cret" not in repr(world.events)
 
 

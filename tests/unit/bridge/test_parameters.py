@@ -14,7 +14,8 @@ OWN = Own("grove", ("amqp://b1:5672", "amqp://b2:5673", "amqps://b1:5671"))
 
 
 def made(own: Own = OWN, own_uri: str = "", vhost: str = "/", **given: Any) -> BridgeSettings:
-    value = {"src-uri": "amqp://a", "dest-uri": "amqp://b", "src-queue": "q", "dest-queue": "r"}
+    value = {"src-queue": "q", "dest-queue": "r"}
+    value |= {"src-uri": "amqp://u:p@a", "dest-uri": "amqp://u:p@b"}
     value |= {key.replace("_", "-"): each for key, each in given.items()}
     value = {key: each for key, each in value.items() if each is not None}
     return settings_of(Parameter(vhost, "s", value), Origin(own, own_uri, TEMPLATE))
@@ -22,8 +23,9 @@ def made(own: Own = OWN, own_uri: str = "", vhost: str = "/", **given: Any) -> B
 
 def test_a_parameter_becomes_a_bridge_and_the_options_say_the_rest() -> None:
     assert made(src_queue_args={"x": 1}, reconnect_delay=4) == BridgeSettings(
-        "s", "amqp://a", "amqp://b", queue="q", to_queue="r", prefetch=1000, refused=Refused.DROP,
-        drain_s=3.0, retry_s_max=4.0, makes_queue=True, makes_to_queue=True, arguments={"x": 1},
+        "s", "amqp://u:p@a", "amqp://u:p@b", queue="q", to_queue="r", prefetch=1000,
+        refused=Refused.DROP, drain_s=3.0, retry_s_max=4.0, makes_queue=True,
+        makes_to_queue=True, arguments={"x": 1},
     )  # fmt: skip
 
 
@@ -47,7 +49,9 @@ def test_several_addresses_of_one_cluster_become_one() -> None:
     assert made(src_uri=uris).source_uri == "amqp://u:p@a1,a2:1,a3/v?heartbeat=5"
 
 
-@pytest.mark.parametrize("other", ["amqp://u:other@a2/v", "amqps://u:s3cret@a2/v", "amqp://a2/v"])
+@pytest.mark.parametrize(
+    "other", ["amqp://u:other@a2/v", "amqps://u:s3cret@a2/v", "amqp://x:y@a2/v"]
+)
 def test_addresses_that_differ_in_more_than_the_host_are_refused(other: str) -> None:
     with pytest.raises(InvalidBridge) as caught:
         made(src_uri=["amqp://u:s3cret@a1/v", other])
@@ -72,11 +76,31 @@ def test_a_wrong_address_is_told_without_its_password(uri: str) -> None:
         ("amqp://x:y@", "", "amqp://x:y@b1:5672,b2:5673"),
         ("amqps://", "amqps://u:p@", "amqps://u:p@b1:5671"),
         ("amqp:///v", "amqps://u:p@c1,c2/w", "amqps://u:p@c1,c2/v"),
-        ("amqp://a", "amqp://u:p@", "amqp://a"),
+        ("amqp://x:y@a", "amqp://u:p@", "amqp://x:y@a"),
     ],
 )
 def test_a_uri_without_a_host_means_the_cluster_itself(uri: str, own_uri: str, wanted: str) -> None:
-    assert made(own_uri=own_uri, src_uri=uri).source_uri == wanted
+    vhost = "v" if "/v" in uri else "/"
+    assert made(own_uri=own_uri, src_uri=uri, vhost=vhost).source_uri == wanted
+
+
+def test_the_login_of_the_operator_is_for_the_vhost_of_the_parameter_alone() -> None:
+    """Whoever may set parameters in one vhost would read the queues of all."""
+    for uri in ("amqp:///secret", "amqp://", "amqp://u@/secret", "amqp://b1:5672/secret"):
+        with pytest.raises(InvalidBridge, match=r"shovel 's' in vhost 'tenant': 'src-uri' "):
+            made(own_uri="amqp://u:p@", vhost="tenant", src_uri=uri)
+
+
+def test_a_login_in_the_uri_is_not_joined_by_the_certificate_of_the_operator() -> None:
+    own = "amqps://u:p@c1?cacertfile=ca&auth_mechanism=external"
+    found = made(own_uri=own, vhost="v", src_uri="amqp://x:y@/secret", dest_uri="amqp:///v")
+    assert found.source_uri == "amqps://x:y@c1/secret?cacertfile=ca"
+    assert found.destination_uri == "amqps://u:p@c1/v?cacertfile=ca&auth_mechanism=external"
+
+
+def test_a_hidden_password_is_told_with_what_to_do() -> None:
+    with pytest.raises(InvalidBridge, match=r"password of 'dest-uri' is hidden.*the tag bridge"):
+        made(dest_uri="amqp://u:***@b")
 
 
 def test_the_cluster_itself_needs_a_login_of_the_operator_and_addresses() -> None:

@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from rhizome.shovels import READERS, InvalidShovel, Shovel, needs_cluster, parse_shovel, split_uri
+from rhizome.shovels import (
+    READERS,
+    InvalidShovel,
+    Shovel,
+    hide,
+    needs_cluster,
+    parse_shovel,
+    split_uri,
+    unhide,
+)
 
-ENDS = {"src-uri": "amqp://a", "dest-uri": "amqp://b"}
+ENDS = {"src-uri": "amqp://u:p@a", "dest-uri": "amqp://u:p@b"}
 
 
 def parsed(**given: Any) -> Shovel:
@@ -27,13 +36,13 @@ def _dashed(given: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_simplest_shovel_has_the_defaults_of_rabbitmq() -> None:
     assert parsed(src_queue="q", dest_queue="r") == Shovel(
-        ("amqp://a",), ("amqp://b",), queue="q", to_queue="r", prefetch=1000
+        ("amqp://u:p@a",), ("amqp://u:p@b",), queue="q", to_queue="r", prefetch=1000
     )
 
 
 def test_every_key_is_understood() -> None:
     made = parsed(
-        src_uri=["amqp://a", "amqps://b"], src_protocol="amqp091", dest_protocol="amqp091",
+        src_uri=["amqp://u:p@a", "amqps://u:p@b"], src_protocol="amqp091", dest_protocol="amqp091",
         src_queue="q", src_queue_args={"x-queue-type": "quorum"}, src_predeclared=True,
         dest_exchange="e", dest_exchange_key="k", dest_predeclared=False, dest_queue_args=[],
         src_prefetch_count=7, prefetch_count=8, ack_mode="no-ack", reconnect_delay=2.5,
@@ -41,8 +50,8 @@ def test_every_key_is_understood() -> None:
         dest_add_timestamp_header=False, publish_properties={}, src_consumer_args={},
     )  # fmt: skip
     assert made == Shovel(
-        ("amqp://a", "amqps://b"), ("amqp://b",), queue="q", to_exchange="e", to_key="k",
-        prefetch=7, reconnect_s=2.5, forward_headers=True, makes_queue=False,
+        ("amqp://u:p@a", "amqps://u:p@b"), ("amqp://u:p@b",), queue="q", to_exchange="e",
+        to_key="k", prefetch=7, reconnect_s=2.5, forward_headers=True, makes_queue=False,
         queue_arguments={"x-queue-type": "quorum"},
     )  # fmt: skip
     assert parsed(src_queue="q", dest_queue="r", prefetch_count=8).prefetch == 8
@@ -156,3 +165,93 @@ def test_only_some_parameters_are_about_the_cluster_that_has_them(
     value: object, wanted: bool
 ) -> None:
     assert needs_cluster(value) is wanted
+
+
+# --- logins that are not the parameter's own
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["amqp:///dev", "amqps:///dev?heartbeat=3", "amqp://u:p@/secret", "amqp://u:p@h/secret"],
+)
+def test_a_uri_has_a_login_or_means_the_vhost_of_its_parameter(uri: str) -> None:
+    made = parse_shovel("dev", "s", {**ENDS, "src-queue": "q", "dest-queue": "r", "src-uri": uri})
+    assert made.source_uris == (uri,)
+
+
+@pytest.mark.parametrize("uri", ["amqp://", "amqp:///", "amqp:///%2F"])
+def test_the_default_vhost_has_several_spellings(uri: str) -> None:
+    assert parsed(src_queue="q", dest_queue="r", src_uri=uri).source_uris == (uri,)
+
+
+@pytest.mark.parametrize("key", ["src-uri", "dest-uri"])
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("amqp://", "means another vhost of this cluster without a login; write amqp:///dev"),
+        ("amqp:///secret", "means another vhost of this cluster without a login"),
+        ("amqps:///%73ecret", "means another vhost of this cluster without a login"),
+        ("amqp://user@/secret", "has no user and password"),
+        ("amqp://:p@/secret", "has no user and password"),
+        ("amqp://127.0.0.1/secret", "has no user and password"),
+        ("amqp://:5672/secret", "has no user and password"),
+        ("amqp://,/secret", "has no user and password"),
+        ("amqps://u:p@h/v?auth_mechanism=external", "asks for the mechanism EXTERNAL"),
+        ("amqps:///dev?auth_mechanism=external", "asks for the mechanism EXTERNAL"),
+    ],
+)
+def test_a_uri_that_needs_the_login_of_somebody_else_is_refused(
+    key: str, uri: str, said: str
+) -> None:
+    """Whoever sets a parameter may not have what the program that follows it was given."""
+    ends = {**ENDS, "src-queue": "q", "dest-queue": "r"}
+    assert f"shovel 'orders' in vhost 'dev': '{key}' {said}" in refused({**ends, key: uri})
+    assert said in refused({**ends, key: ["amqp://u:p@a", uri]})
+
+
+# --- passwords
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("amqp://u:s3cret@h/v", "amqp://u:***@h/v"),
+        ("amqps://u:s3@cret@h1,h2:1/?x=1", "amqps://u:***@h1,h2:1/?x=1"),
+        ("amqp://u:s3/cret@h", "amqp://u:***@h"),
+        ("amqp://:s3cret@", "amqp://:***@"),
+        ("amqp://u@h", "amqp://u@h"),
+        ("amqp://h:5672/v", "amqp://h:5672/v"),
+        ("a: b@c", "a: b@c"),
+    ],
+)
+def test_passwords_are_hidden_wherever_they_stand(uri: str, shown: str) -> None:
+    assert hide({"a": [{"b": uri}, 5, None]}) == {"a": [{"b": shown}, 5, None]}
+
+
+def test_a_hidden_password_is_the_stored_one() -> None:
+    stored = {"src-uri": ["amqp://u:one@a", "amqp://u:two@b"], "dest-uri": "amqp://v:three@c/x"}
+    edited = {"dest-uri": "amqp://v:***@c/x", "src-uri": ["amqp://u:***@b", "amqp://n:new@d"]}
+    assert unhide({**edited, "n": 1}, stored) == {
+        "dest-uri": "amqp://v:three@c/x",
+        "src-uri": ["amqp://u:two@b", "amqp://n:new@d"],
+        "n": 1,
+    }
+    assert unhide(hide(stored), stored) == stored
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"src-uri": "amqp://u:***@evil/v"},
+        {"src-uri": "amqp://w:***@a/v"},
+        {"src-uri": "amqp://u:***@a/other"},
+        {"src-uri": "amqp://u:***@a/v?verify=verify_none"},
+        {"dest-uri": "amqps://u:***@a/v"},
+        {"src-uri": ["amqps://u:***@a,evil/v"]},
+    ],
+)
+def test_a_stored_password_goes_to_no_other_place(edited: object) -> None:
+    stored = {"src-uri": "amqps://u:s3cret@a/v", "dest-uri": "amqp://u:s3cret@b"}
+    with pytest.raises(InvalidShovel, match="give the password") as caught:
+        unhide(edited, stored)
+    assert "s3cret" not in str(caught.value)

@@ -111,6 +111,18 @@ def salvaged(d: Any) -> None:
     d["facts"]["b2"]["salvaged"] = [saved]
 
 
+def vhost_nearly_full(d: Any) -> None:
+    full = {"name": "tenant", "state_bytes": 95, "state_bytes_max": 100}
+    for facts in d["facts"].values():
+        facts["full_vhosts"] = [full]
+
+
+def vhost_full(d: Any) -> None:
+    vhost_nearly_full(d)
+    for facts in d["facts"].values():
+        facts["full_vhosts"][0]["state_bytes"] = 300
+
+
 def unseen(d: Any) -> None:
     d["facts"]["b2"]["unseen_groups"] = [1]
 
@@ -183,6 +195,8 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (transaction_in_doubt, WARNING, "stalls", "transaction a.1: it waits"),
         (salvaged, PROBLEM, "salvage", "salvage/group-1-epoch-1"),
         (unseen, WARNING, "salvage", "from before its home was forced"),
+        (vhost_nearly_full, WARNING, "state", "vhost 'tenant' has 95 of 100 bytes"),
+        (vhost_full, PROBLEM, "state", "parameters that add to it are refused"),
         (disk_low, WARNING, "disk", "300.0 MiB"),
         (disk_full, PROBLEM, "disk", "200.0 MiB"),
         (clock_ahead, WARNING, "clocks", "5.0 s ahead of"),

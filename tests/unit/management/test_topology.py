@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rhizome.broker.port import Away
 from rhizome.server.sections import PASSWORD_COST_MIN
 
@@ -258,6 +260,112 @@ def test_a_shovel_that_no_bridge_could_follow_is_refused(api: Api) -> None:
     refused = api.put("parameters", "shovel", "/", "t", value={**value, "src-exchange": 5})
     assert (refused.status, "s3cret" in refused.reason) == (400, False)
     assert [row["name"] for row in api.get("parameters", "shovel").json] == ["s"]
+
+
+def test_a_shovel_means_its_own_vhost_or_has_a_login(
+    api: Api, as_user: Callable[[str], Api]
+) -> None:
+    """A bridge would read the queues of all vhosts for whoever may set parameters in one."""
+    api.put("vhosts", "secret")
+    value = {"src-queue": "salaries", "dest-queue": "b", "dest-uri": "amqp://"}
+    refused = as_user("maker").put(
+        "parameters", "shovel", "/", "s", value={**value, "src-uri": "amqp:///secret"}
+    )
+    assert (refused.status, "means another vhost of this cluster" in refused.reason) == (400, True)
+    assert api.get("parameters", "shovel").json == []
+
+
+def shovel(**given: str) -> dict[str, str]:
+    ends = {"src-uri": "amqp://", "src-queue": "a", "dest-queue": "b"}
+    return {**ends, "dest-uri": "amqp://app:s3cret@h/v", **given}
+
+
+def test_passwords_in_parameters_are_shown_to_administrators_and_bridges_alone(
+    api: Api, as_user: Callable[[str], Api]
+) -> None:
+    api.put("parameters", "shovel", "/", "s", value=shovel())
+    api.put("global-parameters", "upstream", value={"uri": ["amqp://app:s3cret@h"]})
+    for user, tags, shown in (("maker", "policymaker", "***"), ("manager", "bridge", "s3cret")):
+        api.put("users", user, password=user, tags=tags)
+        found = as_user(user)
+        [row] = found.get("parameters").json
+        assert row["value"]["dest-uri"] == f"amqp://app:{shown}@h/v"
+        assert found.get("parameters", "shovel", "/", "s").json == row
+        assert found.get("parameters", "shovel").json == [row]
+    one = as_user("maker").get("global-parameters", "upstream").json
+    assert one["value"] == {"uri": ["amqp://app:***@h"]}
+    assert one in as_user("maker").get("global-parameters").json
+    assert api.get("parameters").json[0]["value"] == shovel()
+    assert api.get("definitions").json["parameters"][0]["value"] == shovel()
+
+
+def test_a_bridge_looks_at_parameters_and_sets_none(
+    api: Api, as_user: Callable[[str], Api]
+) -> None:
+    api.put("users", "manager", password="manager", tags="bridge")
+    bridge = as_user("manager")
+    assert bridge.get("parameters").status == 200
+    assert bridge.get("rhizome", "cluster").status == 200
+    assert bridge.put("parameters", "shovel", "/", "s", value=shovel()).status == 401
+    assert bridge.get("users").status == 401
+    assert bridge.get("definitions").status == 401
+    assert as_user("monitor").get("parameters").status == 401
+
+
+def test_a_parameter_that_is_sent_back_as_it_was_shown_keeps_its_password(
+    api: Api, as_user: Callable[[str], Api]
+) -> None:
+    api.put("parameters", "shovel", "/", "s", value=shovel())
+    maker = as_user("maker")
+    edited = {**maker.get("parameters", "shovel", "/", "s").json["value"], "src-queue": "other"}
+    assert maker.put("parameters", "shovel", "/", "s", value=edited).status == 204
+    stored = api.get("parameters", "shovel", "/", "s").json["value"]
+    assert stored == shovel(**{"src-queue": "other"})
+    for uri in ("amqp://app:***@evil/v", "amqp://app:***@h/other"):
+        refused = maker.put("parameters", "shovel", "/", "s", value={**edited, "dest-uri": uri})
+        assert (refused.status, "give the password" in refused.reason) == (400, True)
+    refused = maker.put("parameters", "shovel", "/", "new", value=edited)
+    assert (refused.status, "give the password" in refused.reason) == (400, True)
+    assert api.get("parameters", "shovel", "/", "s").json["value"] == stored
+
+
+def test_an_export_goes_in_again_with_its_passwords(api: Api) -> None:
+    api.put("parameters", "shovel", "/", "s", value=shovel())
+    whole = api.get("definitions").json
+    api.delete("parameters", "shovel", "/", "s")
+    assert api.post("definitions", **whole).status == 204
+    assert api.get("parameters", "shovel", "/", "s").json["value"] == shovel()
+    whole["parameters"][0]["value"]["dest-uri"] = "amqp://app:***@h/v"
+    assert api.post("definitions", **whole).status == 204
+    assert api.get("parameters", "shovel", "/", "s").json["value"] == shovel()
+
+
+def test_parameters_fill_no_more_than_the_share_of_their_vhost(
+    api: Api, core: Core, as_user: Callable[[str], Api]
+) -> None:
+    """A policymaker kept as many megabytes as there was memory, on every broker."""
+    api.put("vhosts", "other")
+    maker = as_user("maker")
+    refused = maker.put("parameters", "any", "/", "large", value="x" * 70_000)
+    assert (refused.status, "at most 65536 are possible" in refused.reason) == (400, True)
+    core.broker.state.sizes.bytes_max = 1 << 20
+    statuses = [
+        maker.put("parameters", "any", "/", f"p{number}", value="x" * 60_000).status
+        for number in range(20)
+    ]
+    assert statuses == [201] * 8 + [400] * 12
+    assert api.put("queues", "/", "q").status == 201
+    for each in ("queues", "exchanges"):
+        made = {"arguments": {"x": "y" * 17_000}, "type": "fanout"}
+        assert api.put(each, "/", "large", **made).status == 400
+    assert api.put("queues", "other", "q", arguments={"x": "y" * 10_000}).status == 201
+    [own, other] = api.get(
+        "vhosts", query="sort=name&columns=name,state_bytes,state_bytes_max"
+    ).json
+    assert own["state_bytes"] <= own["state_bytes_max"] < 1 << 19
+    assert 10_000 < other["state_bytes"] < other["state_bytes_max"]
+    assert maker.delete("parameters", "any", "/", "p0").status == 204
+    assert maker.put("parameters", "any", "/", "p9", value="x" * 60_000).status == 201
 
 
 def test_lists_have_columns_order_and_pages(api: Api) -> None:

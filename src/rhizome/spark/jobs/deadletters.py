@@ -4,10 +4,12 @@ Dead letters are read from a stream, an archive, or the stores of the brokers th
 they went to. They are grouped by the queue they died in, the reason, and their shape: the keys of a
 JSON object, or the content type.
 
-Redriving takes messages out of a dead-letter queue and publishes those that a condition chooses to
-where they first came from. Each carries a name made of its content, under which its queue takes it
-once; only then is it acknowledged. So a redrive that is killed and started again loses nothing and
-doubles nothing.
+Redriving takes messages out of a dead-letter queue and puts those that a condition chooses into the
+queue that they died in, or sends them to an exchange that is named. Nothing else that a message
+says of itself counts: its other keys (CC) and its user are not published again with the rights of
+whoever redrives it. Each carries a name made of its content, and of its place among equal ones,
+under which its queue takes it once; only then is it acknowledged. So a redrive that is killed and
+started again loses nothing and doubles nothing.
 """
 
 from __future__ import annotations
@@ -248,6 +250,10 @@ def _choose(
     found = with_deaths(letters)
     if options.where:
         found = found.where(options.where)
+    if options.exchange is None and options.key is None:
+        found = found.withColumn(
+            "exchange", F.when(F.col("died_in").isNull(), F.col("exchange")).otherwise(F.lit(""))
+        ).withColumn("key", F.coalesce("died_in", "key"))
     if options.exchange is not None:
         found = found.withColumn("exchange", F.lit(options.exchange))
     if options.key is not None:
@@ -269,7 +275,7 @@ def _publish(chosen: list[tuple[ContentReceived, str, str]], options: RedriveOpt
                 "value": pa.array([event.body for event, _, _ in chosen], pa.binary()),
                 "exchange": pa.array([exchange for _, exchange, _ in chosen], pa.string()),
                 "key": pa.array([key for _, _, key in chosen], pa.string()),
-                "raw_properties": pa.array([_named(event) for event, _, _ in chosen], pa.binary()),
+                "raw_properties": pa.array(_named([event for event, _, _ in chosen]), pa.binary()),
             }
         )
         publisher.publish(framer.frames(rows, None))
@@ -279,12 +285,28 @@ def _publish(chosen: list[tuple[ContentReceived, str, str]], options: RedriveOpt
         raise
 
 
-def _named(event: ContentReceived) -> bytes:
-    """The properties of a message, which its queues will know by its content from now on."""
+def _named(events: list[ContentReceived]) -> list[bytes]:
+    """The properties of messages, which their queues will know by their content from now on, and
+    by how many equal ones came before."""
+    counts: dict[str, int] = {}
+    named: list[bytes] = []
+    for event in events:
+        digest = sha256(event.header + event.body).hexdigest()[:32]
+        named.append(_renamed(event, digest, counts.get(digest, 0)))
+        counts[digest] = counts.get(digest, 0) + 1
+    return named
+
+
+def _renamed(event: ContentReceived, digest: str, number: int) -> bytes:
     properties: Properties = decode_properties(event.header)
-    digest = sha256(event.header + event.body).hexdigest()[:32]
     headers = dict(properties.headers or {})
+    headers.pop("CC", None)
+    headers.pop("BCC", None)
+    if properties.user_id is not None:
+        # A broker takes it from the user itself only.
+        headers["x-original-user-id"] = properties.user_id
+        properties.user_id = None
     headers["x-producer"] = f"redrive:{digest}"
-    headers["x-sequence"] = 0
+    headers["x-sequence"] = number
     properties.headers = headers
     return encode_header(0, properties)[12:]

@@ -6,6 +6,7 @@ import pytest
 from scene import PERSISTENT, drain, queue_at, wait_for_copy, wait_for_new_home
 
 from rhizome.amqp.methods import QueueDeclare, QueueDeclareOk
+from rhizome.broker.channel import Channel
 from rhizome.broker.errand import Errand
 from rhizome.cluster.commands import SetDraining
 from rhizome.testing.cluster import CoreCluster, make_cluster
@@ -83,3 +84,89 @@ def test_what_an_errand_gives_back_is_as_it_was(cluster: CoreCluster) -> None:
     message = client.get("q")
     assert message is not None
     assert not message.method.redelivered  # type: ignore[attr-defined]
+
+
+# --- moving
+
+
+def begin_move(cluster: CoreCluster, home: str, to: str) -> tuple[Errand, Channel]:
+    """The first message of queue `q` is on its way to another queue, for somebody at its home."""
+    channel = Channel(cluster[home].connect().connection, 2)
+    errand = Errand(cluster[home].broker, "moves messages")
+    message = errand.take(cluster[home].queue("q"))
+    assert message is not None
+    assert errand.move(message, cluster[home].queue(to), channel)
+    cluster[home].busy = True
+    return errand, channel
+
+
+def is_confirmed(channel: Channel) -> bool:
+    return channel.confirms is not None and channel.confirms.sent == 1
+
+
+@pytest.mark.parametrize("is_shipped", [False, True])
+def test_a_move_within_a_group_is_there_whole_or_not_at_all_when_its_home_dies(
+    cluster: CoreCluster, is_shipped: bool
+) -> None:
+    home = next(name for name in ("b1", "b2", "b3") if name != cluster.root())
+    client = cluster["s1"].connect()
+    for queue in ("q", "r"):
+        queue_at(client, queue, home, durable=True)
+    wait_for_copy(cluster, "q")
+    client.publish("", "q", b"0", PERSISTENT)
+    cluster.settle()
+    assert cluster[home].queue("q").log is cluster[home].queue("r").log
+    errand, channel = begin_move(cluster, home, "r")
+    assert not errand.holds()
+    if is_shipped:
+        cluster.advance_until(lambda: is_confirmed(channel))
+    cluster[home].kill()
+    wait_for_new_home(cluster, "q", home)
+    found = (drain(client, "q"), drain(client, "r"))
+    assert found == (([], [b"0"]) if is_shipped else ([b"0"], []))
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_message_is_moved_once_though_the_home_of_its_queue_changes_meanwhile(
+    cluster: CoreCluster, cut: bool
+) -> None:
+    home, other = [name for name in ("b1", "b2", "b3") if name != cluster.root()]
+    client = cluster["s1"].connect()
+    queue_at(client, "q", home, durable=True)
+    queue_at(client, "r", other, durable=True)
+    wait_for_copy(cluster, "q")
+    wait_for_copy(cluster, "r")
+    for body in (b"0", b"1"):
+        client.publish("", "q", body, PERSISTENT)
+    cluster.settle()
+    errand, channel = begin_move(cluster, home, "r")
+    assert errand.holds()
+    leave(cluster, home, cut)
+    cluster.advance_until(lambda: is_confirmed(channel))
+    errand.done()
+    errand.end()
+    cluster[home].busy = True
+    cluster.settle()
+    assert (drain(client, "q"), drain(client, "r")) == ([b"1"], [b"0"])
+
+
+def test_a_message_is_moved_once_though_the_home_that_it_goes_to_dies(
+    cluster: CoreCluster,
+) -> None:
+    home, other = [name for name in ("b1", "b2", "b3") if name != cluster.root()]
+    client = cluster["s1"].connect()
+    queue_at(client, "q", home, durable=True)
+    queue_at(client, "r", other, durable=True)
+    wait_for_copy(cluster, "q")
+    wait_for_copy(cluster, "r")
+    client.publish("", "q", b"0", PERSISTENT)
+    cluster.settle()
+    errand, channel = begin_move(cluster, home, "r")
+    cluster[other].kill()
+    wait_for_new_home(cluster, "r", other)
+    cluster.advance_until(lambda: is_confirmed(channel))
+    errand.done()
+    errand.end()
+    cluster[home].busy = True
+    cluster.settle()
+    assert (drain(client, "q"), drain(client, "r")) == ([], [b"0"])

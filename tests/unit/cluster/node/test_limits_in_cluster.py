@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from rhizome.amqp.methods import ChannelOpen, ConnectionClose, ConnectionOpenOk
-from rhizome.broker.commands import SCOPE_USER, SCOPE_VHOST, PutLimit, PutUser
+from rhizome.amqp.methods import (
+    ChannelClose,
+    ChannelOpen,
+    ConnectionClose,
+    ConnectionOpenOk,
+    QueueDeclare,
+)
+from rhizome.broker.commands import (
+    SCOPE_USER,
+    SCOPE_VHOST,
+    DeclareQueue,
+    PutLimit,
+    PutUser,
+    PutVhost,
+)
+from rhizome.broker.outcome import Outcome
+from rhizome.broker.port import Waiter
 from rhizome.cluster.gossip import GOSSIP_EVERY_MS
 from rhizome.testing.cluster import CoreCluster, make_cluster
 from rhizome.testing.core import CoreClient
@@ -83,3 +98,56 @@ def test_what_has_no_limit_is_not_told(cluster: CoreCluster) -> None:
     cluster["b1"].connect()
     used = cluster["b1"].broker.limits.used()
     assert [names for names in used.values() if names] == []
+
+
+# --- bytes of the state
+
+
+class Answer(Waiter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcome: Outcome | None = None
+
+    def resolved(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+
+def declare_until_refused(cluster: CoreCluster, client: CoreClient) -> tuple[int, str]:
+    """How many queues of 10 KB a client gets, and what it is told then."""
+    count = 0
+    while True:
+        method = QueueDeclare(f"q{count}", arguments={"x": "y" * 10_000})
+        client.send(method)
+        found = client.take()
+        while not found:
+            cluster.advance(50)
+            found = client.take()
+        if isinstance(found[0], ChannelClose):
+            return count, found[0].reply_text
+        count += 1
+
+
+def test_a_vhost_that_is_full_at_every_broker_leaves_room_for_others() -> None:
+    cluster = make_cluster(3, 1, state_size_max_bytes=1 << 20)
+    for command in (PutVhost("other"), PutUser("guest", "hash")):
+        cluster[cluster.root()].node.propose(command, None)
+    cluster.advance_until(
+        lambda: all("other" in each.broker.state.vhosts for each in cluster.running())
+    )
+    count, text = declare_until_refused(cluster, cluster["b1"].connect())
+    assert 40 < count <= 52
+    assert "vhost '/' has" in text
+    client = cluster["s1"].connect()
+    client.send(QueueDeclare("more", arguments={"x": "y" * 10_000}))
+    assert "vhost '/' has" in client.expect(ChannelClose).reply_text
+    for at in ("b1", "b2", "s1"):
+        answer = Answer()
+        command = DeclareQueue("other", f"from {at}", arguments={"x": "y" * 10_000})
+        cluster[at].node.propose(command, answer)
+        cluster.advance_until(lambda answer=answer: answer.outcome is not None)  # type: ignore[misc]
+        assert answer.outcome is not None
+        assert answer.outcome.error is None, at
+    cluster.settle()
+    sizes = [each.broker.state.sizes for each in cluster.running()]
+    assert len({(each.of("/"), each.of("other"), each.total) for each in sizes}) == 1
+    assert len({each.node.state.snapshot() for each in cluster.running()}) == 1
