@@ -50,6 +50,10 @@ DOCKET_IDS: Final = 0xFFFE0000
 EDGE: Final = 0
 """Stands for the edge among the groups that have to settle."""
 
+TELL_MS: Final = 250
+"""So often is a decision told again to whoever has not settled it: a group that had no home when it
+was told has one again."""
+
 
 Aside = tuple[Queue, Message, int]
 """A message that was set aside, its queue, and how it is to be settled."""
@@ -76,6 +80,9 @@ class TxRules:
         """L4: what was decided against stays so, whatever the edge asks for later."""
         self.kept_until_settled = True
         """L4: a decision stays until all have settled; else who asks late is told otherwise."""
+        self.edge_last = True
+        """L4: the edge is told when all the others have settled; else what its client commits next
+        may overtake this."""
         self.asks = True
         """L4: a group in doubt asks, and never decides alone."""
 
@@ -437,7 +444,7 @@ class Docket(Worker):
             if decided.case.kind == DECISION and self._is_safe(int(decided.message.index)):
                 if decided.told_ms == 0:
                     decided.told_ms = max(now_ms, 1)
-                    self._tell_all(decided, decided.waits_for == [EDGE])
+                    self._tell_all(decided)
                     if not self.txs.rules.kept_until_settled:
                         self._forget(decided)
         for tx, (index, decider) in list(self.settling.items()):
@@ -445,12 +452,12 @@ class Docket(Worker):
                 del self.settling[tx]
                 self.txs.report(tx, self.group, decider)
 
-    def _tell_all(self, decided: Decided, edge_too: bool) -> None:
-        """The edge is told when the others have settled, so that its client finds it done, or
-        when that takes them too long."""
+    def _tell_all(self, decided: Decided) -> None:
+        """Tell all who have not settled it; the edge when the others have, however long that takes:
+        its client finds the transaction done, and nothing that it does next overtakes it."""
         case = decided.case
         for party in list(decided.waits_for):
-            if party != EDGE or edge_too:
+            if party != EDGE or decided.waits_for == [EDGE] or not self.txs.rules.edge_last:
                 self.txs.tell(case, party, case.committed)
 
     def tick(self, now_ms: int, doubt_ms: int) -> None:
@@ -467,12 +474,12 @@ class Docket(Worker):
                 else:
                     self.outcome(prepared.case.tx, False, prepared.case.decider)
         for decided in list(self.decided.values()):
-            if decided.told_ms and now_ms - decided.told_ms >= doubt_ms // 5:
+            if decided.told_ms and now_ms - decided.told_ms >= TELL_MS:
                 decided.told_ms = now_ms
                 if EDGE in decided.waits_for and not self.txs.is_current(decided.case.tx[0]):
                     self.settled(decided.case.tx, EDGE)
                 else:
-                    self._tell_all(decided, True)
+                    self._tell_all(decided)
         self._tell()
 
 

@@ -43,6 +43,7 @@ class ReplicatedLog(ShippedLog):
     journal: Journal
     recorded: i64
     progress: Progress
+    _persistent: i64
     _origin: i64
     _number: i64
     _first: i64
@@ -72,6 +73,8 @@ class ReplicatedLog(ShippedLog):
         self.recorded = next_index - 1
         self.progress = Progress(next_index - 1 if disk < 0 else disk)
         self.committed_disk = self.progress.done
+        # The last persistent message; of what the log begins with nobody knows which it was.
+        self._persistent = next_index - 1
         self._origin = 0
         self._number = 0
         self._first = next_index
@@ -119,6 +122,9 @@ class ReplicatedLog(ShippedLog):
         if durable:
             message.position = self._keep(record, len(ids))
             message.shared = len(ids) > 1
+            self._persistent = index
+            if self.visible == EVERYTHING:
+                self.visible = index - 1
         if len(self.bare) > 0:
             record = self._stripped(record, message, ids, durable, origin, number)
         self._ship(record, durable)
@@ -352,14 +358,17 @@ class ReplicatedLog(ShippedLog):
         """Show what is committed, or nothing while recovering or stepping aside (L1, A2, G11).
 
         Where no standby counts for its memory, a persistent message that was shown would be gone
-        with this broker until it is on their disks, so that is waited for. Transient ones would be
-        gone anyhow: while they are all that is under way, nothing is.
+        with this broker until it is on disk: its edge would send it again, and a consumer at a
+        broker that lives on would get it twice. So the disks are waited for, this broker's own if
+        there is no standby. Transient messages are gone with this broker anyhow: while they are
+        all that is under way, nothing is waited for.
         """
         self.still = self.recovering or self.aside
         if self.still:
             self.visible = 0
         elif self.alone:
-            self.visible = EVERYTHING
+            on_disk = self.progress.done
+            self.visible = EVERYTHING if self._persistent <= on_disk else on_disk
         elif self.by_disk and self.recorded > self.committed_disk:
             self.visible = min(self.committed_memory, self.committed_disk)
         else:

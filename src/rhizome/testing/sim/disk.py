@@ -3,8 +3,9 @@
 What a program writes is seen by whoever reads next, a restarted program included: the operating
 system has it. It is durable only when a sync that began afterwards has ended.
 
-- A killed program loses nothing that it has written; its outstanding syncs end without anybody
-  being told.
+- A killed program loses what its writing thread had not come to: some of its last writes that are
+  not synced. The rest is there for who starts next, and still not safe. Its outstanding syncs end
+  without anybody being told.
 - A power cut keeps what was synced. Of the writes after that a beginning survives, and perhaps some
   sectors of later ones, in any order: disks write sectors whole, and between two syncs as they
   like. So a write may be torn anywhere between two sectors, or have a hole in it.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable
+from itertools import count
 from typing import Final, final
 
 from rhizome.testing.sim.world import MS, World
@@ -30,6 +32,10 @@ SYNC_US_SPREAD: Final = 2 * MS
 SLOW_SYNC_CHANCE: Final = 0.01
 SLOW_SYNC_US_MAX: Final = 100 * MS
 TORN_CHANCE: Final = 0.5
+UNWRITTEN_CHANCE: Final = 0.5
+
+_orders = count()
+"""Numbers writes in the order in which programs ask for them."""
 
 Done = Callable[[], None]
 Deliver = Callable[[Done], None]
@@ -48,12 +54,15 @@ class SimFile:
         self.content = bytearray()
         self.durable = bytearray()
         self._writes: list[tuple[int, bytes | None]] = []
+        self._orders: list[int] = []
+        """Of each of the writes."""
         self._synced = 0
 
     def write(self, offset: int, data: bytes) -> None:
         """Write at an offset; a gap before it becomes zeros."""
         _write(self.content, offset, data)
         self._writes.append((offset, data))
+        self._orders.append(next(_orders))
 
     def append(self, data: bytes) -> None:
         self.write(len(self.content), data)
@@ -62,6 +71,7 @@ class SimFile:
         """Cut the file to `size` bytes."""
         del self.content[size:]
         self._writes.append((size, None))
+        self._orders.append(next(_orders))
 
     def written(self) -> int:
         """How many writes there were: a sync that begins now covers so many."""
@@ -73,11 +83,28 @@ class SimFile:
         for offset, data in self._writes[:count]:
             _apply(self.durable, offset, data)
         del self._writes[:count]
+        del self._orders[:count]
         self._synced += count
+
+    def unsynced(self) -> list[int]:
+        """The numbers of the writes that no sync has covered yet."""
+        return self._orders
+
+    def lose_from(self, order: int) -> None:
+        """Writes of this number and later ones were never made."""
+        kept = sum(each < order for each in self._orders)
+        if kept == len(self._orders):
+            return
+        del self._writes[kept:]
+        del self._orders[kept:]
+        self.content = bytearray(self.durable)
+        for offset, data in self._writes:
+            _apply(self.content, offset, data)
 
     def power_cut(self, chance: random.Random) -> None:
         """Keep what was synced, and as much of the rest as chance leaves."""
         writes, self._writes = self._writes, []
+        self._orders = []
         self._synced += len(writes)
         kept = int(chance.random() * (len(writes) + 1))
         for offset, data in writes[:kept]:
@@ -235,6 +262,16 @@ class SimDisk:
         if self._replacing and self._chance.random() < 0.5:
             self._replace_oldest()
         self._replacing.clear()
+
+    def lose_unwritten(self) -> None:
+        """A thread writes what a program hands to its disk, one batch and its sync after the other:
+        what it had not come to when the program was killed was never written."""
+        orders = sorted(order for file in self.files.values() for order in file.unsynced())
+        if not orders or self._chance.random() >= UNWRITTEN_CHANCE:
+            return
+        first = orders[int(self._chance.random() * len(orders))]
+        for file in self.files.values():
+            file.lose_from(first)
 
     def power_cut(self) -> None:
         """Lose what was not synced."""

@@ -252,8 +252,11 @@ class Faults:
     def pair(self, chance: random.Random) -> None:
         """Two hosts that cannot talk to each other, and to everybody else can."""
         if len(self._names) > 1:
-            a, b = chance.sample(self._names, 2)
-            self._block([(a, b), (b, a)])
+            self.part(*chance.sample(self._names, 2))
+
+    def part(self, one: str, other: str) -> None:
+        """Two hosts cannot talk to each other for a while."""
+        self._block([(one, other), (other, one)])
 
     def one_way(self, chance: random.Random) -> None:
         """Some ways blocked, each in one direction."""

@@ -14,10 +14,11 @@ from typing import Any, Final
 from rhizome.cluster.commands import PlanMove, SetDraining
 from rhizome.cluster.consensus.changes import ChangeRefused
 from rhizome.cluster.consensus.consensus import NotRoot
+from rhizome.cluster.placement import Group
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.broker_program import BrokerProgram
 from rhizome.testing.sim.faults import Fault, Faults
-from rhizome.testing.sim.history import History
+from rhizome.testing.sim.history import History, Message
 from rhizome.testing.sim.process import Process
 from rhizome.testing.sim.run import Simulation
 from rhizome.testing.sim.timeline import pair
@@ -36,6 +37,8 @@ MOMENTS: Final = (
 )
 AT_ONCE_CHANCE: Final = 0.4
 DRAIN_GRACE_MS: Final = 1_000
+LONE_DISK_FACTOR: Final = 40
+"""So much slower is the disk of a home that is to end before its disk has what it showed."""
 
 
 class MessageFaults:
@@ -57,6 +60,7 @@ class MessageFaults:
             "cut-app": self.cut_app,
             "kill-app": self.kill_app,
             "flip-journal": self.flip_journal,
+            "lone-home": self.lone_home,
             "drain": self.drain,
             "move": self.move,
             "hand-over": self.hand_over,
@@ -120,6 +124,27 @@ class MessageFaults:
             self._flipped = name
             self._faults.watch.see(told.Struck("damage", name))
         self._faults.restart_later(process)
+
+    def lone_home(self, chance: random.Random) -> None:
+        """A home can't reach its standbys, so that it goes on without them; its disk is slow; and it
+        ends when a consumer elsewhere has something that it showed."""
+        groups = [each for each in self._groups() if each.in_sync and each.home in self._brokers]
+        if not groups:
+            return
+        group = groups[int(chance.random() * len(groups))]
+        for member in group.in_sync:
+            self._faults.part(group.home, member.broker)
+        disk = self._brokers[group.home].disk
+        disk.slow(LONE_DISK_FACTOR)
+        self._faults.for_a_while(lambda: disk.slow(1))
+        self.ambushes.await_lone_delivery(group.id)
+
+    def _groups(self) -> list[Group]:
+        """The groups as the first broker that runs knows them."""
+        for process in self._brokers.values():
+            if isinstance(process.program, BrokerProgram):
+                return list(process.program.node.state.groups.groups.values())
+        return []
 
     def _is_backed_up(self, name: str) -> bool:
         """Whether somebody else, who is up, has all that this broker keeps of each group."""
@@ -198,6 +223,8 @@ class MessageAmbushes:
         self._groups: dict[int, tuple[int, int]] = {}
         self._new: dict[int, bool] = {}
         self._sessions: dict[int, str] = {}
+        self._lone: dict[int, None] = {}
+        """Groups whose home is struck when it has no standby and shows something."""
         listeners: dict[type, Callable[[Any], None]] = {
             told.Confirmed: self._confirmed,
             told.Delivered: self._delivered,
@@ -229,8 +256,27 @@ class MessageAmbushes:
             if self._new.pop(self._history.groups.get(queue, -1), False):
                 self.spring("first-confirm", self.homes([queue]))
 
+    def await_lone_delivery(self, group: int) -> None:
+        """Strike the home of a group when it has shown what came while it had no standby."""
+        self._lone[group] = None
+
+    def _strike_lone_home(self, message: Message, queue: str, broker: str) -> None:
+        group = self._history.groups.get(queue, -1)
+        homes = self.homes([queue])
+        if group not in self._lone or broker in homes or not message.persistent:
+            return
+        if homes and self._history.was_alone_throughout(group, message.at_us, self._world.now_us):
+            del self._lone[group]
+            strikes = (self._faults.kill_host, self._faults.cut_power_of)
+            strike = strikes[int(self._chance.random() * len(strikes))]
+            self._world.note(f"ambush of {homes[0]}, which has no standby")
+            self._world.after(0, self._strike, strike, homes[0])
+
     def _delivered(self, seen: told.Delivered) -> None:
         session = self._history.sessions[seen.session]
+        if self._lone:
+            message = self._history.messages[seen.message]
+            self._strike_lone_home(message, seen.queue, session.broker)
         self.spring("delivery", [*self.homes([seen.queue]), session.broker])
 
     def _settled(self, seen: told.SettledBy) -> None:

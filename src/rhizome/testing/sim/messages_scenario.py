@@ -49,6 +49,7 @@ from rhizome.testing.sim.promises import (
     ToldLevelIsKept,
 )
 from rhizome.testing.sim.promises_more import (
+    CommitIsDoneWhenAnswered,
     NoMessageStuck,
     NothingMadeUp,
     OneActiveConsumer,
@@ -92,6 +93,7 @@ def checkers_of(topology: Topology, promises: Promises = TODAY) -> list[Checker]
         OneActiveConsumer,
         PrefetchIsKept,
         TransactionsAllOrNothing,
+        CommitIsDoneWhenAnswered,
         NoConfirmedMessageLost,
         ToldLevelIsKept,
         SessionsKeepWhatTheyHold,

@@ -232,6 +232,7 @@ class Process:
             else:
                 self.network.abort(connection)
         self.disk.killed()
+        self.disk.lose_unwritten()
 
     def power_cut(self) -> None:
         """Lose the machine: memory, connections, and what the disk had not synced."""

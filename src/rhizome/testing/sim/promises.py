@@ -73,12 +73,14 @@ class MessageChecker(Checker):
     def may_be_there_twice(self, message: Message, queue: str) -> bool:
         """Whether a home may have stored a publish that its edge then sent again (A1): it ended
         before it had said that it has it. With `resumes` only if everybody ended who had it: what
-        is committed in memory is shown before it is on disk. A delayed message is sent once more,
-        by the group that held it (`may_be_released_twice`)."""
+        is committed in memory is shown before it is on disk, unless it is persistent and its home
+        has no whole standby (L1). A delayed message is sent once more, by the group that held it
+        (`may_be_released_twice`)."""
         until_us = self.now_us if message.outcome_us < 0 else message.outcome_us
         if self.promises.resumes:
             places = places_of(message, queue)
-            ended = self.have_ended(message.at_us, places, until_us)
+            on_disk = message.persistent and self.history.topology.queues[queue].durable
+            ended = self.have_ended(message.at_us, places, until_us, on_disk)
             return ended or (message.delayed and self.may_be_released_twice(message, queue))
         homes = self.homes(queue, message.at_us, until_us)
         return self.timeline.ended(homes, message.at_us, until_us) or self.is_damaged(homes)
@@ -113,15 +115,18 @@ class MessageChecker(Checker):
             sent_us = min(first_us, timeline.done_us(due_us, places))
         return timeline.done_us(sent_us, places)
 
-    def have_ended(self, since_us: int, queues: list[str], until_us: int) -> bool:
+    def have_ended(
+        self, since_us: int, queues: list[str], until_us: int, on_disk: bool = False
+    ) -> bool:
         """Whether all may have ended who had something of these queues in memory since then: as
         many of those who held copies as there should be, or the home while it had no whole standby
         or was about to have none, or whoever was to follow a home that was deposed (end of section
         5), before that or after (`_was_deposed_alone`); or no whole standby had a lease, and a home
-        began with what was on disk."""
-        return any(self._have_ended(since_us, queue, until_us) for queue in queues)
+        began with what was on disk. ``on_disk``: a home without a whole standby showed it only when
+        it was on its disk, so that the end of such a home excuses nothing."""
+        return any(self._have_ended(since_us, queue, until_us, on_disk) for queue in queues)
 
-    def _have_ended(self, since_us: int, queue: str, until_us: int) -> bool:
+    def _have_ended(self, since_us: int, queue: str, until_us: int, on_disk: bool) -> bool:
         timeline, history = self.timeline, self.history
         homes = self.homes(queue, since_us, until_us)
         if self.promises.copies == 1:
@@ -129,7 +134,7 @@ class MessageChecker(Checker):
         holders = history.holders_of(queue, since_us, until_us)
         ended = [name for name in holders if timeline.ended([name], since_us, until_us)]
         group = history.groups.get(queue, -1)
-        alone = any(
+        alone = not on_disk and any(
             group in history.groups_of(name, us) and history.ended_alone(group, us)
             for name in homes
             for us in timeline.ends.get(name, ())
@@ -372,8 +377,8 @@ class ToldLevelIsKept(_Fates):
     transient messages. For the rest the excuses are those of NoConfirmedMessageLost.
 
     And nobody is told of a level that there was no ground for: of a disk, if a queue that took the
-    message keeps it in memory; of copies in memory, if a group that took it had no whole standby
-    until then, since `LEARN_US` before it was sent: what is committed some learn later.
+    message keeps it in memory; of copies in memory, if a group that took it and keeps it there had no
+    whole standby until then, since `LEARN_US` before it was sent: what is committed some learn later.
     """
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
@@ -390,8 +395,10 @@ class ToldLevelIsKept(_Fates):
                 self.fail(
                     f"{message.id} was said to be {level}; {queue} keeps it in memory. {story}"
                 )
+            if level != Level.RELIABLE_TRANSIENT or not self.concerns(message, queue):
+                continue
             took = places_of(message, queue)[0]
-            if level == Level.RELIABLE_TRANSIENT and self._was_alone(message, took):
+            if self._was_alone(message, took):
                 self.fail(f"{message.id} was said to be {level}; {took} had no copy. {story}")
 
     def _was_alone(self, message: Message, queue: str) -> bool:

@@ -187,6 +187,44 @@ class _Taker:
     over_us: int = NEVER_US
 
 
+class CommitIsDoneWhenAnswered(MessageChecker):
+    """What a transaction published is in its queues, or was delivered, when the commit is answered:
+    else the next one of the same client could overtake it (L4).
+
+    Queues that give messages up by themselves are left out, and those that no broker serves at that
+    instant.
+    """
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {told.TransactionEnded: self._ended}
+
+    def _ended(self, seen: told.TransactionEnded) -> None:
+        transaction = self.history.transactions.get(seen.transaction)
+        if transaction is None or not transaction.is_committed:
+            return
+        for id_ in transaction.messages:
+            message = self.history.messages[id_]
+            for queue in message.queues:
+                if self._is_missing(message, queue):
+                    self.fail(
+                        f"{id_} was committed, and {queue} doesn't have it yet. "
+                        f"{self.history.story(id_)}"
+                    )
+
+    def _is_missing(self, message: Message, queue: str) -> bool:
+        plan = self.history.topology.queues[queue]
+        keeps = plan.durable and not (plan.ttl_ms or plan.length_max or plan.purged or plan.dedup)
+        if not keeps or plan.dead_to or not message.persistent or message.came_from(queue):
+            return False
+        served = [
+            found
+            for broker in self.watch.brokers.values()
+            if (contents_of := getattr(broker, "contents_of", None)) is not None
+            if (found := contents_of(queue)) is not None
+        ]
+        return bool(served) and not any(message.id in found for found in served)
+
+
 class OrderPerPublisherAndQueue(MessageChecker):
     """What one session published to a queue, with one priority, comes to a consumer in that order.
 

@@ -75,3 +75,39 @@ def test_a_standby_that_has_only_written_takes_over_with_all_that_was_confirmed(
         cluster[STANDBY].start()
     assert wait_for_new_home(cluster, "q", HOME) == STANDBY
     assert drain(cluster["b2"].connect(), "q") == [b"%d" % number for number in range(20)]
+
+
+def home_without_standby() -> tuple[CoreCluster, CoreClient]:
+    """A queue at a primary whose only standby is dead, and its consumer at another broker."""
+    cluster = make_cluster(2, 1)
+    client = cluster["s1"].connect()
+    queue_at(client, "q", HOME, durable=True)
+    cluster["b2"].kill()
+    cluster.advance_until(lambda: not group_of(cluster, "q").in_sync)
+    client.confirm()
+    client.consume("q")
+    return cluster, client
+
+
+def test_a_home_without_a_standby_shows_what_is_persistent_when_its_disk_has_it() -> None:
+    """Shown earlier it would be gone with its home, its edge would send it again, and a consumer
+    whose broker and connection live on would get it twice (L1)."""
+    cluster, client = home_without_standby()
+    cluster[HOME].hold_disk()
+    publish(client, 3)
+    assert client.bodies() == []
+    cluster[HOME].let_disk_go()
+    assert client.bodies() == [b"0", b"1", b"2"]
+
+
+def test_a_home_without_a_standby_shows_what_is_transient_at_once() -> None:
+    """It is gone with its home, shown or not; behind something persistent it waits in its turn."""
+    cluster, client = home_without_standby()
+    cluster[HOME].hold_disk()
+    client.publish("", "q", b"transient")
+    assert client.bodies() == [b"transient"]
+    publish(client, 1)
+    client.publish("", "q", b"behind")
+    assert client.bodies() == []
+    cluster[HOME].let_disk_go()
+    assert client.bodies() == [b"0", b"behind"]

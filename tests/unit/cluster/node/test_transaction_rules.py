@@ -196,6 +196,25 @@ def test_abort_noted_before_it_is_told_and_decided_once(
         assert cluster[home_of(cluster, "c")].queue("c").unacked == 1
 
 
+@pytest.mark.parametrize("broken", BROKEN)
+def test_edge_last(cluster: CoreCluster, broken: bool) -> None:
+    """A group takes long to settle. Answered before, the client's next transaction could be done
+    there first."""
+    client = prepared_to_break(cluster, "edge_last", broken)
+    loose = commit(cluster, client)
+    loose.rounds(lambda: is_told(cluster))
+    cluster["b2"].hold_disk()
+    cluster.settle()
+    cluster.advance(5_000)
+    answers = [each for each in client.take() if isinstance(each, TxCommitOk)]
+    assert len(answers) == (1 if broken else 0)
+    cluster["b2"].let_disk_go()
+    cluster.advance(1_000)
+    answers += [each for each in client.take() if isinstance(each, TxCommitOk)]
+    assert len(answers) == 1
+    assert found(cluster) == DONE
+
+
 def test_an_edge_without_a_root_begins_nothing(cluster: CoreCluster) -> None:
     """A secondary that can't see the root reads no publishes (A3), so that a commit waits in its
     connection, unread, and nobody is in doubt. It is done when the root is back, however late."""
