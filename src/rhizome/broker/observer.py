@@ -36,6 +36,7 @@ class Observer:
 
     def key_disclosed(self, connection: Connection) -> None:
         """An application has sent the cluster key itself."""
+
     def topology_changed(
         self, connection: Connection, command: Command, private: bool, error: AmqpError | None
     ) -> None:

@@ -14,7 +14,7 @@ from rhizome.broker.application_tokens import application_token
 from rhizome.cli.api import Api, Row, endpoint, path
 from rhizome.cli.errors import CliError
 from rhizome.cli.options import HTTP_DEFAULT, HttpOption, JsonOption, PasswordOption, UserOption
-from rhizome.cli.output import print_json
+from rhizome.cli.output import print_json, say
 from rhizome.cluster.link.proof import LinkKeys
 from rhizome.server.cluster_section import keys_text, read_key_file
 from rhizome.server.settings import SettingError
@@ -39,7 +39,7 @@ def print_token(file: KeyFileArgument, as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"cluster_token": token})
     else:
-        print(token)
+        say(token)
 
 
 def rotate_key(
@@ -79,8 +79,8 @@ def rotate_key(
     if as_json:
         print_json({"step": step, "keys": fingerprints})
         return
-    print(f"{file} now has {_listed(fingerprints)}")
-    print("bring it to every broker, then: rhizome cluster rotate-key check")
+    say(f"{file} now has {_listed(fingerprints)}")
+    say("bring it to every broker, then: rhizome cluster rotate-key check")
 
 
 # ---- steps --------------------------------------------------------------------------------------
@@ -124,10 +124,10 @@ def _check(api: Api, as_json: bool) -> None:
         print_json(document)
     else:
         for name, row in sorted(document["brokers"].items()):
-            print(f"{name.ljust(16)} {_listed(row['keys'])}")
+            say(f"{name.ljust(16)} {_listed(row['keys'])}")
         for name in document["unreached"]:
-            print(f"{name.ljust(16)} can't be asked")
-        print(_stage(document))
+            say(f"{name.ljust(16)} can't be asked")
+        say(_stage(document))
     if document["unreached"] or len(_sets(document)) > 1:
         raise typer.Exit(1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -15,7 +15,6 @@ from rhizome.cli.output import print_done, print_json, print_table
 from rhizome.printable import shown_uri
 
 app = typer.Typer(no_args_is_help=True, help="Remember clusters, and choose one.")
-
 
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]

@@ -126,8 +126,8 @@ class MessageFaults:
         self._faults.restart_later(process)
 
     def lone_home(self, chance: random.Random) -> None:
-        """A home can't reach its standbys, so that it goes on without them; its disk is slow; and it
-        ends when a consumer elsewhere has something that it showed."""
+        """A home can't reach its standbys, so that it goes on without them; its disk is slow; and
+        it ends when a consumer elsewhere has something that it showed."""
         groups = [each for each in self._groups() if each.in_sync and each.home in self._brokers]
         if not groups:
             return

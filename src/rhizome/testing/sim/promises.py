@@ -377,8 +377,9 @@ class ToldLevelIsKept(_Fates):
     transient messages. For the rest the excuses are those of NoConfirmedMessageLost.
 
     And nobody is told of a level that there was no ground for: of a disk, if a queue that took the
-    message keeps it in memory; of copies in memory, if a group that took it and keeps it there had no
-    whole standby until then, since `LEARN_US` before it was sent: what is committed some learn later.
+    message keeps it in memory; of copies in memory, if a group that took it and keeps it there had
+    no whole standby until then, since `LEARN_US` before it was sent: what is committed some learn
+    later.
     """
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
