@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 class Turn:
     """Invariant: an object is in a list here if and only if its own mark says so.
 
-    ``steps`` is what routes have cost in this turn; ``resting``: they have cost too much, and from
-    this turn to the end of the next not everybody is read (`blocking.py`); ``rested``: this is that
-    next turn.
+    ``steps`` is what routes have cost in this turn; ``spent``: that was too much, and from this
+    turn to the end of the next not everybody is read (`blocking.py`); ``spent_before``: this is
+    that next turn.
     """
 
     now_ms: i64
     steps: i64
-    resting: bool
-    rested: bool
+    spent: bool
+    spent_before: bool
     queues: list[Queue]
     settled: list[Queue]
     channels: list[Channel]
@@ -40,8 +40,8 @@ class Turn:
     def __init__(self) -> None:
         self.now_ms = 0
         self.steps = 0
-        self.resting = False
-        self.rested = False
+        self.spent = False
+        self.spent_before = False
         self.queues = []
         self.settled = []
         self.channels = []
@@ -56,5 +56,5 @@ class Turn:
             or len(self.channels) > 0
             or len(self.connections) > 0
             or len(self.readers) > 0
-            or self.resting
+            or self.spent
         )
