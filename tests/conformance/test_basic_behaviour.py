@@ -469,6 +469,33 @@ def test_copies_reach_queues_of_the_default_exchange(channel: Channel) -> None:
     assert channel.get_wait(second).method.routing_key == first
 
 
+def test_copies_are_routed_through_bindings_between_exchanges(
+    channel: Channel, unique: Unique
+) -> None:
+    first, second = (channel.declare_exchange(unique(name)) for name in ("first", "second"))
+    queue = channel.declare()
+    channel.call(m.ExchangeBind(second, first, "to"), m.ExchangeBindOk)
+    channel.bind(queue, second, "copy")
+    # The key leads to the second exchange, and only the copy's key leads on from there.
+    channel.publish(first, "to", b"x", Properties(headers={"CC": ["copy"]}))
+    assert channel.get_wait(queue).method.routing_key == "to"
+
+
+def test_an_alternate_exchange_gets_what_neither_key_nor_copies_match(
+    channel: Channel, unique: Unique
+) -> None:
+    spare = channel.declare_exchange(unique("spare"), "fanout")
+    arguments: dict[str, object] = {"alternate-exchange": spare}
+    exchange = channel.declare_exchange(unique("main"), arguments=arguments)
+    matched, rest = channel.declare(), channel.declare()
+    channel.bind(matched, exchange, "copy")
+    channel.bind(rest, spare, "")
+    channel.publish(exchange, "to", b"copied", Properties(headers={"CC": ["copy"]}))
+    channel.publish(exchange, "to", b"spare", Properties(headers={"CC": ["neither"]}))
+    assert channel.get_wait(rest).body == b"spare"
+    assert channel.bodies(matched) == [b"copied"]
+
+
 # --- user id
 
 

@@ -4,10 +4,10 @@ A broker blocks while it is alarmed, isolated or short of copies: each connectio
 then is taken no more input from, be it in the middle of a content. While it is suspended nobody can
 say where a publish leads to, so not even the first one is read.
 
-A broker rests when routes have cost too many steps in one turn: those whose last route was costly
-are left unread until the end of the next, in which everybody else is served. Who publishes what is
-hard to route thus slows down to a few messages in each turn. If routes go on to be costly, of
-connections that were not known for it, everybody is left unread.
+A turn is spent when routes have cost too many steps in it: connections whose last route was costly
+are deferred, that is left unread until the end of the next turn, in which everybody else is served.
+Who publishes what is hard to route thus slows down to a few messages in each turn. If routes go on
+to be costly, of connections that were not known for it, everybody is deferred.
 """
 
 from __future__ import annotations
@@ -88,23 +88,23 @@ def routed_by(broker: Broker, connection: Connection, steps: i64) -> None:
     turn.steps += steps
     connection.costly = steps > COSTLY_STEPS
     if turn.steps > TURN_STEPS_MAX:
-        turn.resting = True
-        must_rest(broker, connection)
+        turn.spent = True
+        must_defer(broker, connection)
 
 
-def must_rest(broker: Broker, connection: Connection) -> bool:
-    """While the broker rests: whether nothing more is taken from a connection in this turn."""
+def must_defer(broker: Broker, connection: Connection) -> bool:
+    """Whether the turn is spent and nothing more is taken from this connection in it."""
     turn = broker.turn
-    if not turn.resting or not (connection.costly or turn.steps > TURN_STEPS_LIMIT):
+    if not turn.spent or not (connection.costly or turn.steps > TURN_STEPS_LIMIT):
         return False
     broker.unread[connection.id] = connection
     connection.set_stalled(True)
     return True
 
 
-def end_rest(broker: Broker) -> None:
-    """A turn has passed in which others were served: read on."""
-    broker.turn.resting = False
+def end_deferral(broker: Broker) -> None:
+    """A turn has passed in which others were served: read those on who were deferred."""
+    broker.turn.spent = False
     broker.turn.steps = 0
     _read_on(broker)
 
@@ -113,7 +113,7 @@ def _read_on(broker: Broker) -> None:
     """Read on: those first whose routes are cheap, and who have waited longest."""
     for costly in (False, True):
         for connection in list(broker.unread.values()):
-            if broker.suspended or broker.turn.resting:
+            if broker.suspended or broker.turn.spent:
                 return
             if connection.costly == costly and broker.unread.pop(connection.id, None) is not None:
                 connection.set_stalled(connection.id in broker.stalled)

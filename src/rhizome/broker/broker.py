@@ -27,7 +27,7 @@ from mypy_extensions import i64
 from rhizome.amqp.methods import BasicCancel
 from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.arguments import QueueArguments
-from rhizome.broker.blocking import end_rest, judge_blocking
+from rhizome.broker.blocking import end_deferral, judge_blocking
 from rhizome.broker.channel import Channel
 from rhizome.broker.commands import Command, DeleteQueue
 from rhizome.broker.connection import Connection
@@ -472,10 +472,10 @@ class Broker:
     def end_turn(self) -> None:
         """Dispatch, settle and confirm everything that this wake-up has touched."""
         turn = self.turn
-        if turn.rested:
-            turn.rested = False
-            end_rest(self)
-        turn.rested = turn.resting
+        if turn.spent_before:
+            turn.spent_before = False
+            end_deferral(self)
+        turn.spent_before = turn.spent
         turn.steps = 0
         if len(turn.users) > 0:
             self.revocation.revoke()

@@ -34,7 +34,7 @@ from rhizome.amqp.spec import (
 )
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.access import Identity, Peer
-from rhizome.broker.blocking import content_awaited, leave_unread, must_rest
+from rhizome.broker.blocking import content_awaited, leave_unread, must_defer
 from rhizome.broker.channel import Channel
 from rhizome.broker.control import bad_frame, bad_frame_end, protocol_header, slow_frame
 from rhizome.broker.message import Route
@@ -262,7 +262,7 @@ class Connection:
         self.touch()
         held = self.held
         if len(held) > 0 and not self.is_waiting():
-            if must_rest(self.broker, self):
+            if must_defer(self.broker, self):
                 return
             self.held = []
             self.held_bytes = 0
@@ -277,7 +277,7 @@ class Connection:
         self.received_bytes += len(data)
         turn = self.broker.turn
         self.last_received_ms = turn.now_ms
-        if self.is_waiting() or (turn.resting and must_rest(self.broker, self)):
+        if self.is_waiting() or (turn.spent and must_defer(self.broker, self)):
             self.held.append(data)
             self.held_bytes += len(data)
             return

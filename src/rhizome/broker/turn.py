@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 class Turn:
     """Invariant: an object is in a list here if and only if its own mark says so.
 
-    ``steps`` is what routes have cost in this turn; ``resting``: they have cost too much, and from
-    this turn to the end of the next not everybody is read (`blocking.py`); ``rested``: this is that
-    next turn.
-    ``users`` are those about whom something has changed, and whether they were deleted
-    (`revocation.py`).
+    ``steps`` is what routes have cost in this turn; ``spent``: that was too much, and from this
+    turn to the end of the next not everybody is read (`blocking.py`); ``spent_before``: this is
+    that next turn. ``users`` are those about whom something has changed, and whether they were
+    deleted (`revocation.py`).
     """
 
     now_ms: i64
     steps: i64
-    resting: bool
-    rested: bool
+    spent: bool
+    spent_before: bool
     queues: list[Queue]
     settled: list[Queue]
     channels: list[Channel]
@@ -43,8 +42,8 @@ class Turn:
     def __init__(self) -> None:
         self.now_ms = 0
         self.steps = 0
-        self.resting = False
-        self.rested = False
+        self.spent = False
+        self.spent_before = False
         self.queues = []
         self.settled = []
         self.channels = []
@@ -60,6 +59,6 @@ class Turn:
             or len(self.channels) > 0
             or len(self.connections) > 0
             or len(self.readers) > 0
-            or self.resting
             or len(self.users) > 0
+            or self.spent
         )

@@ -322,7 +322,7 @@ def test_who_publishes_what_is_hard_to_route_waits_for_the_next_turn() -> None:
     assert client.pick(BasicAck).delivery_tag > 0
 
 
-def test_many_who_are_not_known_for_it_rest_together() -> None:
+def test_many_who_are_not_known_for_it_are_deferred_together() -> None:
     core = make_core()
     clients = [core.connect() for _ in range(20)]
     topic(clients[0], "wild")
@@ -338,7 +338,7 @@ def test_many_who_are_not_known_for_it_rest_together() -> None:
     assert [int(client.connection.channels[1].published) for client in clients] == [1] * 20
 
 
-def test_nobody_starves_behind_others_who_rest() -> None:
+def test_nobody_starves_behind_others_who_are_deferred() -> None:
     core = make_core()
     clients = [core.connect() for _ in range(3)]
     topic(clients[0], "wild")
