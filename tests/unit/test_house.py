@@ -66,7 +66,7 @@ def written_modules() -> dict[str, str]:
 
 
 def function_lengths() -> dict[str, int]:
-    """"path:Class.function" -> its lines, decorators and docstring not counted."""
+    """ "path:Class.function" -> its lines, decorators and docstring not counted."""
     lengths: dict[str, int] = {}
 
     def visit(node: ast.AST, name: str) -> None:
