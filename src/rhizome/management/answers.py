@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from heapq import merge
+from math import isfinite
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from rhizome.amqp.values import Timestamp
 from rhizome.management.auth import MONITORING, POLICYMAKER
@@ -24,11 +27,25 @@ if TYPE_CHECKING:
 JSON_TYPE: Final = "application/json"
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 500
-SORT_RUN_ROWS: Final = 1000
+SORT_RUN_ROWS: Final = 500
+REASON_CHARS_MAX: Final = 4000
+KEY_COLUMNS: Final = ("vhost", "name")
+COLUMNS_MAX: Final = 200
+PIECE_BYTES: Final = 64 * 1024
 BRIEF: Final = ("", "name", "vhost")
 """Columns that a brief row is sorted by."""
 
-HEADERS: Final = {"cache-control": "no-cache", "x-content-type-options": "nosniff"}
+HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""Of every answer: nobody keeps it, and no page of another site shows it or reads it."""
+
+_FIRST: Final = itemgetter(0)
 
 Row = dict[str, object]
 T = TypeVar("T")
@@ -46,7 +63,27 @@ def plain(value: object) -> object:
 
 
 def encoded(value: object) -> bytes:
-    return json.dumps(value, default=plain, separators=(",", ":")).encode()
+    """JSON that every program can read: numbers that it hasn't are null."""
+    try:
+        return _encode(value).encode()
+    except ValueError:
+        return _encode(_finite(value)).encode()
+
+
+_encode: Final = json.JSONEncoder(
+    default=plain, separators=(",", ":"), allow_nan=False, check_circular=False
+).encode
+
+
+def _finite(value: object) -> object:
+    """A value without infinities and what is no number, which arguments of AMQP may have."""
+    if isinstance(value, (float, Decimal)):
+        return float(value) if isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(name): _finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return value
 
 
 def answer(value: object, status: int = 200) -> Response:
@@ -64,16 +101,74 @@ def done() -> Response:
 
 
 def refusal(status: int, error: str, reason: str, headers: Mapping[str, str]) -> Response:
-    body = encoded({"error": error, "reason": reason})
+    body = encoded({"error": error, "reason": reason[:REASON_CHARS_MAX]})
     return Response(body, status, {**HEADERS, **headers}, JSON_TYPE)
+
+
+class LongResponse(Response):
+    """An answer of many pieces. They are sent as fast as the client reads, and counted as long as
+    they wait for it. Raises Unavailable if too many do, unless it is ``due`` whatever happens: what
+    was taken for it is gone."""
+
+    def __init__(
+        self, call: Call, pieces: list[bytes], media_type: str = JSON_TYPE, due: bool = False
+    ) -> None:
+        self._call = call
+        self._pieces = pieces
+        self._size = sum(map(len, pieces))
+        if not due:
+            call.context.waiting_answers.check(call.caller.user, self._size)
+        call.context.waiting_answers.add(call.caller.user, self._size)
+        super().__init__(None, 200, {**HEADERS, "content-length": str(self._size)}, media_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pace = Pace()
+        try:
+            start = {"type": "http.response.start", "status": self.status_code}
+            await send({**start, "headers": self.raw_headers})
+            for piece in self._pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                if pace.is_due():
+                    await pace.rest()
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._call.context.waiting_answers.remove(self._call.caller.user, self._size)
+
+
+class Pieces:
+    """Collects what is encoded, in pieces of a handy size."""
+
+    def __init__(self) -> None:
+        self.whole: list[bytes] = []
+        self._rest: list[bytes] = []
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        self._rest.append(data)
+        self._size += len(data)
+        if self._size >= PIECE_BYTES:
+            self.end()
+
+    def end(self) -> list[bytes]:
+        """All pieces."""
+        if self._rest:
+            self.whole.append(b"".join(self._rest))
+        self._rest, self._size = [], 0
+        return self.whole
+
+
+# ---- lists --------------------------------------------------------------------------------------
+
+Entry = tuple[Any, Any]
+"""A row's place in the order of its list, and the row: encoded, or the item that it is made of."""
 
 
 @dataclass(slots=True)
 class Part:
-    """The rows of a list that pass the query's filter. If it asks for a page, those behind that may
-    be missing; ``passed`` counts them all, ``total`` those too that don't pass."""
+    """The rows of a list that pass the query's filter; ``passed`` counts them, ``total`` those too
+    that don't pass. If the query asks for a page, rows behind it may be missing."""
 
-    rows: list[Row]
+    entries: list[Entry]
     total: int
     passed: int
 
@@ -85,7 +180,7 @@ async def listed(
     brief: Callable[[T], Row] | None = None,
 ) -> Response:
     """Rows of ``items`` as the query asks for them; see `part_of`."""
-    return await shown(call, await part_of(call, items, row, brief))
+    return await shown(call, await part_of(call, items, row, brief), row)
 
 
 async def part_of(
@@ -94,55 +189,103 @@ async def part_of(
     row: Callable[[T], Row],
     brief: Callable[[T], Row] | None = None,
 ) -> Part:
-    """The rows of items. ``brief`` makes a row of nothing but vhost and name: where that is enough
-    to find the page that is asked for, whole rows are made of that page alone."""
-    if brief is None or "page" not in call.request.query_params or sort_of(call) not in BRIEF:
-        rows = await made(items, row)
-        wanted = await filtered(call, rows)
-        return Part(wanted, len(rows), len(wanted))
-    found = list(items)
-    briefs = await made(found, brief)
-    item_of = {id(each): item for each, item in zip(briefs, found, strict=True)}
-    wanted = await in_order(call, await filtered(call, briefs))
-    page = [item_of[id(each)] for each in wanted[: reach_of(call)]]
-    return Part(await made(page, row), len(found), len(wanted))
+    """The rows of items, in order if a page of them is asked for.
 
-
-async def made(items: Iterable[T], row: Callable[[T], Row]) -> list[Row]:
-    """The rows of items, made a little at a time."""
+    No row is kept: it is encoded at once or, for a page, looked at for its place and made again if
+    it is on that page. ``brief`` makes a row of nothing but vhost and name, where that is enough
+    for its place.
+    """
+    in_pages = is_paged(call)
+    made = brief if brief is not None and in_pages and sort_of(call) in BRIEF else row
+    wants, place, columns = wanted_by(call), place_by(call), row_columns_of(call)
     pace = Pace()
-    rows: list[Row] = []
+    part = Part([], 0, 0)
     for item in items:
-        rows.append(row(item))
+        found = made(item)
+        part.total += 1
+        if wants is None or wants(str(found.get("name", ""))):
+            shown = item if in_pages else encoded(selected(found, columns))
+            part.entries.append((place(found), shown))
         if pace.is_due():
             await pace.rest()
-    return rows
+    part.passed = len(part.entries)
+    if in_pages:
+        part.entries = (await in_order(call, part.entries))[: reach_of(call)]
+    return part
 
 
-async def shown(call: Call, part: Part) -> Response:
-    """Rows sorted, cut to columns and pages."""
-    wanted = await in_order(call, part.rows)
-    if "page" not in call.request.query_params:
-        return Response(await array(wanted, columns_of(call)), 200, HEADERS, JSON_TYPE)
+async def shown(call: Call, part: Part, row: Callable[[Any], Row]) -> Response:
+    """Rows sorted, and cut to the page that is asked for. ``row`` makes those that are no bytes."""
+    wanted = await in_order(call, part.entries)
+    pieces = Pieces()
+    if not is_paged(call):
+        await _add_array(call, pieces, wanted, row)
+        return LongResponse(call, pieces.end())
     page, size = page_of(call)
     pages = max(1, -(-part.passed // size))
     if page > pages:
         raise PageOutOfRange(
             f"Page out of range, page: {page} page size: {size}, len: {part.passed}"
         )
-    items = wanted[(page - 1) * size : page * size]
+    wanted = wanted[(page - 1) * size : page * size]
     head = encoded(
         {
             "page": page,
             "page_count": pages,
             "page_size": size,
-            "item_count": len(items),
+            "item_count": len(wanted),
             "filtered_count": part.passed,
             "total_count": part.total,
         }
     )
-    body = b'%s,"items":%s}' % (head[:-1], await array(items, columns_of(call)))
-    return Response(body, 200, HEADERS, JSON_TYPE)
+    pieces.add(b'%s,"items":' % head[:-1])
+    await _add_array(call, pieces, wanted, row)
+    pieces.add(b"}")
+    return LongResponse(call, pieces.end())
+
+
+async def _add_array(
+    call: Call, pieces: Pieces, entries: list[Entry], row: Callable[[Any], Row]
+) -> None:
+    pace = Pace()
+    columns = columns_of(call)
+    for at, (_, item) in enumerate(entries):
+        pieces.add(b"," if at else b"[")
+        pieces.add(encoded_entry(item, row, columns))
+        if pace.is_due():
+            await pace.rest()
+    pieces.add(b"]" if entries else b"[]")
+
+
+def encoded_entry(item: Any, row: Callable[[Any], Row], columns: list[str]) -> bytes:
+    return item if isinstance(item, bytes) else encoded(selected(row(item), columns))
+
+
+async def long_answer(call: Call, fields: Mapping[str, object]) -> Response:
+    """An object with long lists of rows in it, which are made and encoded row by row."""
+    pace = Pace()
+    pieces = Pieces()
+    for at, (name, value) in enumerate(fields.items()):
+        pieces.add((b"," if at else b"{") + encoded(name) + b":")
+        if not isinstance(value, Iterator):
+            pieces.add(encoded(value))
+            continue
+        before = b"["
+        for row in value:
+            pieces.add(before + encoded(row))
+            before = b","
+            if pace.is_due():
+                await pace.rest()
+        pieces.add(b"]" if before == b"," else b"[]")
+    pieces.add(b"}")
+    return LongResponse(call, pieces.end())
+
+
+# ---- the query of lists -------------------------------------------------------------------------
+
+
+def is_paged(call: Call) -> bool:
+    return "page" in call.request.query_params
 
 
 def page_of(call: Call) -> tuple[int, int]:
@@ -161,14 +304,20 @@ def sort_of(call: Call) -> str:
     return call.request.query_params.get("sort", "")
 
 
-async def in_order(call: Call, rows: list[Row]) -> list[Row]:
-    reverse = call.request.query_params.get("sort_reverse") == "true"
-    return await _sorted(rows, sort_of(call), reverse)
-
-
 def columns_of(call: Call) -> list[str]:
     """The columns that the query asks for; none: all of them."""
-    return [name for name in call.request.query_params.get("columns", "").split(",") if name]
+    given = call.request.query_params.get("columns", "").split(",", COLUMNS_MAX + 1)
+    if len(given) > COLUMNS_MAX:
+        raise BadRequest(f"columns: more than {COLUMNS_MAX} are asked for")
+    return [name for name in given if name]
+
+
+def row_columns_of(call: Call) -> list[str]:
+    """The same for the rows of a list; a broker that asks needs some more to put them in order."""
+    found = columns_of(call)
+    if call.asked and found:
+        found = list(dict.fromkeys([*found, *KEY_COLUMNS, sort_of(call) or "name"]))
+    return found
 
 
 def shown_row(call: Call, row: Row) -> Response:
@@ -176,81 +325,49 @@ def shown_row(call: Call, row: Row) -> Response:
     return answer(selected(row, columns_of(call)))
 
 
-async def long_answer(fields: Mapping[str, object]) -> Response:
-    """An object with long lists of rows in it, encoded row by row."""
-    pieces = [
-        encoded(name)
-        + b":"
-        + (await array(value, []) if isinstance(value, list) else encoded(value))
-        for name, value in fields.items()
-    ]
-    return Response(b"{" + b",".join(pieces) + b"}", 200, HEADERS, JSON_TYPE)
-
-
-async def array(rows: list[Row], columns: list[str]) -> bytes:
-    """A JSON array, encoded row by row: one long list must not hold the loop."""
-    pace = Pace()
-    pieces: list[bytes] = []
-    for row in rows:
-        pieces.append(encoded(selected(row, columns)))
-        if pace.is_due():
-            await pace.rest()
-    return b"[" + b",".join(pieces) + b"]"
-
-
-async def filtered(call: Call, rows: list[Row]) -> list[Row]:
-    """The rows whose name has what the query's ``name`` says in it."""
+def wanted_by(call: Call) -> Callable[[str], bool] | None:
+    """Whether a name has what the query's ``name`` says in it; None: every one has."""
     query = call.request.query_params
     part = query.get("name", "")
     if not part:
-        return rows
+        return None
     if query.get("use_regex") != "true":
         part = part.lower()
-        return await _picked(rows, lambda name: part in name.lower())
+        return lambda name: part in name.lower()
     # Somebody who may neither set patterns nor see everything must not be able to run slow ones.
     if not call.caller.may(MONITORING):
         call.caller.check(POLICYMAKER)
     check_pattern(part)
     expression = re.compile(part, re.IGNORECASE)
-    return await _picked(rows, lambda name: expression.search(name) is not None)
+    return lambda name: expression.search(name) is not None
 
 
-async def _picked(rows: list[Row], wants: Callable[[str], bool]) -> list[Row]:
-    pace = Pace()
-    found: list[Row] = []
-    for row in rows:
-        if wants(str(row.get("name", ""))):
-            found.append(row)
-        if pace.is_due():
-            await pace.rest()
-    return found
-
-
-async def _sorted(rows: list[Row], column: str, reverse: bool) -> list[Row]:
-    """Sorted in runs that are merged: no step takes long, however many rows there are."""
+def place_by(call: Call) -> Callable[[Row], Any]:
+    """What rows are sorted by."""
+    column = sort_of(call)
+    if not column:
+        return _place
     path = column.split(".")
+    return lambda row: _order(_at(row, path))
+
+
+async def in_order(call: Call, entries: list[Entry]) -> list[Entry]:
+    """Sorted in runs that are merged: no step takes long, however many rows there are."""
+    reverse = call.request.query_params.get("sort_reverse") == "true"
     pace = Pace()
-    runs: list[list[tuple[Any, int, Row]]] = []
-    for start in range(0, len(rows), SORT_RUN_ROWS):
-        run: list[tuple[Any, int, Row]] = []
-        for at in range(start, min(start + SORT_RUN_ROWS, len(rows))):
-            row = rows[at]
-            key = _order(_at(row, path)) if column else _place(row)
-            run.append((key, -at if reverse else at, row))
-            if pace.is_due():
-                await pace.rest()
-        run.sort(key=_rank, reverse=reverse)
-        runs.append(run)
-    found: list[Row] = []
-    for _, _, row in merge(*runs, key=_rank, reverse=reverse):
-        found.append(row)
+    runs: list[list[Entry]] = []
+    for start in range(0, len(entries), SORT_RUN_ROWS):
+        runs.append(sorted(entries[start : start + SORT_RUN_ROWS], key=_FIRST, reverse=reverse))
+        if pace.is_due():
+            await pace.rest()
+    if len(runs) <= 1:
+        return runs[0] if runs else []
+    found: list[Entry] = []
+    for entry in merge(*runs, key=_FIRST, reverse=reverse):
+        found.append(entry)
         if pace.is_due():
             await pace.rest()
     return found
-
-
-def _rank(entry: tuple[Any, int, Row]) -> tuple[Any, int]:
-    return entry[:2]
 
 
 def _place(row: Row) -> tuple[str, str]:

@@ -45,6 +45,7 @@ from rhizome.management.asked import asked_of
 from rhizome.management.context import Context
 from rhizome.management.endpoint import Endpoint, error_response, routes
 from rhizome.management.errors import ApiError, MethodNotAllowed, ObjectNotFound
+from rhizome.management.request_filter import RequestFilter
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *overview.ENDPOINTS,
@@ -126,4 +127,4 @@ def make_application(context: Context) -> ASGIApp:
             scope = {**scope, "path": path.rstrip("/") or "/", "root_path": ""}
         await router(scope, receive, send)
 
-    return application
+    return RequestFilter(context, application)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 from urllib.parse import quote
 
@@ -65,11 +66,11 @@ def is_private(destination: Destination) -> bool:
 
 async def list_bindings_of_queue(call: Call) -> Response:
     queue = call.vhost().destinations.get(call.name())
-    rows: list[Row] = []
+    rows: Iterable[Row] = ()
     elsewhere = no_rows()
     if isinstance(queue, Queue):
-        rows = [default_binding_row(queue)]
-        rows += [binding_row(queue.vhost, binding) for binding in list(queue.incoming)]
+        found = (binding_row(queue.vhost, binding) for binding in list(queue.incoming))
+        rows = chain([default_binding_row(queue)], found)
     elif call.asked:
         raise ObjectNotFound
     else:
@@ -84,15 +85,15 @@ async def list_bindings_from_exchange(call: Call) -> Response:
     exchange = find_exchange(call, vhost)
     if exchange.name == "":
         queues = list(vhost.destinations.values())
-        rows = [
+        rows = (
             default_binding_row(queue) for queue in queues if is_private(queue) or not call.asked
-        ]
+        )
     else:
-        rows = [
+        rows = (
             binding_row(vhost.name, binding)
             for binding in exchange.bindings()
             if is_shown(binding) and (is_private(binding.destination) or not call.asked)
-        ]
+        )
     return await listed_everywhere(call, rows, _same)
 
 
@@ -115,14 +116,14 @@ def _ends(call: Call, vhost: VHost, kind: str) -> tuple[Exchange, Destination]:
     return source, destination
 
 
-def _between(source: Exchange, destination: Destination) -> list[Row]:
+def _between(source: Exchange, destination: Destination) -> Iterable[Row]:
     if source.name == "":
         return [default_binding_row(destination)] if isinstance(destination, Queue) else []
-    return [
+    return (
         binding_row(source.vhost, binding)
-        for binding in destination.incoming
+        for binding in list(destination.incoming)
         if binding.source == source.name
-    ]
+    )
 
 
 def _find(call: Call, source: Exchange, destination: Destination) -> Binding:
@@ -151,10 +152,11 @@ async def _show(call: Call, kind: str) -> Response:
 async def _create(call: Call, kind: str) -> Response:
     vhost = call.vhost()
     source, destination = _ends(call, vhost, kind)
+    channel = _check_access(call, vhost, source, destination)
     document = await call.document()
     key = document.text("routing_key", "")
     arguments = document.table("arguments")
-    _check_access(call, vhost, source, destination, key)
+    _check_topic(channel, source, key)
     command = Bind(vhost.name, source.name, destination.name, kind, key, arguments)
     await propose(call.context, command)
     binding = source.find(destination, key, arguments)
@@ -167,7 +169,7 @@ async def _delete(call: Call, kind: str) -> Response:
     vhost = call.vhost()
     source, destination = _ends(call, vhost, kind)
     binding = _find(call, source, destination)
-    _check_access(call, vhost, source, destination, binding.key)
+    _check_topic(_check_access(call, vhost, source, destination), source, binding.key)
     command = Unbind(
         vhost.name, source.name, destination.name, kind, binding.key, binding.arguments
     )
@@ -175,10 +177,8 @@ async def _delete(call: Call, kind: str) -> Response:
     return done()
 
 
-def _check_access(
-    call: Call, vhost: VHost, source: Exchange, destination: Destination, key: str
-) -> None:
-    """What a session asks before it binds or unbinds."""
+def _check_access(call: Call, vhost: VHost, source: Exchange, destination: Destination) -> Channel:
+    """What a session asks before it binds or unbinds, but for the topic."""
     check_not_default_exchange(source.name)
     channel = open_channel(call.context.broker, vhost, call.caller)
     if destination.is_exchange:
@@ -188,7 +188,7 @@ def _check_access(
         check_write(channel, QUEUE, destination.name)
         find_queue(channel, destination.name)
     check_read(channel, EXCHANGE, source.name)
-    _check_topic(channel, source, key)
+    return channel
 
 
 def _check_topic(channel: Channel, source: Exchange, key: str) -> None:

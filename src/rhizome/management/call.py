@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from starlette.requests import Request
@@ -10,12 +11,15 @@ from rhizome.broker.queue import Queue
 from rhizome.broker.vhost import VHost
 from rhizome.management.auth import MONITORING, Caller
 from rhizome.management.context import Context
-from rhizome.management.document import Document, parse_document
-from rhizome.management.errors import BadRequest, NotAuthorised, ObjectNotFound, TooLarge
+from rhizome.management.document import Document, read_document, too_large
+from rhizome.management.errors import BadRequest, NotAuthorised, ObjectNotFound, Unavailable
+from rhizome.management.json_decoder import ENTRY_VALUES_MAX
 from rhizome.management.others import Question
 
-BODY_BYTES_MAX: Final = 1 << 20
+BODY_BYTES_MAX: Final = 128 * 1024
 DEFINITIONS_BYTES_MAX: Final = 16 << 20
+HELD_BYTES_MAX: Final = 64 << 20
+"""Bodies of all requests under way together."""
 
 
 class Call:
@@ -29,6 +33,7 @@ class Call:
         self.request = request
         self.caller = caller
         self.asked = asked
+        self._held_bytes = 0
 
     # ---- the path -------------------------------------------------------------------------------
 
@@ -101,16 +106,38 @@ class Call:
 
     # ---- the body -------------------------------------------------------------------------------
 
-    async def document(self, bytes_max: int = BODY_BYTES_MAX) -> Document:
-        """The JSON object in the body."""
-        return parse_document(await self.body(bytes_max))
+    async def document(
+        self, bytes_max: int = BODY_BYTES_MAX, values_max: int = ENTRY_VALUES_MAX
+    ) -> Document:
+        """The JSON object in the body. Whatever can be refused without it is refused before."""
+        return await read_document(await self.body(bytes_max), values_max)
 
     async def body(self, bytes_max: int) -> bytes:
-        return await read_body(self.request, bytes_max)
+        return await read_body(self.request, bytes_max, self._hold)
+
+    def _hold(self, size: int) -> None:
+        if self.context.body_bytes + size > HELD_BYTES_MAX:
+            raise Unavailable(
+                f"the requests under way have more than {HELD_BYTES_MAX} bytes; try again"
+            )
+        self.context.body_bytes += size
+        self._held_bytes += size
+
+    def end(self) -> None:
+        """The request is answered."""
+        self.context.body_bytes -= self._held_bytes
+        self._held_bytes = 0
 
 
-async def read_body(request: Request, bytes_max: int) -> bytes:
-    """A request's body; raises TooLarge before more than ``bytes_max`` are kept."""
+def _ignore(size: int) -> None:
+    """Nobody counts."""
+
+
+async def read_body(
+    request: Request, bytes_max: int, hold: Callable[[int], None] = _ignore
+) -> bytes:
+    """A request's body; raises TooLarge before more than ``bytes_max`` are kept. ``hold`` is told
+    of each piece."""
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > bytes_max:
         raise too_large(bytes_max)
@@ -120,9 +147,6 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
         size += len(piece)
         if size > bytes_max:
             raise too_large(bytes_max)
+        hold(len(piece))
         pieces.append(piece)
     return b"".join(pieces)
-
-
-def too_large(bytes_max: int) -> TooLarge:
-    return TooLarge(f"the body is larger than the {bytes_max} bytes that this request may have")

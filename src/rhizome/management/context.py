@@ -5,16 +5,19 @@ The server passes its own objects in; here they are known by what the API asks o
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from rhizome.broker.access import AuthDone, Peer
 from rhizome.broker.broker import Broker
 from rhizome.broker.queue import Queue
 from rhizome.journal.store import Store
 from rhizome.management.clusterview import ClusterControl, ClusterView
+from rhizome.management.errors import Unavailable
 from rhizome.management.logins import Logins
 from rhizome.management.others import Nobody, Others
 from rhizome.management.process import machine_memory_bytes
@@ -23,6 +26,14 @@ from rhizome.security.audit import Audit
 from rhizome.security.login import LoginStatistics
 from rhizome.security.mechanisms import Credentials
 from rhizome.security.passwords import ScryptCost
+
+ANSWER_BYTES_MAX: Final = 256 << 20
+ANSWER_BYTES_OF_USER_MAX: Final = 64 << 20
+"""Long answers that nobody has read yet."""
+
+LONG_ANSWERS_MAX: Final = 4
+LONG_ANSWER_SECONDS_MAX: Final = 30.0
+"""Long answers that are made at the same time, and how long another waits for its turn."""
 
 
 class ListenAddress(Protocol):
@@ -69,6 +80,17 @@ class LimitSettings(Protocol):
     def handshake_timeout_ms(self) -> int: ...
 
 
+class HttpSettings(Protocol):
+    @property
+    def allowed_hosts(self) -> tuple[str, ...]: ...
+    @property
+    def connections_max(self) -> int: ...
+    @property
+    def connections_per_address_max(self) -> int: ...
+    @property
+    def hsts_ms(self) -> int: ...
+
+
 class HttpConfig(Protocol):
     """What the API reads of the configuration."""
 
@@ -83,6 +105,10 @@ class HttpConfig(Protocol):
     @property
     def limits(self) -> LimitSettings: ...
 
+    @property
+    def http(self) -> HttpSettings: ...
+
+    def host_names(self) -> frozenset[str]: ...
     def password_cost(self) -> ScryptCost: ...
 
 
@@ -134,6 +160,61 @@ StallSource = Callable[[], list[dict[str, object]]]
 """Says what waits at this broker, each as the rows of `rhizome.management.stalls`."""
 
 
+class WaitingAnswers:
+    """Long answers that wait until they are read, in bytes. Invariant: ``total`` is the sum over
+    all users."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._of: dict[str, int] = {}
+
+    def check(self, user: str, size: int) -> None:
+        """Raises Unavailable if there are too many for another one; a single one is never too
+        large."""
+        own = self._of.get(user, 0)
+        if own and (own + size > ANSWER_BYTES_OF_USER_MAX or self.total + size > ANSWER_BYTES_MAX):
+            raise Unavailable("there are too many long answers that nobody has read yet; try again")
+
+    def add(self, user: str, size: int) -> None:
+        self.total += size
+        self._of[user] = self._of.get(user, 0) + size
+
+    def remove(self, user: str, size: int) -> None:
+        self.total -= size
+        self._of[user] -= size
+        if not self._of[user]:
+            del self._of[user]
+
+
+class LongAnswers:
+    """Lets a few long answers be made at the same time, and others wait: each has its rows in
+    memory. What brokers ask each other has a line of its own, or two that ask each other would wait
+    for each other. ``waiting`` counts those who wait."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self._places = {asked: asyncio.Semaphore(LONG_ANSWERS_MAX) for asked in (False, True)}
+
+    @contextlib.asynccontextmanager
+    async def place(self, asked: bool) -> AsyncIterator[None]:
+        places = self._places[asked]
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(LONG_ANSWER_SECONDS_MAX):
+                await places.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"{LONG_ANSWERS_MAX} long answers are being made, and others wait; try again, and"
+                " ask for pages"
+            ) from None
+        finally:
+            self.waiting -= 1
+        try:
+            yield
+        finally:
+            places.release()
+
+
 @dataclass(slots=True)
 class Context:
     """The broker that this API speaks for. A lone one has neither view nor control of a cluster."""
@@ -153,6 +234,10 @@ class Context:
     logins: Logins = field(default_factory=Logins)
     audit: Audit = field(default_factory=Audit)
     stall_sources: list[StallSource] = field(default_factory=list)
+    body_bytes: int = 0
+    """Of the bodies of requests under way."""
+    waiting_answers: WaitingAnswers = field(default_factory=WaitingAnswers)
+    long_answers: LongAnswers = field(default_factory=LongAnswers)
 
     @property
     def name(self) -> str:
@@ -176,6 +261,6 @@ class Context:
     def addresses(self) -> list[str]:
         return [listener.url for listener in self.listeners()]
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> Iterator[Queue]:
         """All queues that run here, those of single connections included."""
         return self.rates.queues()

@@ -135,6 +135,8 @@ class Answer:
 
     bodies: Mapping[int, Part | None]
     query: tuple[Parameter, ...] = field(default=())
+    is_long: bool = False
+    """Whether it has rows of everything that there is; few of those are made at a time."""
 
 
 COLUMNS: Final = Parameter(
@@ -166,7 +168,7 @@ def rows_of(shape: Shape, *query: Parameter) -> Answer:
             "items": many(columns),
         },
     )
-    return Answer({200: {"anyOf": [many(columns), page]}}, (*LIST_QUERY, *query))
+    return Answer({200: {"anyOf": [many(columns), page]}}, (*LIST_QUERY, *query), is_long=True)
 
 
 def list_of(part: Part, *query: Parameter) -> Answer:

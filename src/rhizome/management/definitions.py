@@ -7,7 +7,8 @@ Limits of vhosts and operator policies are parameters there (components `vhost-l
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from starlette.responses import Response
@@ -38,9 +39,10 @@ from rhizome.management.answers import Row, done, long_answer
 from rhizome.management.auth import ADMINISTRATOR
 from rhizome.management.call import DEFINITIONS_BYTES_MAX, Call
 from rhizome.management.context import Context
-from rhizome.management.document import Document, parse_document
+from rhizome.management.document import Document
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest
+from rhizome.management.json_decoder import VALUES_MAX
 from rhizome.management.overview import PRODUCT_NAME, RABBITMQ_VERSION
 from rhizome.management.pace import Pace
 from rhizome.management.policies import (
@@ -61,6 +63,9 @@ from rhizome.management.rows import (
 )
 from rhizome.management.users import permission_command, topic_permission_command, user_command
 from rhizome.security.passwords import ScryptCost
+
+PROPOSALS_MAX: Final = 1000
+"""Changes of one import that are under way at the same time."""
 
 VHOST_LIMITS: Final = "vhost-limits"
 OPERATOR_POLICY: Final = "operator_policy"
@@ -98,6 +103,8 @@ EXPORT: Final = declared.record(
     },
 )
 EXPORT_OF_VHOST: Final = declared.record("DefinitionsOfVhost", {**_VERSIONS, **_TOPOLOGY})
+EXPORTED: Final = declared.Answer({200: EXPORT}, is_long=True)
+EXPORTED_OF_VHOST: Final = declared.Answer({200: EXPORT_OF_VHOST}, is_long=True)
 
 
 # ---- out ----------------------------------------------------------------------------------------
@@ -108,31 +115,28 @@ async def export_all(call: Call) -> Response:
     state = context.broker.state
     vhosts = list(state.vhosts.values())
     limits = state.accounts.limits
+    users = [(user, limits.get(user.name, {})) for user in state.users.values()]
     return await long_answer(
+        call,
         {
             **VERSIONS,
-            "users": [user_row(user, limits.get(user.name, {})) for user in state.users.values()],
-            "vhosts": [_vhost_row(vhost) for vhost in vhosts],
-            "permissions": [permission_row(each) for each in state.permissions.values()],
-            "topic_permissions": [
-                topic_permission_row(each) for each in state.topic_permissions.values()
-            ],
+            "users": (user_row(*each) for each in users),
+            "vhosts": map(_vhost_row, vhosts),
+            "permissions": map(permission_row, list(state.permissions.values())),
+            "topic_permissions": map(topic_permission_row, list(state.topic_permissions.values())),
             "parameters": _parameters(context, vhosts),
             "global_parameters": _global_parameters(context),
-            **await _topology(vhosts),
-        }
+            **_topology(vhosts),
+        },
     )
 
 
 async def export_vhost(call: Call) -> Response:
     """The same for one vhost; its objects don't name it, so that they can go into another."""
     vhost = call.vhost()
-    rows = {
-        "parameters": _parameters(call.context, [vhost]),
-        **await _topology([vhost]),
-    }
-    without = {name: [_without_vhost(row) for row in found] for name, found in rows.items()}
-    return await long_answer({**VERSIONS, **without})
+    rows = {"parameters": _parameters(call.context, [vhost]), **_topology([vhost])}
+    without = {name: map(_without_vhost, found) for name, found in rows.items()}
+    return await long_answer(call, {**VERSIONS, **without})
 
 
 def _without_vhost(row: Row) -> Row:
@@ -144,50 +148,52 @@ def _vhost_row(vhost: VHost) -> Row:
     return {"name": vhost.name, **metadata, "metadata": metadata}
 
 
-def _parameters(context: Context, vhosts: list[VHost]) -> list[Row]:
+def _parameters(context: Context, vhosts: list[VHost]) -> Iterator[Row]:
     names = {vhost.name for vhost in vhosts}
-    found = [
-        parameter_row(key, value)
-        for key, value in context.broker.state.parameters.items()
-        if key[1] in names
-    ]
+    for key, value in list(context.broker.state.parameters.items()):
+        if key[1] in names:
+            yield parameter_row(key, value)
     for vhost in vhosts:
         if vhost.limits:
-            found.append(parameter_row((VHOST_LIMITS, vhost.name, "limits"), dict(vhost.limits)))
-        for policy in vhost.operator_policies.values():
+            yield parameter_row((VHOST_LIMITS, vhost.name, "limits"), dict(vhost.limits))
+        for policy in list(vhost.operator_policies.values()):
             value = _without_vhost(policy_row(policy))
-            key = (OPERATOR_POLICY, vhost.name, policy.name)
-            found.append(parameter_row(key, value))
-    return found
+            yield parameter_row((OPERATOR_POLICY, vhost.name, policy.name), value)
 
 
-def _global_parameters(context: Context) -> list[Row]:
-    found: list[Row] = [{"name": CLUSTER_NAME, "value": context.broker.settings.cluster_name}]
-    for (component, vhost, name), value in context.broker.state.parameters.items():
+def _global_parameters(context: Context) -> Iterator[Row]:
+    yield {"name": CLUSTER_NAME, "value": context.broker.settings.cluster_name}
+    for (component, vhost, name), value in list(context.broker.state.parameters.items()):
         if component == GLOBAL and vhost == "":
-            found.append({"name": name, "value": value})
-    return found
+            yield {"name": name, "value": value}
 
 
-async def _topology(vhosts: list[VHost]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {"policies": [], "queues": [], "exchanges": [], "bindings": []}
-    pace = Pace()
+def _topology(vhosts: list[VHost]) -> dict[str, Iterator[Row]]:
+    return {
+        "policies": (
+            policy_row(policy) for vhost in vhosts for policy in list(vhost.policies.values())
+        ),
+        "queues": (
+            _queue_row(queue)
+            for vhost in vhosts
+            for queue in list(vhost.destinations.values())
+            if isinstance(queue, Queue) and is_kept(queue)
+        ),
+        "exchanges": (
+            _exchange_row(exchange)
+            for exchange in _exchanges(vhosts)
+            if not exchange.name.startswith(RESERVED_PREFIX)
+        ),
+        "bindings": (row for exchange in _exchanges(vhosts) for row in _binding_rows(exchange)),
+    }
+
+
+def _exchanges(vhosts: list[VHost]) -> Iterator[Exchange]:
+    """Those that survive a restart, but for the nameless one."""
     for vhost in vhosts:
-        found["policies"] += [policy_row(policy) for policy in vhost.policies.values()]
-        for queue in list(vhost.destinations.values()):
-            if isinstance(queue, Queue) and is_kept(queue):
-                found["queues"].append(_queue_row(queue))
-            if pace.is_due():
-                await pace.rest()
         for exchange in list(vhost.router.exchanges.values()):
-            if exchange.name == "" or not exchange.durable:
-                continue
-            if not exchange.name.startswith(RESERVED_PREFIX):
-                found["exchanges"].append(_exchange_row(exchange))
-            found["bindings"] += _binding_rows(exchange)
-            if pace.is_due():
-                await pace.rest()
-    return found
+            if exchange.name != "" and exchange.durable:
+                yield exchange
 
 
 def is_kept(destination: Destination) -> bool:
@@ -224,15 +230,12 @@ def _exchange_row(exchange: Exchange) -> Row:
     }
 
 
-def _binding_rows(exchange: Exchange) -> list[Row]:
-    rows = [
-        binding_row(exchange.vhost, binding)
-        for binding in exchange.bindings()
-        if is_shown(binding) and is_kept(binding.destination)
-    ]
-    for row in rows:
-        del row["properties_key"]
-    return rows
+def _binding_rows(exchange: Exchange) -> Iterator[Row]:
+    for binding in exchange.bindings():
+        if is_shown(binding) and is_kept(binding.destination):
+            row = binding_row(exchange.vhost, binding)
+            del row["properties_key"]
+            yield row
 
 
 # ---- in -----------------------------------------------------------------------------------------
@@ -240,38 +243,48 @@ def _binding_rows(exchange: Exchange) -> list[Row]:
 
 async def import_all(call: Call) -> Response:
     """Add what a definitions file has to what is there; the first refusal ends the import."""
-    document = parse_document(await call.body(DEFINITIONS_BYTES_MAX))
+    document = await call.document(DEFINITIONS_BYTES_MAX, VALUES_MAX)
     cost = call.context.config.password_cost()
     users = call.context.broker.state.users.values()
     hashes = {user.name: user.password_hash for user in users}
-    commands = [command async for command in commands_of(document, cost, hashes)]
+    pace = Pace()
+    commands: list[Command] = []
+    async for command in commands_of(document, cost, hashes):
+        commands.append(command)
+        if pace.is_due():
+            await pace.rest()
     await _carry_out(call.context, commands)
     return done()
 
 
 async def import_into_vhost(call: Call) -> Response:
     vhost = call.vhost().name
-    document = parse_document(await call.body(DEFINITIONS_BYTES_MAX))
-    commands = _topology_commands(document, lambda each: vhost)
-    await _carry_out(call.context, list(commands))
+    document = await call.document(DEFINITIONS_BYTES_MAX, VALUES_MAX)
+    pace = Pace()
+    commands: list[Command] = []
+    for command in _topology_commands(document, lambda each: vhost):
+        commands.append(command)
+        if pace.is_due():
+            await pace.rest()
+    await _carry_out(call.context, commands)
     return done()
 
 
 async def _carry_out(context: Context, commands: list[Command]) -> None:
-    """Propose all commands in order; wait for the disk once, at the end."""
-    commands = [
-        with_secrets(context, command) if isinstance(command, PutParameter) else command
-        for command in commands
-    ]
+    """Propose all commands in order; what is not safe yet is waited for when there are many."""
     pace = Pace()
-    proposals: list[Proposal] = []
+    proposals: deque[Proposal] = deque()
     for command in commands:
         if _is_there(context, command):
             continue
+        if isinstance(command, PutParameter):
+            command = with_secrets(context, command)
         proposal = start(context, command)
         proposals.append(proposal)
         if proposal.answer.done() and proposal.answer.result().error is not None:
             await finish(context, proposal)
+        while len(proposals) > PROPOSALS_MAX:
+            await finish(context, proposals.popleft())
         if pace.is_due():
             await pace.rest()
     for proposal in proposals:
@@ -385,14 +398,14 @@ def _limit(scope: str, name: str, limit: str, value: object) -> PutLimit:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/definitions", ADMINISTRATOR, export_all, declared.row_of(EXPORT)),
+    Endpoint("GET", "/api/definitions", ADMINISTRATOR, export_all, EXPORTED),
     Endpoint(
         "POST", "/api/definitions", ADMINISTRATOR, import_all, declared.DONE, bodies.DEFINITIONS
     ),
     Endpoint(
         "PUT", "/api/definitions", ADMINISTRATOR, import_all, declared.DONE, bodies.DEFINITIONS
     ),
-    Endpoint("GET", "/api/all-configuration", ADMINISTRATOR, export_all, declared.row_of(EXPORT)),
+    Endpoint("GET", "/api/all-configuration", ADMINISTRATOR, export_all, EXPORTED),
     Endpoint(
         "POST",
         "/api/all-configuration",
@@ -406,7 +419,7 @@ ENDPOINTS: Final = (
         "/api/definitions/{vhost}",
         ADMINISTRATOR,
         export_vhost,
-        declared.row_of(EXPORT_OF_VHOST),
+        EXPORTED_OF_VHOST,
     ),
     Endpoint(
         "POST",

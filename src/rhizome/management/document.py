@@ -6,9 +6,20 @@ RabbitMQ's own tools send numbers and flags as strings now and then; they are ta
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
-from rhizome.management.errors import BadRequest
+from rhizome.management.errors import BadRequest, TooLarge
+from rhizome.management.json_decoder import decoded, decoded_at_once
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+SHORT_BYTES_MAX: Final = 16 * 1024
+"""Bodies that are decoded at once."""
+
+SHOWN_CHARS_MAX: Final = 80
+SHOWN_ITEMS_MAX: Final = 10
+"""Of a value that an error quotes."""
 
 SECRET: Final = frozenset({"password", "password_hash", "users"})
 """Fields whose values are not quoted in errors."""
@@ -58,7 +69,7 @@ class Document:
         value = self.value(name)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        if isinstance(value, str) and len(value) <= 20 and value.lstrip("-").isdecimal():
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
             return int(value)
         return _refuse(name, value, "a whole number")
 
@@ -71,14 +82,17 @@ class Document:
             _refuse(name, value, "an object")
         return value
 
-    def items(self, name: str) -> list[Document]:
+    def items(self, name: str) -> Iterator[Document]:
         """A list of objects; an absent one is empty."""
         value = self._fields.get(name)
         if value is None:
-            return []
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            return
+        if not isinstance(value, list):
             _refuse(name, value, "a list of objects")
-        return [Document(item) for item in value]
+        for at, item in enumerate(value):
+            if not isinstance(item, dict):
+                _refuse(f"{name}[{at}]", item, "an object")
+            yield Document(item)
 
     def words(self, name: str) -> tuple[str, ...]:
         """A list of strings, or one string with commas."""
@@ -91,24 +105,37 @@ class Document:
 
 
 def parse_document(body: bytes) -> Document:
-    """The object in a request's body; an empty body is an empty object."""
-    if not body.strip():
-        return Document({})
-    try:
-        value = json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"not_json: {error}") from None
+    """The object in a request's body, which is short; an empty body is an empty object."""
+    if len(body) > SHORT_BYTES_MAX:
+        raise too_large(SHORT_BYTES_MAX)
+    return _document(decoded_at_once(body) if body.strip() else {})
+
+
+async def read_document(body: bytes, values_max: int) -> Document:
+    """The same of a body that may be long, while other work goes on."""
+    return _document(await decoded(body, values_max) if body.strip() else {})
+
+
+def too_large(bytes_max: int) -> TooLarge:
+    return TooLarge(f"the body is larger than the {bytes_max} bytes that this request may have")
+
+
+def _document(value: object) -> Document:
     if not isinstance(value, dict):
         raise BadRequest("not_json: the body must be a JSON object")
     return Document(value)
 
 
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number in JSON")
-
-
 def _refuse(name: str, value: object, wanted: str) -> NoReturn:
     if name in SECRET:
         raise BadRequest(f"{name} must be {wanted}")
-    shown = json.dumps(value, default=str)
-    raise BadRequest(f"{name} is {shown[:80]}; it must be {wanted}")
+    raise BadRequest(f"{name} is {_shown(value)}; it must be {wanted}")
+
+
+def _shown(value: object) -> str:
+    """A value in short."""
+    if isinstance(value, (list, dict)) and len(value) > SHOWN_ITEMS_MAX:
+        return f"{'an object' if isinstance(value, dict) else 'a list'} with {len(value)} items"
+    if isinstance(value, str):
+        value = value[:SHOWN_CHARS_MAX]
+    return json.dumps(value, default=str)[:SHOWN_CHARS_MAX]

@@ -108,12 +108,21 @@ class Resource:
             raise MethodNotAllowed(f"{request.method} is not for this path")
         check_same_site(request)
         if endpoint.tag == OPEN:
-            return await endpoint.handle(Call(self.context, request, nobody(request)))
+            return await self._answer(endpoint, Call(self.context, request, nobody(request)))
         caller = await authenticate(self.context, request)
         request.scope[CALLER_KEY] = caller
         caller.check(endpoint.tag)
         asked = asked_of(request) is not None
-        return await endpoint.handle(Call(self.context, request, caller, asked))
+        return await self._answer(endpoint, Call(self.context, request, caller, asked))
+
+    async def _answer(self, endpoint: Endpoint, call: Call) -> Response:
+        try:
+            if not endpoint.answers.is_long:
+                return await endpoint.handle(call)
+            async with self.context.long_answers.place(call.asked):
+                return await endpoint.handle(call)
+        finally:
+            call.end()
 
     def _audit(self, request: Request, status: int) -> None:
         """Changes, done or refused, and what somebody was not let do."""

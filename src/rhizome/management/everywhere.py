@@ -21,16 +21,18 @@ from starlette.responses import Response
 from rhizome.broker.queue import Queue
 from rhizome.management.answers import (
     HEADERS,
+    LongResponse,
     Part,
+    Pieces,
     Row,
     columns_of,
     encoded,
-    in_order,
+    encoded_entry,
     part_of,
-    reach_of,
+    place_by,
+    row_columns_of,
     selected,
     shown,
-    sort_of,
 )
 from rhizome.management.call import Call
 from rhizome.management.errors import ObjectNotFound
@@ -45,7 +47,6 @@ from rhizome.management.pace import Pace
 
 SILENT: Final = "x-rhizome-silent"
 LINES_TYPE: Final = "application/x-ndjson"
-KEY_COLUMNS: Final = ("vhost", "name")
 
 T = TypeVar("T")
 
@@ -110,9 +111,8 @@ class Rows(Part):
 
     answered: list[str] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
-
-    def names(self) -> set[tuple[object, object]]:
-        return {(row.get("vhost"), row.get("name")) for row in self.rows}
+    names: set[tuple[object, object]] = field(default_factory=set)
+    """Vhost and name of each row."""
 
 
 def no_rows() -> Rows:
@@ -125,6 +125,7 @@ async def rows_elsewhere(call: Call) -> Rows:
     found = no_rows()
     found.silent = gathered.silent
     pace = Pace()
+    place, columns = place_by(call), columns_of(call)
     for name, reply in gathered.replies.items():
         if reply.content_type != LINES_TYPE:
             continue
@@ -134,7 +135,10 @@ async def rows_elsewhere(call: Call) -> Rows:
         found.total += int(total)
         found.passed += int(passed)
         for line in lines:
-            found.rows.append(json.loads(line))
+            row = json.loads(line)
+            found.names.add((row.get("vhost"), row.get("name")))
+            shown = encoded(selected(row, columns)) if columns else line
+            found.entries.append((place(row), shown))
             if pace.is_due():
                 await pace.rest()
     return found
@@ -148,33 +152,36 @@ async def listed_everywhere(
     brief: Callable[[T], Row] | None = None,
 ) -> Response:
     """The rows of ``items``, and those of other brokers, as the query asks for them."""
-    own = await part_of(call, items, row, brief)
     if call.asked:
-        return await _told(call, own)
+        return await _told(call, items, row, brief)
+    own = await part_of(call, items, row, brief)
     found = await rows_elsewhere(call) if elsewhere is None else elsewhere
-    rows = own.rows + found.rows
-    response = await shown(call, Part(rows, own.total + found.total, own.passed + found.passed))
+    both = Part(own.entries + found.entries, own.total + found.total, own.passed + found.passed)
+    response = await shown(call, both, row)
     if found.silent:
         response.headers[SILENT] = ",".join(found.silent)
     return response
 
 
-async def _told(call: Call, part: Part) -> Response:
+async def _told(
+    call: Call,
+    items: Iterable[T],
+    row: Callable[[T], Row],
+    brief: Callable[[T], Row] | None,
+) -> Response:
     """The rows for the broker that asks: with the columns that it will need, and of a page no more
     than could be on it."""
-    rows = part.rows
-    if "page" in call.request.query_params:
-        rows = (await in_order(call, rows))[: reach_of(call)]
-    columns = columns_of(call)
-    if columns:
-        columns = list(dict.fromkeys([*columns, *KEY_COLUMNS, sort_of(call) or "name"]))
+    part = await part_of(call, items, row, brief)
+    columns = row_columns_of(call)
     pace = Pace()
-    lines = [b"%d %d" % (part.total, part.passed)]
-    for row in rows:
-        lines.append(encoded(selected(row, columns)))
+    pieces = Pieces()
+    pieces.add(b"%d %d" % (part.total, part.passed))
+    for _, item in part.entries:
+        pieces.add(b"\n")
+        pieces.add(encoded_entry(item, row, columns))
         if pace.is_due():
             await pace.rest()
-    return Response(b"\n".join(lines), 200, HEADERS, LINES_TYPE)
+    return LongResponse(call, pieces.end(), LINES_TYPE)
 
 
 # ---- what belongs to another broker -------------------------------------------------------------

@@ -59,6 +59,9 @@ async def show_exchange(call: Call) -> Response:
 async def declare_exchange(call: Call) -> Response:
     vhost = call.vhost()
     name = exchange_name(call)
+    channel = open_channel(call.context.broker, vhost, call.caller)
+    check_not_default_exchange(name)
+    check_configure(channel, EXCHANGE, name)
     document = await call.document()
     arguments = document.table("arguments")
     command = DeclareExchange(
@@ -71,11 +74,8 @@ async def declare_exchange(call: Call) -> Response:
         arguments,
     )
     is_new = name not in vhost.router.exchanges
-    check_not_default_exchange(name)
     if is_new:
         check_declarable_name(EXCHANGE, name)
-    channel = open_channel(call.context.broker, vhost, call.caller)
-    check_configure(channel, EXCHANGE, name)
     alternate = arguments.get("alternate-exchange")
     if is_new and isinstance(alternate, str):
         check_read(channel, EXCHANGE, name)

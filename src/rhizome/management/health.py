@@ -124,7 +124,7 @@ async def test_aliveness(call: Call) -> Response:
     if elsewhere is not None:
         return elsewhere
     await publish(context, channel, "", ALIVENESS_QUEUE, Properties(), ALIVENESS_PAYLOAD)
-    if not take(queue, 1, "ack_requeue_false", "auto", -1):
+    if not take(queue, 1, "ack_requeue_false"):
         return failed(f"queue '{ALIVENESS_QUEUE}' gave nothing back")
     return answer(OK)
 

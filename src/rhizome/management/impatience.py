@@ -7,108 +7,209 @@ answer; a few hundred of such clients would keep everybody else out. Here
   connection was made;
 - its body must be there BODY_SECONDS_MAX later;
 - an answer must be read within ANSWER_SECONDS_MAX;
-- no more than a maximum of connections are open, whatever they do.
+- no more than a maximum of connections are open, whatever they do (see `connection_table.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
+from collections.abc import Generator
 from time import monotonic
 from typing import Any, Final
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from rhizome.management.connection_table import ConnectionTable, Place
 from rhizome.management.context import Context
+from rhizome.management.request_filter import RESERVE_KEY
 from rhizome.security.seldom import Seldom
 
 logger = logging.getLogger("rhizome.management")
 
 BODY_SECONDS_MAX: Final = 60.0
 ANSWER_SECONDS_MAX: Final = 60.0
+RESERVE_SECONDS_MAX: Final = 2.0
+"""A connection of the reserve must ask within this time."""
 
 REPORTS: Final = 10
 REPORT_INTERVAL_MS: Final = 10_000
 
 
-def protocol_class(context: Context, connections_max: int) -> type[asyncio.Protocol]:
+def protocol_class(context: Context, table: ConnectionTable) -> type[asyncio.Protocol]:
     """The protocol of the HTTP listeners of one broker."""
     reports = Seldom(REPORTS, REPORT_INTERVAL_MS)
 
-    class ImpatientProtocol(H11Protocol):
-        """Invariant: `_receiving` runs while a request is incomplete, `_sending` while the
-        transport takes nothing."""
+    class BrokerProtocol(ImpatientProtocol):
+        """One of this broker's."""
 
-        _receiving: asyncio.TimerHandle | None = None
-        _sending: asyncio.TimerHandle | None = None
-        _in_body = False
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.context = context
+            self.table = table
+            self.reports = reports
+            self.logger = protocol_logger
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            if len(self.connections) > connections_max:
-                self._give_up(f"more than {connections_max} connections")
-                return
-            self._expect(self._header_seconds(), "its request has not come in time")
+    return BrokerProtocol
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            state = self.conn.their_state
-            if state is h11.SEND_BODY:
-                if not self._in_body:
-                    self._in_body = True
-                    self._expect(BODY_SECONDS_MAX, "the body of its request has not come in time")
-            elif state is h11.IDLE:
-                if self._in_body or self._receiving is None:
-                    self._in_body = False
-                    self._expect(self._header_seconds(), "its request has not come in time")
-            else:
+
+class _Sparingly(logging.Filter):
+    """Lets few warnings of one kind through: strangers cause them, as many as they like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reports = Seldom(REPORTS, REPORT_INTERVAL_MS)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno > logging.WARNING:
+            return True
+        return self._reports.held_back(str(record.msg), int(monotonic() * 1000)) >= 0
+
+
+protocol_logger: Final = logging.getLogger("rhizome.management.protocol")
+protocol_logger.addFilter(_Sparingly())
+
+
+class ImpatientProtocol(H11Protocol):
+    """Invariant: `_receiving` runs while a request is incomplete, `_sending` while the transport
+    takes nothing, and `_place` is idle in the table unless a whole request is under way."""
+
+    context: Context
+    table: ConnectionTable
+    reports: Seldom
+    _receiving: asyncio.TimerHandle | None = None
+    _sending: asyncio.TimerHandle | None = None
+    _place: Place | None = None
+    _in_body = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        self._place = self.table.enter(address, self._give_up)
+        if self._place is None:
+            self._give_up("there are too many connections, and none is idle")
+            return
+        seconds = self._header_seconds()
+        if self._place.reserved:
+            self.app_state = {**self.app_state, RESERVE_KEY: True}
+            seconds = min(seconds, RESERVE_SECONDS_MAX)
+        self._expect(seconds, "its request has not come in time")
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        state = self.conn.their_state
+        self._note_request()
+        if state is h11.SEND_BODY:
+            if not self._in_body:
+                self._in_body = True
+                self._expect(BODY_SECONDS_MAX, "the body of its request has not come in time")
+        elif state is h11.IDLE:
+            if self._in_body or self._receiving is None:
                 self._in_body = False
-                self._stop_expecting()
-
-        def connection_lost(self, exc: Exception | None) -> None:
+                self._expect(self._header_seconds(), "its request has not come in time")
+        else:
+            self._in_body = False
             self._stop_expecting()
-            self.resume_writing()
-            super().connection_lost(exc)
 
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            if self._sending is None:
-                self._sending = self.loop.call_later(
-                    ANSWER_SECONDS_MAX, self._give_up, "it doesn't read its answer"
-                )
+    def on_response_complete(self) -> None:
+        if self._place is not None:
+            self.table.end_request(self._place)
+        super().on_response_complete()
+        self._note_request()  # the next one may have come already
 
-        def resume_writing(self) -> None:
-            if self._sending is not None:
-                self._sending.cancel()
-                self._sending = None
-            if self.flow is not None:
-                super().resume_writing()
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_expecting()
+        self._leave()
+        self.resume_writing()
+        super().connection_lost(exc)
 
-        def timeout_keep_alive_handler(self) -> None:
-            if self.transport.get_write_buffer_size() > 0:
-                self._give_up("it doesn't read its answer")
-                return
-            super().timeout_keep_alive_handler()
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._sending is None:
+            self._sending = self.loop.call_later(
+                ANSWER_SECONDS_MAX, self._give_up, "it doesn't read its answer"
+            )
 
-        def _header_seconds(self) -> float:
-            return context.config.limits.handshake_timeout_ms / 1000
+    def resume_writing(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+        if self.flow is not None:
+            super().resume_writing()
 
-        def _expect(self, seconds: float, otherwise: str) -> None:
-            self._stop_expecting()
-            self._receiving = self.loop.call_later(seconds, self._give_up, otherwise)
+    def timeout_keep_alive_handler(self) -> None:
+        if self.transport.get_write_buffer_size() > 0:
+            self._give_up("it doesn't read its answer")
+            return
+        super().timeout_keep_alive_handler()
 
-        def _stop_expecting(self) -> None:
-            if self._receiving is not None:
-                self._receiving.cancel()
-                self._receiving = None
+    def _note_request(self) -> None:
+        """If a whole request is under way: until then it is the client that is waited for."""
+        whole = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
+        if self._place is not None and whole and not self.transport.is_closing():
+            self.table.begin_request(self._place)
 
-        def _give_up(self, why: str) -> None:
-            address: Any = self.client[0] if self.client else "an unknown address"
-            held_back = reports.held_back(str(address), int(monotonic() * 1000))
-            if held_back >= 0:
-                more = f" ({held_back} others were closed, too)" if held_back else ""
-                logger.warning("HTTP connection from %s closed: %s%s", address, why, more)
-            self.transport.abort()
+    def _header_seconds(self) -> float:
+        return self.context.config.limits.handshake_timeout_ms / 1000
 
-    return ImpatientProtocol
+    def _expect(self, seconds: float, otherwise: str) -> None:
+        self._stop_expecting()
+        self._receiving = self.loop.call_later(seconds, self._give_up, otherwise)
+
+    def _stop_expecting(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            self._receiving = None
+
+    def _leave(self) -> None:
+        if self._place is not None:
+            self.table.leave(self._place)
+            self._place = None
+
+    def _give_up(self, why: str) -> None:
+        address: Any = self.client[0] if self.client else "an unknown address"
+        held_back = self.reports.held_back(str(address), int(monotonic() * 1000))
+        if held_back >= 0:
+            more = f" ({held_back} others were closed, too)" if held_back else ""
+            logger.warning("HTTP connection from %s closed: %s%s", address, why, more)
+        self._leave()
+        self.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """A server of HTTP that leaves signals to the application that it is a part of, and has no
+    patience with TLS handshakes either."""
+
+    def __init__(self, context: Context, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.context = context
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """What uvicorn does with sockets of others, and a limit to the time of a handshake."""
+        config = self.config
+        loop = asyncio.get_running_loop()
+        seconds = self.context.config.limits.handshake_timeout_ms / 1000
+        self.servers = [
+            await loop.create_server(
+                self._protocol,
+                sock=sock,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=seconds if config.ssl else None,
+            )
+            for sock in sockets or ()
+        ]
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state={}
+        )

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Callable
+import codecs
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from starlette.responses import Response
@@ -21,36 +23,45 @@ from rhizome.broker.basic import pull
 from rhizome.broker.browsing import Browsed, browse
 from rhizome.broker.commands import QUEUE
 from rhizome.broker.lookup import check_read
-from rhizome.broker.message import Message
+from rhizome.broker.message import Message, Route
 from rhizome.broker.queue import Queue
 from rhizome.broker.showing import with_delivery_count
 from rhizome.broker.streams.peek import peek
 from rhizome.broker.streams.rules import is_stream, unsupported
+from rhizome.broker.vhost import VHost
 from rhizome.errors import AccessRefused, NotFound, SyntaxErrorFault
 from rhizome.journal.streamformat import StreamEntry
 from rhizome.management import bodies, declared, shapes
-from rhizome.management.answers import Row, answer
+from rhizome.management.answers import LongResponse, Pieces, Row, answer, encoded
 from rhizome.management.auth import MANAGEMENT
-from rhizome.management.call import BODY_BYTES_MAX as REQUEST_BYTES_MAX
 from rhizome.management.call import Call
 from rhizome.management.context import Context
 from rhizome.management.direct import open_channel, publish
-from rhizome.management.document import Document, parse_document
+from rhizome.management.document import SHORT_BYTES_MAX, Document, parse_document
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest, ObjectNotFound, Unavailable
 from rhizome.management.everywhere import at_home, wherever
 from rhizome.management.exchanges import exchange_name
+from rhizome.management.pace import Pace, own_turn
 from rhizome.management.queues import check_told, usable_queue
+from rhizome.management.rows import DEFAULT_EXCHANGE
 
 T = TypeVar("T")
 
+utf_8_decoder: Final = codecs.getincrementaldecoder("utf-8")
+
 GET_COUNT_MAX: Final = 10_000
-GET_BYTES_MAX: Final = 64 << 20
+GET_BYTES_MAX: Final = 16 << 20
+"""No more messages are taken after those that reach this size together."""
 GET_SECONDS_MAX: Final = 10.0
 GET_POLL_SECONDS: Final = 0.002
 BROWSE_COUNT_DEFAULT: Final = 10
 TURNS_WAITED_MAX: Final = 100
-BODY_BYTES_MAX: Final = 16 << 20
+PAYLOAD_STEP_BYTES: Final = 3 << 16
+"""Of a payload, encoded at once; base64 makes four characters of three bytes."""
+
+BODY_BYTES_MAX: Final = 8 << 20
+"""Of a request that publishes: a message of 6 MiB in base64. Larger ones go by AMQP."""
 BROWSED: Final = declared.list_of(
     shapes.BROWSED,
     declared.Parameter("offset", declared.between(0, browsing.OFFSET_MAX), "Messages to skip"),
@@ -94,33 +105,69 @@ def properties_row(content: bytes) -> Row:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def payload_fields(body: bytes, encoding: str, bytes_max: int) -> Row:
-    shown = body if bytes_max < 0 else body[:bytes_max]
-    if encoding != "base64":
-        try:
-            return {"payload": shown.decode(), "payload_encoding": "string"}
-        except UnicodeDecodeError:
-            pass
-    return {"payload": base64.b64encode(shown).decode(), "payload_encoding": "base64"}
+async def shown_messages(
+    call: Call, messages: Iterable[tuple[Row, bytes]], encoding: str, bytes_max: int
+) -> Response:
+    """A list of messages, each a row and its payload, encoded a little at a time."""
+    pace = Pace()
+    pieces = Pieces()
+    before = b"["
+    for row, body in messages:
+        pieces.add(before + encoded(row)[:-1])
+        await _add_payload(pieces, body if bytes_max < 0 else body[:bytes_max], encoding)
+        before = b","
+        if pace.is_due():
+            await pace.rest()
+    pieces.add(b"]" if before == b"," else b"[]")
+    return LongResponse(call, pieces.end(), due=True)
 
 
-def browsed_row(at: int, browsed: Browsed, bytes_max: int) -> Row:
+async def _add_payload(pieces: Pieces, body: bytes, encoding: str) -> None:
+    """The last fields of a message, and its end."""
+    is_text = encoding != "base64" and await _is_text(body)
+    pieces.add(b',"payload":"')
+    pace = Pace()
+    decode = utf_8_decoder().decode
+    for start in range(0, len(body), PAYLOAD_STEP_BYTES):
+        step = body[start : start + PAYLOAD_STEP_BYTES]
+        # What is cut in two by the step comes with the next one.
+        pieces.add(encoded(decode(step))[1:-1] if is_text else base64.b64encode(step))
+        if pace.is_due():
+            await pace.rest()
+    pieces.add(b'","payload_encoding":"%s"}' % (b"string" if is_text else b"base64"))
+
+
+async def _is_text(body: bytes) -> bool:
+    pace = Pace()
+    decoder = utf_8_decoder()
+    try:
+        for start in range(0, len(body), PAYLOAD_STEP_BYTES):
+            decoder.decode(body[start : start + PAYLOAD_STEP_BYTES])
+            if pace.is_due():
+                await pace.rest()
+        decoder.decode(b"", True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def browsed_row(at: int, browsed: Browsed, content: bytes) -> tuple[Row, bytes]:
+    """``content`` is the message's, which may have gone to disk since it was looked at."""
     message = browsed.message
-    body = body_of(message.content)
+    body = body_of(content)
     return {
         "index": at,
         "exchange": message.route.exchange,
         "routing_key": message.route.key,
-        "properties": properties_row(message.content),
+        "properties": properties_row(content),
         "redelivered": browsed.delivery_count > 0,
         "delivery_count": int(browsed.delivery_count),
         "arrived_ms": int(message.arrived_ms),
         "size": len(body),
-        **payload_fields(body, "auto", bytes_max),
-    }
+    }, body
 
 
-def peeked_row(context: Context, entry: StreamEntry, bytes_max: int) -> Row:
+def peeked_row(context: Context, entry: StreamEntry) -> tuple[Row, bytes]:
     """A message of a stream; its index is its offset."""
     route = context.broker.pager.route(entry.tail)
     body = body_of(entry.content)
@@ -133,8 +180,7 @@ def peeked_row(context: Context, entry: StreamEntry, bytes_max: int) -> Row:
         "delivery_count": 0,
         "arrived_ms": int(entry.time_ms),
         "size": len(body),
-        **payload_fields(body, "auto", bytes_max),
-    }
+    }, body
 
 
 # ---- browse -------------------------------------------------------------------------------------
@@ -163,10 +209,15 @@ async def browse_queue(call: Call) -> Response:
     if queue.stream is not None:
         first = int(queue.stream.log.first) + offset
         seen = peek(queue.stream.log, first, count, browsing.BYTES_MAX)
-        return answer([peeked_row(call.context, entry, bytes_max) for entry in seen])
+        peeked = (peeked_row(call.context, entry) for entry in seen)
+        return await shown_messages(call, peeked, "auto", bytes_max)
     found = await look_at(call.context, queue, offset, count)
-    rows = [browsed_row(offset + at, each, bytes_max) for at, each in enumerate(found)]
-    return answer(rows)
+    contents = [each.message.content for each in found]
+    rows = (
+        browsed_row(offset + at, each, content)
+        for at, (each, content) in enumerate(zip(found, contents, strict=True))
+    )
+    return await shown_messages(call, rows, "auto", bytes_max)
 
 
 def _queue(call: Call) -> Queue | None:
@@ -204,7 +255,7 @@ async def get_messages(call: Call) -> Response:
     check_read(channel, QUEUE, queue.name)
     if is_stream(queue.options):
         raise unsupported("basic.get", queue.vhost, queue.name, 60, 70)
-    body = await call.body(REQUEST_BYTES_MAX)
+    body = await call.body(SHORT_BYTES_MAX)
     elsewhere = await at_home(call, queue, body)
     if elsewhere is not None:
         return elsewhere
@@ -219,10 +270,10 @@ async def get_messages(call: Call) -> Response:
     bytes_max = document.number("truncate", -1)
     if count == 0:
         return answer([])
-    rows = await until_taken(
-        call.context, queue, lambda: take(queue, count, mode, encoding, bytes_max)
-    )
-    return answer(rows)
+    # Later it would be too late to refuse: what is taken may be gone from the queue.
+    call.context.waiting_answers.check(call.caller.user, GET_BYTES_MAX)
+    taken = await until_taken(call.context, queue, lambda: take(queue, count, mode))
+    return await shown_messages(call, map(_taken_row, taken), encoding, bytes_max)
 
 
 async def until_taken(context: Context, queue: Queue, take: Callable[[], T]) -> T:
@@ -254,14 +305,24 @@ def _ack_mode(document: Document) -> str:
     return mode
 
 
-def take(queue: Queue, count: int, mode: str, encoding: str, bytes_max: int) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A message that was taken, and how many were left then. It may have gone to disk since."""
+
+    route: Route
+    content: bytes
+    redelivered: bool
+    left: int
+
+
+def take(queue: Queue, count: int, mode: str) -> list[Taken]:
     """Take up to ``count`` messages and settle them.
 
     All of this happens within one turn: between turns the only holders of unacked messages are
     channels, and a checkpoint asks nobody else.
     """
     held: list[Message] = []
-    rows: list[Row] = []
+    found: list[Taken] = []
     size = 0
     while len(held) < count and size < GET_BYTES_MAX:
         message = pull(queue)
@@ -271,7 +332,7 @@ def take(queue: Queue, count: int, mode: str, encoding: str, bytes_max: int) -> 
         size += len(message.content)
         queue.unacked += 1
         queue.delivered += 1
-        rows.append(_got_row(queue, message, encoding, bytes_max))
+        found.append(_taken(queue, message))
     for message in held:
         if mode.endswith("requeue_true"):
             queue.requeue(message)
@@ -279,24 +340,27 @@ def take(queue: Queue, count: int, mode: str, encoding: str, bytes_max: int) -> 
             queue.reject(message)
         else:
             queue.ack(message)
-    return rows
+    return found
 
 
-def _got_row(queue: Queue, message: Message, encoding: str, bytes_max: int) -> Row:
+def _taken(queue: Queue, message: Message) -> Taken:
     redelivered = message.index in queue.counts
     if redelivered:
         queue.redelivered += 1
     shown = with_delivery_count(queue, message) if redelivered else message
-    body = body_of(shown.content)
+    return Taken(shown.route, shown.content, redelivered, int(queue.ready))
+
+
+def _taken_row(taken: Taken) -> tuple[Row, bytes]:
+    body = body_of(taken.content)
     return {
-        "exchange": shown.route.exchange,
-        "routing_key": shown.route.key,
-        "redelivered": redelivered,
-        "message_count": int(queue.ready),
-        "properties": properties_row(shown.content),
+        "exchange": taken.route.exchange,
+        "routing_key": taken.route.key,
+        "redelivered": taken.redelivered,
+        "message_count": taken.left,
+        "properties": properties_row(taken.content),
         "payload_bytes": len(body),
-        **payload_fields(body, encoding, bytes_max),
-    }
+    }, body
 
 
 # ---- publish ------------------------------------------------------------------------------------
@@ -304,11 +368,13 @@ def _got_row(queue: Queue, message: Message, encoding: str, bytes_max: int) -> R
 
 async def publish_message(call: Call) -> Response:
     vhost = call.vhost()
+    channel = open_channel(call.context.broker, vhost, call.caller)
+    _check_publish(call, vhost)
     document = await call.document(BODY_BYTES_MAX)
     key = document.text("routing_key")
+    await own_turn()
     body = _payload(document)
     properties = read_properties(document.table("properties"))
-    channel = open_channel(call.context.broker, vhost, call.caller)
     try:
         routed = await publish(call.context, channel, exchange_name(call), key, properties, body)
     except NotFound as error:
@@ -317,13 +383,26 @@ async def publish_message(call: Call) -> Response:
     return answer({"routed": routed})
 
 
+def _check_publish(call: Call, vhost: VHost) -> None:
+    """What can be refused before the message is read, in the words of a publish."""
+    name, identity = exchange_name(call), call.caller.identity
+    if name not in vhost.router.exchanges:
+        missing = NotFound(f"no exchange '{name}' in vhost '{vhost.name}'", 60, 40)
+        raise BadRequest(f"{missing.code} {missing.reply_text()}")
+    if not identity.may_write(vhost.name, name):
+        raise AccessRefused(
+            f"access to exchange '{name or DEFAULT_EXCHANGE}' in vhost '{vhost.name}' refused for"
+            f" user '{identity.user}'"
+        )
+
+
 def _payload(document: Document) -> bytes:
     payload = document.text("payload")
     encoding = document.text("payload_encoding", "string")
     if encoding == "string":
         return payload.encode("utf-8", "surrogateescape")
     if encoding != "base64":
-        raise BadRequest(f"payload_encoding is {encoding!r}; it must be string or base64")
+        raise BadRequest(f"payload_encoding is {encoding[:40]!r}; it must be string or base64")
     try:
         return base64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError):

@@ -27,6 +27,7 @@ REFUSALS: Final = {
     404: "There is no such object",
     409: "It doesn't go with how things are now; the reason says what to do",
     413: "The body is too long",
+    421: "Over plain HTTP, the Host header names another host: see http.allowed_hosts",
     503: "It can't be done now; the reason says why",
 }
 MEANINGS: Final = {
@@ -116,7 +117,8 @@ class Describer:
 
 def refusals_of(endpoint: Endpoint) -> list[int]:
     """The statuses that an endpoint may refuse with. One that only reads, and only what every
-    broker has, is never unavailable; but what belongs to a queue is asked at its home."""
+    broker has, is never unavailable unless it is long; what belongs to a queue is asked at its
+    home."""
     found = [400, 401]
     if endpoint.method not in READING:
         found.append(403)
@@ -124,7 +126,8 @@ def refusals_of(endpoint: Endpoint) -> list[int]:
         found.append(404)
     if endpoint.takes is not None:
         found += [409, 413]
-    if endpoint.method not in READING or "{" in endpoint.path:
+    found.append(421)
+    if endpoint.method not in READING or "{" in endpoint.path or endpoint.answers.is_long:
         found.append(503)
     return found
 

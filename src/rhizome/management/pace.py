@@ -1,17 +1,62 @@
-"""Pace: long lists are made a little at a time, so that messages never wait for the HTTP API."""
+"""Pace: long lists are made a little at a time, so that messages never wait for the HTTP API.
+
+All requests share one line: in each round of the event loop one of them works for about a
+millisecond, however many there are. Without it a hundred lists at once would each take their
+millisecond in every round, and messages would wait for all of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from time import perf_counter
 from typing import Final
 
 WORK_SECONDS_MAX: Final = 0.001
-ITEMS_BETWEEN_LOOKS: Final = 16
+
+
+class Line:
+    """Those who wait for their next piece of work, in one event loop. Invariant: a call is due with
+    the loop exactly while somebody waits."""
+
+    __slots__ = ("_waiting", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def turn(self) -> None:
+        """Wait for a round that is nobody else's."""
+        mine: asyncio.Future[None] = self.loop.create_future()
+        if not self._waiting:
+            self.loop.call_soon(self._next)
+        self._waiting.append(mine)
+        await mine
+
+    def _next(self) -> None:
+        while self._waiting:
+            first = self._waiting.popleft()
+            if not first.done():  # the request may have been given up
+                first.set_result(None)
+                break
+        if self._waiting:
+            self.loop.call_soon(self._next)
+
+
+_lines: Final[list[Line]] = []
+"""The line of the event loop that runs now; a broker has one."""
+
+
+async def own_turn() -> None:
+    """Wait until this round of the event loop is the caller's alone, as far as requests go."""
+    loop = asyncio.get_running_loop()
+    if not _lines or _lines[0].loop is not loop:
+        _lines[:] = [Line(loop)]
+    await _lines[0].turn()
 
 
 class Pace:
-    """Says when a loop has held the event loop for long enough.
+    """Says when a piece of work has held the event loop for long enough.
 
         if pace.is_due():
             await pace.rest()
@@ -19,19 +64,15 @@ class Pace:
     What was read before a rest may have changed or gone after it.
     """
 
-    __slots__ = ("_items", "_since")
+    __slots__ = ("_since",)
 
     def __init__(self) -> None:
-        self._items = 0
         self._since = perf_counter()
 
     def is_due(self) -> bool:
-        """Called once per item; looks at the clock now and then."""
-        self._items += 1
-        if self._items % ITEMS_BETWEEN_LOOKS:
-            return False
+        """Asked after every item."""
         return perf_counter() - self._since > WORK_SECONDS_MAX
 
     async def rest(self) -> None:
-        await asyncio.sleep(0)
+        await own_turn()
         self._since = perf_counter()

@@ -25,11 +25,9 @@ POLICY: Final = (
 )
 PAGE_HEADERS: Final = {
     **HEADERS,
+    "cache-control": "no-cache",
     "content-security-policy": POLICY,
     "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
-    "x-frame-options": "DENY",
 }
 
 

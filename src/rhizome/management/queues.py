@@ -6,6 +6,7 @@ A shared queue is active on one broker, its home: what it holds is asked and don
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Final
 from urllib.parse import quote
 
@@ -42,6 +43,7 @@ from rhizome.management.everywhere import (
     wherever,
 )
 from rhizome.management.others import Unreached
+from rhizome.management.pace import Pace
 from rhizome.management.proposals import propose
 from rhizome.management.rows import absent_queue_row, consumer_row, queue_row
 
@@ -77,13 +79,7 @@ def check_told(queue: Queue) -> None:
 
 async def list_queues(call: Call) -> Response:
     """Every broker lists what is active there; queues whose home is silent are shown as down."""
-    queues = [
-        queue
-        for vhost in call.vhosts()
-        for queue in vhost.destinations.values()
-        if isinstance(queue, Queue)
-    ]
-    here = [queue for queue in queues if queue.away is None]
+    here, away = await _found(call)
     with_history = call.flag("history")
 
     def row(queue: Queue) -> Row:
@@ -97,16 +93,29 @@ async def list_queues(call: Call) -> Response:
     if call.asked:
         return await listed_everywhere(call, here, row, brief=_brief)
     elsewhere = await rows_elsewhere(call)
-    seen = elsewhere.names()
+    seen = elsewhere.names
     answering = [name for name in call.context.others.names() if name not in elsewhere.silent]
-    absent = [
+    absent = (
         queue
-        for queue in queues
-        if queue.away is not None
-        and (queue.vhost, queue.name) not in seen
+        for queue in away
+        if (queue.vhost, queue.name) not in seen
         and call.context.others.home_of(queue) not in answering
-    ]
-    return await listed_everywhere(call, [*here, *absent], row, elsewhere, _brief)
+    )
+    return await listed_everywhere(call, chain(here, absent), row, elsewhere, _brief)
+
+
+async def _found(call: Call) -> tuple[list[Queue], list[Queue]]:
+    """The queues of the vhosts in question: those that are active here, and the others."""
+    pace = Pace()
+    here: list[Queue] = []
+    away: list[Queue] = []
+    for vhost in call.vhosts():
+        for queue in list(vhost.destinations.values()):
+            if isinstance(queue, Queue):
+                (here if queue.away is None else away).append(queue)
+            if pace.is_due():
+                await pace.rest()
+    return here, away
 
 
 def _brief(queue: Queue) -> Row:
@@ -141,7 +150,7 @@ async def _row(call: Call, queue: Queue) -> Row:
 
 async def _consumers(call: Call, queue: Queue) -> list[Row]:
     """The consumers of a queue, each as the broker of its connection knows it."""
-    rows = own_consumers(call.context, queue.vhost, queue.name)
+    rows = await own_consumers(call.context, queue.vhost, queue.name)
     if not queue.definition.is_private():
         question = call.question(consumers_path(queue.vhost, queue.name))
         found, _ = await documents(call, question)
@@ -155,20 +164,25 @@ def consumers_path(vhost: str, queue: str) -> str:
     return "/api/rhizome/queues/" + "/".join(parts) + "/consumers"
 
 
-def own_consumers(context: Context, vhost: str, queue: str) -> list[Row]:
-    return [
-        consumer_row(context, consumer)
-        for connection in context.broker.connections.values()
-        if connection.router.vhost == vhost
-        for channel in connection.channels.values()
-        for consumer in channel.consumers.values()
-        if consumer.queue.name == queue
-    ]
+async def own_consumers(context: Context, vhost: str, queue: str) -> list[Row]:
+    pace = Pace()
+    rows: list[Row] = []
+    for connection in list(context.broker.connections.values()):
+        if connection.router.vhost == vhost:
+            rows += [
+                consumer_row(context, consumer)
+                for channel in connection.channels.values()
+                for consumer in channel.consumers.values()
+                if consumer.queue.name == queue
+            ]
+        if pace.is_due():
+            await pace.rest()
+    return rows
 
 
 async def list_own_consumers(call: Call) -> Response:
     """The consumers of a queue that are connected to this broker."""
-    return answer(own_consumers(call.context, call.vhost().name, call.name()))
+    return answer(await own_consumers(call.context, call.vhost().name, call.name()))
 
 
 async def show_history(call: Call) -> Response:
@@ -186,6 +200,7 @@ async def show_history(call: Call) -> Response:
 async def declare_queue(call: Call) -> Response:
     vhost = call.vhost()
     name = call.name()
+    check_configure(open_channel(call.context.broker, vhost, call.caller), QUEUE, name)
     document = await call.document()
     command = DeclareQueue(
         vhost.name,

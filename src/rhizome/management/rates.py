@@ -14,7 +14,7 @@ counted by the log, which never forgets any that reached a queue.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -129,14 +129,13 @@ class Rates:
         self.history = History()
         self.samples = [Sample(monotonic())]
 
-    def queues(self) -> list[Queue]:
-        """All queues that are active here, private ones included."""
-        return [
-            destination
-            for vhost in self.broker.state.vhosts.values()
-            for destination in vhost.destinations.values()
-            if isinstance(destination, Queue) and destination.away is None
-        ]
+    def queues(self) -> Iterator[Queue]:
+        """All queues that are active here, private ones included; some may be gone when they turn
+        up, if whoever asks rests in between."""
+        for vhost in list(self.broker.state.vhosts.values()):
+            for destination in list(vhost.destinations.values()):
+                if isinstance(destination, Queue) and destination.away is None:
+                    yield destination
 
     # ---- sampling -------------------------------------------------------------------------------
 
@@ -166,6 +165,8 @@ class Rates:
         taken.counts = self.gone
         for counts in (*self.left.values(), *taken.queues.values()):
             taken.counts = added(taken.counts, counts)
+            if pace.is_due():
+                await pace.rest()
         taken.depth = (ready, unacked)
         numbers = (ready, unacked, taken.published, taken.counts[1], taken.counts[2], 0)
         self.history.add(ALL, numbers, True)

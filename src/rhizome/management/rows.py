@@ -17,6 +17,7 @@ from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.vhost import VHost
 from rhizome.management.answers import Row
 from rhizome.management.context import Context
+from rhizome.management.pace import Pace
 from rhizome.management.rates import Totals, head_arrived_ms
 
 DEFAULT_EXCHANGE: Final = "amq.default"
@@ -190,13 +191,16 @@ def properties_key(binding: Binding) -> str:
 # ---- vhosts, users and what they may do ---------------------------------------------------------
 
 
-def vhost_row(context: Context, vhost: VHost) -> Row:
+async def vhost_row(context: Context, vhost: VHost) -> Row:
     """A vhost, with the messages that are here."""
+    pace = Pace()
     totals = Totals()
-    for queue in vhost.destinations.values():
+    for queue in list(vhost.destinations.values()):
         if isinstance(queue, Queue):
             totals.ready += int(queue.ready)
             totals.unacked += int(queue.unacked)
+        if pace.is_due():
+            await pace.rest()
     return {
         "name": vhost.name,
         "description": vhost.description,

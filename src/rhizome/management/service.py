@@ -7,15 +7,15 @@ command of the CLI, does without them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from rhizome.broker.broker import Broker
 from rhizome.journal.store import Store
+from rhizome.management.connection_table import ConnectionTable
 from rhizome.management.context import Context, HttpConfig, ListenAddress, Listener, Login, Turns
 from rhizome.management.network import bind
 from rhizome.management.others import Question, Reply
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rhizome.management")
 
 HEADER_BYTES_MAX: Final = 64 * 1024
-CONNECTIONS_MAX: Final = 1024
 BACKLOG: Final = 128
 KEEP_ALIVE_SECONDS: Final = 30
 STOP_SECONDS_MAX: Final = 2
@@ -62,6 +61,7 @@ class HttpService:
         )
         self._tls = tls
         self._application: ASGIApp | None = None
+        self._connections = ConnectionTable(lambda: self.context.config.http)
         self._servers: list[uvicorn.Server] = []
         self._serving: list[asyncio.Task[None]] = []
         self._sampling: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ class HttpService:
         ]
         for sockets, tls in ((plain, None), (encrypted, self._tls)):
             if sockets:
-                await self._serve(make_server(self._application, self.context, tls), sockets)
+                await self._serve(self._make_server(self._application, tls), sockets)
         return [listener.url for listener in self.context.http_listeners]
 
     async def respond(self, question: Question) -> Reply:
@@ -109,6 +109,36 @@ class HttpService:
             self._sampling.cancel()
             tasks.append(self._sampling)
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _make_server(self, application: ASGIApp, tls: ssl.SSLContext | None) -> uvicorn.Server:
+        import uvicorn
+
+        from rhizome.management.impatience import Server, protocol_class
+
+        context = self.context
+        return Server(
+            context,
+            uvicorn.Config(
+                application,
+                loop="none",
+                http=protocol_class(context, self._connections),
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                log_level=logging.WARNING,
+                access_log=False,
+                # A reverse proxy on this machine must not be able to speak for other addresses: who
+                # comes from loopback decides what guest may do.
+                proxy_headers=False,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=STOP_SECONDS_MAX,
+                h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+                ssl_context_factory=None if tls is None else lambda *_: tls,
+            ),
+        )
 
     async def _serve(self, server: uvicorn.Server, sockets: list[socket.socket]) -> None:
         serving = asyncio.create_task(server.serve(sockets), name="http")
@@ -138,42 +168,3 @@ def _bind(addresses: Sequence[ListenAddress], what: str) -> list[socket.socket]:
 def _close(sockets: list[socket.socket]) -> None:
     for sock in sockets:
         sock.close()
-
-
-def make_server(
-    application: ASGIApp, context: Context, tls: ssl.SSLContext | None
-) -> uvicorn.Server:
-    import uvicorn
-
-    from rhizome.management.impatience import protocol_class
-
-    class Server(uvicorn.Server):
-        """Leaves signals to the application that it is a part of."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Generator[None, None, None]:
-            yield
-
-    return Server(
-        uvicorn.Config(
-            application,
-            loop="none",
-            http=protocol_class(context, CONNECTIONS_MAX),
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            log_level=logging.WARNING,
-            access_log=False,
-            # A reverse proxy on this machine must not be able to speak for other addresses: who
-            # comes from loopback decides what guest may do.
-            proxy_headers=False,
-            server_header=False,
-            backlog=BACKLOG,
-            limit_concurrency=CONNECTIONS_MAX,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=STOP_SECONDS_MAX,
-            h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-            ssl_context_factory=None if tls is None else lambda *_: tls,
-        )
-    )

@@ -24,6 +24,7 @@ from rhizome.management.everywhere import (
     rows_elsewhere,
     wherever,
 )
+from rhizome.management.pace import Pace
 from rhizome.management.rows import consumer_row
 
 CLOSE_REASON_DEFAULT: Final = "Closed via management plugin"
@@ -139,8 +140,11 @@ async def list_connections_of_user(call: Call) -> Response:
 async def close_connections_of_user(call: Call) -> Response:
     if call.name("user") != call.caller.user:
         call.caller.check(ADMINISTRATOR)
+    pace = Pace()
     for connection in _of_user(call):
         _close(call, connection)
+        if pace.is_due():
+            await pace.rest()
     await ask_all(call)
     return done()
 
@@ -238,8 +242,14 @@ async def list_channels_of_connection(call: Call) -> Response:
 
 
 async def show_channel(call: Call) -> Response:
-    for channel in _channels(list(call.context.broker.connections.values())):
-        if channel_name(channel) == call.name() and _is_open(channel.connection):
+    wanted = call.name()
+    named = [
+        each
+        for each in call.context.broker.connections.values()
+        if _is_open(each) and wanted.startswith(each.name)
+    ]
+    for channel in _channels(named):
+        if channel_name(channel) == wanted:
             _check_visible(call, channel.connection)
             row = channel_row(call.context, channel)
             row |= {"publishes": [], "deliveries": []}

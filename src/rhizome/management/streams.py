@@ -34,12 +34,13 @@ from rhizome.journal.streamview import NO_OFFSET
 from rhizome.management import bodies, declared, ownshapes
 from rhizome.management.answers import Row, answer, created, done, listed
 from rhizome.management.auth import MANAGEMENT
-from rhizome.management.call import BODY_BYTES_MAX, Call
+from rhizome.management.call import Call
 from rhizome.management.direct import open_channel
-from rhizome.management.document import parse_document
+from rhizome.management.document import SHORT_BYTES_MAX, parse_document
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest, Conflict, ObjectNotFound, Unavailable
 from rhizome.management.everywhere import SILENT, at_home, documents
+from rhizome.management.pace import Pace
 from rhizome.management.proposals import propose
 
 PARTITIONS_MAX: Final = 1000
@@ -146,12 +147,15 @@ def _sum(rows: list[Row], key: str) -> int | None:
 # ---- finding ------------------------------------------------------------------------------------
 
 
-def streams_of(vhost: VHost) -> list[Queue]:
-    return [
-        queue
-        for queue in vhost.destinations.values()
-        if isinstance(queue, Queue) and is_stream(queue.options)
-    ]
+async def streams_of(vhost: VHost) -> list[Queue]:
+    pace = Pace()
+    found: list[Queue] = []
+    for queue in list(vhost.destinations.values()):
+        if isinstance(queue, Queue) and is_stream(queue.options):
+            found.append(queue)
+        if pace.is_due():
+            await pace.rest()
+    return found
 
 
 def partitioned(vhost: VHost, name: str) -> Exchange | None:
@@ -193,13 +197,26 @@ class Found:
                 for row in rows:
                     self._rows[(row["vhost"], row["name"])] = row
 
+    def listed_row(self, item: Queue | Exchange) -> Row:
+        """A stream, or a partitioned one with all its parts."""
+        if isinstance(item, Queue):
+            return self.row(item)
+        return partitioned_row(item, [self.row(queue) for queue in members_of(item)])
+
     def row(self, queue: Queue) -> Row:
         known = None if queue.stream is not None else self._rows.get((queue.vhost, queue.name))
         return self._make(queue) if known is None else known
 
-    def told(self, queues: list[Queue]) -> Response:
+    async def told(self, queues: list[Queue]) -> Response:
         """For the broker that asks: what is active here."""
-        return answer([self._make(queue) for queue in queues if queue.stream is not None])
+        pace = Pace()
+        rows: list[Row] = []
+        for queue in queues:
+            if queue.stream is not None:
+                rows.append(self._make(queue))
+            if pace.is_due():
+                await pace.rest()
+        return answer(rows)
 
     def shown(self, response: Response) -> Response:
         if self.silent:
@@ -211,20 +228,20 @@ async def list_streams(call: Call) -> Response:
     """Each name once: partitions are shown with what they belong to."""
     found = Found(stream_row)
     vhosts = call.vhosts()
-    queues = [queue for vhost in vhosts for queue in streams_of(vhost)]
+    streams = {vhost.name: await streams_of(vhost) for vhost in vhosts}
+    queues = [queue for each in streams.values() for queue in each]
     if call.asked:
-        return found.told(queues)
+        return await found.told(queues)
     await found.gather(call, queues)
-    rows: list[Row] = []
+    items: list[Queue | Exchange] = []
     for vhost in vhosts:
-        grouped: dict[str, None] = {}
+        grouped: set[str] = set()
         for exchange in vhost.router.exchanges.values():
             if exchange.kind == SUPER_STREAM_KIND:
-                members = members_of(exchange)
-                grouped.update(dict.fromkeys(queue.name for queue in members))
-                rows.append(partitioned_row(exchange, [found.row(queue) for queue in members]))
-        rows += [found.row(queue) for queue in streams_of(vhost) if queue.name not in grouped]
-    return found.shown(await listed(call, rows, lambda row: row))
+                grouped.update(queue.name for queue in members_of(exchange))
+                items.append(exchange)
+        items += [queue for queue in streams[vhost.name] if queue.name not in grouped]
+    return found.shown(await listed(call, items, found.listed_row))
 
 
 async def show_stream(call: Call) -> Response:
@@ -234,7 +251,7 @@ async def show_stream(call: Call) -> Response:
     exchange = partitioned(call.vhost(), call.name())
     queues = [_stream(call)] if exchange is None else members_of(exchange)
     if call.asked:
-        return found.told(queues)
+        return await found.told(queues)
     await found.gather(call, queues)
     rows = [found.row(queue) for queue in queues]
     return found.shown(answer(rows[0] if exchange is None else partitioned_row(exchange, rows)))
@@ -254,6 +271,7 @@ async def declare_stream(call: Call) -> Response:
     """Declare a stream, or with ``partitions`` as many streams and the exchange before them."""
     vhost = call.vhost()
     name = call.name()
+    _check_any_part(call, vhost)
     document = await call.document()
     count = document.number("partitions", 0)
     if not 0 <= count <= PARTITIONS_MAX:
@@ -272,8 +290,11 @@ async def declare_stream(call: Call) -> Response:
             )
         is_new = existing is None
         commands = _declare_partitions(vhost, name, count, arguments, user)
+    pace = Pace()
     for command in commands:
         _check_allowed(call, vhost, command)
+        if pace.is_due():
+            await pace.rest()
     for command in commands:
         await propose(call.context, command)
     return created(is_new)
@@ -294,6 +315,13 @@ def _declare_partitions(
         order: dict[str, object] = {"x-stream-partition-order": number}
         commands.append(Bind(vhost.name, name, each, QUEUE, str(number), order))
     return commands
+
+
+def _check_any_part(call: Call, vhost: VHost) -> None:
+    """Refuse somebody who may declare neither a stream of the name nor its first partition."""
+    identity, name = call.caller.identity, call.name()
+    if not identity.may_configure(vhost.name, f"{name}-0"):
+        check_configure(open_channel(call.context.broker, vhost, call.caller), QUEUE, name)
 
 
 def _check_allowed(call: Call, vhost: VHost, command: Command) -> None:
@@ -351,7 +379,7 @@ async def show_offset(call: Call) -> Response:
 async def set_offset(call: Call) -> Response:
     """Have a name go on after an offset; its consumers of now are not moved."""
     queue = _readable(call)
-    body = await call.body(BODY_BYTES_MAX)
+    body = await call.body(SHORT_BYTES_MAX)
     elsewhere = await at_home(call, queue, body)
     if elsewhere is not None:
         return elsewhere

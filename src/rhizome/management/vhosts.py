@@ -34,7 +34,7 @@ MESSAGES: Final = ("messages", "messages_ready", "messages_unacknowledged")
 async def list_vhosts(call: Call) -> Response:
     """Those who monitor see all vhosts, though not what is in them."""
     found = call.monitored_vhosts()
-    rows = [vhost_row(call.context, vhost) for vhost in found]
+    rows = [await vhost_row(call.context, vhost) for vhost in found]
     if call.asked:
         return answer(rows)
     others, _ = await documents(call, call.question("/api/vhosts"))
@@ -58,7 +58,7 @@ def add_vhosts(rows: list[Row], others: list[Row]) -> None:
 
 
 async def show_vhost(call: Call) -> Response:
-    rows = [vhost_row(call.context, call.vhost())]
+    rows = [await vhost_row(call.context, call.vhost())]
     others, _ = await documents(call, call.question("/api/vhosts"))
     for more in others.values():
         add_vhosts(rows, more)

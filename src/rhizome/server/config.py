@@ -52,6 +52,7 @@ class Config:
     listen: sections.ListenSection = field(default_factory=sections.ListenSection)
     tls: sections.TlsSection = field(default_factory=sections.TlsSection)
     limits: sections.LimitsSection = field(default_factory=sections.LimitsSection)
+    http: sections.HttpSection = field(default_factory=sections.HttpSection)
     memory: sections.MemorySection = field(default_factory=sections.MemorySection)
     disk: sections.DiskSection = field(default_factory=sections.DiskSection)
     journal: sections.JournalSection = field(default_factory=sections.JournalSection)
@@ -101,6 +102,14 @@ class Config:
     def password_cost(self) -> ScryptCost:
         return ScryptCost(self.security.password_cost)
 
+    def host_names(self) -> frozenset[str]:
+        """The names of this broker, and of the hosts where it and its peers listen."""
+        listen, cluster = self.listen, self.cluster
+        addresses = [*listen.amqp, *listen.tls, *listen.http, *listen.https, *listen.links]
+        addresses += [*cluster.advertise, *(each.address for each in cluster.primaries)]
+        names = [self.broker.name, *(each.name for each in cluster.primaries)]
+        return frozenset(name for name in (*names, *(each.host for each in addresses)) if name)
+
     def login_settings(self) -> LoginSettings:
         security = self.security
         return LoginSettings(
@@ -127,6 +136,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "listen": sections.ListenSection,
     "tls": sections.TlsSection,
     "limits": sections.LimitsSection,
+    "http": sections.HttpSection,
     "memory": sections.MemorySection,
     "disk": sections.DiskSection,
     "journal": sections.JournalSection,

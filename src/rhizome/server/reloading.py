@@ -37,6 +37,7 @@ RELOADABLE: Final[Mapping[str, frozenset[str]]] = {
             "leased_bytes_max",
         }
     ),
+    "http": EVERY_KEY,
     "memory": EVERY_KEY,
     "disk": EVERY_KEY,
     "security": EVERY_KEY,

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from rhizome.security import mechanisms, tls
 from rhizome.security.audit import TOPOLOGY_ALL, TOPOLOGY_NONE, TOPOLOGY_SHARED
+from rhizome.security.host_names import is_host_pattern
 from rhizome.security.passwords import DEFAULT_COST, check_encoded
 from rhizome.security.permissions import check_pattern
 from rhizome.server.settings import (
@@ -155,6 +156,46 @@ class LimitsSection:
     )
     leased_bytes_max: int = size(
         "256MiB", "Contents of the leased messages of one queue.", "0B", "64GiB"
+    )
+
+
+def _check_host_pattern(given: tuple[str, ...]) -> None:
+    for pattern in given:
+        if not is_host_pattern(pattern):
+            raise SettingError(
+                f'"{pattern}" is no host name; write one without scheme and port such as'
+                ' "broker.example.org", "*.example.org" for all names below it, or "*" for any'
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSection:
+    """The HTTP listeners: who may use them, and how much of them."""
+
+    allowed_hosts: tuple[str, ...] = checked(
+        texts(
+            (),
+            "Names by which browsers and tools may call this broker over plain HTTP, besides its"
+            " own names, IP addresses and names without a dot: those of proxies, load balancers"
+            ' and Kubernetes services. "*.example.org" allows all names below it, "*" any name.'
+            " A page of another site can have a name of its own lead to this broker.",
+        ),
+        _check_host_pattern,
+    )
+    connections_max: int = number(
+        1024, "HTTP connections; a few more are taken for health checks.", 8, 65_536
+    )
+    connections_per_address_max: int = number(
+        256,
+        "HTTP connections of one address, loopback included. Above it the one that has been idle"
+        " longest is closed. A proxy carries those of many: give it what it needs.",
+        4,
+        65_536,
+    )
+    hsts_ms: int = duration(
+        "365d",
+        "Time for which browsers that have come over HTTPS keep to it, for every port of this"
+        " host (Strict-Transport-Security); 0s: not told.",
     )
 
 

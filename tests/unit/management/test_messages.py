@@ -10,8 +10,23 @@ import pytest
 
 from rhizome.broker.browsing import browse
 from rhizome.broker.port import EVERYTHING
+from rhizome.management.context import ANSWER_BYTES_OF_USER_MAX
 
 from .conftest import Answer, Api, Core
+
+
+def test_nothing_is_taken_that_could_not_be_answered(core: Core, api: Api) -> None:
+    api.put("queues", "/", "q")
+    api.publish("q", "x")
+    waiting = core.context.waiting_answers
+    waiting.add("guest", ANSWER_BYTES_OF_USER_MAX)
+    refused = api.post("queues", "/", "q", "get", count=1, ackmode="ack_requeue_false")
+    assert refused.status == 503
+    assert core.queue("q").ready == 1
+    waiting.remove("guest", ANSWER_BYTES_OF_USER_MAX)
+    taken = api.post("queues", "/", "q", "get", count=1, ackmode="ack_requeue_false")
+    assert [each["payload"] for each in taken.json] == ["x"]
+    assert waiting.total == 0
 
 
 def test_publish_says_whether_a_queue_took_the_message(api: Api) -> None:

@@ -34,6 +34,12 @@ UNIT_ROUNDS: Final = 8_000
 PAUSE_UNITS_MAX: Final = 25.0
 """A unit is about a millisecond of a processor that is free."""
 
+BODY_UNITS_MAX: Final = 100.0
+"""Of a long body: one string of it is read at once."""
+
+MANY_UNITS_MAX: Final = 60.0
+"""Of a hundred requests that come in the same moment."""
+
 
 @pytest.fixture
 def full(core: Core) -> Iterator[Core]:
@@ -81,19 +87,26 @@ def unit_seconds() -> float:
     return min(taken)
 
 
-def longest_pause(core: Core, target: str, user: str = "guest") -> tuple[float, Answer]:
-    """Ask, and note how many units of work the loop was held at most."""
+def longest_pause(
+    core: Core,
+    target: str,
+    user: str = "guest",
+    method: str = "GET",
+    body: bytes = b"",
+    times: int = 1,
+) -> tuple[float, Answer]:
+    """Ask so many ``times`` at once, and note how many units of work the loop was held at most."""
     login = "Basic " + b64encode(f"{user}:{user}".encode()).decode()
-    scope = make_scope("GET", target, {"authorization": login}, "127.0.0.1")
+    scope = make_scope(method, target, {"authorization": login}, "127.0.0.1")
 
     async def scenario() -> tuple[float, Answer]:
         longest = 0.0
-        asked = asyncio.create_task(call(core.application, scope, b""))
+        asked = asyncio.gather(*(call(core.application, scope, body) for _ in range(times)))
         while not asked.done():
             before = thread_time()
             await asyncio.sleep(0)
             longest = max(longest, thread_time() - before)
-        return longest, await asked
+        return longest, (await asked)[0]
 
     before = unit_seconds()
     longest, answer = core.run(scenario())
@@ -124,6 +137,72 @@ def test_no_answer_holds_the_loop_for_long(full: Core, target: str) -> None:
     pause, answer = longest_pause(full, target)
     assert answer.status == 200
     assert pause < PAUSE_UNITS_MAX, pause
+
+
+def test_many_lists_at_once_do_not_either(full: Core) -> None:
+    longest_pause(full, "/api/queues")
+    pause, answer = longest_pause(full, "/api/queues?sort=messages&page=1", times=100)
+    assert answer.status == 200
+    assert pause < MANY_UNITS_MAX, pause
+
+
+PUBLISH: Final = "/api/exchanges/%2F/amq.default/publish"
+LARGE: Final = 7 << 20
+"""Below what a request that publishes may have."""
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "status"),
+    [
+        ("POST", PUBLISH, b'{"payload": [' + b"[]," * (LARGE // 3) + b"[]]}", 400),
+        ("POST", PUBLISH, b'{"payload": [' + b"0.5," * (LARGE // 4) + b"0]}", 400),
+        ("POST", PUBLISH, b'{"payload": "' + b"\\n" * (LARGE // 2) + b'"}', 400),
+        ("POST", "/api/definitions", b'{"queues": [' + b"{}," * (LARGE // 3) + b"{}]}", 400),
+        ("POST", "/api/definitions", b'{"queues": ' + b"[" * LARGE, 400),
+        (
+            "PUT",
+            "/api/parameters/c/%2F/p",
+            b'{"value": [' + b"0.5," * 19_000 + b"0]}",
+            201,
+        ),
+    ],
+    ids=["lists", "numbers", "escapes", "entries", "depth", "parameter"],
+)
+def test_no_body_holds_the_loop_for_long(
+    core: Core, method: str, target: str, body: bytes, status: int
+) -> None:
+    gc.collect()
+    gc.freeze()
+    longest_pause(core, "/api/whoami")
+    pause, answer = longest_pause(core, target, method=method, body=body)
+    gc.unfreeze()
+    assert answer.status == status, answer.body[:200]
+    assert pause < BODY_UNITS_MAX, pause
+
+
+def test_a_large_message_is_taken_in_steps(core: Core, api: Api) -> None:
+    api.put("queues", "/", "q")
+    fields = {"routing_key": "q", "properties": {}, "payload_encoding": "base64"}
+    body = b64encode(b"\xff" * (5 << 20)).decode()
+    sent = json.dumps({**fields, "payload": body}).encode()
+    pause, answer = longest_pause(core, PUBLISH, method="POST", body=sent)
+    assert answer.json == {"routed": True}
+    assert pause < BODY_UNITS_MAX, pause
+    asked = b'{"count": 1, "ackmode": "ack_requeue_true"}'
+    pause, answer = longest_pause(core, "/api/queues/%2F/q/get", method="POST", body=asked)
+    assert answer.json[0]["payload"] == body
+    assert pause < PAUSE_UNITS_MAX, pause
+
+
+def test_a_page_does_not_make_all_rows(full: Core) -> None:
+    """Of a thousand queues, a hundred rows are made."""
+    before = thread_time()
+    longest_pause(full, "/api/queues")
+    whole = thread_time() - before
+    before = thread_time()
+    _, answer = longest_pause(full, "/api/queues?page=1&page_size=10")
+    assert thread_time() - before < whole / 2
+    assert len(answer.json["items"]) == 10
 
 
 def test_the_share_of_a_user_does_not_either(full: Core) -> None:
