@@ -95,7 +95,7 @@ async def _move_first(
     if message is None:
         return False
     # It may have taken a while; from here to the copy nothing comes between.
-    _check_exists(target)
+    _check_there(target)
     if not errand.move(message, target, channel):
         raise BadRequest(f"queue '{target.name}' refused a message")
     try:
@@ -106,15 +106,16 @@ async def _move_first(
     if not copied:
         raise BadRequest(_refusal(target))
     if errand.holds():
-        _check_exists(target)
+        _check_there(target)
     context.shell.begin_turn()
     errand.done()
     return True
 
 
-def _check_exists(queue: Queue) -> None:
-    if queue.deleted:
-        raise BadRequest(f"queue '{queue.name}' was deleted")
+def _check_there(target: Queue) -> None:
+    """What was copied into a queue that is deleted went with it, and must stay where it was."""
+    if target.deleted:
+        raise BadRequest(f"queue '{target.name}' was deleted")
 
 
 def _refusal(target: Queue) -> str:

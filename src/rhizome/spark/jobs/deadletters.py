@@ -250,16 +250,21 @@ def _choose(
     found = with_deaths(letters)
     if options.where:
         found = found.where(options.where)
+    found = _addressed(found, options)
+    chosen = found.select("tag", "exchange", "key").orderBy("tag").collect()
+    return [(int(row["tag"]), row["exchange"], row["key"]) for row in chosen]
+
+
+def _addressed(found: DataFrame, options: RedriveOptions) -> DataFrame:
+    """Letters with where they go: the queue that they died in, unless the options say more."""
     if options.exchange is None and options.key is None:
-        found = found.withColumn(
-            "exchange", F.when(F.col("died_in").isNull(), F.col("exchange")).otherwise(F.lit(""))
-        ).withColumn("key", F.coalesce("died_in", "key"))
+        went = F.when(F.col("died_in").isNull(), F.col("exchange")).otherwise(F.lit(""))
+        return found.withColumn("exchange", went).withColumn("key", F.coalesce("died_in", "key"))
     if options.exchange is not None:
         found = found.withColumn("exchange", F.lit(options.exchange))
     if options.key is not None:
         found = found.withColumn("key", F.lit(options.key))
-    chosen = found.select("tag", "exchange", "key").orderBy("tag").collect()
-    return [(int(row["tag"]), row["exchange"], row["key"]) for row in chosen]
+    return found
 
 
 def _publish(chosen: list[tuple[ContentReceived, str, str]], options: RedriveOptions) -> None:
