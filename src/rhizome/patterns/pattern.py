@@ -1,0 +1,259 @@
+"""Pattern: a compiled regular expression for names.
+
+Most patterns that people write are a prefix, a whole name, or everything but some prefixes. Those
+are answered by comparing strings; only the others need an automaton.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rhizome.patterns.automaton import Automaton
+from rhizome.patterns.syntax import (
+    LAST_LINE_END,
+    LOOK,
+    TEXT_BEGIN,
+    UNBOUNDED,
+    Assertion,
+    Chars,
+    Choice,
+    Node,
+    PatternError,
+    Repeat,
+    Sequence,
+    Syntax,
+    complement,
+    parse,
+    refusal,
+)
+
+PATTERN_CHARACTERS_MAX: Final = 4096
+COMPILED_WEIGHT_MAX: Final = 200_000
+"""Of the patterns that ``pattern_of`` keeps for the next who asks; some 25 MB."""
+
+_WEIGHT_LEAST: Final = 10
+_NOT_NEWLINE: Final = complement(((10, 10),))
+
+# How a pattern is matched.
+_NEVER: Final = 0
+_AUTOMATON: Final = 1
+_BEGINS: Final = 2  # ^literal or ^literal.*
+_LINE: Final = 3  # ^literal.*$
+_EQUALS: Final = 4  # ^literal$
+_HAS: Final = 5  # literal
+_ENDS: Final = 6  # literal$
+
+
+class Pattern:
+    """A pattern. One with a ``fault`` matches nothing: it was stored by a release that took it."""
+
+    text: str
+    fault: str
+    weight: int
+    _form: int
+    _literal: str
+    _never_first: tuple[str, ...]
+    _automaton: Automaton | None
+    _forward: Automaton | None
+
+    def __init__(self, text: str, ignore_case: bool = False) -> None:
+        self.text = text
+        self.fault = ""
+        self.weight = _WEIGHT_LEAST
+        self._form = _NEVER
+        self._literal = ""
+        self._never_first = ()
+        self._automaton = None
+        self._forward = None
+        try:
+            self._compile(parse(text, ignore_case))
+        except PatternError as error:
+            self.fault = str(error)
+
+    def search(self, name: str) -> bool:
+        """Whether there is a match anywhere in ``name``."""
+        if self._never_first and name.startswith(self._never_first):
+            return False
+        form = self._form
+        literal = self._literal
+        if form == _BEGINS:
+            return name.startswith(literal)
+        if form == _AUTOMATON:
+            return name.startswith(literal) and self._run(name)
+        if form == _LINE:
+            return name.startswith(literal) and name.find("\n", len(literal), len(name) - 1) < 0
+        if form == _EQUALS:
+            return name == literal or name == literal + "\n"
+        if form == _HAS:
+            return literal in name
+        return form == _ENDS and (name.endswith(literal) or name.endswith(literal + "\n"))
+
+    def _run(self, name: str) -> bool:
+        if self._forward is not None and "\n" not in name:
+            return self._forward.search(name)
+        assert self._automaton is not None
+        return self._automaton.search(name)
+
+    def visits(self) -> int:
+        """How many points its automata have visited, which is the work that was done in them."""
+        both = (self._automaton, self._forward)
+        return sum(automaton.visits for automaton in both if automaton is not None)
+
+    def _compile(self, syntax: Syntax) -> None:
+        parts = _flattened(syntax.root)
+        anchored = bool(parts) and _asserts(parts[0], TEXT_BEGIN)
+        rest = parts[1:] if anchored else parts
+        if anchored:
+            rest = self._compile_look_aheads(rest, syntax)
+        # A look-ahead takes no character, so it doesn't change what a name has to begin with.
+        others = [each for each in rest if not _is_look(each)]
+        literal = _leading_literal(others)
+        form = _AUTOMATON
+        if len(others) == len(rest):
+            form = _form_of(rest[len(literal) :], anchored)
+        if form == _AUTOMATON:
+            self._automaton = Automaton(syntax, self.text)
+            # What begins with .* and its like is better read from its end.
+            loops = isinstance(rest[0], Repeat) and rest[0].high == UNBOUNDED
+            if anchored and not loops and len(syntax.looks) == len(parts) - len(rest) - 1:
+                alone = Syntax(Sequence([parts[0], *rest]), [])
+                self._forward = Automaton(alone, self.text, forward=True)
+            self.weight += 2 * self._automaton.weight
+            literal = literal if anchored else ""
+        self._literal = literal
+        self._form = form
+
+    def _compile_look_aheads(self, parts: list[Node], syntax: Syntax) -> list[Node]:
+        """Take note of leading look-aheads such as (?!amq\\.|test\\.); the other parts."""
+        refused: list[str] = []
+        while parts:
+            first = parts[0]
+            if not isinstance(first, Assertion) or first.condition < LOOK:
+                break
+            body = syntax.looks[(first.condition - LOOK) // 2]
+            words = _literals_of(body)
+            if first.condition % 2 == 0 or not words:
+                break
+            refused += words
+            parts = parts[1:]
+        self._never_first = tuple(refused)
+        return parts
+
+
+def _form_of(rest: list[Node], anchored: bool) -> int:
+    """How a pattern is matched that is a literal and then ``rest``."""
+    if not rest:
+        return _BEGINS if anchored else _HAS
+    if len(rest) == 1 and _asserts(rest[0], LAST_LINE_END):
+        return _EQUALS if anchored else _ENDS
+    if anchored and _is_anything(rest[0]):
+        if len(rest) == 1:
+            return _BEGINS
+        if len(rest) == 2 and _asserts(rest[1], LAST_LINE_END):
+            return _LINE
+    return _AUTOMATON
+
+
+def _flattened(node: Node) -> list[Node]:
+    """The parts of a sequence, and of sequences in it."""
+    if not isinstance(node, Sequence):
+        return [node]
+    found: list[Node] = []
+    for part in node.parts:
+        found += _flattened(part)
+    return found
+
+
+def _asserts(node: Node, condition: int) -> bool:
+    return isinstance(node, Assertion) and node.condition == condition
+
+
+def _is_look(node: Node) -> bool:
+    return isinstance(node, Assertion) and node.condition >= LOOK
+
+
+def _is_anything(node: Node) -> bool:
+    """Whether it is .* without the flag s."""
+    return (
+        isinstance(node, Repeat)
+        and node.low == 0
+        and node.high == UNBOUNDED
+        and isinstance(node.body, Chars)
+        and node.body.ranges == _NOT_NEWLINE
+    )
+
+
+def _leading_literal(parts: list[Node]) -> str:
+    """What the parts begin with, as far as that is one character each."""
+    found: list[str] = []
+    for part in parts:
+        if not isinstance(part, Chars) or not part.is_literal():
+            break
+        found.append(chr(part.ranges[0][0]))
+    return "".join(found)
+
+
+def _literals_of(node: Node) -> list[str]:
+    """The strings that a node stands for; none if it is more than a choice of literals."""
+    found: list[str] = []
+    for arm in node.arms if isinstance(node, Choice) else [node]:
+        parts = _flattened(arm)
+        literal = _leading_literal(parts)
+        if len(literal) != len(parts) or not literal:
+            return []
+        found.append(literal)
+    return found
+
+
+_compiled: dict[str, Pattern] = {}
+_compiled_weight = 0
+
+
+def pattern_of(text: str) -> Pattern:
+    """The pattern of a text; one that is no good has a fault and matches nothing.
+
+    The same one for the same text, as long as there is room for it.
+    """
+    global _compiled_weight
+    found = _compiled.get(text)
+    if found is None:
+        found = Pattern(text)
+        _compiled_weight += found.weight
+        if _compiled_weight > COMPILED_WEIGHT_MAX:
+            _compiled.clear()
+            _compiled_weight = found.weight
+        _compiled[text] = found
+    return found
+
+
+def check_pattern(text: str) -> None:
+    """Raise PatternError if ``text`` may not be stored as a pattern."""
+    check_length_of(text)
+    fault = pattern_of(text).fault
+    if fault:
+        raise PatternError(fault)
+
+
+def compile_pattern(text: str, ignore_case: bool = False) -> Pattern:
+    """The pattern of a text that is used once; raises PatternError if it is no good."""
+    check_length_of(text)
+    found = Pattern(text, ignore_case)
+    if found.fault:
+        raise PatternError(found.fault)
+    return found
+
+
+def check_length_of(text: str) -> None:
+    """Raise PatternError if a pattern is too long."""
+    if len(text) > PATTERN_CHARACTERS_MAX:
+        raise refusal(
+            text, f"has {len(text)} characters; the maximum is {PATTERN_CHARACTERS_MAX}"
+        )
+
+
+def escape(text: str) -> str:
+    """The pattern that matches ``text`` and nothing else."""
+    return "".join(
+        char if not char.isascii() or char.isalnum() or char == "_" else "\\" + char
+        for char in text
+    )
