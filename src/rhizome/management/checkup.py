@@ -5,6 +5,7 @@ Facts only; what is wrong with them is judged where they are shown.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from time import time
 from typing import Final
@@ -37,9 +38,14 @@ from rhizome.management.stalls import cluster_stalls, own_stalls
 PATH: Final = "/api/rhizome/checkup"
 OWN_PATH: Final = PATH + "/own"
 
+FAULTY_PATTERNS_SHOWN_MAX: Final = 100
+
 CERTIFICATE: Final = record("Certificate", {"file": TEXT, "ends_ms": maybe(NUMBER), "error": TEXT})
 SALVAGED: Final = record(
     "Salvaged", {"name": TEXT, "group": NUMBER, "messages": NUMBER, "saved_ms": NUMBER}
+)
+FAULTY_PATTERN: Final = record(
+    "FaultyPattern", {"kind": TEXT, "vhost": TEXT, "name": TEXT, "exchange": TEXT, "fault": TEXT}
 )
 FACTS: Final = record(
     "CheckupFacts",
@@ -60,6 +66,7 @@ FACTS: Final = record(
         "stalls": many(STALL),
         "salvaged": many(SALVAGED),
         "unseen_groups": many(NUMBER),
+        "faulty_patterns": many(FAULTY_PATTERN),
     },
 )
 CHECKUP: Final = with_fields(
@@ -103,6 +110,9 @@ def facts(context: Context) -> Row:
             for each in context.store.salvage.entries()
         ],
         "unseen_groups": view_of(context).unseen_groups(),
+        "faulty_patterns": [
+            asdict(each) for each in broker.state.faulty_patterns()[:FAULTY_PATTERNS_SHOWN_MAX]
+        ],
     }
 
 

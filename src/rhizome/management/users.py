@@ -40,7 +40,7 @@ from rhizome.security.passwords import (
     hash_password,
     import_rabbitmq_hash,
 )
-from rhizome.security.permissions import check_pattern
+from rhizome.patterns import check_pattern
 
 # ---- users --------------------------------------------------------------------------------------
 

@@ -238,6 +238,10 @@ class Automaton:
         self._follow(reached, 0, seen, holds)
         return not (seen[self._starts[-1]] or any(self._classes[at + 1] >= 0 for at in reached))
 
+    def points(self) -> int:
+        """How many points it has: the work for each character is bounded by it."""
+        return len(self._classes)
+
     # --- searching
 
     def search(self, text: str) -> bool:

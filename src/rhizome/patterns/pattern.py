@@ -94,10 +94,17 @@ class Pattern:
         assert self._automaton is not None
         return self._automaton.search(name)
 
+    def points(self) -> int:
+        """How many points its automata have."""
+        return sum(automaton.points() for automaton in self._automata())
+
     def visits(self) -> int:
-        """How many points its automata have visited, which is the work that was done in them."""
+        """How often a point was visited since it was made, which is the work that was done."""
+        return sum(automaton.visits for automaton in self._automata())
+
+    def _automata(self) -> list[Automaton]:
         both = (self._automaton, self._forward)
-        return sum(automaton.visits for automaton in both if automaton is not None)
+        return [automaton for automaton in both if automaton is not None]
 
     def _compile(self, syntax: Syntax) -> None:
         parts = _flattened(syntax.root)

@@ -19,7 +19,7 @@ WEIGHT_MAX: Final = 6000
 or a group 1; a class, a repetition or a condition WILD_WEIGHT, because more names get past it. This
 bounds the memory of a compiled pattern, and the work for each character of a name."""
 
-WILD_WEIGHT: Final = 4
+WILD_WEIGHT: Final = 8
 
 GROUP_DEPTH_MAX: Final = 100
 REPETITION_DIGITS_MAX: Final = 6

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rhizome.security import mechanisms, tls
 from rhizome.security.passwords import DEFAULT_COST, check_encoded
-from rhizome.security.permissions import check_pattern
+from rhizome.patterns import check_pattern
 from rhizome.server.settings import (
     SettingError,
     addresses,
