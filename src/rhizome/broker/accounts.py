@@ -1,8 +1,10 @@
 """Users and what they may do, as the cluster state holds them.
 
 Like the methods of a vhost, each method here refuses before it changes anything, and reports what
-came about in ``facts``. Patterns are checked where they are set, not here: a store or log may hold
-one that an earlier release took, and every broker must go on with it. Such a pattern permits nothing.
+came about in ``facts``.
+
+Patterns are checked where they are set, not here: a store or the cluster's log may hold one that an
+earlier release took, and every broker must go on with it. Such a pattern permits nothing.
 """
 
 from __future__ import annotations

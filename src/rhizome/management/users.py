@@ -34,13 +34,13 @@ from rhizome.management.rows import (
     topic_permission_row,
     user_row,
 )
+from rhizome.patterns import check_pattern
 from rhizome.security.passwords import (
     ScryptCost,
     check_encoded,
     hash_password,
     import_rabbitmq_hash,
 )
-from rhizome.patterns import check_pattern
 
 # ---- users --------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Patterns: the regular expressions that users set and send, matched in linear time.
 
 Policies, permissions and filters of lists use this package and never `re`: Python's matcher tries
-alternatives one after the other, so a pattern of nine characters can keep it busy for years, and with
-it the only thread that a broker has. ADR 17 says why it is an automaton of our own.
+alternatives one after the other, so a pattern of eight characters can keep it busy for years, and
+with it the only thread that a broker has. ADR 17 says why it is an automaton of our own.
 
 What a pattern means depends on its text alone: each broker of a cluster decides for itself which
 policy applies to a queue, and all must decide alike. So a change of the dialect is a change of what

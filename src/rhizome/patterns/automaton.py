@@ -1,18 +1,18 @@
 """The automaton of a pattern: it says in linear time whether a name fits.
 
-A name is read from its end to its beginning. At each place the automaton knows the set of points of
-the pattern from which the rest of the name can be matched. Seen from there a look-ahead is one more
-thing that is known of the place, because what follows has been read already; so look-aheads may stand
-anywhere. Each character costs at most one visit to each point, whatever the pattern is: nothing is
-tried, so nothing is taken back.
+A name is read from its end to its beginning. At each place the automaton knows the set of points
+of the pattern from which the rest of the name can be matched. What follows the place has been read
+by then, so whether a look-ahead holds there is known as well, and look-aheads may stand anywhere.
+Each character costs at most one visit to each point, whatever the pattern is: nothing is tried, so
+nothing is taken back.
 
-A pattern without look-aheads can be read forwards as well: then everything is the mirror image. That
-is faster for patterns that begin with ^, since most names differ from them at the beginning.
+A pattern without look-aheads can be read forwards too; then everything is the mirror image. That is
+faster for patterns that begin with ^, since most names differ from them at the beginning.
 
-A set of points that has occurred is a state, and which state follows with which character is
-remembered. After a few names a search is one look into a dictionary per character. What all
-automata remember together is bounded by ``REMEMBERED_CELLS_MAX``; when it is full, all forget it and
-begin anew, which changes no answer.
+Each set of points that has occurred is kept as a state, with the state that follows for each
+character. After a few names a search is one look into a dictionary per character. All automata
+together keep at most ``REMEMBERED_CELLS_MAX``; when that is full, all of them forget what they
+have kept, which changes no answer.
 """
 
 from __future__ import annotations

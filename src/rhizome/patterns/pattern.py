@@ -6,6 +6,8 @@ are answered by comparing strings; only the others need an automaton.
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Final
 
 from rhizome.patterns.automaton import Automaton
@@ -32,6 +34,7 @@ COMPILED_WEIGHT_MAX: Final = 200_000
 """Of the patterns that ``pattern_of`` keeps for the next who asks; some 25 MB."""
 
 _WEIGHT_LEAST: Final = 10
+_POSIX_CLASS: Final = re.compile(r"\[[:.=]\^?\w+[:.=]\]")
 _NOT_NEWLINE: Final = complement(((10, 10),))
 
 # How a pattern is matched.
@@ -86,7 +89,7 @@ class Pattern:
             return name == literal or name == literal + "\n"
         if form == _HAS:
             return literal in name
-        return form == _ENDS and (name.endswith(literal) or name.endswith(literal + "\n"))
+        return form == _ENDS and name.endswith((literal, literal + "\n"))
 
     def _run(self, name: str) -> bool:
         if self._forward is not None and "\n" not in name:
@@ -239,6 +242,29 @@ def check_pattern(text: str) -> None:
     fault = pattern_of(text).fault
     if fault:
         raise PatternError(fault)
+    _check_for_release_before(text)
+
+
+def _check_for_release_before(text: str) -> None:
+    """Raise PatternError for a pattern that release 0.1 can't read.
+
+    It compiles patterns with `re`, doesn't open a store with one that `re` refuses, and takes POSIX
+    classes for something else; so these are written a release later (ADR 15).
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            re.compile(text)
+        reason = "it has a POSIX class" if _POSIX_CLASS.search(text) else ""
+    except (re.error, RecursionError, OverflowError) as error:
+        reason = str(error)
+    if reason:
+        raise refusal(
+            text,
+            "can't be read by brokers of release 0.1, which may share the cluster or the store"
+            f" ({reason}); write it without \\Q, \\z, \\x{{...}}, (?<name>...), POSIX classes and"
+            " hyphens after a class, with flags at the start only",
+        )
 
 
 def compile_pattern(text: str, ignore_case: bool = False) -> Pattern:
@@ -253,9 +279,7 @@ def compile_pattern(text: str, ignore_case: bool = False) -> Pattern:
 def check_length_of(text: str) -> None:
     """Raise PatternError if a pattern is too long."""
     if len(text) > PATTERN_CHARACTERS_MAX:
-        raise refusal(
-            text, f"has {len(text)} characters; the maximum is {PATTERN_CHARACTERS_MAX}"
-        )
+        raise refusal(text, f"has {len(text)} characters; the maximum is {PATTERN_CHARACTERS_MAX}")
 
 
 def escape(text: str) -> str:

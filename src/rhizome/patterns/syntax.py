@@ -1,11 +1,12 @@
 """The syntax of patterns: from the text of a regular expression to its syntax tree.
 
-The dialect is PCRE's, which is what RabbitMQ's users write, without the constructs that an automaton
-can't follow: back references, look-behind, atomic groups, possessive repetitions, recursion and
-conditions. Each of these is refused with a text that says what to write instead.
+The dialect is PCRE's, which is what RabbitMQ's users write, without the constructs that an
+automaton can't follow: back references, look-behind, atomic groups, possessive repetitions,
+recursion and conditions. Each of these is refused with a text that says what to write instead.
 
-``\\w``, ``\\d``, ``\\s``, ``\\b`` and case-insensitivity know ASCII only. So the meaning of a pattern
-depends on nothing but its text: not on a locale, nor on the Unicode tables of a Python release.
+``\\w``, ``\\d``, ``\\s``, ``\\b`` and case-insensitivity know ASCII only. So the meaning of a
+pattern depends on nothing but its text: not on a locale, nor on the Unicode tables of a Python
+release.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Final
 from rhizome.errors import RhizomeError
 
 WEIGHT_MAX: Final = 6000
-"""A pattern weighs what it is made of, with its repetitions written out: a character, an alternative
-or a group 1; a class, a repetition or a condition WILD_WEIGHT, because more names get past it. This
-bounds the memory of a compiled pattern, and the work for each character of a name."""
+"""A pattern's weight is the sum over its parts, with repetitions written out: 1 for a character, an
+alternative or a group, WILD_WEIGHT for a class, a repetition or a condition, because more names get
+past these. It bounds the memory of a compiled pattern, and the work for each character of a name.
+"""
 
 WILD_WEIGHT: Final = 8
 
@@ -391,7 +393,9 @@ class _Parser:
                 " instead: ^(?!.*-old$) are the names that don't end with -old"
             )
         if rest[:1] == ">":
-            raise self.refusal("has an atomic group (?>...); write (?:...), nothing here backtracks")
+            raise self.refusal(
+                "has an atomic group (?>...); write (?:...), nothing here backtracks"
+            )
         if rest == "P=":
             raise self._back_reference("(?P=")
         if rest[:1] == "(":
@@ -476,7 +480,9 @@ class _Parser:
             return None
         self.at = self.text.index("}", self.at) + 1
         if bounds[1] != UNBOUNDED and bounds[0] > bounds[1]:
-            raise self.refusal(f"repeats from {bounds[0]} to {bounds[1]} times: the minimum is more")
+            raise self.refusal(
+                f"repeats from {bounds[0]} to {bounds[1]} times: the minimum is more"
+            )
         return bounds
 
     def _bounds(self, start: int) -> tuple[int, int] | None:

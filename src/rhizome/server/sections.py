@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rhizome.patterns import check_pattern
 from rhizome.security import mechanisms, tls
 from rhizome.security.passwords import DEFAULT_COST, check_encoded
-from rhizome.patterns import check_pattern
 from rhizome.server.settings import (
     SettingError,
     addresses,

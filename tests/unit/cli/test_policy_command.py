@@ -1,4 +1,4 @@
-"""`rhizome policy delete --offline`: a policy is deleted in the store of a broker that doesn't run."""
+"""`rhizome policy delete --offline`: in the store of a broker that doesn't run."""
 
 from __future__ import annotations
 

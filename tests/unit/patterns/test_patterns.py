@@ -23,7 +23,7 @@ from rhizome.patterns.automaton import MEMORY, REMEMBERED_CELLS_MAX
 from rhizome.patterns.pattern import COMPILED_WEIGHT_MAX
 
 POINTS_PER_WEIGHT_MAX = 6
-"""Forwards and backwards, three each: a place of its own, its character, and whether it is there."""
+"""Forwards and backwards, three each: a place to begin at, its character, and to leave it out."""
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,7 @@ POINTS_PER_WEIGHT_MAX = 6
     ],
 )
 def test_pattern_fits(pattern: str, fitting: list[str], others: list[str]) -> None:
-    check_pattern(pattern)
-    found = pattern_of(pattern)
+    found = compile_pattern(pattern)
     assert [name for name in fitting if not found.search(name)] == []
     assert [name for name in others if found.search(name)] == []
 
@@ -130,6 +129,37 @@ def test_pattern_is_refused_with_what_to_write_instead(
         check_pattern(pattern)
     assert construct in str(refused.value)
     assert instead in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a\\z", "\\Qa.b\\E", "[[:alpha:]]", "(?<n>a)", "[\\w-.]", "a(?i)b", "\\x{2e}"]
+)
+def test_pattern_that_the_release_before_cannot_read_is_matched_and_not_stored(
+    pattern: str,
+) -> None:
+    compile_pattern(pattern)
+    with pytest.raises(PatternError, match=r"release 0\.1"):
+        check_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^(?!amq\\.).*",
+        "^(?!amq\\.|test\\.)(orders|x)\\..*",
+        "(?i)^orders",
+        "^([a-z]+)+$",
+        "^orders(\\.[a-z]+)*$",
+        "\\(a+\\)+",
+        "^[^[:]+$",
+        "{username}-.*",
+        "(?P<n>a)",
+        "a\\Z",
+        "x{1000}",
+    ],
+)
+def test_pattern_that_people_write_may_be_stored(pattern: str) -> None:
+    check_pattern(pattern)
 
 
 def test_pattern_that_is_no_good_fits_nothing() -> None:
