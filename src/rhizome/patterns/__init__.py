@@ -17,11 +17,10 @@ from rhizome.patterns.pattern import (
     escape,
     pattern_of,
 )
-from rhizome.patterns.syntax import WEIGHT_MAX, PatternError
+from rhizome.patterns.syntax import PatternError
 
 __all__ = [
     "PATTERN_CHARACTERS_MAX",
-    "WEIGHT_MAX",
     "Pattern",
     "PatternError",
     "check_pattern",

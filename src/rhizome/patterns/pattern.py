@@ -30,10 +30,10 @@ from rhizome.patterns.syntax import (
 )
 
 PATTERN_CHARACTERS_MAX: Final = 4096
-COMPILED_WEIGHT_MAX: Final = 200_000
-"""Of the patterns that ``pattern_of`` keeps for the next who asks; some 25 MB."""
+COMPILED_CELLS_MAX: Final = 4_000_000
+"""Of the patterns that ``pattern_of`` keeps for the next who asks; some 10 MB."""
 
-_WEIGHT_LEAST: Final = 10
+_CELLS_LEAST: Final = 500
 _POSIX_CLASS: Final = re.compile(r"\[[:.=]\^?\w+[:.=]\]")
 _NOT_NEWLINE: Final = complement(((10, 10),))
 
@@ -52,22 +52,22 @@ class Pattern:
 
     text: str
     fault: str
-    weight: int
+    cells: int
     _form: int
     _literal: str
+    _heads: tuple[str, ...]
     _never_first: tuple[str, ...]
     _automaton: Automaton | None
-    _forward: Automaton | None
 
     def __init__(self, text: str, ignore_case: bool = False) -> None:
         self.text = text
         self.fault = ""
-        self.weight = _WEIGHT_LEAST
+        self.cells = _CELLS_LEAST
         self._form = _NEVER
         self._literal = ""
+        self._heads = ("",)
         self._never_first = ()
         self._automaton = None
-        self._forward = None
         try:
             self._compile(parse(text, ignore_case))
         except PatternError as error:
@@ -82,7 +82,8 @@ class Pattern:
         if form == _BEGINS:
             return name.startswith(literal)
         if form == _AUTOMATON:
-            return name.startswith(literal) and self._run(name)
+            assert self._automaton is not None
+            return name.startswith(self._heads) and self._automaton.search(name)
         if form == _LINE:
             return name.startswith(literal) and name.find("\n", len(literal), len(name) - 1) < 0
         if form == _EQUALS:
@@ -91,25 +92,9 @@ class Pattern:
             return literal in name
         return form == _ENDS and name.endswith((literal, literal + "\n"))
 
-    def _run(self, name: str) -> bool:
-        if self._forward is not None and "\n" not in name:
-            return self._forward.search(name)
-        assert self._automaton is not None
-        return self._automaton.search(name)
-
-    def points(self) -> int:
-        """How many points its automata have."""
-        return sum(automaton.points() for automaton in self._automata())
-
-    def visits(self) -> int:
-        """How often a point was visited since it was made, which is the work that was done."""
-        return sum(automaton.visits for automaton in self._automata())
-
-    def _automata(self) -> list[Automaton]:
-        both = (self._automaton, self._forward)
-        return [automaton for automaton in both if automaton is not None]
-
-    def _compile(self, syntax: Syntax) -> None:
+    def _compile(self, parsed: Syntax) -> None:
+        # A match may be anywhere, so what it may do without at its ends makes no difference.
+        syntax = Syntax(_trimmed(_trimmed(parsed.root, 0), -1), parsed.looks)
         parts = _flattened(syntax.root)
         anchored = bool(parts) and _asserts(parts[0], TEXT_BEGIN)
         rest = parts[1:] if anchored else parts
@@ -122,14 +107,16 @@ class Pattern:
         if len(others) == len(rest):
             form = _form_of(rest[len(literal) :], anchored)
         if form == _AUTOMATON:
-            self._automaton = Automaton(syntax, self.text)
             # What begins with .* and its like is better read from its end.
             loops = isinstance(rest[0], Repeat) and rest[0].high == UNBOUNDED
             if anchored and not loops and len(syntax.looks) == len(parts) - len(rest) - 1:
                 alone = Syntax(Sequence([parts[0], *rest]), [])
-                self._forward = Automaton(alone, self.text, forward=True)
-            self.weight += 2 * self._automaton.weight
-            literal = literal if anchored else ""
+                self._automaton = Automaton(alone, self.text, forward=True)
+            else:
+                self._automaton = Automaton(syntax, self.text)
+            self.cells += self._automaton.cells()
+            if anchored:
+                self._heads = _heads_of(others, literal)
         self._literal = literal
         self._form = form
 
@@ -174,6 +161,25 @@ def _flattened(node: Node) -> list[Node]:
     return found
 
 
+def _trimmed(node: Node, end: int) -> Node:
+    """A node without what may be left out at one of its ends, such as the .* of a.*; ``end`` is 0
+    for the beginning and -1 for the end."""
+    if isinstance(node, Choice):
+        return Choice([_trimmed(arm, end) for arm in node.arms])
+    if isinstance(node, Repeat) and node.low == 0:
+        return Sequence([])
+    if isinstance(node, Sequence):
+        parts = list(node.parts)
+        while parts:
+            last = parts[end]
+            if not isinstance(last, Repeat) or last.low > 0:
+                parts[end] = _trimmed(last, end)
+                break
+            parts.pop(end)
+        return Sequence(parts)
+    return node
+
+
 def _asserts(node: Node, condition: int) -> bool:
     return isinstance(node, Assertion) and node.condition == condition
 
@@ -203,6 +209,14 @@ def _leading_literal(parts: list[Node]) -> str:
     return "".join(found)
 
 
+def _heads_of(parts: list[Node], literal: str) -> tuple[str, ...]:
+    """What names begin with that fit parts after ``literal``: one of these strings."""
+    following = parts[len(literal) : len(literal) + 1]
+    if following and isinstance(following[0], Choice):
+        return tuple([literal + _leading_literal(_flattened(arm)) for arm in following[0].arms])
+    return (literal,)
+
+
 def _literals_of(node: Node) -> list[str]:
     """The strings that a node stands for; none if it is more than a choice of literals."""
     found: list[str] = []
@@ -216,7 +230,7 @@ def _literals_of(node: Node) -> list[str]:
 
 
 _compiled: dict[str, Pattern] = {}
-_compiled_weight = 0
+_compiled_cells = 0
 
 
 def pattern_of(text: str) -> Pattern:
@@ -224,14 +238,14 @@ def pattern_of(text: str) -> Pattern:
 
     The same one for the same text, as long as there is room for it.
     """
-    global _compiled_weight
+    global _compiled_cells
     found = _compiled.get(text)
     if found is None:
         found = Pattern(text)
-        _compiled_weight += found.weight
-        if _compiled_weight > COMPILED_WEIGHT_MAX:
+        _compiled_cells += found.cells
+        if _compiled_cells > COMPILED_CELLS_MAX:
             _compiled.clear()
-            _compiled_weight = found.weight
+            _compiled_cells = found.cells
         _compiled[text] = found
     return found
 

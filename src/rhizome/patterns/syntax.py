@@ -15,13 +15,8 @@ from typing import Final
 
 from rhizome.errors import RhizomeError
 
-WEIGHT_MAX: Final = 6000
-"""A pattern's weight is the sum over its parts, with repetitions written out: 1 for a character, an
-alternative or a group, WILD_WEIGHT for a class, a repetition or a condition, because more names get
-past these. It bounds the memory of a compiled pattern, and the work for each character of a name.
-"""
-
-WILD_WEIGHT: Final = 8
+PIECES_MAX: Final = 5000
+"""Characters, classes, alternatives and groups in the text of a pattern."""
 
 GROUP_DEPTH_MAX: Final = 100
 REPETITION_DIGITS_MAX: Final = 6
@@ -43,11 +38,12 @@ LOOK: Final = 8
 
 Ranges = tuple[tuple[int, int], ...]
 
-_NEWLINE: Final[Ranges] = ((10, 10),)
+NEWLINE_CODE: Final = 10
+_NEWLINE: Final[Ranges] = ((NEWLINE_CODE, NEWLINE_CODE),)
 _EVERYTHING: Final[Ranges] = ((0, CODE_MAX),)
 _DIGITS: Final[Ranges] = ((48, 57),)
 _SPACES: Final[Ranges] = ((9, 13), (32, 32))
-_WORDS: Final[Ranges] = ((48, 57), (65, 90), (95, 95), (97, 122))
+WORDS: Final[Ranges] = ((48, 57), (65, 90), (95, 95), (97, 122))
 _POSIX_CLASSES: Final[dict[str, Ranges]] = {
     "alnum": ((48, 57), (65, 90), (97, 122)),
     "alpha": ((65, 90), (97, 122)),
@@ -61,7 +57,7 @@ _POSIX_CLASSES: Final[dict[str, Ranges]] = {
     "punct": ((33, 47), (58, 64), (91, 96), (123, 126)),
     "space": _SPACES,
     "upper": ((65, 90),),
-    "word": _WORDS,
+    "word": WORDS,
     "xdigit": ((48, 57), (65, 70), (97, 102)),
 }
 _CONTROLS: Final[dict[str, int]] = {"a": 7, "e": 27, "f": 12, "n": 10, "r": 13, "t": 9}
@@ -171,8 +167,8 @@ def refusal(text: str, reason: str) -> PatternError:
 def too_large(text: str) -> PatternError:
     return refusal(
         text,
-        "is too large once its repetitions are written out; names have at most 255 bytes, so repeat"
-        " less often, or without a maximum, such as x*",
+        "is too large to be matched in one step per character; anchor it with ^, repeat less often,"
+        " or without a maximum: x* (names have at most 255 bytes)",
     )
 
 
@@ -215,8 +211,8 @@ _CLASSES: Final[dict[str, Ranges]] = {
     "D": complement(_DIGITS),
     "s": _SPACES,
     "S": complement(_SPACES),
-    "w": _WORDS,
-    "W": complement(_WORDS),
+    "w": WORDS,
+    "W": complement(WORDS),
 }
 
 
@@ -261,7 +257,7 @@ class _Parser:
 
     def _count(self) -> None:
         self.pieces += 1
-        if self.pieces > WEIGHT_MAX:
+        if self.pieces > PIECES_MAX:
             raise too_large(self.text)
 
     # --- groups, alternatives, sequences

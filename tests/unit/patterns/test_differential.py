@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from rhizome.patterns import compile_pattern
+from rhizome.patterns import Pattern, compile_pattern
 
 NAMES = st.text(alphabet="abcA1_.-\n", min_size=1, max_size=7)
 LITERALS = st.sampled_from(["a", "b", "c", "A", "1", "_", "\\.", "-", "\\n", "\\x61", "amq"])
@@ -35,7 +35,9 @@ CLASSES = st.sampled_from(
     ]
 )
 PLACES = st.sampled_from(["^", "$", "\\b", "\\B", "\\A", ""])
-REPETITIONS = st.sampled_from(["*", "+", "?", "{2}", "{1,2}", "{0,3}", "{2,}", "{0}", "*?", "+?"])
+REPETITIONS = st.sampled_from(
+    ["*", "+", "?", "{2}", "{1,2}", "{0,3}", "{2,4}", "{2,}", "{0}", "*?", "+?"]
+)
 
 
 def _extended(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -56,12 +58,20 @@ TAILS = st.sampled_from(["", "$", ".*", ".*$", "\\b"])
 PATTERNS = st.tuples(LEADS, BODIES, TAILS).map("".join)
 
 
+def compiled(pattern: str, ignore_case: bool = False) -> Pattern:
+    """A pattern of those that both take: a few repeat so much that they are refused for it."""
+    found = Pattern(pattern, ignore_case)
+    assume("too large" not in found.fault)
+    assert not found.fault
+    return found
+
+
 @given(PATTERNS, st.lists(NAMES, min_size=1, max_size=8))
 @example("^a.*$", ["a\n", "a\nb", "ab\n\n"])
 @example("(?m)^b$", ["a\nb\na"])
 @example("(a*)*(?!b)c", ["aac", "aab"])
 def test_matcher_agrees_with_the_backtracking_one(pattern: str, names: list[str]) -> None:
-    ours = compile_pattern(pattern)
+    ours = compiled(pattern)
     theirs = re.compile(pattern, re.ASCII)
     for name in names:
         assert ours.search(name) is (theirs.search(name) is not None), (pattern, name)
@@ -70,7 +80,7 @@ def test_matcher_agrees_with_the_backtracking_one(pattern: str, names: list[str]
 @given(PATTERNS, NAMES)
 def test_matcher_agrees_in_any_case(pattern: str, name: str) -> None:
     theirs = re.compile(pattern, re.ASCII | re.IGNORECASE)
-    ours = compile_pattern(pattern, ignore_case=True)
+    ours = compiled(pattern, ignore_case=True)
     assert ours.search(name) is (theirs.search(name) is not None)
 
 
