@@ -136,12 +136,15 @@ def _nearest(key: str) -> str:
 def policy_for_queue(policies: Iterable[Policy], definition: QueueDefinition) -> Policy | None:
     """The one of ``policies`` that applies to a queue."""
     kind = definition.options.queue_type
+    name = definition.name
     return _best(
-        policy
-        for policy in policies
-        if _QUEUE_TYPES.get(policy.apply_to, kind) == kind
-        and policy.apply_to != "exchanges"
-        and policy.expression.search(definition.name)
+        [
+            policy
+            for policy in policies
+            if policy.expression.search(name)
+            and policy.apply_to != "exchanges"
+            and _QUEUE_TYPES.get(policy.apply_to, kind) == kind
+        ]
     )
 
 

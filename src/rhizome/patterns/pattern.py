@@ -55,7 +55,7 @@ class Pattern:
     cells: int
     _form: int
     _literal: str
-    _heads: tuple[str, ...]
+    _heads: str | tuple[str, ...]
     _never_first: tuple[str, ...]
     _automaton: Automaton | None
 
@@ -65,7 +65,7 @@ class Pattern:
         self.cells = _CELLS_LEAST
         self._form = _NEVER
         self._literal = ""
-        self._heads = ("",)
+        self._heads = ""
         self._never_first = ()
         self._automaton = None
         try:
@@ -75,17 +75,19 @@ class Pattern:
 
     def search(self, name: str) -> bool:
         """Whether there is a match anywhere in ``name``."""
+        if not name.startswith(self._heads):
+            return False
         if self._never_first and name.startswith(self._never_first):
             return False
         form = self._form
         literal = self._literal
         if form == _BEGINS:
-            return name.startswith(literal)
+            return True
         if form == _AUTOMATON:
             assert self._automaton is not None
-            return name.startswith(self._heads) and self._automaton.search(name)
+            return self._automaton.search(name)
         if form == _LINE:
-            return name.startswith(literal) and name.find("\n", len(literal), len(name) - 1) < 0
+            return name.find("\n", len(literal), len(name) - 1) < 0
         if form == _EQUALS:
             return name == literal or name == literal + "\n"
         if form == _HAS:
@@ -115,8 +117,8 @@ class Pattern:
             else:
                 self._automaton = Automaton(syntax, self.text)
             self.cells += self._automaton.cells()
-            if anchored:
-                self._heads = _heads_of(others, literal)
+        if anchored:
+            self._heads = _heads_of(others, literal)
         self._literal = literal
         self._form = form
 
@@ -209,12 +211,13 @@ def _leading_literal(parts: list[Node]) -> str:
     return "".join(found)
 
 
-def _heads_of(parts: list[Node], literal: str) -> tuple[str, ...]:
-    """What names begin with that fit parts after ``literal``: one of these strings."""
+def _heads_of(parts: list[Node], literal: str) -> str | tuple[str, ...]:
+    """What every name begins with that fits ``parts``, which begin with ``literal``: a string, or
+    one of several."""
     following = parts[len(literal) : len(literal) + 1]
     if following and isinstance(following[0], Choice):
         return tuple([literal + _leading_literal(_flattened(arm)) for arm in following[0].arms])
-    return (literal,)
+    return literal
 
 
 def _literals_of(node: Node) -> list[str]:
