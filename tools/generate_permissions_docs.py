@@ -27,6 +27,7 @@ What RabbitMQ 3.10 lets each user do, recorded from it, and held to by
 
 A user needs an entry of permissions in a vhost to open it, whatever its tags. Then each operation
 asks for permissions on names; those by routing key are asked in addition where there are any.
+[patterns.md](patterns.md) says how the patterns of permissions are written.
 
 | operation | needs |
 |---|---|
@@ -40,31 +41,6 @@ By tag, with every permission in the vhost; `outside`: with none there, so that 
 closed vhost or of other users. Without a login there is only `/api/auth`, and `/metrics` on the
 broker's own machine. What begins with * RabbitMQ doesn't have.
 
-"""
-
-PATTERNS = """
-## Patterns
-
-Permissions, topic permissions, policies and `use_regex` of lists take regular expressions in PCRE's dialect,
-as RabbitMQ does. A pattern is searched for anywhere in the name: anchor it with `^` and `$`. The empty pattern of
-a permission permits nothing. In topic permissions `{username}` and `{vhost}` stand for the connection's values,
-taken literally.
-
-Names are matched in one step per character, whatever the pattern is ([ADR 17](../adr/0017-patterns-are-tables-of-states.md)).
-What can't be matched so is refused when it is set, and the answer says what to write instead:
-
-| | |
-|---|---|
-| supported | alternatives, groups (also `(?P<name>..)`), classes, repetitions, also non-greedy; look-aheads anywhere, such as `^(?!amq\\.)`; `^ $ \\A \\Z \\b \\B`; `\\w \\d \\s` and their opposites; the flags `(?i)`, `(?m)`, `(?s)`, `(?x)` |
-| only in `use_regex` | `\\z`, `\\Q..\\E`, `\\x{..}`, POSIX classes, `(?<name>..)`, flags in the middle, a hyphen after a class (`[\\w-.]`): brokers of release 0.1 can't read them, so they can be stored from the next release on |
-| refused | back references, look-behind, atomic groups, possessive repetitions, conditions, recursion, `\\p{..}`; more than 4096 characters; patterns that need too many states, mostly long ones without `^` |
-
-`\\w`, `\\d`, `\\s`, `\\b` and case-insensitivity know ASCII only. `$` and `\\Z` fit before a newline at the end of the
-name, too; `\\z` doesn't.
-
-A pattern that an earlier release took and that is refused today stays stored and fits nothing: such a policy applies
-to no queue, such a permission permits nothing. The broker names it in its log when it starts, and `rhizome doctor`
-says what to do.
 """
 
 
@@ -86,7 +62,7 @@ def render() -> str:
         own, _, operation = name.rpartition("* ")
         shown = f"{'* ' if own or name.startswith('* ') else ''}`{operation}`"
         text += f"| {shown} | " + " | ".join(SIGNS[sign] for sign in signs[1:]) + " |\n"
-    return text + PATTERNS
+    return text
 
 
 def main(arguments: list[str]) -> int:
