@@ -27,6 +27,7 @@ What RabbitMQ 3.10 lets each user do, recorded from it, and held to by
 
 A user needs an entry of permissions in a vhost to open it, whatever its tags. Then each operation
 asks for permissions on names; those by routing key are asked in addition where there are any.
+[patterns.md](patterns.md) says how the patterns of permissions are written.
 
 | operation | needs |
 |---|---|

@@ -2,11 +2,13 @@
 
 Like the methods of a vhost, each method here refuses before it changes anything, and reports what
 came about in ``facts``.
+
+Patterns are checked where they are set, not here: a store or the cluster's log may hold one that an
+earlier release took, and every broker must go on with it. Such a pattern permits nothing.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from rhizome.broker.access import KIND_APPLICATION, KIND_CLUSTER, KIND_CONSOLE
@@ -19,6 +21,7 @@ from rhizome.broker.definitions import Permission, TopicPermission, User
 from rhizome.broker.names import check_length
 from rhizome.broker.outcome import AccessChanged, Fact
 from rhizome.errors import NotFound, PreconditionFailed
+from rhizome.patterns import pattern_of
 
 USER_KINDS: Final = (KIND_APPLICATION, KIND_CONSOLE, KIND_CLUSTER)
 
@@ -68,10 +71,13 @@ class Accounts:
 
     def put_permission(self, command: PutPermission, facts: list[Fact]) -> None:
         self.check_user(command.user)
-        for pattern in (command.configure, command.write, command.read):
-            _check_pattern(command.user, pattern)
         permission = Permission(
-            command.user, command.vhost, command.configure, command.write, command.read
+            command.user,
+            command.vhost,
+            command.configure,
+            command.write,
+            command.read,
+            _faults([command.configure, command.write, command.read]),
         )
         key = (command.user, command.vhost)
         if self.permissions.get(key) != permission:
@@ -84,10 +90,13 @@ class Accounts:
 
     def put_topic_permission(self, command: PutTopicPermission, facts: list[Fact]) -> None:
         self.check_user(command.user)
-        for pattern in (command.write, command.read):
-            _check_pattern(command.user, pattern)
         permission = TopicPermission(
-            command.user, command.vhost, command.exchange, command.write, command.read
+            command.user,
+            command.vhost,
+            command.exchange,
+            command.write,
+            command.read,
+            _faults([command.write, command.read]),
         )
         key = (command.user, command.vhost, command.exchange)
         if self.topic_permissions.get(key) != permission:
@@ -108,11 +117,7 @@ class Accounts:
             self.delete_topic_permission(user, place, exchange, facts)
 
 
-def _check_pattern(user: str, pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise PreconditionFailed(
-            f"a permission of user '{user}' has the pattern '{pattern}', "
-            f"which is no regular expression: {error}"
-        ) from error
+def _faults(patterns: list[str]) -> tuple[str, ...]:
+    """What is wrong with those of some patterns that are no good."""
+    faults = [pattern_of(pattern).fault for pattern in patterns]
+    return tuple([fault for fault in faults if fault])

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
+from typing import Final
 
 from rhizome.broker.arguments import QueueArguments
+from rhizome.patterns import Pattern
+
+POLICY: Final = "policy"
+OPERATOR_POLICY: Final = "operator policy"
+PERMISSION: Final = "permission"
+TOPIC_PERMISSION: Final = "topic permission"
 
 
 @dataclass
@@ -41,7 +47,10 @@ class QueueDefinition:
 
 @dataclass(frozen=True)
 class Policy:
-    """Settings for the queues or exchanges of a vhost whose name fits a pattern."""
+    """Settings for the queues or exchanges of a vhost whose name fits a pattern.
+
+    An ``expression`` with a fault fits no name.
+    """
 
     vhost: str
     name: str
@@ -50,7 +59,27 @@ class Policy:
     priority: int
     definition: dict[str, object]
     operator: bool
-    expression: re.Pattern[str] = field(compare=False)
+    expression: Pattern = field(compare=False)
+
+
+@dataclass(frozen=True)
+class FaultyPattern:
+    """A stored pattern that fits nothing: an earlier release took it, and it is refused today.
+
+    ``name`` is that of the policy, or of the user whose permission it is; ``exchange`` is that of a
+    topic permission.
+    """
+
+    kind: str
+    vhost: str
+    name: str
+    exchange: str
+    fault: str
+
+    def __str__(self) -> str:
+        place = f" for exchange {self.exchange!r}" if self.exchange else ""
+        whose = "" if self.kind in (POLICY, OPERATOR_POLICY) else "of user "
+        return f"{self.kind} {whose}{self.name!r}{place} in vhost {self.vhost!r}: {self.fault}"
 
 
 @dataclass(frozen=True)
@@ -63,21 +92,29 @@ class User:
 
 @dataclass(frozen=True)
 class Permission:
-    """Patterns of the names that a user may configure, write to and read from in a vhost."""
+    """Patterns of the names that a user may configure, write to and read from in a vhost.
+
+    ``faults`` says what is wrong with those that are no good; they permit nothing.
+    """
 
     user: str
     vhost: str
     configure: str
     write: str
     read: str
+    faults: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class TopicPermission:
-    """Patterns of the routing keys that a user may use with one topic exchange."""
+    """Patterns of the routing keys that a user may use with one topic exchange.
+
+    ``faults`` says what is wrong with those that are no good; they permit nothing.
+    """
 
     user: str
     vhost: str
     exchange: str
     write: str
     read: str
+    faults: tuple[str, ...] = field(default=(), compare=False)

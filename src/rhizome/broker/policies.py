@@ -4,11 +4,13 @@ Of the policies of a vhost that fit a queue or exchange the one with the highest
 alone, of equal ones the first by name; so does one operator policy. As in RabbitMQ, a number that
 both set is the smaller one; otherwise the operator policy beats the policy. How the result goes
 together with the arguments of a declaration is the business of ``QueueArguments.merged``.
+
+Patterns are checked where they are set, not here: a store or the cluster's log may hold one that an
+earlier release took, and every broker must go on with it. Such a policy applies to nothing.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -19,6 +21,7 @@ from rhizome.broker.commands import PutPolicy
 from rhizome.broker.definitions import Policy, QueueDefinition
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.errors import PreconditionFailed
+from rhizome.patterns import pattern_of
 
 APPLY_TO: Final = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
 _QUEUE_TYPES: Final = {
@@ -81,12 +84,6 @@ def make_policy(command: PutPolicy) -> Policy:
         raise PreconditionFailed(
             f"{where} applies to '{command.apply_to}'; it must be one of {', '.join(APPLY_TO)}"
         )
-    try:
-        expression = re.compile(command.pattern)
-    except re.error as error:
-        raise PreconditionFailed(
-            f"{where} has the pattern '{command.pattern}', which is no regular expression: {error}"
-        ) from error
     for key, value in command.definition.items():
         _check_setting(where, key, value, command.operator)
     return Policy(
@@ -97,7 +94,7 @@ def make_policy(command: PutPolicy) -> Policy:
         command.priority,
         command.definition,
         command.operator,
-        expression,
+        pattern_of(command.pattern),
     )
 
 
@@ -139,12 +136,15 @@ def _nearest(key: str) -> str:
 def policy_for_queue(policies: Iterable[Policy], definition: QueueDefinition) -> Policy | None:
     """The one of ``policies`` that applies to a queue."""
     kind = definition.options.queue_type
+    name = definition.name
     return _best(
-        policy
-        for policy in policies
-        if _QUEUE_TYPES.get(policy.apply_to, kind) == kind
-        and policy.apply_to != "exchanges"
-        and policy.expression.search(definition.name)
+        [
+            policy
+            for policy in policies
+            if policy.expression.search(name)
+            and policy.apply_to != "exchanges"
+            and _QUEUE_TYPES.get(policy.apply_to, kind) == kind
+        ]
     )
 
 

@@ -40,7 +40,17 @@ from rhizome.broker.commands import (
     PutVhost,
     Unbind,
 )
-from rhizome.broker.definitions import Permission, QueueDefinition, TopicPermission, User
+from rhizome.broker.definitions import (
+    OPERATOR_POLICY,
+    PERMISSION,
+    POLICY,
+    TOPIC_PERMISSION,
+    FaultyPattern,
+    Permission,
+    QueueDefinition,
+    TopicPermission,
+    User,
+)
 from rhizome.broker.names import check_declarable_name, check_length, no_vhost
 from rhizome.broker.outcome import (
     Fact,
@@ -153,6 +163,25 @@ class State:
         if scope == SCOPE_VHOST:
             return self.vhosts[name].limits if name in self.vhosts else {}
         return self.accounts.limits.get(name, {})
+
+    def faulty_patterns(self) -> list[FaultyPattern]:
+        """The patterns that fit nothing, because they are no good."""
+        found: list[FaultyPattern] = []
+        for vhost in self.vhosts.values():
+            for policy in [*vhost.policies.values(), *vhost.operator_policies.values()]:
+                if policy.expression.fault:
+                    kind = OPERATOR_POLICY if policy.operator else POLICY
+                    fault = policy.expression.fault
+                    found.append(FaultyPattern(kind, vhost.name, policy.name, "", fault))
+        for right in self.permissions.values():
+            for fault in right.faults:
+                found.append(FaultyPattern(PERMISSION, right.vhost, right.user, "", fault))
+        for rule in self.topic_permissions.values():
+            for fault in rule.faults:
+                found.append(
+                    FaultyPattern(TOPIC_PERMISSION, rule.vhost, rule.user, rule.exchange, fault)
+                )
+        return found
 
     # --- changes
 

@@ -309,6 +309,41 @@ def check_state(document: Row) -> Iterator[Finding]:
         )
 
 
+def check_patterns(document: Row) -> Iterator[Finding]:
+    """Patterns that an earlier release took and that are refused today. All brokers have the same
+    ones, so each is told once."""
+    found = {
+        (each["kind"], each["vhost"], each["name"], each["exchange"], each["fault"])
+        for _, facts in _facts(document)
+        # A broker of release 0.1 doesn't tell.
+        for each in facts.get("faulty_patterns", ())
+    }
+    for kind, vhost, name, exchange, fault in sorted(found):
+        whose = f"'{name}'" if kind in POLICY_KINDS else f"of user '{name}'"
+        place = f" for exchange '{exchange}'" if exchange else ""
+        what = f"the {kind} {whose}{place} in vhost '{vhost}' fits nothing: {fault}"
+        remedy = _pattern_remedy(kind, vhost, name, exchange)
+        yield Finding(WARNING, "patterns", "", what, remedy)
+
+
+POLICY_KINDS: Final = ("policy", "operator policy")
+
+
+def _pattern_remedy(kind: str, vhost: str, name: str, exchange: str) -> str:
+    if kind in POLICY_KINDS:
+        operator = " --operator" if kind == "operator policy" else ""
+        return (
+            f"set it again with another pattern, or `rhizome policy delete {name} --vhost"
+            f" {vhost}{operator}`"
+        )
+    if kind == "permission":
+        return f"set it again with another pattern: `rhizome user permit {name} --vhost {vhost}`"
+    return (
+        "set it again with another pattern: `rhizome user topic-permissions set"
+        f" {name} {exchange} --vhost {vhost}`"
+    )
+
+
 CHECKS: Final[dict[str, Check]] = {
     "quorum": check_quorum,
     "brokers": check_brokers,
@@ -323,6 +358,7 @@ CHECKS: Final[dict[str, Check]] = {
     "salvage": check_salvage,
     "links": check_links,
     "state": check_state,
+    "patterns": check_patterns,
 }
 FINE: Final = {
     "quorum": "there is a root, and all primaries are there",
@@ -338,4 +374,5 @@ FINE: Final = {
     "salvage": "nothing was lost to a forced home",
     "links": "nobody can speak for another broker, and there is one cluster key",
     "state": "each vhost has room in the cluster state",
+    "patterns": "all patterns can be matched",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -20,6 +21,7 @@ from rhizome.cli.options import (
     VhostOption,
 )
 from rhizome.cli.output import print_done, print_rows
+from rhizome.errors import NotFound
 
 app = typer.Typer(no_args_is_help=True, help="Arguments for queues and exchanges, by pattern.")
 
@@ -92,6 +94,14 @@ def set_policy(
 def delete_policy(
     name: NameArgument,
     operator: OperatorOption = False,
+    offline: Annotated[
+        Path | None,
+        typer.Option(
+            "--offline",
+            metavar="DIR",
+            help="In the data directory of a lone broker that doesn't run.",
+        ),
+    ] = None,
     vhost: VhostOption = "/",
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
@@ -99,8 +109,22 @@ def delete_policy(
     as_json: JsonOption = False,
 ) -> None:
     """Delete a policy."""
-    Api(endpoint(http, user, password)).delete(path(_kind(operator), vhost, name))
+    if offline is not None:
+        _delete_offline(offline, vhost, name, operator)
+    else:
+        Api(endpoint(http, user, password)).delete(path(_kind(operator), vhost, name))
     print_done(f"deleted {_word(operator)} '{name}' in vhost '{vhost}'", as_json)
+
+
+def _delete_offline(directory: Path, vhost: str, name: str, operator: bool) -> None:
+    from rhizome.server import offline
+
+    if not (directory / "store.json").is_file():
+        raise CliError(f"{directory} is no broker's store; give what `serve --data` had")
+    try:
+        offline.delete_policy(directory, vhost, name, operator)
+    except NotFound as error:
+        raise CliError(f"{error.text} of {directory}") from None
 
 
 def _kind(operator: bool) -> str:

@@ -5,6 +5,7 @@ Facts only; what is wrong with them is judged where they are shown.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from time import time
 from typing import Final
@@ -40,12 +41,17 @@ OWN_PATH: Final = PATH + "/own"
 FULL_SHARE: Final = 0.9
 """A vhost is told as full from this share of its quota on."""
 
+FAULTY_PATTERNS_SHOWN_MAX: Final = 100
+
 CERTIFICATE: Final = record("Certificate", {"file": TEXT, "ends_ms": maybe(NUMBER), "error": TEXT})
 SALVAGED: Final = record(
     "Salvaged", {"name": TEXT, "group": NUMBER, "messages": NUMBER, "saved_ms": NUMBER}
 )
 FULL_VHOST: Final = record(
     "FullVhost", {"name": TEXT, "state_bytes": NUMBER, "state_bytes_max": NUMBER}
+)
+FAULTY_PATTERN: Final = record(
+    "FaultyPattern", {"kind": TEXT, "vhost": TEXT, "name": TEXT, "exchange": TEXT, "fault": TEXT}
 )
 FACTS: Final = record(
     "CheckupFacts",
@@ -69,6 +75,7 @@ FACTS: Final = record(
         "cluster_keys": NUMBER,
         "exposed_links": many(TEXT),
         "full_vhosts": many(FULL_VHOST),
+        "faulty_patterns": many(FAULTY_PATTERN),
     },
 )
 CHECKUP: Final = with_fields(
@@ -116,6 +123,9 @@ def facts(context: Context) -> Row:
         "cluster_keys": len(view.key_fingerprints()),
         "exposed_links": view.exposed_links(),
         "full_vhosts": full_vhosts(context),
+        "faulty_patterns": [
+            asdict(each) for each in broker.state.faulty_patterns()[:FAULTY_PATTERNS_SHOWN_MAX]
+        ],
     }
 
 

@@ -19,7 +19,7 @@ from rhizome.management.endpoint import Endpoint, Handler
 from rhizome.management.errors import BadRequest, ObjectNotFound
 from rhizome.management.proposals import propose
 from rhizome.management.rows import policy_row
-from rhizome.security.permissions import check_pattern
+from rhizome.patterns import check_pattern
 from rhizome.shovels import COMPONENT as SHOVEL
 from rhizome.shovels import InvalidShovel, hide, parse_shovel, unhide
 

@@ -34,6 +34,7 @@ from rhizome.management.rows import (
     topic_permission_row,
     user_row,
 )
+from rhizome.patterns import check_pattern
 from rhizome.security.passwords import (
     ScryptCost,
     check_encoded,
@@ -44,7 +45,6 @@ from rhizome.security.passwords import (
     upgraded_hash,
     verify_password,
 )
-from rhizome.security.permissions import check_pattern
 
 # ---- users --------------------------------------------------------------------------------------
 

@@ -11,86 +11,34 @@ unrestricted. `{username}`, `{vhost}` and `{client_id}` in a rule stand for the 
 connection, taken literally: unlike in RabbitMQ a user called `.*` gains nothing by that name. A
 variable without a value (AMQP connections have no client id) stays as it is written.
 
-The dialect is Python's `re`, with \\w, \\d and \\s limited to ASCII as in RabbitMQ. Nearly all
-patterns mean the same in both; POSIX classes such as [[:alpha:]], which Python would misunderstand,
-are refused when they are set, like bad patterns.
-
-Cost: names and routing keys have at most 255 bytes, patterns at most `PATTERN_CHARACTERS_MAX`
-characters, and an answer is remembered per connection until permissions change. Python's matcher
-backtracks and has no time limit, so an administrator can still write a pattern that is slow on
-purpose; the well-known form of that, a repetition of nothing but a repetition as in (a+)+$, is
-refused. Applications can't set patterns.
+Patterns are those of `rhizome.patterns`: PCRE's dialect as far as it can be matched in linear time.
+Names and routing keys have at most 255 bytes, and an answer is remembered per connection until
+permissions change.
 """
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from typing import Final
 
 from rhizome.broker.access import CONFIGURE, WRITE, AccessEpoch, Identity
-from rhizome.errors import RhizomeError
+from rhizome.patterns import PatternError, escape, pattern_of
 from rhizome.security.records import AccessRecords
 
-PATTERN_CHARACTERS_MAX: Final = 4096
-COMPILED_PATTERNS_MAX: Final = 4096
+__all__ = ["PatternError", "UserIdentity", "expand_topic_pattern", "matches"]
+
 EMPTY_PATTERN_MEANS: Final = "^$"
-TOPIC_VARIABLES: Final = ("username", "vhost", "client_id")
-
-_POSIX_CLASS: Final = re.compile(r"\[[:.=]\^?\w+[:.=]\]")
-# A repeated group that holds nothing but one repeated character or class: (a+)+ (.*)* (?:[a-z]+)+
-_NESTED_REPETITION: Final = re.compile(
-    r"(?<!\\)\((?:\?:)?(?:\\.|\[[^\]]*\]|[^\\()\[\]|])[*+]\??\)[*+]"
-)
-
-
-class PatternError(RhizomeError):
-    """A permission pattern that is refused when it is set."""
-
-
-def check_pattern(pattern: str) -> None:
-    """Raise PatternError if `pattern` may not be stored in a permission."""
-    if len(pattern) > PATTERN_CHARACTERS_MAX:
-        raise PatternError(
-            f"pattern of {len(pattern)} characters; the maximum is {PATTERN_CHARACTERS_MAX}"
-        )
-    if _POSIX_CLASS.search(pattern):
-        raise PatternError(
-            f"pattern {_shown(pattern)} uses a POSIX class; write it out, such as [a-zA-Z]"
-        )
-    if _NESTED_REPETITION.search(pattern):
-        raise PatternError(
-            f"pattern {_shown(pattern)} repeats a repetition, which can take hours to match;"
-            " write (a+)+ as a+"
-        )
-    try:
-        _compiled(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise PatternError(f"pattern {_shown(pattern)} is no regular expression: {error}") from None
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a stored pattern permits `name`; one that no longer compiles permits nothing."""
-    try:
-        return _compiled(pattern).search(name) is not None
-    except (re.error, RecursionError, OverflowError):
-        return False
+    """Whether a stored pattern permits `name`; one that is no good permits nothing."""
+    return pattern_of(pattern or EMPTY_PATTERN_MEANS).search(name)
 
 
 def expand_topic_pattern(pattern: str, variables: dict[str, str]) -> str:
     """Put the connection's values in place of {username} and its like, as literal text."""
     for name, value in variables.items():
-        pattern = pattern.replace("{" + name + "}", re.escape(value))
+        pattern = pattern.replace("{" + name + "}", escape(value))
     return pattern
-
-
-@lru_cache(maxsize=COMPILED_PATTERNS_MAX)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern or EMPTY_PATTERN_MEANS, re.ASCII)
-
-
-def _shown(pattern: str) -> str:
-    return repr(pattern if len(pattern) <= 80 else pattern[:77] + "...")
 
 
 class UserIdentity(Identity):

@@ -401,6 +401,8 @@ class Application:
             self.stopping.set()
 
     def _say_ready(self, http: list[str]) -> None:
+        for faulty in self.broker.state.faulty_patterns():
+            logger.warning("%s; it fits nothing until it is set again or deleted", faulty)
         self.announce(self._ready_line(http))
         logger.info("%s, broker %r is ready", describe(), self.config.broker.name)
 

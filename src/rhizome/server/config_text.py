@@ -206,6 +206,7 @@ and may connect from loopback addresses only. Naming any user replaces that defa
     apply_to = "queues"
     definition = { message-ttl = 60000 }
 
-Permission patterns are regular expressions, searched anywhere in the name unless anchored with `^`
-and `$`; the empty pattern matches nothing; the default exchange is called `amq.default`.
+Permission patterns are regular expressions ([patterns.md](patterns.md)), searched anywhere in the
+name unless anchored with `^` and `$`; the empty pattern matches nothing; the default exchange is
+called `amq.default`.
 """

@@ -1,14 +1,17 @@
 """Stores of brokers that don't run: what each has of the cluster state and of the groups (H10).
 
-Nothing is written or locked.
+Reading one writes and locks nothing. A change is made under the lock that a running broker holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rhizome.broker.commands import Command
+from rhizome.broker.commands import Command, DeletePolicy
+from rhizome.broker.commands import decode as decode_command
+from rhizome.broker.commands import encode as encode_command
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.state import State
 from rhizome.cluster.commands import RegisterBroker, RetireBroker
@@ -24,10 +27,11 @@ from rhizome.cluster.consensus.registry import decode_snapshot
 from rhizome.cluster.placement import Group
 from rhizome.cluster.state import ClusterState
 from rhizome.cluster.storage import Entry, Image
-from rhizome.errors import RhizomeError
-from rhizome.journal.errors import CorruptStore
+from rhizome.errors import NotFound, RhizomeError
+from rhizome.journal.errors import CorruptStore, ForeignStore
 from rhizome.journal.inspect import open_offline
 from rhizome.journal.recovery import Recovered, recover
+from rhizome.journal.store import JournalStore
 from rhizome.server.clusterstore import read_image
 from rhizome.server.storekind import STORE_DIRECTORY
 
@@ -99,6 +103,55 @@ def read_store(directory: Path) -> OfflineStore:
         _copies(recovered),
         tuple(faults),
     )
+
+
+class _Silence:
+    """Takes what a store tells its broker; failures are raised by closing it."""
+
+    def durable(self, token: int) -> None:
+        pass
+
+    def alarm(self, text: str) -> None:
+        pass
+
+    def failed(self, error: BaseException) -> None:
+        pass
+
+
+def delete_policy(directory: Path, vhost: str, name: str, operator: bool) -> None:
+    """Delete a policy in a lone broker's store, as the broker itself would.
+
+    Raises StoreInUse while the broker runs, NotFound if there is no such policy, and ForeignStore
+    for a store of a cluster: its policies are entries of a log that all brokers have, and brokers
+    whose stores tell of different ones would no longer decide alike.
+    """
+    if (directory / STORE_DIRECTORY).exists():
+        raise ForeignStore(
+            f"{directory} is the store of a broker of a cluster, whose policies all brokers must"
+            " have alike: start the brokers and use `rhizome policy delete` without --offline (a"
+            " pattern that can't be matched fits nothing and keeps no broker from starting)"
+        )
+    store = JournalStore(directory, b"", _Silence(), _dropped)
+    try:
+        recovered = store.recovered
+        state = State.restore(recovered.snapshot) if recovered.snapshot else State()
+        for _, data in recovered.commands:
+            state.apply(decode_command(data))
+        command = DeletePolicy(vhost, name, operator)
+        outcome = state.apply(command)
+        if outcome.error is not None:
+            raise outcome.error
+        if not outcome.changed:
+            kind = "operator policy" if operator else "policy"
+            raise NotFound(f"no {kind} '{name}' in vhost '{vhost}'")
+        last = recovered.commands[-1][0] if recovered.commands else 0
+        store.journal.state(last + 1, encode_command(command))
+    finally:
+        store.close()
+
+
+def _dropped(work: Callable[[], None]) -> None:
+    """There is no loop that the store's threads could hand their work over to."""
 
 
 def _recovered(directory: Path, faults: list[str]) -> Recovered:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rhizome.patterns import check_pattern
 from rhizome.security import mechanisms, tls
 from rhizome.security.audit import TOPOLOGY_ALL, TOPOLOGY_NONE, TOPOLOGY_SHARED
 from rhizome.security.host_names import is_host_pattern
 from rhizome.security.passwords import DEFAULT_COST, check_encoded
-from rhizome.security.permissions import check_pattern
 from rhizome.server.settings import (
     SettingError,
     addresses,

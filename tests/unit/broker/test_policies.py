@@ -8,7 +8,10 @@ from rhizome.broker.commands import (
     DeclareExchange,
     DeclareQueue,
     DeletePolicy,
+    PutPermission,
     PutPolicy,
+    PutTopicPermission,
+    PutUser,
     PutVhost,
 )
 from rhizome.broker.definitions import QueueDefinition
@@ -193,12 +196,50 @@ def test_senseless_setting_is_refused(
 
 def test_senseless_policy_is_refused(state: State) -> None:
     for outcome, reason in (
-        (put(state, "p", {}, pattern="("), "no regular expression"),
         (put(state, "p", {}, apply_to="everything"), "applies to 'everything'"),
         (put(state, "p", {"alternate-exchange": "x"}, operator=True), "operator policies can set"),
     ):
         assert outcome.error is not None
         assert reason in outcome.error.text
+
+
+def test_policy_with_a_pattern_that_is_no_good_applies_to_nothing(state: State) -> None:
+    queue = declare(state, "q")
+    outcome = put(state, "p", {"max-length": 1}, pattern="(q)\\1|q(")
+    assert outcome.error is None
+    assert queue.policy == ""
+    assert declare(state, "qq(").policy == ""
+
+
+def test_stored_patterns_that_are_no_good_are_named_and_kept(state: State) -> None:
+    put(state, "p", {"max-length": 1}, pattern="(q)\\1")
+    put(state, "o", {"max-length": 1}, pattern="(?<=q)", operator=True)
+    state.apply(PutUser("app", "hash", "application", ()))
+    state.apply(PutPermission("app", "/", "^app-", "(?>a)", ".*"))
+    state.apply(PutTopicPermission("app", "/", "amq.topic", "(", "^a"))
+    again = State.restore(state.snapshot())
+    assert again.snapshot() == state.snapshot()
+    found = again.faulty_patterns()
+    assert [(each.kind, each.name, each.exchange) for each in found] == [
+        ("policy", "p", ""),
+        ("operator policy", "o", ""),
+        ("permission", "app", ""),
+        ("topic permission", "app", "amq.topic"),
+    ]
+    assert "(?>" in str(found[2])
+    assert str(found[0]).startswith("policy 'p' in vhost '/': pattern '(q)")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("pattern", ["^(a|a)*!", "^(.|.)*!", "(a|aa)+$", "(a*)*b"])
+def test_pattern_that_a_backtracking_matcher_takes_years_for_is_applied(
+    state: State, pattern: str
+) -> None:
+    """As an attacker's entry in the cluster's log is, when it is replayed."""
+    queue = declare(state, "a" * 40 + "c")
+    assert put(state, "p", {"max-length": 1}, pattern).changed
+    assert queue.policy == ""
+    assert State.restore(state.snapshot()).vhosts["/"].queues[queue.name].policy == ""
 
 
 def test_settings_of_mirrored_queues_are_taken_and_ignored(state: State) -> None:

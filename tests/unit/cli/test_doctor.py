@@ -171,6 +171,17 @@ def versions(d: Any) -> None:
     d["facts"]["b2"]["version"] = "1.1"
 
 
+def faulty_pattern(d: Any) -> None:
+    fault = "pattern '(a)\\1' refers back with \\1"
+    row = {"kind": "policy", "vhost": "v", "name": "twice", "exchange": "", "fault": fault}
+    d["facts"]["b1"]["faulty_patterns"] = d["facts"]["b2"]["faulty_patterns"] = [row]
+
+
+def faulty_permission(d: Any) -> None:
+    row = {"kind": "permission", "vhost": "v", "name": "app", "exchange": "", "fault": "no good"}
+    d["facts"]["b2"]["faulty_patterns"] = [row]
+
+
 def test_a_healthy_cluster_passes_every_check() -> None:
     found = diagnose(healthy())
     assert {each.level for each in found} == {OK}
@@ -209,6 +220,8 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (certificate(NOW_MS - DAY_MS), PROBLEM, "certificates", "has ended"),
         (certificate(None), PROBLEM, "certificates", "no such file"),
         (versions, WARNING, "versions", "b2 1.1"),
+        (faulty_pattern, WARNING, "patterns", "the policy 'twice' in vhost 'v' fits nothing"),
+        (faulty_permission, WARNING, "patterns", "the permission of user 'app' in vhost 'v'"),
     ],
 )
 def test_what_is_wrong_is_told(wrong: Any, level: str, check: str, told: str) -> None:

@@ -174,11 +174,29 @@ def test_permissions_are_set_listed_and_removed(api: Api) -> None:
 
 
 def test_patterns_are_checked_before_they_are_stored(api: Api) -> None:
-    bad = {"configure": "(a+)+$", "write": "", "read": ""}
-    assert api.put("permissions", "/", "stranger", **bad).status == 400
-    assert api.put("permissions", "/", "stranger", configure="[", write="", read="").status == 400
+    setting = {"max-length": 1}
+    for bad in ("[", "(a)\\1", "(?<!a)b", "(?:x{1000}){1000}"):
+        rights = {"configure": bad, "write": "", "read": ""}
+        rule = {"exchange": "amq.topic", "write": "", "read": bad}
+        refused = api.put("permissions", "/", "stranger", **rights)
+        assert (refused.status, bad[0] in refused.reason) == (400, True)
+        assert api.put("topic-permissions", "/", "stranger", **rule).status == 400
+        for kind in ("policies", "operator-policies"):
+            assert api.put(kind, "/", "p", pattern=bad, definition=setting).status == 400
+        imported = {"name": "p", "vhost": "/", "pattern": bad, "definition": setting}
+        assert api.post("definitions", policies=[imported]).status == 400
     assert api.put("permissions", "/", "ghost", configure="", write="", read="").status == 400
-    assert api.put("policies", "/", "p", pattern="[", definition={"max-length": 1}).status == 400
+    assert api.get("policies").json == []
+
+
+def test_look_aheads_of_definitions_files_are_taken(api: Api) -> None:
+    patterns = ["^(?!amq\\.).*", "^(?!amq\\.|test\\.)(orders|x)\\..*", "^(?=.*eu)(?!.*tmp)"]
+    policies = [
+        {"name": pattern, "vhost": "/", "pattern": pattern, "definition": {"max-length": 1}}
+        for pattern in patterns
+    ]
+    assert api.post("definitions", policies=policies).status == 204
+    assert sorted(row["pattern"] for row in api.get("policies").json) == sorted(patterns)
 
 
 def test_topic_permissions_are_set_listed_and_removed(api: Api) -> None:

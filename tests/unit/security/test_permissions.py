@@ -7,14 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from rhizome.broker.access import AccessEpoch
-from rhizome.security.permissions import (
-    PATTERN_CHARACTERS_MAX,
-    PatternError,
-    UserIdentity,
-    check_pattern,
-    expand_topic_pattern,
-    matches,
-)
+from rhizome.patterns import check_pattern
+from rhizome.security.permissions import UserIdentity, expand_topic_pattern, matches
 
 
 @dataclass(frozen=True)
@@ -73,30 +67,10 @@ def test_pattern_permits(pattern: str, name: str, permitted: bool) -> None:
     assert matches(pattern, name) is permitted
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    ["(", "[a", "*", "a{2,1}", "\\Q.\\E", "[[:alpha:]]+", "^([a-z]+)+$", "(.*)*", "(?:\\w+)+x"],
-)
-def test_bad_pattern_is_refused_when_set(pattern: str) -> None:
-    with pytest.raises(PatternError):
-        check_pattern(pattern)
-
-
-@pytest.mark.parametrize(
-    "pattern", ["^orders(\\.[a-z]+)*$", "^(a|b+)$", "\\(a+\\)+", "^[^[:]+$", "{username}-.*"]
-)
-def test_harmless_pattern_that_looks_dangerous_is_accepted(pattern: str) -> None:
-    check_pattern(pattern)
-
-
-def test_endless_pattern_is_refused_when_set() -> None:
-    check_pattern("a" * PATTERN_CHARACTERS_MAX)
-    with pytest.raises(PatternError, match="maximum"):
-        check_pattern("a" * (PATTERN_CHARACTERS_MAX + 1))
-
-
-def test_stored_pattern_that_does_not_compile_permits_nothing() -> None:
-    assert not matches("(", "(")
+@pytest.mark.parametrize("pattern", ["(", "(a)\\1", "(?<!x)a", "(?:a{1000}){1000}"])
+def test_stored_pattern_that_is_no_good_permits_nothing(pattern: str) -> None:
+    assert not matches(pattern, "(")
+    assert not matches(pattern, "aa")
 
 
 def test_each_operation_has_its_pattern() -> None:

@@ -172,7 +172,11 @@ def test_unknown_key_of_a_definition_is_named_with_its_path(tmp_path: Path) -> N
         ("[users]\napp = 5", "users.app", "no table"),
         ('[users.app]\nkind = "human"', "users.app.kind", '"application"'),
         ('[users.app]\npassword_hash = "x"', "users.app.password_hash", "not a password hash"),
-        ('[users.app.permissions."/"]\nread = "("', 'users.app.permissions."/".read', "regular"),
+        (
+            '[users.app.permissions."/"]\nread = "("',
+            'users.app.permissions."/".read',
+            "never closed",
+        ),
         ("[users.app.permissions.shop]", "users.app.permissions", '[vhosts."shop"]'),
         (
             "[[users.app.topic_permissions]]\nwrite = 'x'",
