@@ -485,6 +485,7 @@ class Broker:
 
     def _dispatch(self, queue: Queue) -> None:
         """Dispatch a queue; one that cannot be read must not hold up the others."""
+        self.turn.doing = queue
         try:
             queue.dispatch(self.turn.now_ms)
         except Exception as error:

@@ -23,6 +23,8 @@ class Turn:
     """Invariant: an object is in a list here if and only if its own mark says so."""
 
     now_ms: i64
+    doing: object
+    """What is at work: a connection, a queue, or words. For people who ask what takes so long."""
     queues: list[Queue]
     settled: list[Queue]
     channels: list[Channel]
@@ -31,6 +33,7 @@ class Turn:
 
     def __init__(self) -> None:
         self.now_ms = 0
+        self.doing = None
         self.queues = []
         self.settled = []
         self.channels = []

@@ -32,6 +32,7 @@ from rhizome.management.endpoint import Endpoint
 from rhizome.management.everywhere import documents
 from rhizome.management.ownshapes import CLUSTER, STALL
 from rhizome.management.process import open_files, open_files_max, resident_set_bytes
+from rhizome.management.slowturns import SLOW_TURNS
 from rhizome.management.stalls import cluster_stalls, own_stalls
 
 PATH: Final = "/api/rhizome/checkup"
@@ -60,6 +61,7 @@ FACTS: Final = record(
         "stalls": many(STALL),
         "salvaged": many(SALVAGED),
         "unseen_groups": many(NUMBER),
+        "slow_turns": SLOW_TURNS,
     },
 )
 CHECKUP: Final = with_fields(
@@ -103,6 +105,7 @@ def facts(context: Context) -> Row:
             for each in context.store.salvage.entries()
         ],
         "unseen_groups": view_of(context).unseen_groups(),
+        "slow_turns": context.slow_turns.row(),
     }
 
 

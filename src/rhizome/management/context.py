@@ -19,6 +19,7 @@ from rhizome.management.logins import Logins
 from rhizome.management.others import Nobody, Others
 from rhizome.management.process import machine_memory_bytes
 from rhizome.management.rates import Rates
+from rhizome.management.slowturns import SlowTurns
 from rhizome.security.audit import Audit
 from rhizome.security.login import LoginStatistics
 from rhizome.security.mechanisms import Credentials
@@ -87,7 +88,8 @@ class HttpConfig(Protocol):
 
 
 class Turns(Protocol):
-    """What the API asks of the shell. `begin_turn` comes before every change of the core."""
+    """What the API asks of the shell. `begin_turn` comes before every change of the core, and each
+    stretch of a request between two waits is told, to be timed."""
 
     alarm: str
     congested: bool
@@ -96,6 +98,8 @@ class Turns(Protocol):
     def turns(self) -> int: ...
 
     def begin_turn(self) -> None: ...
+    def step_began(self, doing: str, /) -> None: ...
+    def step_ended(self) -> None: ...
 
 
 class Login(Protocol):
@@ -153,6 +157,7 @@ class Context:
     logins: Logins = field(default_factory=Logins)
     audit: Audit = field(default_factory=Audit)
     stall_sources: list[StallSource] = field(default_factory=list)
+    slow_turns: SlowTurns = field(default_factory=SlowTurns)
 
     @property
     def name(self) -> str:
