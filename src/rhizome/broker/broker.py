@@ -67,7 +67,7 @@ from rhizome.broker.streams.registry import Streams
 from rhizome.broker.timers import Timers
 from rhizome.broker.times import ConfirmTimes, Times
 from rhizome.broker.transactions import PendingCommit
-from rhizome.broker.turn import Turn
+from rhizome.broker.turn import COMMAND_WORK, Turn
 from rhizome.broker.vhost import VHost
 from rhizome.broker.waiting import Waiting
 from rhizome.broker.worker import touch_workers
@@ -206,6 +206,7 @@ class Broker:
 
     def apply(self, command: Command) -> Outcome:
         """Apply a committed command and react to what it changed."""
+        self.turn.work += COMMAND_WORK
         outcome = self.state.apply(command)
         for fact in outcome.facts:
             self._react(fact)
@@ -466,6 +467,8 @@ class Broker:
     def end_turn(self) -> None:
         """Dispatch, settle and confirm everything that this wake-up has touched."""
         turn = self.turn
+        if turn.has_more():
+            self._go_on()
         self.leases.pump()
         while len(turn.queues) > 0 or len(self.dead_letters) > 0:
             queues = turn.queues
@@ -482,6 +485,28 @@ class Broker:
             turn.channels = []
             for channel in channels:
                 channel.flush_confirms()
+        turn.close()
+
+    def _go_on(self) -> None:
+        """Take up what the last turn had no time for: each gets on, one after the other."""
+        turn = self.turn
+        turn.keep_half()
+        chores = turn.chores
+        turn.chores = []
+        for at, chore in enumerate(chores):
+            if turn.is_full():
+                # Those that had nothing of this turn come first in the next.
+                turn.chores = chores[at:] + turn.chores
+                break
+            try:
+                if not chore.run():
+                    turn.chores.append(chore)
+            except Exception as error:
+                self.observer.bug(error, "work that takes several turns")
+        rested = turn.rested
+        turn.rested = []
+        for connection in rested:
+            connection.take_up()
 
     def _dispatch(self, queue: Queue) -> None:
         """Dispatch a queue; one that cannot be read must not hold up the others."""

@@ -42,6 +42,7 @@ from rhizome.broker.outbox import Outbox
 from rhizome.broker.publishing import publish
 from rhizome.broker.routing.router import Router
 from rhizome.broker.stages import CLOSED, CLOSING, HEADER, RUNNING
+from rhizome.broker.turn import TURN_WORK_MAX
 from rhizome.errors import (
     AmqpError,
     ChannelError,
@@ -90,6 +91,7 @@ class Connection:
     suspensions: i64
     stalled: bool
     paused: bool
+    resting: bool
     drained_ms: i64
     publishing: bool
     frame_max: i64
@@ -147,6 +149,7 @@ class Connection:
         self.suspensions = 0
         self.stalled = False
         self.paused = False
+        self.resting = False
         self.drained_ms = 0
         self.publishing = False
         self.frame_max = HANDSHAKE_FRAME_MAX
@@ -201,11 +204,12 @@ class Connection:
         """Whether the shell should go on reading from the socket."""
         if self.stalled or self.paused or self.outbox.size() >= REPLIES_BYTES_MAX:
             return False
-        return self.suspensions == 0 or self.held_bytes < HELD_BYTES_MAX
+        return (self.suspensions == 0 and not self.resting) or self.held_bytes < HELD_BYTES_MAX
 
     def is_waiting(self) -> bool:
-        """Whether input has to wait: for an answer, for an alarm to end, for consumers."""
-        return self.suspensions > 0 or self.stalled or self.paused
+        """Whether input has to wait: for an answer, for the end of an alarm, for consumers or for
+        the next turn."""
+        return self.suspensions > 0 or self.stalled or self.paused or self.resting
 
     def touch(self) -> None:
         """Ask for a flush of the outbox at the end of this turn."""
@@ -247,6 +251,20 @@ class Connection:
 
     def unpause(self) -> None:
         self.paused = False
+        self._go_on()
+
+    def _rest(self, worked: bool) -> None:
+        """Take no more input in this turn, which is full; ``worked``: others had less of it."""
+        self.resting = True
+        turn = self.broker.turn
+        if worked:
+            turn.resting.append(self)
+        else:
+            turn.deferred.append(self)
+
+    def take_up(self) -> None:
+        """The next turn has come."""
+        self.resting = False
         self._go_on()
 
     def _go_on(self) -> None:
@@ -386,7 +404,11 @@ class Connection:
             at = protocol_header(self, data, at, end)
             if at == 0:
                 return
+        turn = self.broker.turn
+        began: i64 = at
         while end - at >= 7:
+            if turn.work >= TURN_WORK_MAX and self.stage == RUNNING and not self.resting:
+                self._rest(at > began)
             if self.is_waiting():
                 self.held.append(data[at:])
                 self.held_bytes += end - at
@@ -558,6 +580,9 @@ class Connection:
 
     def close_channels(self) -> None:
         """Give back everything that clients have through this connection."""
+        for channel in self.channels.values():
+            if channel.settlement is not None:
+                channel.settlement.finish()
         if len(self.resume_id) > 0:
             self.broker.ghosts.keep(self)
         for channel in list(self.channels.values()):

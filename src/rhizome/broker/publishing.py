@@ -35,6 +35,7 @@ from rhizome.broker.routing.destination import Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.steering import Steering, steer
 from rhizome.broker.targets import Reach, Target, keeping_of
+from rhizome.broker.turn import ENQUEUES_PER_WORK
 from rhizome.errors import (
     AccessRefused,
     NotFound,
@@ -90,6 +91,7 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
             is_first = False
             log = part.log
             log.append(message, part.ids, part.durable)
+            broker.turn.work += len(part.queues) // ENQUEUES_PER_WORK
             for queue in part.queues:
                 queue.push(message)
                 if queue.pacing.congested:
@@ -387,6 +389,7 @@ def enqueue(
     """Append a message to the queues that accept it; False if one refused."""
     taking: list[Queue] = []
     refused = False
+    broker.turn.work += len(queues) // ENQUEUES_PER_WORK
     identity = message.identity
     for queue in queues:
         if identity is not None and is_duplicate(queue, identity, broker.turn.now_ms):
