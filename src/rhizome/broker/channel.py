@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 SETTLED_AT_ONCE_MAX: Final = 1000
 """Deliveries that one method settles in its own turn; more are settled in steps."""
+SETTLED_STEP: Final = 100
+"""Between two looks at how full the turn is."""
 
 FORGIVEN_MAX: Final = 65536
 """So many deliveries that were taken back are remembered for a late ack."""
@@ -593,8 +595,8 @@ class Settlement(Chore):
         while self.at < len(self.tags):
             if turn.is_full():
                 return False
-            self._settle(SETTLED_AT_ONCE_MAX)
-            turn.work += SETTLED_AT_ONCE_MAX // SETTLED_PER_WORK
+            self._settle(SETTLED_STEP)
+            turn.work += SETTLED_STEP // SETTLED_PER_WORK
         channel = self.channel
         channel.settlement = None
         if not channel.closing and channel.connection is self.connection:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rhizome.broker.queue import Queue
 
 
-TURN_WORK_MAX: Final = 20_000
+TURN_WORK_MAX: Final = 10_000
 """What a turn does before the rest has to wait for the next, in units of about a microsecond of
 compiled code. Everybody waits for the end of a turn, so nobody's input may make it long. Only what
 costs far more than the bytes that ask for it is counted: a plain publish is not."""

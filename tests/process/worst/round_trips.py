@@ -5,8 +5,8 @@ Beside the wall clock it reads the processor time of the broker's event loop fro
 that is busy makes round trips long as well, but not by the broker's own work: what counts is the
 lesser of the two.
 
-`python -m tests.process.round_trips PID HOST PORT VHOST` answers each line on its standard input
-with the worst since the one before.
+`python -m tests.process.worst.round_trips PID HOST PORT VHOST` answers each line on its standard
+input with the worst since the one before.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Final
 from rhizome.amqp import methods
 from rhizome.amqp.frames import method_frame
 from rhizome.testing.processes import BrokerProcess
-from tests.process.talker import Talker
+from tests.process.worst.talker import Talker
 
 QUEUE: Final = "nothing-in-it"
 PAUSE_S: Final = 0.002
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class RoundTrips:
     def __init__(self, broker: BrokerProcess, vhost: str) -> None:
         where = [str(broker.pid), broker.host, str(broker.port), vhost]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.process.round_trips", *where],
+            [sys.executable, "-m", "tests.process.worst.round_trips", *where],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -57,7 +57,8 @@ class RoundTrips:
 
     def worst(self) -> Worst:
         """The worst since the last call."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
@@ -66,7 +67,7 @@ class RoundTrips:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
 
 def loop_cpu_ns(pid: int) -> int:
