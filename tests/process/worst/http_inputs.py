@@ -18,8 +18,6 @@ INPUTS: Final[list[tuple[str, str, Input]]] = []
 
 BODY_BYTES: Final = 1_000_000
 """A little less than what is read of a body outside of definitions."""
-QUERY_BYTES: Final = 50_000
-"""A little less than what is read of the head of a request."""
 
 
 def key_of(endpoint: Endpoint) -> str:
@@ -75,6 +73,14 @@ def target(endpoint: Endpoint, **names: str) -> str:
 # ---- reading ------------------------------------------------------------------------------------
 
 
+PAGE: Final = "a page of what a pattern matches"
+MANY_COLUMNS: Final = "thousands of columns"
+HISTORY: Final = "the last minutes"
+VARIANTS: Final = frozenset({PAGE, MANY_COLUMNS, HISTORY})
+COLUMNS: Final = "COLUMNS"
+"""Stands for as many columns as the world has room for."""
+
+
 def queries(endpoint: Endpoint) -> list[tuple[str, dict[str, str]]]:
     """The longest that may be asked of a list, or nothing where nothing may be asked."""
     asked = {parameter.name for parameter in endpoint.answers.query}
@@ -82,18 +88,19 @@ def queries(endpoint: Endpoint) -> list[tuple[str, dict[str, str]]]:
     if "sort" in asked:
         made[0] = ("everything, sorted downwards", {"sort": "name", "sort_reverse": "true"})
         page = {"page": "1", "page_size": "500", "use_regex": "true"}
-        made.append(("a page of what a pattern matches", {**page, "name": "(.*a){1,9}(x|y|z)*q"}))
+        made.append((PAGE, {**page, "name": "(.*a){1,9}(x|y|z)*q"}))
     if "columns" in asked:
-        columns = ",".join(f"a{at}.b.c" for at in range(QUERY_BYTES // 12))
-        made.append(("thousands of columns", {"columns": columns}))
+        made.append((MANY_COLUMNS, {"columns": COLUMNS}))
     if "history" in asked:
-        made.append(("the last minutes", {"history": "true"}))
+        made.append((HISTORY, {"history": "true"}))
     return made
 
 
 def reads(endpoint: Endpoint, what: str, query: dict[str, str]) -> None:
     def made(world: World) -> Iterator[None]:
-        asked = target(endpoint) + ("?" + urlencode(query) if query else "")
+        columns = ",".join(f"a{at}.b.c" for at in range(world.sizes.query_bytes // 12))
+        given = {key: columns if value == COLUMNS else value for key, value in query.items()}
+        asked = target(endpoint) + ("?" + urlencode(given) if given else "")
         yield
         world.http("GET", asked)
 
@@ -156,8 +163,9 @@ def deletes(endpoint: Endpoint) -> None:
     """What is not there, or stays: those that delete much have inputs of their own below."""
 
     def made(world: World) -> Iterator[None]:
+        vhost = "z" * 255 if endpoint.path == "/api/vhosts/{vhost}" else CROWD
         yield
-        world.http("DELETE", target(endpoint, name="x" * 255, user="y" * 255))
+        world.http("DELETE", target(endpoint, name="x" * 255, user="y" * 255, vhost=vhost))
 
     INPUTS.append((key_of(endpoint), "the longest name", made))
 

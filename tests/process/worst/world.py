@@ -24,7 +24,7 @@ CROWD: Final = "crowd"
 BYSTANDER: Final = "bystander"
 NOTICED_MS: Final = 10
 """The watchdog of this broker describes turns that are longer than this."""
-AFTERMATH_S: Final = 0.1
+AFTERMATH_S: Final = 0.05
 """What an input leaves to the next turns and ticks counts, too."""
 PATIENCE_S: Final = 300.0
 DURABLE: Final = b"\x10\x00\x02"
@@ -40,10 +40,16 @@ class Sizes:
     objects: int
     connections: int
     burst_bytes: int
+    query_bytes: int
 
 
-SHORT: Final = Sizes(messages=20_000, objects=2_000, connections=30, burst_bytes=256 << 10)
-LONG: Final = Sizes(messages=200_000, objects=10_000, connections=300, burst_bytes=2 << 20)
+SHORT: Final = Sizes(
+    messages=20_000, objects=1_000, connections=20, burst_bytes=256 << 10, query_bytes=2_000
+)
+LONG: Final = Sizes(
+    messages=200_000, objects=10_000, connections=300, burst_bytes=2 << 20, query_bytes=50_000
+)
+"""The head of a request may have 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +194,10 @@ class World:
         """What an input costs. Up to its `yield` it prepares; what follows is measured."""
         steps = make(self)
         next(steps)
-        time.sleep(AFTERMATH_S)
+        before = self._last_slow_turn()
         self.round_trips.worst()
         time.sleep(AFTERMATH_S)
         idle = self.round_trips.worst()
-        before = self._last_slow_turn()
-        self.round_trips.worst()
         next(steps, None)
         time.sleep(AFTERMATH_S)
         worst: Worst = self.round_trips.worst()
