@@ -148,8 +148,7 @@ class Connection:
         self.full = False
         self.suspensions = 0
         self.stalled = False
-        self.paused = False
-        self.resting = False
+        self.paused = self.resting = False
         self.drained_ms = 0
         self.publishing = False
         self.frame_max = HANDSHAKE_FRAME_MAX
@@ -253,14 +252,17 @@ class Connection:
         self.paused = False
         self._go_on()
 
-    def _rest(self, worked: bool) -> None:
-        """Take no more input in this turn, which is full; ``worked``: others had less of it."""
-        self.resting = True
-        turn = self.broker.turn
-        if worked:
-            turn.resting.append(self)
-        else:
-            turn.deferred.append(self)
+    def _hold(self, data: bytes, at: i64, worked: bool) -> None:
+        """Keep input from ``at`` on for later. If nothing else is waited for, it is the next turn:
+        this one is full. ``worked``: this connection has had a part of it."""
+        if not self.is_waiting():
+            self.resting = True
+            turn = self.broker.turn
+            waiting = turn.resting if worked else turn.deferred
+            waiting.append(self)
+        self.held.append(data[at:])
+        self.held_bytes += len(data) - at
+        self.at = len(data)
 
     def take_up(self) -> None:
         """The next turn has come."""
@@ -407,12 +409,8 @@ class Connection:
         turn = self.broker.turn
         began: i64 = at
         while end - at >= 7:
-            if turn.work >= TURN_WORK_MAX and self.stage == RUNNING and not self.resting:
-                self._rest(at > began)
-            if self.is_waiting():
-                self.held.append(data[at:])
-                self.held_bytes += end - at
-                self.at = end
+            if turn.work >= TURN_WORK_MAX or self.is_waiting():
+                self._hold(data, at, at > began)
                 return
             size = u32_at(data, at + 3)
             after: i64 = at + size + 8

@@ -35,7 +35,7 @@ from rhizome.broker.routing.destination import Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.steering import Steering, steer
 from rhizome.broker.targets import Reach, Target, keeping_of
-from rhizome.broker.turn import ENQUEUES_PER_WORK
+from rhizome.broker.turn import BINDING_WORK, ENQUEUES_PER_WORK
 from rhizome.errors import (
     AccessRefused,
     NotFound,
@@ -84,11 +84,9 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
                 confirms.at_most(ceiling(route.level, mode == 2, len(route.parts)))
             if not channel.marked:
                 channel.touch()
-        is_first = True
         for part in route.parts:
-            if not is_first:
+            if part is not route.parts[0]:
                 message = copy_of(message)
-            is_first = False
             log = part.log
             log.append(message, part.ids, part.durable)
             broker.turn.work += len(part.queues) // ENQUEUES_PER_WORK
@@ -323,6 +321,8 @@ def _reach_for(channel: Channel, route: Route, steering: Steering) -> Reach:
     connection = channel.connection
     router = connection.router
     exchange = router.exchanges[route.exchange]
+    if route.by_headers:
+        connection.broker.turn.work += exchange.binding_count() * BINDING_WORK
     keys = [route.key, *steering.keys]
     return reach_of(router, connection.broker.cluster, exchange, keys, steering.headers)
 

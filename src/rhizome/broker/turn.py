@@ -32,6 +32,8 @@ LETTER_WORK: Final = 8
 """A message that is dead-lettered, beyond discarding it."""
 ENQUEUES_PER_WORK: Final = 4
 """One message into so many queues."""
+BINDING_WORK: Final = 2
+"""A binding whose headers are compared with those of a message."""
 SETTLED_PER_WORK: Final = 3
 
 

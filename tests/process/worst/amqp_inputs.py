@@ -432,7 +432,7 @@ def settled(name: str, what: str, dead_letters: bool, sent: list[Method]) -> Non
         if dead_letters:
             arguments["x_dead_letter_exchange"] = ""
             arguments["x_dead_letter_routing_key"] = dead = world.queue(talker)
-        queue = world.queue(talker, **arguments)
+        queue = world.queue(talker, False, **arguments)
         world.fill(talker, queue, world.sizes.messages)
         world.hold(other, queue, world.sizes.messages)
         yield

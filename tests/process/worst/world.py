@@ -230,7 +230,12 @@ def crowd_definitions(sizes: Sizes) -> dict[str, list[dict[str, object]]]:
     count = sizes.objects
     queues = [*(f"q{at}" for at in range(count)), "crowded"]
     few = count // 10
-    bound = {"source": "fan", "vhost": CROWD, "destination_type": "queue", "arguments": {}}
+    bound: dict[str, object] = {
+        "source": "fan",
+        "vhost": CROWD,
+        "destination_type": "queue",
+        "arguments": {},
+    }
     return {
         "vhosts": [{"name": f"{CROWD}{at}"} for at in range(few // 10)],
         "users": [

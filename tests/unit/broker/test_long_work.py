@@ -18,9 +18,10 @@ from rhizome.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
+from rhizome.amqp.properties import Properties
 from rhizome.broker.channel import SETTLED_AT_ONCE_MAX
 from rhizome.broker.queue import Queue
-from rhizome.broker.turn import COMMAND_WORK, LETTER_WORK, TURN_WORK_MAX
+from rhizome.broker.turn import BINDING_WORK, COMMAND_WORK, LETTER_WORK, TURN_WORK_MAX
 from rhizome.testing.core import Core, CoreClient, make_core
 
 DECLARES = 3 * TURN_WORK_MAX // COMMAND_WORK
@@ -42,7 +43,7 @@ def declares(prefix: str, count: int) -> bytes:
 def run_turns(core: Core) -> int:
     """Run turns until nothing is left; answers how many."""
     for count in range(1, TURNS_MAX):
-        core.turn()
+        core.one_turn()
         if not core.broker.turn.pending():
             return count
     raise AssertionError("the turns never end")
@@ -87,8 +88,8 @@ def test_others_are_served_before_who_had_the_turn_for_himself(core: Core) -> No
     busy, other = CoreClient(core), CoreClient(core)
     busy.connection.receive(declares("q", DECLARES))
     other.connection.receive(method_frame(1, BasicQos(0, 1)))
-    core.turn()
-    core.turn()
+    core.one_turn()
+    core.one_turn()
     other.expect(BasicQosOk)
     assert names(core) < DECLARES
 
@@ -98,7 +99,7 @@ def test_who_waits_gets_on_though_others_fill_every_turn(core: Core) -> None:
     first.connection.receive(declares("a", DECLARES))
     for turn in range(TURNS_MAX):
         second.connection.receive(declares(f"b{turn}.", TURN_WORK_MAX // COMMAND_WORK))
-        core.turn()
+        core.one_turn()
         if f"a{DECLARES - 1}" in core.broker.state.vhosts["/"].destinations:
             return
     raise AssertionError("the first client never got on")
@@ -116,6 +117,19 @@ def test_publishes_to_many_queues_are_spread_over_turns(core: Core) -> None:
     turns = run_turns(core)
     assert turns >= 3
     assert {int(queue_of(core, f"q{number}").ready) for number in range(200)} == {count}
+
+
+def test_publishes_that_are_compared_with_many_bindings_are_spread_over_turns(core: Core) -> None:
+    client = CoreClient(core)
+    client.declare("q")
+    for number in range(200):
+        client.send(QueueBind("q", "amq.headers", "", True, {"x-match": "any", "a": number}))
+    unit = client.published("amq.headers", "", b"x", Properties(headers={"a": 7}))
+    count = 3 * TURN_WORK_MAX // (200 * BINDING_WORK)
+    client.connection.receive(unit * count)
+    assert int(queue_of(core, "q").ready) < count
+    run_turns(core)
+    assert int(queue_of(core, "q").ready) == count
 
 
 def test_a_connection_that_is_lost_while_it_rests_is_gone(core: Core) -> None:
@@ -150,7 +164,7 @@ def test_rejecting_many_dead_letters_them_over_several_turns(core: Core) -> None
     client.connection.receive(
         method_frame(1, BasicNack(0, True, False)) + method_frame(1, BasicQos(0, 1))
     )
-    core.turn()
+    core.one_turn()
     assert 0 < int(queue_of(core, "dead").ready) < MESSAGES
     assert not [event for event in client.events.get(1, []) if isinstance(event, BasicQosOk)]
     turns = run_turns(core)
@@ -201,7 +215,7 @@ def test_many_messages_expire_over_several_ticks(core: Core) -> None:
     core.now_ms += 100
     core.broker.turn.now_ms = core.now_ms
     core.broker.tick(core.now_ms)
-    core.turn()
+    core.one_turn()
     assert 0 < int(queue_of(core, "dead").ready) < MESSAGES
     core.advance(1000)
     assert int(queue_of(core, "dead").ready) == MESSAGES
@@ -214,7 +228,7 @@ def test_a_lower_limit_drops_many_messages_over_several_turns(core: Core) -> Non
     queue = queue_of(core, "q")
     queue.options.length_max = 1
     queue.apply_options(queue.options)
-    core.turn()
+    core.one_turn()
     assert int(queue.ready) > 1
     run_turns(core)
     assert int(queue.ready) == 1

@@ -237,8 +237,7 @@ def test_a_turn_is_timed_from_its_beginning_to_its_end() -> None:
         burn(5)
 
     slow_turns = with_shell(work)
-    assert slow_turns.work == 1
-    assert slow_turns.latest[0].ran_ms >= 4
+    assert [turn.ran_ms >= 4 for turn in slow_turns.latest if turn.cause == WORK] == [True]
 
 
 def test_each_step_of_a_request_is_timed_and_not_the_waiting_between() -> None:
@@ -251,8 +250,7 @@ def test_each_step_of_a_request_is_timed_and_not_the_waiting_between() -> None:
         await Stepped(shell, "HTTP GET /slow", request())
 
     slow_turns = with_shell(work)
-    assert slow_turns.work == 1
-    assert slow_turns.latest[0].what == "HTTP GET /slow"
+    assert [turn.what for turn in slow_turns.latest if turn.cause == WORK] == ["HTTP GET /slow"]
 
 
 def test_a_request_that_is_cancelled_or_fails_does_so_through_its_steps() -> None:
