@@ -218,9 +218,6 @@ def recover(channel: Channel, requeue: bool, answer: bool) -> None:
     """Requeue everything unacked on the channel; recover-async is not answered."""
     if not requeue:
         raise NotImplementedFault("requeue=false", 60, 110 if answer else 100)
-    channel.check_settle(channel.unacked.tags(), "basic.recover", 110 if answer else 100)
-    for tag in channel.unacked.tags():
-        channel.settle_one(tag, REQUEUE)
-    channel.wake_if_global()
-    if answer:
-        channel.send(BasicRecoverOk())
+    tags = channel.unacked.tags()
+    channel.check_settle(tags, "basic.recover", 110 if answer else 100)
+    channel.settle_all(tags, REQUEUE, BasicRecoverOk() if answer else None)

@@ -3,32 +3,15 @@
 A broker blocks while it is alarmed, isolated or short of copies: each connection that publishes
 then is taken no more input from, be it in the middle of a content. While it is suspended nobody can
 say where a publish leads to, so not even the first one is read.
-
-A turn is spent when routes have cost too many steps in it: connections whose last route was costly
-are deferred, that is left unread until the end of the next turn, in which everybody else is served.
-Who publishes what is hard to route thus slows down to a few messages in each turn. If routes go on
-to be costly, of connections that were not known for it, everybody is deferred.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from mypy_extensions import i64
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.connection import Connection
-
-
-TURN_STEPS_MAX: Final = 50_000
-"""So many steps of routing are enough for one turn (`ROUTE_STEPS_MAX` bounds a single route)."""
-
-TURN_STEPS_LIMIT: Final = 3 * TURN_STEPS_MAX
-"""Beyond this nobody's input is taken in the turn, whoever they are."""
-
-COSTLY_STEPS: Final = 1000
-"""A route of more steps is costly."""
 
 
 def judge_blocking(broker: Broker) -> None:
@@ -78,42 +61,8 @@ def leave_unread(broker: Broker, connection: Connection) -> None:
 def suspend_publishing(broker: Broker, suspended: bool) -> None:
     """Have publishes wait unread, or go on."""
     broker.suspended = suspended
-    if not suspended:
-        _read_on(broker)
-
-
-def routed_by(broker: Broker, connection: Connection, steps: i64) -> None:
-    """Somebody's publish has cost so many steps."""
-    turn = broker.turn
-    turn.steps += steps
-    connection.costly = steps > COSTLY_STEPS
-    if turn.steps > TURN_STEPS_MAX:
-        turn.spent = True
-        must_defer(broker, connection)
-
-
-def must_defer(broker: Broker, connection: Connection) -> bool:
-    """Whether the turn is spent and nothing more is taken from this connection in it."""
-    turn = broker.turn
-    if not turn.spent or not (connection.costly or turn.steps > TURN_STEPS_LIMIT):
-        return False
-    broker.unread[connection.id] = connection
-    connection.set_stalled(True)
-    return True
-
-
-def end_deferral(broker: Broker) -> None:
-    """A turn has passed in which others were served: read those on who were deferred."""
-    broker.turn.spent = False
-    broker.turn.steps = 0
-    _read_on(broker)
-
-
-def _read_on(broker: Broker) -> None:
-    """Read on: those first whose routes are cheap, and who have waited longest."""
-    for costly in (False, True):
-        for connection in list(broker.unread.values()):
-            if broker.suspended or broker.turn.spent:
-                return
-            if connection.costly == costly and broker.unread.pop(connection.id, None) is not None:
-                connection.set_stalled(connection.id in broker.stalled)
+    while not broker.suspended and len(broker.unread) > 0:
+        # Whoever has waited longest first: one that is read may suspend it again.
+        connection = next(iter(broker.unread.values()))
+        del broker.unread[connection.id]
+        connection.set_stalled(connection.id in broker.stalled)

@@ -27,7 +27,7 @@ from mypy_extensions import i64
 from rhizome.amqp.methods import BasicCancel
 from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.arguments import QueueArguments
-from rhizome.broker.blocking import end_deferral, judge_blocking
+from rhizome.broker.blocking import judge_blocking
 from rhizome.broker.channel import Channel
 from rhizome.broker.commands import Command, DeleteQueue
 from rhizome.broker.connection import Connection
@@ -68,7 +68,7 @@ from rhizome.broker.streams.registry import Streams
 from rhizome.broker.timers import Timers
 from rhizome.broker.times import ConfirmTimes, Times
 from rhizome.broker.transactions import PendingCommit
-from rhizome.broker.turn import Turn
+from rhizome.broker.turn import COMMAND_WORK, Turn
 from rhizome.broker.unfinished_contents import UnfinishedContents
 from rhizome.broker.vhost import VHost
 from rhizome.broker.waiting import Waiting
@@ -216,6 +216,7 @@ class Broker:
 
     def apply(self, command: Command) -> Outcome:
         """Apply a committed command and react to what it changed."""
+        self.turn.work += COMMAND_WORK
         outcome = self.state.apply(command)
         for fact in outcome.facts:
             self._react(fact)
@@ -472,13 +473,10 @@ class Broker:
     def end_turn(self) -> None:
         """Dispatch, settle and confirm everything that this wake-up has touched."""
         turn = self.turn
-        if turn.spent_before:
-            turn.spent_before = False
-            end_deferral(self)
-        turn.spent_before = turn.spent
-        turn.steps = 0
         if len(turn.users) > 0:
             self.revocation.revoke()
+        if turn.has_more():
+            self._go_on()
         self.leases.pump()
         while len(turn.queues) > 0 or len(self.dead_letters) > 0:
             queues = turn.queues
@@ -495,9 +493,32 @@ class Broker:
             turn.channels = []
             for channel in channels:
                 channel.flush_confirms()
+        turn.close()
+
+    def _go_on(self) -> None:
+        """Take up what the last turn had no time for: each gets on, one after the other."""
+        turn = self.turn
+        turn.keep_half()
+        chores = turn.chores
+        turn.chores = []
+        for at, chore in enumerate(chores):
+            if turn.is_full():
+                # Those that had nothing of this turn come first in the next.
+                turn.chores = chores[at:] + turn.chores
+                break
+            try:
+                if not chore.run():
+                    turn.chores.append(chore)
+            except Exception as error:
+                self.observer.bug(error, "work that takes several turns")
+        rested = turn.rested
+        turn.rested = []
+        for connection in rested:
+            connection.take_up()
 
     def _dispatch(self, queue: Queue) -> None:
         """Dispatch a queue; one that cannot be read must not hold up the others."""
+        self.turn.doing = queue
         try:
             queue.dispatch(self.turn.now_ms)
         except Exception as error:

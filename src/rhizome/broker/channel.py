@@ -47,6 +47,7 @@ from rhizome.broker.message import Message, Route
 from rhizome.broker.publishing import check_publish, publish
 from rhizome.broker.streams.rules import is_stream, unsupported
 from rhizome.broker.transactions import Transaction
+from rhizome.broker.turn import SETTLED_PER_WORK, Chore
 from rhizome.broker.unacked import ACK, REJECT, REQUEUE, Unacked
 from rhizome.errors import (
     AmqpError,
@@ -58,6 +59,11 @@ from rhizome.errors import (
 if TYPE_CHECKING:
     from rhizome.broker.connection import Connection
     from rhizome.broker.queue import Queue
+
+SETTLED_AT_ONCE_MAX: Final = 1000
+"""Deliveries that one method settles in its own turn; more are settled in steps."""
+SETTLED_STEP: Final = 100
+"""Between two looks at how full the turn is."""
 
 FORGIVEN_MAX: Final = 65536
 """So many deliveries that were taken back are remembered for a late ack."""
@@ -83,6 +89,7 @@ class Channel:
     confirms: Confirms | None
     nacked: set[int]
     transaction: Transaction | None
+    settlement: Settlement | None
     marked: bool
     last_queue: str
     publish_key: bytes
@@ -114,6 +121,7 @@ class Channel:
         self.confirms = None
         self.nacked = set()
         self.transaction = None
+        self.settlement = None
         self.marked = False
         self.last_queue = ""
         self.publish_key = b""
@@ -171,6 +179,8 @@ class Channel:
             broker.replies.forget(self.reply_token)
             self.reply_consumer = None
         self.transaction = None
+        if self.settlement is not None:
+            self.settlement.finish()
         for tag in self.unacked.tags():
             self.settle_one(tag, REQUEUE)
         self.pulls = {}
@@ -364,6 +374,9 @@ class Channel:
             self._ack_slot(tag)
         elif tag < unacked.base or tag >= unacked.end:
             self.settle(tag, multiple, ACK, 80)
+        elif tag - unacked.base >= SETTLED_AT_ONCE_MAX:
+            self.settle(tag, multiple, ACK, 80)
+            return
         else:
             at = unacked.base
             while at <= tag:
@@ -409,9 +422,22 @@ class Channel:
         if self.transaction is not None:
             self.transaction.settle(tags, kind)
             return
-        for held in tags:
-            self.settle_one(held, kind)
-        self.wake_if_global()
+        self.settle_all(tags, kind, None)
+
+    def settle_all(self, tags: list[int], kind: int, answer: Method | None) -> None:
+        """Settle held deliveries, then send the answer; no further input is taken until then."""
+        if len(tags) <= SETTLED_AT_ONCE_MAX:
+            for held in tags:
+                self.settle_one(held, kind)
+            self.wake_if_global()
+            if answer is not None:
+                self.send(answer)
+            return
+        settlement = Settlement(self, tags, kind, answer)
+        self.connection.suspend()
+        if not settlement.run():
+            self.settlement = settlement
+            self.connection.broker.turn.chores.append(settlement)
 
     def check_settle(self, tags: list[int], what: str, method_id: int) -> None:
         """Refuse to take deliveries of streams back: nothing is redelivered there. What a consumer
@@ -554,6 +580,57 @@ class Channel:
         self.unacked.push(self.delivery_tag, message, consumer)
         consumer.unacked += 1
         return self.delivery_tag
+
+
+@final
+class Settlement(Chore):
+    """Deliveries of a channel that are settled over several turns.
+
+    Invariant: its connection is suspended until it is done, so nothing that the client sent later
+    is done before. A channel that is closed meanwhile finishes it first: what was acked stays
+    acked.
+    """
+
+    channel: Channel
+    connection: Connection
+    tags: list[int]
+    kind: int
+    answer: Method | None
+    at: i64
+
+    def __init__(self, channel: Channel, tags: list[int], kind: int, answer: Method | None) -> None:
+        self.channel = channel
+        self.connection = channel.connection
+        self.tags = tags
+        self.kind = kind
+        self.answer = answer
+        self.at = 0
+
+    def run(self) -> bool:
+        turn = self.connection.broker.turn
+        while self.at < len(self.tags):
+            if turn.is_full():
+                return False
+            self._settle(SETTLED_STEP)
+            turn.work += SETTLED_STEP // SETTLED_PER_WORK
+        channel = self.channel
+        channel.settlement = None
+        if not channel.closing and channel.connection is self.connection:
+            channel.wake_if_global()
+            if self.answer is not None:
+                channel.send(self.answer)
+        self.connection.resume()
+        return True
+
+    def finish(self) -> None:
+        """Settle all that is left, now."""
+        self._settle(len(self.tags))
+
+    def _settle(self, count: i64) -> None:
+        end: i64 = min(self.at + count, len(self.tags))
+        while self.at < end:
+            self.channel.settle_one(self.tags[self.at], self.kind)
+            self.at += 1
 
 
 def unknown_tag(tag: i64, method_id: int) -> AmqpError:

@@ -34,7 +34,7 @@ from rhizome.amqp.spec import (
 )
 from rhizome.amqp.wire import u16_at, u32_at
 from rhizome.broker.access import Identity, Peer
-from rhizome.broker.blocking import content_awaited, leave_unread, must_defer
+from rhizome.broker.blocking import content_awaited, leave_unread
 from rhizome.broker.channel import Channel
 from rhizome.broker.control import bad_frame, bad_frame_end, protocol_header, slow_frame
 from rhizome.broker.message import Route
@@ -42,6 +42,7 @@ from rhizome.broker.outbox import Outbox
 from rhizome.broker.publishing import publish
 from rhizome.broker.routing.router import Router
 from rhizome.broker.stages import CLOSED, CLOSING, HEADER, RUNNING
+from rhizome.broker.turn import TURN_WORK_MAX
 from rhizome.errors import (
     AmqpError,
     ChannelError,
@@ -94,9 +95,9 @@ class Connection:
     suspensions: i64
     stalled: bool
     paused: bool
+    resting: bool
     drained_ms: i64
     publishing: bool
-    costly: bool
     frame_max: i64
     channel_max: i64
     heartbeat_s: i64
@@ -152,9 +153,9 @@ class Connection:
         self.full = False
         self.suspensions = 0
         self.stalled = False
-        self.paused = False
+        self.paused = self.resting = False
         self.drained_ms = 0
-        self.publishing = self.costly = False
+        self.publishing = False
         self.frame_max = HANDSHAKE_FRAME_MAX
         self.channel_max = 0
         self.heartbeat_s = 0
@@ -207,11 +208,12 @@ class Connection:
         """Whether the shell should go on reading from the socket."""
         if self.stalled or self.paused or self.outbox.size() >= REPLIES_BYTES_MAX:
             return False
-        return self.suspensions == 0 or self.held_bytes < HELD_BYTES_MAX
+        return (self.suspensions == 0 and not self.resting) or self.held_bytes < HELD_BYTES_MAX
 
     def is_waiting(self) -> bool:
-        """Whether input has to wait: for an answer, for an alarm to end, for consumers."""
-        return self.suspensions > 0 or self.stalled or self.paused
+        """Whether input has to wait: for an answer, for the end of an alarm, for consumers or for
+        the next turn."""
+        return self.suspensions > 0 or self.stalled or self.paused or self.resting
 
     def touch(self) -> None:
         """Ask for a flush of the outbox at the end of this turn."""
@@ -255,6 +257,23 @@ class Connection:
         self.paused = False
         self._go_on()
 
+    def _hold(self, data: bytes, at: i64, worked: bool) -> None:
+        """Keep input from ``at`` on for later. If nothing else is waited for, it is the next turn:
+        this one is full. ``worked``: this connection has had a part of it."""
+        if not self.is_waiting():
+            self.resting = True
+            turn = self.broker.turn
+            waiting = turn.resting if worked else turn.deferred
+            waiting.append(self)
+        self.held.append(data[at:])
+        self.held_bytes += len(data) - at
+        self.at = len(data)
+
+    def take_up(self) -> None:
+        """The next turn has come."""
+        self.resting = False
+        self._go_on()
+
     def _go_on(self) -> None:
         """Take up what came in while the connection waited."""
         if self.stage == CLOSED:
@@ -262,8 +281,6 @@ class Connection:
         self.touch()
         held = self.held
         if len(held) > 0 and not self.is_waiting():
-            if must_defer(self.broker, self):
-                return
             self.held = []
             self.held_bytes = 0
             self._consume(b"".join(held))
@@ -277,7 +294,7 @@ class Connection:
         self.received_bytes += len(data)
         turn = self.broker.turn
         self.last_received_ms = turn.now_ms
-        if self.is_waiting() or (turn.spent and must_defer(self.broker, self)):
+        if self.is_waiting():
             self.held.append(data)
             self.held_bytes += len(data)
             return
@@ -397,11 +414,11 @@ class Connection:
             at = protocol_header(self, data, at, end)
             if at == 0:
                 return
+        turn = self.broker.turn
+        began: i64 = at
         while end - at >= 7:
-            if self.is_waiting():
-                self.held.append(data[at:])
-                self.held_bytes += end - at
-                self.at = end
+            if turn.work >= TURN_WORK_MAX or self.is_waiting():
+                self._hold(data, at, at > began)
                 return
             size = u32_at(data, at + 3)
             after: i64 = at + size + 8
@@ -569,6 +586,9 @@ class Connection:
 
     def close_channels(self) -> None:
         """Give back everything that clients have through this connection."""
+        for channel in self.channels.values():
+            if channel.settlement is not None:
+                channel.settlement.finish()
         if len(self.resume_id) > 0:
             self.broker.ghosts.keep(self)
         for channel in list(self.channels.values()):

@@ -30,6 +30,7 @@ from rhizome.amqp.spec import (
 from rhizome.broker.channel import Channel
 from rhizome.broker.resuming import MOVING, handle_on_connection
 from rhizome.broker.stages import CLOSING, RUNNING
+from rhizome.broker.turn import METHOD_WORK
 from rhizome.errors import (
     ChannelFault,
     CommandInvalid,
@@ -107,6 +108,7 @@ def _closing_frame(connection: Connection, kind: i64, number: i64, payload: byte
 def _method(connection: Connection, number: i64, payload: bytes) -> None:
     method = decode_method(payload)
     connection.current_code = method.code()
+    connection.broker.turn.work += METHOD_WORK
     if number == 0:
         _connection_method(connection, method)
         return

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import decode_properties
-from rhizome.broker.blocking import TURN_STEPS_MAX
 from rhizome.broker.commands import DeclareQueue
 from rhizome.broker.deadletters import stored_cc_keys, strip_bcc
 from rhizome.broker.dedup import accept, is_duplicate, wait_for_original
@@ -23,6 +22,7 @@ from rhizome.broker.publishing import enqueue, need_for, reach_of, send_on
 from rhizome.broker.queue import Queue
 from rhizome.broker.steering import identity_of, routing_headers
 from rhizome.broker.together import begin_all, commit_all
+from rhizome.broker.turn import STEPS_PER_WORK
 from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 DELAYED_QUEUE: Final = "amq.delayed"
 DELAY_MS_MAX: Final = 0xFFFFFFFF
 DUE_FIRST: Final = 2
-"""So many that are due are routed first, then twice as many, until there are no more or routing
-them has taken too many steps for one turn: the rest follows in the next tick."""
+"""So many that are due are routed first, then twice as many, until there are no more or the turn
+is full: the rest follows in the next tick."""
 
 
 class Delayed:
@@ -111,7 +111,7 @@ class Delayed:
             return
         count = DUE_FIRST
         while self.held and self.held[0][0] <= now_ms:
-            if not self._release_some(now_ms, count) or self.broker.turn.steps > TURN_STEPS_MAX:
+            if not self._release_some(now_ms, count) or self.broker.turn.is_full():
                 return
             count *= 2
 
@@ -166,7 +166,7 @@ class Delayed:
             self.broker.observer.letter_dropped(queue.vhost, queue.name, refused)
             return
         finally:
-            self.broker.turn.steps += router.take_steps()
+            self.broker.turn.work += router.take_steps() // STEPS_PER_WORK
         content = strip_bcc(held.content)
         message = Message(held.route, content, held.channel, largest_frame(content))
         message.arrived_ms = self.broker.turn.now_ms

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 def expire(queue: Queue, now_ms: i64) -> None:
-    """Discard the expired messages at the head of each lane."""
+    """Discard the expired messages at the head of each lane, or as many as this turn has time for:
+    the next tick goes on."""
+    turn = queue.broker.turn
     for lane in queue.lanes:
-        while lane.ready() > 0 and _has_expired_head(queue, lane, now_ms):
+        while lane.ready() > 0 and not turn.is_full() and _has_expired_head(queue, lane, now_ms):
             message = lane.pop()
             if message is None:
                 if not queue.broker.pager.fill(queue, lane):

@@ -25,6 +25,7 @@ from rhizome.broker.routing.router import Router
 from rhizome.broker.steering import routing_headers
 from rhizome.broker.targets import Reach
 from rhizome.broker.together import begin_all, commit_all
+from rhizome.broker.turn import STEPS_PER_WORK
 from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _reach_of_letter(
     try:
         return reach_of(router, broker.cluster, exchange, keys, headers, is_new)
     finally:
-        broker.turn.steps += router.take_steps()
+        broker.turn.work += router.take_steps() // STEPS_PER_WORK
 
 
 def bury_apart(broker: Broker) -> None:

@@ -63,7 +63,7 @@ class Pacing:
 
     def _is_consumer_busy(self, now_ms: i64) -> bool:
         for level in self.queue.levels:
-            for consumer in level.consumers:
+            for consumer in level.consumers():
                 drained_ms = consumer.channel.connection.drained_ms
                 if consumer.carrier is not None and consumer.credit <= 0:
                     # The link takes more; it is the application behind it that doesn't.

@@ -16,7 +16,7 @@ from mypy_extensions import i64
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import BasicReturn
 from rhizome.broker.access import Identity
-from rhizome.broker.blocking import published_by, routed_by
+from rhizome.broker.blocking import published_by
 from rhizome.broker.confirms import Confirms
 from rhizome.broker.consumer import put_content
 from rhizome.broker.dedup import accept, is_duplicate, set_window, wait_for_original
@@ -36,6 +36,7 @@ from rhizome.broker.routing.destination import Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.steering import Steering, steer
 from rhizome.broker.targets import Reach, Target, keeping_of
+from rhizome.broker.turn import ENQUEUES_PER_WORK, STEPS_PER_WORK
 from rhizome.errors import (
     AccessRefused,
     NotFound,
@@ -84,13 +85,12 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
                 confirms.at_most(ceiling(route.level, mode == 2, len(route.parts)))
             if not channel.marked:
                 channel.touch()
-        is_first = True
         for part in route.parts:
-            if not is_first:
+            if part is not route.parts[0]:
                 message = copy_of(message)
-            is_first = False
             log = part.log
             log.append(message, part.ids, part.durable)
+            broker.turn.work += len(part.queues) // ENQUEUES_PER_WORK
             for queue in part.queues:
                 queue.push(message)
                 if queue.pacing.congested:
@@ -136,7 +136,7 @@ def _resolve(channel: Channel, key: bytes) -> Route:
         try:
             refresh(route, exchange, router, broker.cluster)
         finally:
-            routed_by(broker, connection, router.take_steps())
+            broker.turn.work += router.take_steps() // STEPS_PER_WORK
     if route.immediate:
         raise NotImplementedFault("immediate=true", 60, 40)
     _check_permission(channel, exchange, route)
@@ -347,7 +347,7 @@ def _reach_for(channel: Channel, route: Route, steering: Steering) -> Reach:
     try:
         return reach_of(router, connection.broker.cluster, exchange, keys, steering.headers)
     finally:
-        routed_by(connection.broker, connection, router.take_steps())
+        connection.broker.turn.work += router.take_steps() // STEPS_PER_WORK
 
 
 def place(broker: Broker, publication: Publication, channel: Channel | None) -> bool:
@@ -413,6 +413,7 @@ def enqueue(
     """Append a message to the queues that accept it; False if one refused."""
     taking: list[Queue] = []
     refused = False
+    broker.turn.work += len(queues) // ENQUEUES_PER_WORK
     identity = message.identity
     for queue in queues:
         if identity is not None and is_duplicate(queue, identity, broker.turn.now_ms):

@@ -30,6 +30,7 @@ from rhizome.broker.pacing import CONGESTED_BYTES, Pacing
 from rhizome.broker.port import EVERYTHING, Away, GroupLog
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.showing import was_delivered, with_delivery_count
+from rhizome.broker.turn import DISCARD_WORK, LETTER_WORK
 from rhizome.journal.seen import Seen
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from rhizome.broker.worker import Worker
 
 NEVER_MS: Final = 1 << 62
+
+DISCARDED_MIN: Final = 100
+"""So many messages leave a queue unconsumed before it asks whether the turn has done enough. What
+one publish displaces is therefore gone at once; only masses of messages leave over several turns.
+"""
 
 REASON_REJECTED: Final = "rejected"
 REASON_EXPIRED: Final = "expired"
@@ -217,7 +223,7 @@ class Queue(Destination):
     def _is_awaited(self) -> bool:
         """Whether a consumer could take a message at once."""
         for level in self.levels:
-            for consumer in level.consumers:
+            for consumer in level.consumers():
                 if consumer.can_take():
                     return True
         return False
@@ -299,12 +305,17 @@ class Queue(Destination):
                 self._drop_beyond()
 
     def _drop_beyond(self) -> None:
+        dropped: i64 = 0
         while self._is_beyond():
+            if dropped >= DISCARDED_MIN and self.broker.turn.is_full():
+                self.postpone()
+                return
             message = self.next_message(-1)
             if message is None:
                 # Appended in this turn; the queue is dispatched again in the next.
                 return
             self.discard(message, REASON_MAXLEN)
+            dropped += 1
 
     def _is_beyond(self) -> bool:
         """Whether the queue holds more than its limits allow."""
@@ -323,14 +334,21 @@ class Queue(Destination):
         self.marked = True
         self.broker.turn.queues.append(self)
 
+    def postpone(self) -> None:
+        """Ask for a dispatch in the next turn: this one has done enough."""
+        if not self.marked:
+            self.marked = True
+            self.broker.turn.postponed.append(self)
+
     # ---- messages out ---------------------------------------------------------------------------
 
     def next_message(self, now_ms: i64) -> Message | None:
         """Take the first ready message that has not expired (``now_ms`` -1: don't look).
 
         None with ``ready`` above 0 means that the rest is on its way to disk and cannot be read
-        yet.
+        yet, or that so many had expired that the others have to wait for the next turn.
         """
+        expired: i64 = 0
         while self.ready > 0:
             lane = self.lane if self.single else self._top_lane()
             message = lane.pop()
@@ -341,6 +359,10 @@ class Queue(Destination):
             self.discount(message)
             if self.may_expire and now_ms >= 0 and self.is_expired(message, now_ms):
                 self.discard(message, REASON_EXPIRED)
+                expired += 1
+                if expired >= DISCARDED_MIN and self.broker.turn.is_full():
+                    self.postpone()
+                    return None
                 continue
             return message
         return None
@@ -487,7 +509,10 @@ class Queue(Destination):
 
     def discard(self, message: Message, reason: str) -> None:
         """A message leaves unconsumed: dead-letter it if the queue says where, then forget it."""
+        turn = self.broker.turn
+        turn.work += DISCARD_WORK
         if self.options.dead_letter_exchange is not None and not self.deleted:
+            turn.work += LETTER_WORK
             self.broker.dead_letter(self, message, reason)
         self.forget(message)
 
@@ -560,7 +585,7 @@ class Queue(Destination):
         self.consumer_count += 1
         if consumer.exclusive:
             self.exclusive = True
-        self._level(consumer.priority).consumers.append(consumer)
+        self._level(consumer.priority).add(consumer)
         if self.options.single_active_consumer and self._becomes_active(consumer):
             self.active = consumer
         if self.stream is not None:
@@ -576,10 +601,9 @@ class Queue(Destination):
     def remove_consumer(self, consumer: Consumer) -> None:
         self.broker.leases.forget(consumer)
         for level in self.levels:
-            if consumer in level.consumers:
-                level.consumers.remove(consumer)
+            if level.remove(consumer):
                 self.consumer_count -= 1
-                if len(level.consumers) == 0:
+                if len(level.members) == 0:
                     self.levels.remove(level)
                 break
         if consumer.exclusive:
@@ -601,7 +625,7 @@ class Queue(Destination):
         return level
 
     def _first_consumer(self) -> Consumer | None:
-        return self.levels[0].consumers[0] if len(self.levels) > 0 else None
+        return self.levels[0].first() if len(self.levels) > 0 else None
 
     def consumers(self) -> list[Consumer]:
-        return [consumer for level in self.levels for consumer in level.consumers]
+        return [consumer for level in self.levels for consumer in level.consumers()]

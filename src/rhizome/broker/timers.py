@@ -45,8 +45,11 @@ class Timers:
         self.queues.pop(queue, None)
 
     def tick(self, now_ms: int) -> None:
+        turn = self.broker.turn
         for queue in list(self.queues):
+            turn.doing = queue
             self._check_queue(queue, now_ms)
+        turn.doing = "timers"
         self.broker.delayed.release_due(now_ms)
         self.broker.leases.tick(now_ms)
         if now_ms - self.connections_checked_ms >= CONNECTIONS_EVERY_MS:

@@ -26,6 +26,9 @@ FILES_MIN: Final = 4096
 CERTIFICATE_WARNING_DAYS: Final = 30
 CERTIFICATE_PROBLEM_DAYS: Final = 7
 DAY_MS: Final = 86_400_000
+SLOW_TURN_PROBLEM_MS: Final = 1000
+"""A turn as long as this makes clients and other brokers wonder whether the broker lives."""
+NO_SLOW_TURNS: Final = {"work": 0, "waited": 0}
 
 Row = dict[str, Any]
 
@@ -344,6 +347,43 @@ def _pattern_remedy(kind: str, vhost: str, name: str, exchange: str) -> str:
     )
 
 
+def check_slow_turns(document: Row) -> Iterator[Finding]:
+    """Whether something held a broker's event loop, and with it all of its connections."""
+    for name, facts in _facts(document):
+        # A broker of release 0.1.0 doesn't tell.
+        slow = facts.get("slow_turns", NO_SLOW_TURNS)
+        if slow["work"]:
+            yield Finding(
+                PROBLEM if slow["longest_ms"] >= SLOW_TURN_PROBLEM_MS else WARNING,
+                "slow turns",
+                name,
+                f"{slow['work']} turns held everybody up for more than {slow['limit_ms']} ms,"
+                f" the longest for {slow['longest_ms']} ms{_slowest(slow)}",
+                "its log has each with the place (rhizome.watchdog); if a client sends what takes"
+                " so long, limit that client, else report it",
+            )
+        if slow["waited"]:
+            yield Finding(
+                WARNING,
+                "slow turns",
+                name,
+                f"{slow['waited']} times it stood still for more than {slow['limit_ms']} ms without"
+                " work of its own",
+                "the machine is too busy, the process was stopped, or a disk is slow: look at the"
+                " load of the machine",
+            )
+
+
+def _slowest(slow: Row) -> str:
+    """What the longest of the turns that are still described did."""
+    described = [turn for turn in slow["latest"] if turn["what"] or turn["where"]]
+    if not described:
+        return ""
+    worst = max(described, key=lambda turn: int(turn["lasted_ms"]))
+    what = " at ".join(part for part in (worst["what"], worst["where"].partition(" < ")[0]) if part)
+    return f"; {worst['lasted_ms']} ms: {what}"
+
+
 CHECKS: Final[dict[str, Check]] = {
     "quorum": check_quorum,
     "brokers": check_brokers,
@@ -359,6 +399,7 @@ CHECKS: Final[dict[str, Check]] = {
     "links": check_links,
     "state": check_state,
     "patterns": check_patterns,
+    "slow turns": check_slow_turns,
 }
 FINE: Final = {
     "quorum": "there is a root, and all primaries are there",
@@ -375,4 +416,5 @@ FINE: Final = {
     "links": "nobody can speak for another broker, and there is one cluster key",
     "state": "each vhost has room in the cluster state",
     "patterns": "all patterns can be matched",
+    "slow turns": "nothing held a broker up",
 }

@@ -46,6 +46,7 @@ from rhizome.management.context import Context
 from rhizome.management.endpoint import Endpoint, error_response, routes
 from rhizome.management.errors import ApiError, MethodNotAllowed, ObjectNotFound
 from rhizome.management.request_filter import RequestFilter
+from rhizome.management.steps import Stepped
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *overview.ENDPOINTS,
@@ -125,6 +126,7 @@ def make_application(context: Context) -> ASGIApp:
             raw: bytes = scope.get("raw_path") or scope["path"].encode()
             path = raw.decode("latin-1").partition("?")[0]
             scope = {**scope, "path": path.rstrip("/") or "/", "root_path": ""}
-        await router(scope, receive, send)
+            doing = f"HTTP {scope['method']} {scope['path']}"
+            await Stepped(context.shell, doing, router(scope, receive, send))
 
     return RequestFilter(context, application)

@@ -34,6 +34,7 @@ from rhizome.management.endpoint import Endpoint
 from rhizome.management.everywhere import documents
 from rhizome.management.ownshapes import CLUSTER, STALL
 from rhizome.management.process import open_files, open_files_max, resident_set_bytes
+from rhizome.management.slowturns import SLOW_TURNS
 from rhizome.management.stalls import cluster_stalls, own_stalls
 
 PATH: Final = "/api/rhizome/checkup"
@@ -76,6 +77,7 @@ FACTS: Final = record(
         "exposed_links": many(TEXT),
         "full_vhosts": many(FULL_VHOST),
         "faulty_patterns": many(FAULTY_PATTERN),
+        "slow_turns": SLOW_TURNS,
     },
 )
 CHECKUP: Final = with_fields(
@@ -126,6 +128,7 @@ def facts(context: Context) -> Row:
         "faulty_patterns": [
             asdict(each) for each in broker.state.faulty_patterns()[:FAULTY_PATTERNS_SHOWN_MAX]
         ],
+        "slow_turns": context.slow_turns.row(),
     }
 
 

@@ -22,6 +22,7 @@ from rhizome.management.logins import Logins
 from rhizome.management.others import Nobody, Others
 from rhizome.management.process import machine_memory_bytes
 from rhizome.management.rates import Rates
+from rhizome.management.slowturns import SlowTurns
 from rhizome.security.audit import Audit
 from rhizome.security.login import LoginStatistics
 from rhizome.security.mechanisms import Credentials
@@ -113,7 +114,8 @@ class HttpConfig(Protocol):
 
 
 class Turns(Protocol):
-    """What the API asks of the shell. `begin_turn` comes before every change of the core."""
+    """What the API asks of the shell. `begin_turn` comes before every change of the core, and each
+    stretch of a request between two waits is told, to be timed."""
 
     alarm: str
     congested: bool
@@ -122,6 +124,8 @@ class Turns(Protocol):
     def turns(self) -> int: ...
 
     def begin_turn(self) -> None: ...
+    def step_began(self, doing: str, /) -> None: ...
+    def step_ended(self) -> None: ...
 
 
 class Login(Protocol):
@@ -238,6 +242,7 @@ class Context:
     """Of the bodies of requests under way."""
     waiting_answers: WaitingAnswers = field(default_factory=WaitingAnswers)
     long_answers: LongAnswers = field(default_factory=LongAnswers)
+    slow_turns: SlowTurns = field(default_factory=SlowTurns)
 
     @property
     def name(self) -> str:

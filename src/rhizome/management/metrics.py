@@ -31,6 +31,7 @@ from rhizome.management.clusterview import ClusterDocument, GroupInfo
 from rhizome.management.context import Context
 from rhizome.management.perqueue import readable
 from rhizome.management.rates import Totals
+from rhizome.management.slowturns import WAITED, WORK
 from rhizome.management.stalls import KINDS, own_stalls
 
 Labels = tuple[str, ...]
@@ -137,11 +138,31 @@ def _read_broker(context: Context, reading: Reading, totals: Totals) -> None:
     salvaged = sum(each.messages for each in context.store.salvage.entries())
     gauge("rhizome_salvaged_messages", "Messages saved aside from forced homes.", salvaged)
     reading.counter("rhizome_turns", "Wake-ups of the broker.", int(context.shell.turns))
+    _read_slow_turns(context, reading)
     reading.labelled(
         "rhizome_stalls",
         "Things that wait at this broker.",
         ("kind",),
         (((kind,), stalls[kind]) for kind in KINDS),
+    )
+
+
+def _read_slow_turns(context: Context, reading: Reading) -> None:
+    slow = context.slow_turns
+    reading.labelled(
+        "rhizome_slow_turns",
+        "Turns, or steps of HTTP requests, that held the event loop for longer than"
+        " broker.slow_turn.",
+        ("cause",),
+        (((WORK,), slow.work), ((WAITED,), slow.waited)),
+        counts=True,
+    )
+    longest = ((("start",), slow.longest_ns), (("minute",), slow.longest_recently_ns()))
+    reading.labelled(
+        "rhizome_longest_turn_seconds",
+        "The longest time for which the event loop was held.",
+        ("since",),
+        ((labels, time_ns / 1e9) for labels, time_ns in longest),
     )
 
 

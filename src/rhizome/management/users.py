@@ -25,6 +25,7 @@ from rhizome.management.call import Call
 from rhizome.management.document import Document
 from rhizome.management.endpoint import Endpoint
 from rhizome.management.errors import BadRequest, ObjectNotFound
+from rhizome.management.pace import Pace
 from rhizome.management.proposals import propose
 from rhizome.management.rows import (
     DEFAULT_EXCHANGE,
@@ -134,8 +135,12 @@ async def delete_user(call: Call) -> Response:
 
 
 async def delete_users(call: Call) -> Response:
+    pace = Pace()
     for name in (await call.document()).words("users"):
         await propose(call.context, DeleteUser(name))
+        # A user who isn't there is no change to be waited for.
+        if pace.is_due():
+            await pace.rest()
     return done()
 
 

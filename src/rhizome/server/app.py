@@ -35,6 +35,7 @@ from rhizome.journal.files import MemoryFiles
 from rhizome.journal.store import JournalStore, MemoryStore, Store, StoreOptions
 from rhizome.journal.writer import ALWAYS, NEVER, Flush
 from rhizome.management.network import bind, is_loopback
+from rhizome.management.slowturns import SlowTurns
 from rhizome.security.bearer import EXPIRED, Bearers
 from rhizome.security.examinations import AT_ONCE_MAX
 from rhizome.security.login import LoginService
@@ -60,6 +61,7 @@ from rhizome.server.reloading import Reloader
 from rhizome.server.shell import ClientProtocol, Shell
 from rhizome.server.storekind import check_kind
 from rhizome.server.units import Address
+from rhizome.server.watchdog import Watchdog
 
 # What only some brokers need is loaded where they do: a lone one starts a third faster so.
 if TYPE_CHECKING:
@@ -150,6 +152,8 @@ class Application:
         self.colleagues: Colleagues | None = None
         self.http: HttpService | None = None
         self.tls: list[ListenerTls] = []
+        self.slow_turns = SlowTurns()
+        self.watchdog: Watchdog | None = None
         self.hooks = Hooks(config.hooks, config.broker.name)
 
     async def serve(self) -> int:
@@ -171,6 +175,9 @@ class Application:
             http = await self._serve_http(loop)
             gc.collect()
             gc.freeze()
+            self.watchdog = Watchdog(self.shell.stopwatch, self.slow_turns, wall_clock_ms)
+            self.watchdog.configure(self.config.broker.slow_turn_ms)
+            self.watchdog.start(TICK_S)
             if self.driver is None or self.driver.node.ready:
                 self._is_ready(http)
             else:
@@ -367,6 +374,7 @@ class Application:
             self.config, self.broker, self.shell, self.login, self.store, tls=tls
         )
         self.http.context.audit = self.audit
+        self.http.context.slow_turns = self.slow_turns
         if self.driver is not None:
             self._show_cluster(self.http.context, self.driver.node)
         addresses = await self.http.start()
@@ -427,9 +435,11 @@ class Application:
                 self._close_expired()
             if loop.time() >= next_maintenance:
                 next_maintenance = loop.time() + MAINTENANCE_S
+                self.shell.step_began("maintenance")
                 self.maintenance.run()
                 self.reloader.check_files()
                 self.known_logins.save_aside(loop)
+                self.shell.step_ended()
 
     def _close_expired(self) -> None:
         """Connections whose access token has expired, and that have not sent a newer one."""
@@ -447,6 +457,8 @@ class Application:
         apply_limits(self.broker.limits, config)
         self.broker.pager.budget_bytes = config.memory.resident_budget_bytes
         self.maintenance.configure(config)
+        if self.watchdog is not None:
+            self.watchdog.configure(config.broker.slow_turn_ms)
         self.login.configure(config.login_settings())
         if self.driver is not None:
             self.driver.configure(config)
@@ -476,6 +488,8 @@ class Application:
         self.stopping.set()
 
     async def _close(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.watchdog is not None:
+            self.watchdog.stop()
         for server in self.servers:
             server.close()
         await self.hooks.close()

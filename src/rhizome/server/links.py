@@ -150,6 +150,7 @@ class LinkProtocol(asyncio.Protocol):
         self.aborting: asyncio.TimerHandle | None = None
         self.turn = -1
         self.turn_bytes = 0
+        self.doing = f"input of the link with {link.name or link.address}"
 
     def connection_made(self, transport: Any) -> None:
         self.driver.shell.begin_turn()
@@ -171,6 +172,7 @@ class LinkProtocol(asyncio.Protocol):
         if not shell.scheduled:
             shell.begin_turn()
             shell.busy_poll.input_came()
+        shell.broker.turn.doing = self.doing
         self.link.receive(data)
         if self.turn != shell.turns:
             self.turn = shell.turns

@@ -22,6 +22,7 @@ logger = logging.getLogger("rhizome.server")
 
 EVERY_KEY: Final = frozenset({"*"})
 RELOADABLE: Final[Mapping[str, frozenset[str]]] = {
+    "broker": frozenset({"slow_turn"}),
     "tls": frozenset({"certificate", "key", "ca"}),
     "limits": frozenset(
         {

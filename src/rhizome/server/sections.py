@@ -65,6 +65,12 @@ class BrokerSection:
         " processor while messages come, yields it to others, and nothing at rest; 0us: never.",
         maximum="10ms",
     )
+    slow_turn_ms: int = duration(
+        "100ms",
+        "A turn of the event loop that lasts longer is logged with what it did, counted, and shown"
+        " by `rhizome doctor`: it held every connection up. 0s: none is.",
+        maximum="1h",
+    )
 
 
 def _check_ports(given: tuple[Address, ...]) -> None:

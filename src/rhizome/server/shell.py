@@ -7,6 +7,7 @@ once: dispatch, one batch to the journal, one write per connection. The numbered
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -17,6 +18,7 @@ from rhizome.broker.broker import Broker
 from rhizome.broker.connection import Connection
 from rhizome.broker.stages import CLOSED
 from rhizome.server.busypoll import BusyPoll
+from rhizome.server.stopwatch import Stopwatch
 
 TURN_INPUT_BYTES_MAX: Final = 512 * 1024
 """What one connection may feed into one turn. The event loop would read up to 32 times its buffer
@@ -55,6 +57,7 @@ class Shell:
     loop: Any
     clock_ms: Callable[[], int]
     busy_poll: BusyPoll
+    stopwatch: Stopwatch
     scheduled: bool
     turns: i64
     congested: bool
@@ -77,6 +80,7 @@ class Shell:
         self.loop = loop
         self.clock_ms = clock_ms
         self.busy_poll = busy_poll
+        self.stopwatch = Stopwatch(broker.turn, time.monotonic_ns, time.thread_time_ns)
         self.scheduled = False
         self.turns = 0
         self.congested = False
@@ -89,6 +93,7 @@ class Shell:
         if self.scheduled:
             return
         self.scheduled = True
+        self.stopwatch.begin()
         now_ms: i64 = self.clock_ms()
         turn = self.broker.turn
         # Never backwards: expiry and waiting times are differences of these readings.
@@ -101,7 +106,9 @@ class Shell:
         self.scheduled = False
         self.turns += 1
         broker = self.broker
+        broker.turn.doing = None
         broker.end_turn()
+        broker.turn.doing = "output"
         self.links.turn_ending()
         self.submit()
         self._write_outboxes()
@@ -111,6 +118,7 @@ class Shell:
             self.satiated = []
             for protocol in satiated:
                 protocol.resume_input()
+        self.stopwatch.end()
         if broker.turn.pending():
             self.begin_turn()
 
@@ -160,8 +168,23 @@ class Shell:
         else:
             self.broker.unblock()
 
+    def step_began(self, doing: str) -> None:
+        """A task of the loop, such as an HTTP request, goes on; it need not touch the core."""
+        self.stopwatch.begin()
+        self.broker.turn.doing = doing
+
+    def step_ended(self) -> None:
+        """It waits, or is over. A turn that it has begun is timed to the turn's own end."""
+        if self.scheduled:
+            self.broker.turn.doing = None
+        else:
+            self.stopwatch.end()
+
     def tick(self) -> None:
         """Time has passed."""
+        self.stopwatch.ticked()
+        if not self.scheduled:
+            self.stopwatch.abandon()
         self.begin_turn()
         self._check_congestion()
         self.broker.tick(self.broker.turn.now_ms)
@@ -221,6 +244,7 @@ class ClientProtocol:
         if not shell.scheduled:
             shell.begin_turn()
             shell.busy_poll.input_came()
+        shell.broker.turn.doing = connection
         connection.receive(data)
         if self.turn != shell.turns:
             self.turn = shell.turns
@@ -259,6 +283,7 @@ class ClientProtocol:
         if connection is not None:
             self.connection = None
             self.shell.begin_turn()
+            self.shell.broker.turn.doing = connection
             connection.lost()
             connection.port = None
 

@@ -194,9 +194,9 @@ class Core:
 
     def settle(self) -> None:
         """Run turns until nothing is left to do."""
-        self._turn()
+        self.one_turn()
         while self.broker.turn.pending() or self._lost or self._is_synced_waiting():
-            self._turn()
+            self.one_turn()
         if self.observer.bugs:
             raise self.observer.bugs.pop()
 
@@ -208,7 +208,8 @@ class Core:
     def _is_synced_waiting(self) -> bool:
         return bool(self._synced) and not self.hold_syncs
 
-    def _turn(self) -> None:
+    def one_turn(self) -> None:
+        """One wake-up, which may leave something for the next."""
         if not self.hold_syncs:
             self._run_synced()
         lost, self._lost = self._lost, []

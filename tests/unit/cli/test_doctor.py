@@ -127,6 +127,29 @@ def unseen(d: Any) -> None:
     d["facts"]["b2"]["unseen_groups"] = [1]
 
 
+def slow_turns(work: int, waited: int, longest_ms: int) -> Callable[[Any], None]:
+    def change(d: Any) -> None:
+        turn = {
+            "number": 1,
+            "ended_ms": NOW_MS,
+            "lasted_ms": longest_ms,
+            "ran_ms": longest_ms,
+            "cause": "work",
+            "what": "HTTP GET /api/queues",
+            "where": "management/answers.py:214 matching < management/queues.py:9 listed",
+        }
+        d["facts"]["b2"]["slow_turns"] = {
+            "limit_ms": 100,
+            "work": work,
+            "waited": waited,
+            "longest_ms": longest_ms,
+            "longest_recently_ms": 0,
+            "latest": [turn] * work,
+        }
+
+    return change
+
+
 def alarm(d: Any) -> None:
     d["facts"]["b2"]["alarm"] = "low on disk"
 
@@ -222,6 +245,14 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (versions, WARNING, "versions", "b2 1.1"),
         (faulty_pattern, WARNING, "patterns", "the policy 'twice' in vhost 'v' fits nothing"),
         (faulty_permission, WARNING, "patterns", "the permission of user 'app' in vhost 'v'"),
+        (slow_turns(2, 0, 412), WARNING, "slow turns", "2 turns held everybody up"),
+        (
+            slow_turns(1, 0, 68_080),
+            PROBLEM,
+            "slow turns",
+            "68080 ms: HTTP GET /api/queues at management/answers.py:214 matching",
+        ),
+        (slow_turns(0, 3, 900), WARNING, "slow turns", "3 times it stood still"),
     ],
 )
 def test_what_is_wrong_is_told(wrong: Any, level: str, check: str, told: str) -> None:

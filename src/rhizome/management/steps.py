@@ -1,0 +1,42 @@
+"""Steps: what a request does between two waits, told to the shell, which times it.
+
+A request shares the event loop with every connection. While it waits others run, so its time as a
+whole says nothing; each step of it holds everybody up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator
+from typing import Any, Final
+
+from rhizome.management.context import Turns
+
+WORDS_CHARS_MAX: Final = 200
+"""Of the path of a request, in what is told."""
+
+
+class Stepped:
+    """Awaits another awaitable, and tells the shell when it begins and ends to run."""
+
+    def __init__(self, shell: Turns, doing: str, work: Awaitable[None]) -> None:
+        self.shell = shell
+        self.doing = doing[:WORDS_CHARS_MAX]
+        self.work = work
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        shell, doing = self.shell, self.doing
+        steps = self.work.__await__()
+        failure: BaseException | None = None
+        while True:
+            shell.step_began(doing)
+            try:
+                waits_for = next(steps) if failure is None else steps.throw(failure)
+            except StopIteration:
+                return
+            finally:
+                shell.step_ended()
+            failure = None
+            try:
+                yield waits_for
+            except BaseException as error:
+                failure = error

@@ -1,0 +1,393 @@
+"""The worst input of each endpoint of the HTTP API: lists of everything, the longest query, the
+largest body that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from rhizome.amqp import methods
+from rhizome.management.application import ENDPOINTS
+from rhizome.management.endpoint import Endpoint
+from tests.process.worst.world import CROWD, World
+
+Input = Callable[[World], Iterator[None]]
+INPUTS: Final[list[tuple[str, str, Input]]] = []
+"""Endpoint, what it is sent, and the input."""
+
+BODY_BYTES: Final = 1_000_000
+"""A little less than what is read of a body outside of definitions."""
+
+
+def key_of(endpoint: Endpoint) -> str:
+    return f"{endpoint.method} {endpoint.path}"
+
+
+# ---- what stands in paths -----------------------------------------------------------------------
+
+NAMES: Final[dict[str, str]] = {
+    "vhost": CROWD,
+    "name": "crowded",
+    "user": "guest",
+    "source": "fan",
+    "destination": "crowded",
+    "properties": "~",
+    "group": "1",
+    "broker": "rhizome",
+    "node": "rhizome",
+    "component": "operator_policy",
+    "limit": "max-queues",
+    "consumer": "c",
+    "lease": "l",
+    "port": "5672",
+    "protocol": "amqp",
+    "within": "1",
+    "unit": "weeks",
+    "exchange": "amq.topic",
+}
+NAMED: Final[dict[str, str]] = {
+    "/api/nodes/": "rhizome",
+    "/api/exchanges/": "fan",
+    "/api/policies/": "policy1",
+    "/api/operator-policies/": "limit1",
+    "/api/parameters/": "limit1",
+    "/api/global-parameters/": "global1",
+    "/api/users/": "user1",
+}
+"""What {name} is, by the beginning of the path."""
+
+
+def target(endpoint: Endpoint, **names: str) -> str:
+    given = {**NAMES, **names}
+    if "name" not in names:
+        for beginning, name in NAMED.items():
+            if endpoint.path.startswith(beginning):
+                given["name"] = name
+    path = endpoint.path
+    for key, value in given.items():
+        path = path.replace("{" + key + "}", quote(value, safe=""))
+    return path
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+PAGE: Final = "a page of what a pattern matches"
+MANY_COLUMNS: Final = "thousands of columns"
+HISTORY: Final = "the last minutes"
+VARIANTS: Final = frozenset({PAGE, MANY_COLUMNS, HISTORY})
+COLUMNS: Final = "COLUMNS"
+"""Stands for as many columns as the world has room for."""
+
+
+def queries(endpoint: Endpoint) -> list[tuple[str, dict[str, str]]]:
+    """The longest that may be asked of a list, or nothing where nothing may be asked."""
+    asked = {parameter.name for parameter in endpoint.answers.query}
+    made: list[tuple[str, dict[str, str]]] = [("everything", {})]
+    if "sort" in asked:
+        made[0] = ("everything, sorted downwards", {"sort": "name", "sort_reverse": "true"})
+        page = {"page": "1", "page_size": "500", "use_regex": "true"}
+        made.append((PAGE, {**page, "name": "(.*a){1,9}(x|y|z)*q"}))
+    if "columns" in asked:
+        made.append((MANY_COLUMNS, {"columns": COLUMNS}))
+    if "history" in asked:
+        made.append((HISTORY, {"history": "true"}))
+    return made
+
+
+def reads(endpoint: Endpoint, what: str, query: dict[str, str]) -> None:
+    def made(world: World) -> Iterator[None]:
+        columns = ",".join(f"a{at}.b.c" for at in range(world.sizes.query_bytes // 12))
+        given = {key: columns if value == COLUMNS else value for key, value in query.items()}
+        asked = target(endpoint) + ("?" + urlencode(given) if given else "")
+        yield
+        world.http("GET", asked)
+
+    INPUTS.append((key_of(endpoint), what, made))
+
+
+for _endpoint in ENDPOINTS:
+    if _endpoint.method == "GET":
+        for _what, _query in queries(_endpoint):
+            reads(_endpoint, _what, _query)
+
+
+# ---- changing -----------------------------------------------------------------------------------
+
+
+def wide(size: int = BODY_BYTES) -> dict[str, object]:
+    return {f"k{at}": at for at in range(size // 17)}
+
+
+def deep(size: int = BODY_BYTES) -> bytes:
+    """As deep as JSON is parsed, many times over."""
+    nested = b"[" * 400 + b"]" * 400
+    return b"[" + b",".join([nested] * (size // 802)) + b"]"
+
+
+FIELDS: Final[dict[str, dict[str, object]]] = {
+    "PUT /api/exchanges/{vhost}/{name}": {"type": "topic"},
+    "POST /api/queues/{vhost}/{name}/get": {"count": 1, "ackmode": "x", "encoding": "auto"},
+    "POST /api/exchanges/{vhost}/{name}/publish": {"routing_key": "", "properties": {}},
+    "PUT /api/permissions/{vhost}/{user}": {"configure": "", "write": "", "read": ""},
+    "PUT /api/topic-permissions/{vhost}/{user}": {"exchange": "", "write": "", "read": ""},
+    "PUT /api/policies/{vhost}/{name}": {"pattern": "^$"},
+    "PUT /api/operator-policies/{vhost}/{name}": {"pattern": "^$"},
+}
+
+
+def large_bodies(endpoint: Endpoint) -> None:
+    """The largest bodies: a wide one in a field that takes anything, and a deep one."""
+
+    def wide_one(world: World) -> Iterator[None]:
+        fields: dict[str, object] = dict(FIELDS.get(key_of(endpoint), {}))
+        taken = (endpoint.takes or {}).get("properties", {})
+        held = next(
+            (each for each in ("arguments", "definition", "value") if each in taken), "more"
+        )
+        body = {**fields, held: wide()}
+        yield
+        world.http(endpoint.method, target(endpoint, name=world.name("made")), body)
+
+    def deep_one(world: World) -> Iterator[None]:
+        body = deep()
+        yield
+        world.http(endpoint.method, target(endpoint, name=world.name("made")), body)
+
+    INPUTS.append((key_of(endpoint), "a wide body of 1 MB", wide_one))
+    INPUTS.append((key_of(endpoint), "a deep body of 1 MB", deep_one))
+
+
+def deletes(endpoint: Endpoint) -> None:
+    """What is not there, or stays: those that delete much have inputs of their own below."""
+
+    def made(world: World) -> Iterator[None]:
+        vhost = "z" * 255 if endpoint.path == "/api/vhosts/{vhost}" else CROWD
+        yield
+        world.http("DELETE", target(endpoint, name="x" * 255, user="y" * 255, vhost=vhost))
+
+    INPUTS.append((key_of(endpoint), "the longest name", made))
+
+
+for _endpoint in ENDPOINTS:
+    if _endpoint.method in ("PUT", "POST"):
+        large_bodies(_endpoint)
+    elif _endpoint.method == "DELETE":
+        deletes(_endpoint)
+
+
+def worst(name: str, what: str) -> Callable[[Input], Input]:
+    assert name in {key_of(endpoint) for endpoint in ENDPOINTS}, name
+
+    def add(made: Input) -> Input:
+        INPUTS.append((name, what, made))
+        return made
+
+    return add
+
+
+@worst("PUT /api/policies/{vhost}/{name}", "one that matches every queue and exchange")
+def policy_for_all(world: World) -> Iterator[None]:
+    name = world.name("policy")
+    body = {"pattern": ".*", "definition": {"max-length": 1_000_000}, "priority": 9999}
+    yield
+    world.ok("PUT", f"/api/policies/{CROWD}/{name}", body)
+    yield
+    world.ok("DELETE", f"/api/policies/{CROWD}/{name}")
+
+
+@worst("DELETE /api/policies/{vhost}/{name}", "one that matches every queue and exchange")
+def no_policy_for_all(world: World) -> Iterator[None]:
+    name = world.name("policy")
+    body = {"pattern": ".*", "definition": {"max-length": 1_000_000}, "priority": 9999}
+    world.ok("PUT", f"/api/policies/{CROWD}/{name}", body)
+    yield
+    world.ok("DELETE", f"/api/policies/{CROWD}/{name}")
+
+
+@worst("PUT /api/operator-policies/{vhost}/{name}", "a shorter length for a full queue")
+def shorter(world: World) -> Iterator[None]:
+    talker = world.talker()
+    queue = world.queue(talker)
+    world.fill(talker, queue, world.sizes.messages * 5)
+    body = {"pattern": f"^{queue}$", "definition": {"max-length": 1}, "apply-to": "queues"}
+    yield
+    world.ok("PUT", f"/api/operator-policies/%2F/{queue}", body)
+    yield
+    world.ok("DELETE", f"/api/operator-policies/%2F/{queue}")
+    talker.close()
+
+
+@worst("PUT /api/policies/{vhost}/{name}", "a time to live that is over for a full queue")
+def shorter_lived(world: World) -> Iterator[None]:
+    talker = world.talker()
+    queue = world.queue(talker)
+    world.fill(talker, queue, world.sizes.messages * 5)
+    body = {"pattern": f"^{queue}$", "definition": {"message-ttl": 1}, "apply-to": "queues"}
+    yield
+    world.ok("PUT", f"/api/policies/%2F/{queue}", body)
+    answer: Any = None
+    while answer is None or answer.message_count:
+        answer = talker.call(methods.QueueDeclare(queue, passive=True))
+    yield
+    world.ok("DELETE", f"/api/policies/%2F/{queue}")
+    talker.close()
+
+
+@worst("PUT /api/policies/{vhost}/{name}", "a pattern that takes for ever to fail")
+def slow_pattern(world: World) -> Iterator[None]:
+    talker = world.talker()
+    talker.call(methods.QueueDeclare("a" * 22, exclusive=True))
+    yield
+    world.http(
+        "PUT", "/api/policies/%2F/slow", {"pattern": "^(a|a)*!", "definition": {"max-length": 9}}
+    )
+    yield
+    world.http("DELETE", "/api/policies/%2F/slow")
+    talker.close()
+
+
+@worst("GET /api/queues", "a pattern that takes for ever to fail")
+def slow_search(world: World) -> Iterator[None]:
+    talker = world.talker()
+    talker.call(methods.QueueDeclare("a" * 22, exclusive=True))
+    yield
+    world.http("GET", "/api/queues?page=1&use_regex=true&name=" + quote("^(a|a)*!"))
+    yield
+    talker.close()
+
+
+@worst("POST /api/queues/{vhost}/{name}/get", "10,000 messages, which are put back")
+def get_many(world: World) -> Iterator[None]:
+    talker = world.talker()
+    queue = world.queue(talker)
+    world.fill(talker, queue, 10_000)
+    body = {"count": 10_000, "ackmode": "ack_requeue_true", "encoding": "base64"}
+    yield
+    world.ok("POST", f"/api/queues/%2F/{queue}/get", body)
+    yield
+    talker.call(methods.QueueDelete(queue))
+    talker.close()
+
+
+@worst(
+    "GET /api/rhizome/queues/{vhost}/{name}/messages", "as many as are shown, from the last offset"
+)
+def browse(world: World) -> Iterator[None]:
+    talker = world.talker()
+    queue = world.queue(talker)
+    world.fill(talker, queue, world.sizes.messages)
+    yield
+    offset = min(world.sizes.messages, 100_000) - 1000
+    world.ok("GET", f"/api/rhizome/queues/%2F/{queue}/messages?count=1000&offset={offset}")
+    yield
+    talker.call(methods.QueueDelete(queue))
+    talker.close()
+
+
+@worst("POST /api/rhizome/queues/{vhost}/{name}/move", "as many as go at once")
+def move(world: World) -> Iterator[None]:
+    talker = world.talker()
+    queue, to = world.queue(talker), world.queue(talker)
+    world.fill(talker, queue, 1000)
+    yield
+    world.ok("POST", f"/api/rhizome/queues/%2F/{queue}/move", {"to": to, "count": 1000})
+    yield
+    talker.close()
+
+
+@worst("POST /api/exchanges/{vhost}/{name}/publish", "to many queues, 10 MB of base64")
+def publish(world: World) -> Iterator[None]:
+    body = {
+        "routing_key": "",
+        "payload": "QUFB" * 2_500_000,
+        "payload_encoding": "base64",
+        "properties": {},
+    }
+    yield
+    world.http("POST", f"/api/exchanges/{CROWD}/fan/publish", body)
+    yield
+    for at in range(world.sizes.objects):
+        world.http("DELETE", f"/api/queues/{CROWD}/q{at}/contents") if at % 2 == 0 else None
+
+
+@worst("DELETE /api/queues/{vhost}/{name}/contents", "of a full queue")
+def purge(world: World) -> Iterator[None]:
+    talker = world.talker()
+    queue = world.queue(talker)
+    world.fill(talker, queue, world.sizes.messages * 5)
+    yield
+    world.ok("DELETE", f"/api/queues/%2F/{queue}/contents")
+    yield
+    talker.close()
+
+
+def crowded_vhost(world: World) -> str:
+    name = world.name("vhost")
+    world.ok("PUT", f"/api/vhosts/{name}")
+    queues = [
+        {"name": f"q{at}", "durable": True, "arguments": {}} for at in range(world.sizes.objects)
+    ]
+    bindings = [
+        {
+            "source": "amq.topic",
+            "destination": f"q{at}",
+            "destination_type": "queue",
+            "routing_key": f"a.{at}.#",
+            "arguments": {},
+        }
+        for at in range(world.sizes.objects)
+    ]
+    world.ok("POST", f"/api/definitions/{name}", {"queues": queues, "bindings": bindings})
+    return name
+
+
+@worst("DELETE /api/vhosts/{vhost}", "with many queues and bindings")
+def delete_vhost(world: World) -> Iterator[None]:
+    name = crowded_vhost(world)
+    yield
+    world.ok("DELETE", f"/api/vhosts/{name}")
+
+
+@worst("POST /api/definitions/{vhost}", "many queues and bindings")
+def import_many(world: World) -> Iterator[None]:
+    yield
+    name = crowded_vhost(world)
+    yield
+    world.ok("DELETE", f"/api/vhosts/{name}")
+
+
+@worst("DELETE /api/connections/username/{user}", "with many connections and channels")
+def close_all(world: World) -> Iterator[None]:
+    user = world.name("closed")
+    world.ok("PUT", f"/api/users/{user}", {"password": "p", "tags": ""})
+    allowed = {"configure": ".*", "write": ".*", "read": ".*"}
+    world.ok("PUT", f"/api/permissions/%2F/{user}", allowed)
+    for _ in range(world.sizes.connections):
+        talker = world.talker(user=user, password="p")
+        numbers = range(2, 102)
+        for number in numbers:
+            talker.send(methods.ChannelOpen(), number)
+        for _ in numbers:
+            talker.expect(methods.ChannelOpenOk)
+    yield
+    world.http("DELETE", f"/api/connections/username/{user}")
+    yield
+    world.ok("DELETE", f"/api/users/{user}")
+
+
+@worst("POST /api/users/bulk-delete", "as many users as a body names")
+def bulk_delete(world: World) -> Iterator[None]:
+    users = [f"nobody{at}" for at in range(BODY_BYTES // 16)]
+    yield
+    world.http("POST", "/api/users/bulk-delete", {"users": users})
+
+
+@worst("PUT /api/rhizome/streams/{vhost}/{name}", "as many partitions as it may have")
+def partitions(world: World) -> Iterator[None]:
+    name = world.name("stream")
+    yield
+    world.http("PUT", f"/api/rhizome/streams/%2F/{name}", {"partitions": 1000, "arguments": {}})
+    yield
+    world.http("DELETE", f"/api/rhizome/streams/%2F/{name}")
