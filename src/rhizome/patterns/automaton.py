@@ -48,7 +48,7 @@ WORK_MAX: Final = 100_000
 """Visits of points while a pattern is compiled, and as much for its parts with repetitions written
 out: some 50 ms on a slow machine without compiled modules."""
 
-TABLE_CELLS_MAX: Final = 200_000
+TABLE_CELLS_MAX: Final = 100_000
 """States times kinds of characters, two bytes each."""
 
 KNOWN_CHARACTERS_MAX: Final = 256
@@ -237,14 +237,23 @@ class _Points:
 
     def _build_chars(self, node: Chars, target: int) -> int:
         """The same point for the same class and target: names that end alike share their end."""
+        number = self._class_number(node)
+        point = self._taker_points.get((number, target))
+        if point is None:
+            point = self._new_taker(number, target)
+            self._taker_points[(number, target)] = point
+        return point
+
+    def _class_number(self, node: Chars) -> int:
         number = self._class_numbers.setdefault(node.ranges, len(self.classes))
         if number == len(self.classes):
             self.classes.append(node.ranges)
-        point = self._taker_points.get((number, target))
-        if point is None:
-            point = self._point()
-            self._taker_points[(number, target)] = point
-            self.takers.setdefault(target, []).extend((number, point))
+        return number
+
+    def _new_taker(self, number: int, target: int) -> int:
+        """A point that takes a character of a class and goes on at ``target``."""
+        point = self._point()
+        self.takers.setdefault(target, []).extend((number, point))
         return point
 
     def _build_repeat(self, node: Repeat, target: int) -> int:
@@ -271,11 +280,14 @@ class _Points:
 
         Where several of these have been reached that are often enough, the least one can do all
         that the others can, and a state has it alone. Otherwise there would be a state for each of
-        their subsets.
+        their subsets. So nobody else may share these points.
         """
+        assert isinstance(node.body, Chars)
+        number = self._class_number(node.body)
         chain = [target]
         for _ in range(node.high):
-            chain.append(self._build(node.body, chain[-1]))
+            self.do(_PART_WORK)
+            chain.append(self._new_taker(number, chain[-1]))
         for point in chain[max(node.low, 1) :]:
             self.chains[point] = chain[-1]
         entries = chain[node.low :]

@@ -595,7 +595,6 @@ def test_senseless_users_and_permissions_are_refused(state: State) -> None:
         PreconditionFailed,
         "user 'eve' has the kind 'king'; it must be one of application, console, cluster",
     )
-    assert isinstance(state.apply(PutPermission("eve", "/", "(", "", "")).error, PreconditionFailed)
 
 
 def test_limit_on_queues_of_a_vhost_holds(state: State) -> None:

@@ -16,7 +16,25 @@ from hypothesis import strategies as st
 from rhizome.patterns import Pattern, compile_pattern
 
 NAMES = st.text(alphabet="abcA1_.-\n", min_size=1, max_size=7)
-LITERALS = st.sampled_from(["a", "b", "c", "A", "1", "_", "\\.", "-", "\\n", "\\x61", "amq"])
+LITERALS = st.sampled_from(
+    [
+        "a",
+        "b",
+        "c",
+        "A",
+        "1",
+        "_",
+        "\\.",
+        "-",
+        "\\n",
+        "\\x61",
+        "amq",
+        "aa",
+        "bbb",
+        "a{1,3}",
+        "b{2,4}",
+    ]
+)
 CLASSES = st.sampled_from(
     [
         ".",
@@ -44,6 +62,7 @@ def _extended(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     groups = st.sampled_from(["(", "(?:", "(?i:", "(?s:", "(?=", "(?!"])
     return st.one_of(
         st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda pair: f"(?:{pair[0]}|{pair[1]})"),
         st.tuples(inner, inner).map("|".join),
         st.tuples(groups, inner).map(lambda pair: f"{pair[0]}{pair[1]})"),
         st.tuples(inner, REPETITIONS).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
@@ -70,6 +89,8 @@ def compiled(pattern: str, ignore_case: bool = False) -> Pattern:
 @example("^a.*$", ["a\n", "a\nb", "ab\n\n"])
 @example("(?m)^b$", ["a\nb\na"])
 @example("(a*)*(?!b)c", ["aac", "aab"])
+@example("(?:ac{1,4}|bccc)", ["bccc", "ac", "bcc"])
+@example("a(?:c{1,4}b|cc)*$", ["acc", "acccb"])
 def test_matcher_agrees_with_the_backtracking_one(pattern: str, names: list[str]) -> None:
     ours = compiled(pattern)
     theirs = re.compile(pattern, re.ASCII)
