@@ -16,6 +16,8 @@ Input = Callable[[World], Iterator[None]]
 INPUTS: Final[list[tuple[str, str, Input]]] = []
 """Endpoint, what it is sent, and the input."""
 
+HEAD_BYTES: Final = 50_000
+"""A little less than what is read of the head of a request."""
 BODY_BYTES: Final = 1_000_000
 """A little less than what is read of a body outside of definitions."""
 
@@ -238,7 +240,7 @@ def shorter_lived(world: World) -> Iterator[None]:
 @worst("PUT /api/policies/{vhost}/{name}", "a pattern that takes for ever to fail")
 def slow_pattern(world: World) -> Iterator[None]:
     talker = world.talker()
-    talker.call(methods.QueueDeclare("a" * 22, exclusive=True))
+    talker.call(methods.QueueDeclare("a" * 25, exclusive=True))
     yield
     world.http(
         "PUT", "/api/policies/%2F/slow", {"pattern": "^(a|a)*!", "definition": {"max-length": 9}}
@@ -248,10 +250,18 @@ def slow_pattern(world: World) -> Iterator[None]:
     talker.close()
 
 
+@worst("GET /api/queues", "as many columns as the head of a request has room for")
+def all_columns(world: World) -> Iterator[None]:
+    columns = ",".join(f"a{at}.b.c" for at in range(HEAD_BYTES // 12))
+    yield
+    world.http("GET", f"/api/queues/{CROWD}1?columns={columns}")
+    world.http("GET", f"/api/exchanges?columns={columns}")
+
+
 @worst("GET /api/queues", "a pattern that takes for ever to fail")
 def slow_search(world: World) -> Iterator[None]:
     talker = world.talker()
-    talker.call(methods.QueueDeclare("a" * 22, exclusive=True))
+    talker.call(methods.QueueDeclare("a" * 25, exclusive=True))
     yield
     world.http("GET", "/api/queues?page=1&use_regex=true&name=" + quote("^(a|a)*!"))
     yield

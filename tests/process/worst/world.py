@@ -47,9 +47,8 @@ SHORT: Final = Sizes(
     messages=20_000, objects=1_000, connections=20, burst_bytes=256 << 10, query_bytes=2_000
 )
 LONG: Final = Sizes(
-    messages=200_000, objects=10_000, connections=300, burst_bytes=2 << 20, query_bytes=50_000
+    messages=200_000, objects=10_000, connections=300, burst_bytes=2 << 20, query_bytes=10_000
 )
-"""The head of a request may have 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
