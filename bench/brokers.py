@@ -66,8 +66,8 @@ class BrokerUnderTest(ABC):
 class Rhizome(BrokerUnderTest):
     name = "rhizome"
 
-    def __init__(self, directory: Path) -> None:
-        self._process = BrokerProcess(directory)
+    def __init__(self, directory: Path, environment: dict[str, str] | None = None) -> None:
+        self._process = BrokerProcess(directory, environment=environment)
         self.port = self._process.port
 
     def start(self) -> None:
