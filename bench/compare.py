@@ -62,9 +62,8 @@ def main() -> int:
         old = start(Path(directory) / "old", options.tree.resolve())
         new = start(Path(directory) / "new", HERE.parent)
         try:
-            print(
-                f"{'scenario':16} {'CPU per message':>16} {'rate':>8}   (this tree / {options.tree})"
-            )
+            print(f"this tree : {options.tree}")
+            print(f"{'scenario':16} {'CPU per message':>16} {'rate':>8}")
             for scenario in THROUGHPUT:
                 if not wanted or scenario.name in wanted:
                     cost, rate = compare(old, new, scenario.flags, options)

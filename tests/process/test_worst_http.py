@@ -22,7 +22,8 @@ from rhizome.testing.processes import BrokerProcess
 from .kit import run
 from .worst_http import WorstRequest, filling, worst_requests
 
-pytestmark = [pytest.mark.rhizome_only, pytest.mark.timeout(900)]
+# In each run `test_worst_input.py` has the worst of every endpoint; here are all of them.
+pytestmark = [pytest.mark.rhizome_only, pytest.mark.soak, pytest.mark.timeout(900)]
 
 STALL_MS_MAX: Final = 100.0
 SHOWN: Final = 10
