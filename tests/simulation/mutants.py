@@ -18,7 +18,7 @@ from rhizome.testing.sim.scenarios import run_untraced
 
 {mutation}
 options = RunOptions(
-    brokers=(3, 3), minutes=1.0, faults={faults}, pace={pace}, leases={leases}
+    brokers=(3, 3), minutes={minutes}, faults={faults}, pace={pace}, leases={leases}
 )
 for seed in range({first}, {first} + {seeds}):
     outcome = run_untraced({scenario!r}, seed, options)
@@ -39,6 +39,7 @@ class Mutant:
     pace: float
     seen_by: tuple[str, ...]
     first: int = 0
+    minutes: float = 1.0
 
     def seen_in_some_seed(self, scenario: str, leases: bool = False) -> list[str]:
         """The first seed in which somebody sees it, who, and what."""
@@ -46,6 +47,7 @@ class Mutant:
             mutation=self.mutation,
             faults=self.faults,
             pace=self.pace,
+            minutes=self.minutes,
             leases=leases,
             first=self.first,
             seeds=SEEDS_MAX,

@@ -33,13 +33,17 @@ def whole_topology() -> Topology:
 
 
 class FakeBroker:
-    """A broker at the end of a story: what its queues hold."""
+    """A broker of a story: what the queues hold that it serves, as their home in an epoch."""
 
-    def __init__(self, contents: dict[str, list[str]]) -> None:
+    def __init__(self, contents: dict[str, list[str]], epoch: int = 1) -> None:
         self._contents = contents
+        self._epoch = epoch
 
     def contents(self) -> dict[str, list[str]]:
         return self._contents
+
+    def contents_of(self, queue: str, epoch: int) -> list[str] | None:
+        return self._contents.get(queue) if epoch == self._epoch else None
 
     def depths(self) -> dict[str, str]:
         return {queue: f"{len(held)} ready" for queue, held in self._contents.items() if held}
@@ -146,6 +150,14 @@ class Story:
 
     def taken_over(self, home: str, epoch: int) -> Story:
         return self.then(told.GroupAt(GROUP, home, "1", epoch, 1, ""))
+
+    def serves(self, broker: str, epoch: int, **contents: list[str]) -> Story:
+        """From now on a broker serves these queues, as their home in an epoch."""
+        self.wait()
+        self.watch.brokers[broker] = FakeBroker(contents, epoch)  # type: ignore[assignment]
+        for checker in self.watch.checkers:
+            checker.glance()
+        return self
 
     def ends(self, **contents: list[str]) -> Story:
         """The end of a run, a minute later; `contents` is what queues hold."""

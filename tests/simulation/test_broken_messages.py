@@ -12,7 +12,9 @@ import pytest
 
 from rhizome.testing.sim.messages_scenario import MessagesScenario
 from rhizome.testing.sim.run import Outcome, RunOptions, run_seed
+from rhizome.testing.sim.scenarios import run_untraced
 from tests.simulation.attacks import expect_nothing, expect_to_be_seen
+from tests.simulation.mutants import Mutant
 
 SEEDS_MAX = 40
 TWICE = ("NoAckedMessageRedelivered", "ExactlyOnceBetweenEdgeAndHome", "PrefetchIsKept")
@@ -53,3 +55,40 @@ def test_a_broken_rule_is_seen(attack: Attack) -> None:
 @pytest.mark.parametrize("attack", ATTACKS, ids=[attack.rule for attack in ATTACKS])
 def test_the_same_attack_shows_nothing_while_the_rule_holds(attack: Attack) -> None:
     expect_nothing(attack)
+
+
+SHOWN_WITHOUT_DISK = """
+from rhizome.broker.port import EVERYTHING
+from rhizome.cluster.grouplog import ReplicatedLog
+judge_visible, append_from = ReplicatedLog.judge_visible, ReplicatedLog.append_from
+def judge_all_visible(self):
+    judge_visible(self)
+    if self.alone and not self.still:
+        self.visible = EVERYTHING
+def append_visibly(self, *arguments):
+    visible = self.visible
+    append_from(self, *arguments)
+    self.visible = visible
+ReplicatedLog.judge_visible, ReplicatedLog.append_from = judge_all_visible, append_visibly
+"""
+
+LONE = Mutant(
+    "a home without standbys shows what its disk lacks",
+    SHOWN_WITHOUT_DISK,
+    ("lone-home",),
+    1,
+    (*TWICE, "DuplicatesAreDropped"),
+    minutes=1.4,
+)
+
+
+@pytest.mark.timeout(900)
+def test_a_lone_home_that_does_not_wait_for_its_disk_is_seen() -> None:
+    LONE.expect_to_be_seen("messages")
+
+
+@pytest.mark.timeout(900)
+def test_a_lone_home_that_waits_for_its_disk_shows_nothing_twice() -> None:
+    options = RunOptions(brokers=(3, 3), minutes=LONE.minutes, faults=LONE.faults, pace=LONE.pace)
+    outcome = run_untraced("messages", LONE.first, options)
+    assert outcome.passed, f"{outcome.checker}: {outcome.text}"

@@ -134,6 +134,58 @@ def test_a_replaced_file_has_its_old_or_its_new_content() -> None:
     assert found == {b"old", b"new"}
 
 
+def test_a_killed_program_loses_the_last_of_its_writes_that_are_not_synced() -> None:
+    """One thread writes to all files, in the order in which it was asked to."""
+    found = set()
+    for seed in range(60):
+        world = World(seed)
+        disk = SimDisk(world, "b1")
+        disk.open("log").append(b"safe")
+        synced(disk, "log")
+        world.run_until(SECOND)
+        for name, data in (("log", b"A"), ("spill", b"B"), ("log", b"C"), ("spill", b"D")):
+            disk.open(name).append(data)
+        disk.killed()
+        disk.lose_unwritten()
+        assert disk.open("log").durable == b"safe"
+        found.add((bytes(disk.open("log").content), bytes(disk.open("spill").content)))
+    assert found == {
+        (b"safe", b""),
+        (b"safeA", b""),
+        (b"safeA", b"B"),
+        (b"safeAC", b"B"),
+        (b"safeAC", b"BD"),
+    }
+
+
+def test_what_a_killed_program_has_written_is_read_next_and_still_not_safe() -> None:
+    left = set()
+    for seed in range(40):
+        disk = SimDisk(World(seed), "b1")
+        disk.open("log").append(b"written")
+        disk.lose_unwritten()
+        if disk.open("log").content:
+            assert disk.open("log").content == b"written"
+            disk.power_cut()
+            left.add(bytes(disk.open("log").content))
+    assert left == {b"written", b""}
+
+
+def test_a_disk_that_loses_all_it_can_has_what_was_synced() -> None:
+    world = World(1)
+    disk = SimDisk(world, "b1")
+    disk.open("journal/1").append(b"safe")
+    assert disk.is_behind("journal/")
+    synced(disk, "journal/1")
+    world.run_until(SECOND)
+    assert not disk.is_behind("journal/")
+    disk.open("journal/1").append(b" and not")
+    disk.open("spill/1").append(b"neither")
+    assert not disk.is_behind("cluster/")
+    disk.lose_unsynced()
+    assert (disk.open("journal/1").content, disk.open("spill/1").content) == (b"safe", b"")
+
+
 def test_a_flipped_bit_stays_flipped() -> None:
     world = World(1)
     disk = SimDisk(world, "b1")

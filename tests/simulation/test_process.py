@@ -30,8 +30,8 @@ class Ticker(Program):
         return self.due_ms
 
 
-def make() -> tuple[World, Process]:
-    world = World(1)
+def make(seed: int = 1) -> tuple[World, Process]:
+    world = World(seed)
     process = Process(world, Network(world), "b1", Ticker)
     process.start()
     return world, process
@@ -108,6 +108,17 @@ def test_what_came_for_a_killed_program_never_reaches_its_successor() -> None:
     assert old.inputs == []
     assert ticker(process) is not old
     assert old.host.is_over()
+
+
+def test_what_a_killed_programs_thread_had_not_come_to_is_not_written() -> None:
+    left = set()
+    for seed in range(20):
+        world, process = make(seed)
+        world.run_until(SECOND)
+        ticker(process).host.disk.open("f").append(b"x")
+        process.kill()
+        left.add(bytes(process.disk.open("f").content))
+    assert left == {b"x", b""}
 
 
 def test_a_deadline_that_moves_is_kept_where_it_is_now() -> None:

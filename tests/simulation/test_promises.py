@@ -450,6 +450,18 @@ TOO_OFTEN: dict[str, tuple[str, Tell]] = {
             .comes("p/1")
         ),
     ),
+    "stored twice by a home without a standby, which shows what is on its disk": (
+        "NoAckedMessageRedelivered",
+        lambda: _twice_at_a_lone_home("orders"),
+    ),
+    "stored twice by a home without a standby, as it was in memory only": (
+        NOTHING,
+        lambda: _twice_at_a_lone_home(persistent=False),
+    ),
+    "stored twice by a home without a standby, in a queue that isn't durable": (
+        NOTHING,
+        lambda: _twice_at_a_lone_home("notes"),
+    ),
     "delayed, held, and all end who have it while its letter may be in the post": (
         NOTHING,
         lambda: _both_die(_released()).comes("p/1", to=OTHER),
@@ -1198,6 +1210,12 @@ def _released(
     return story.wait(waits).comes("p/1")
 
 
+def _twice_at_a_lone_home(queue: str = "orders", persistent: bool = True) -> Story:
+    """Nobody has copies, the home ends before it confirms, and a message comes twice."""
+    story = Story(resumes=True, copies=2).sends("p/1", queue, persistent).comes("p/1", queue)
+    return story.settles().dies(HOME).confirmed("p/1").comes("p/1", queue)
+
+
 def _both_die(story: Story) -> Story:
     """The home and its standby, one soon after the other."""
     return story.wait(-0.9).dies(HOME).wait(-0.9).dies("b3")
@@ -1310,7 +1328,76 @@ def _settled_late(story: Story, transaction: int = 1) -> Story:
     return story.settles(by=9, tag=1, transaction=transaction)
 
 
-STORIES = {**LOST, **TOO_OFTEN, **ODD}
+def _published(queue: str = "orders", persistent: bool = True, exchange: str = "") -> Story:
+    """A transaction with one message is about to be committed; its home serves an empty queue."""
+    empty: dict[str, list[str]] = {queue: []}
+    story = Story(atomic=True, resumes=True).serves(HOME, 1, **empty)
+    return story.sends("p/1", queue, persistent, transaction=1, exchange=exchange)
+
+
+TOO_EARLY: dict[str, tuple[str, Tell]] = {
+    "committed, and in its queue": (
+        NOTHING,
+        lambda: _committed(_published().serves(HOME, 1, orders=["p/0", "p/1"])),
+    ),
+    "committed, and not in its queue": (
+        "CommitIsDoneWhenAnswered",
+        lambda: _committed(_published()),
+    ),
+    "committed, and delivered before that was answered": (
+        NOTHING,
+        lambda: (
+            _published()
+            .then(told.TransactionEnds(1, told.COMMIT))
+            .comes("p/1")
+            .settles()
+            .then(told.TransactionEnded(1, told.COMMIT))
+        ),
+    ),
+    "committed, and in its queue no more, as it was delivered later": (
+        NOTHING,
+        lambda: (
+            _committed(_published().taken_over("b3", 2))
+            .comes("p/1")
+            .settles()
+            .serves("b3", 2, orders=[])
+        ),
+    ),
+    "committed while a home that was replaced still serves": (
+        NOTHING,
+        lambda: _committed(_published().taken_over("b3", 2)).serves("b3", 2, orders=["p/1"]),
+    ),
+    "committed while nobody serves, and the next home doesn't have it": (
+        "CommitIsDoneWhenAnswered",
+        lambda: _committed(_published().taken_over("b3", 2)).serves("b3", 2, orders=[]),
+    ),
+    "committed while nobody serves, and a home of an earlier epoch doesn't have it": (
+        NOTHING,
+        lambda: (
+            _committed(_published().taken_over("b3", 3))
+            .serves("b3", 2, orders=[])
+            .serves("b3", 3, orders=["p/1"])
+        ),
+    ),
+    "rolled back, and not in its queue": (
+        NOTHING,
+        lambda: (
+            _published()
+            .then(told.TransactionEnds(1, told.ROLLBACK))
+            .then(told.TransactionEnded(1, told.ROLLBACK))
+        ),
+    ),
+    "committed, and in memory only": (NOTHING, lambda: _committed(_published(persistent=False))),
+    "committed, and expired": (NOTHING, lambda: _committed(_published("brief"))),
+    "committed, and on its way without an ack": (
+        NOTHING,
+        lambda: _committed(_published("telegrams")),
+    ),
+    "committed, and held": (NOTHING, lambda: _committed(_published(exchange=LATER))),
+}
+
+
+STORIES = {**LOST, **TOO_OFTEN, **ODD, **TOO_EARLY}
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -1320,4 +1407,4 @@ def test_a_story_is_seen_for_what_it_is(name: str) -> None:
 
 
 def test_no_two_stories_have_one_name() -> None:
-    assert len(STORIES) == len(LOST) + len(TOO_OFTEN) + len(ODD)
+    assert len(STORIES) == len(LOST) + len(TOO_OFTEN) + len(ODD) + len(TOO_EARLY)

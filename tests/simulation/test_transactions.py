@@ -15,6 +15,7 @@ SHORT = RunOptions(brokers=(3, 4), secondaries=(0, 1), minutes=0.9)
 HARD = RunOptions(brokers=(3, 4), secondaries=(0, 1), minutes=0.9, pace=2)
 AT_EDGES = RunOptions((3, 3), (0, 1), 0.9, ("ambush-edge",), 5)
 APART = RunOptions((3, 3), (1, 1), 1.0, ("ambush-transaction", "pair", "one-way"), 3)
+WITHOUT_HOME = RunOptions((3, 4), (0, 0), 0.9, ("ambush-transaction", "pause", "pair"), 3)
 SEEDS_MAX = 20
 
 
@@ -54,6 +55,7 @@ ATTACKS = [
     Attack("prepared_first", HARD, ("NoConfirmedMessageLost", "NoAckedMessageRedelivered"), 2),
     Attack("prepared_first", AT_EDGES, ("TransactionsAllOrNothing",)),
     Attack("kept_until_settled", APART, ("NoMessageStuck",), 1),
+    Attack("edge_last", WITHOUT_HOME, ("CommitIsDoneWhenAnswered",), 23),
 ]
 
 

@@ -8,7 +8,7 @@ frames sent say multiple=true. For a publisher that wants to know them, `levels.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import final
 
 from mypy_extensions import i64
@@ -25,6 +25,10 @@ class Confirms:
     (None: nothing), ``elsewhere`` what other brokers must have confirmed. ``way`` is the last one
     that something went on since; ``sent_on`` has the ones before it. With ``levels``, ``at_most``
     is called for each publish once it is counted.
+
+    ``runs`` has a list per entry, of (first tag, its index in the entry's log, how many): tags and
+    indexes of a run have no gap. ``run_tag``, ``run_index`` and ``run_size`` are the run that is
+    open, ``open_runs`` those before it of the open entry.
     """
 
     published: i64
@@ -37,6 +41,11 @@ class Confirms:
     disks: list[int]
     memories: list[int]
     elsewhere: list[dict[Forward, int] | None]
+    runs: list[list[tuple[int, int, int]]]
+    open_runs: list[tuple[int, int, int]]
+    run_tag: i64
+    run_index: i64
+    run_size: i64
     sent_on: dict[Forward, int] | None
     way: Forward | None
     way_number: i64
@@ -59,6 +68,11 @@ class Confirms:
         self.disks = []
         self.memories = []
         self.elsewhere = []
+        self.runs = []
+        self.open_runs = []
+        self.run_tag = 0
+        self.run_index = 0
+        self.run_size = 0
         self.sent_on = None
         self.way = None
         self.way_number = 0
@@ -85,6 +99,22 @@ class Confirms:
             self.need_disk = index
         else:
             self.need_memory = index
+        size = self.run_size
+        if index - self.run_index == size and self.published - self.run_tag == size:
+            self.run_size = size + 1
+        else:
+            self._begin_run(index)
+
+    def _begin_run(self, index: i64) -> None:
+        self._end_run()
+        self.run_tag = self.published
+        self.run_index = index
+        self.run_size = 1
+
+    def _end_run(self) -> None:
+        if self.run_size > 0:
+            self.open_runs.append((self.run_tag, self.run_index, self.run_size))
+            self.run_size = 0
 
     def _use(self, log: GroupLog) -> None:
         if log is not self.log:
@@ -128,11 +158,14 @@ class Confirms:
 
     def _close(self, tag: i64) -> None:
         self._note_way()
+        self._end_run()
         self.tags.append(tag)
         self.logs.append(self.log)
         self.disks.append(self.need_disk)
         self.memories.append(self.need_memory)
         self.elsewhere.append(self.sent_on)
+        self.runs.append(self.open_runs)
+        self.open_runs = []
         self.closed_ms.append(self.now_ms)
         if self.levels is not None:
             self.levels.close(tag)
@@ -143,13 +176,21 @@ class Confirms:
 
     def wait_elsewhere(
         self, log: GroupLog, forward: Forward, indexes: list[int], numbers: list[int]
-    ) -> None:
+    ) -> list[tuple[int, int]]:
         """What waits for a log waits for another broker from now on, which was sent what the log
-        has under these indexes under these numbers; they rise."""
+        has under these indexes under these numbers; they rise. Answers (number, tag) of each
+        publish among them: what that broker refuses its publisher must be told of."""
         self.close_turn()
+        sent: list[tuple[int, int]] = []
         for at, waited in enumerate(self.logs):
             if waited is not log:
                 continue
+            for tag, first, size in self.runs[at]:
+                for place in range(bisect_left(indexes, first), len(indexes)):
+                    if indexes[place] >= first + size:
+                        break
+                    sent.append((numbers[place], tag + indexes[place] - first))
+            self.runs[at] = []
             found = bisect_right(indexes, max(self.disks[at], self.memories[at]))
             self.logs[at] = None
             if found > 0:
@@ -160,6 +201,7 @@ class Confirms:
                 others[forward] = max(others.get(forward, 0), numbers[found - 1])
                 if self.levels is not None:
                     self.levels.moved(at, forward, numbers[0])
+        return sent
 
     def ready(self) -> i64:
         """The highest tag that may be confirmed now; 0 if none beyond those sent."""
@@ -188,6 +230,7 @@ class Confirms:
         del self.disks[:count]
         del self.memories[:count]
         del self.elsewhere[:count]
+        del self.runs[:count]
         del self.closed_ms[:count]
         return tag if tag > self.sent else 0
 

@@ -129,11 +129,13 @@ class _Carrying:
 def _wait_elsewhere(
     broker: Broker, log: GroupLog, way: GroupWay, indexes: list[int], numbers: list[int]
 ) -> None:
-    """Let confirms and commits that wait for a log wait for what was carried over."""
+    """Let confirms and commits that wait for a log wait for what was carried over. A publisher
+    that waits for a confirm is told if the next home refuses its message, or has lost it."""
     for connection in broker.connections.values():
         for channel in connection.channels.values():
             if channel.confirms is not None:
-                channel.confirms.wait_elsewhere(log, way, indexes, numbers)
+                for number, tag in channel.confirms.wait_elsewhere(log, way, indexes, numbers):
+                    way.belongs_to(number, channel, tag)
     for queue in broker.internal.values():
         if queue.worker is not None:
             queue.worker.wait_elsewhere(log, way, indexes, numbers)

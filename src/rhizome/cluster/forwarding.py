@@ -242,6 +242,13 @@ class GroupWay(Way):
         self.orphaned = epoch
         return number
 
+    def belongs_to(self, number: i64, channel: Channel, tag: i64) -> None:
+        """A channel waits for the confirm of something that is under way."""
+        at = number - self.first
+        if 0 <= at < len(self.messages):
+            self.channels[at] = channel
+            self.tags[at] = tag
+
     def is_known(self, number: i64, start: i64) -> bool:
         """Whether a home has this message since this broker was home."""
         if len(self.orphans) == 0:

@@ -474,11 +474,13 @@ class BrokerProgram(Program, Adopter):
         active = [queue for queue in shared if queue.away is None and queue.worker is None]
         return {queue.name: [id_of(body) for body in bodies(queue)] for queue in active}
 
-    def contents_of(self, name: str) -> list[str] | None:
-        """The ids of the messages in a shared queue, None if it is not active here."""
+    def contents_of(self, name: str, epoch: int) -> list[str] | None:
+        """The ids of the messages in a shared queue; None if this broker isn't its home in that
+        epoch."""
         for queue in self.broker.shared.values():
             if queue.name == name and queue.away is None and queue.worker is None:
-                return [id_of(body) for body in bodies(queue)]
+                if queue.log.epoch == epoch:
+                    return [id_of(body) for body in bodies(queue)]
         return None
 
     def depths(self) -> dict[str, str]:

@@ -265,13 +265,24 @@ class SimDisk:
 
     def lose_unwritten(self) -> None:
         """A thread writes what a program hands to its disk, one batch and its sync after the other:
-        what it had not come to when the program was killed was never written."""
-        orders = sorted(order for file in self.files.values() for order in file.unsynced())
-        if not orders or self._chance.random() >= UNWRITTEN_CHANCE:
+        what it had not come to when the program was killed was never written. Any file may be the
+        first, however much was written to others that nobody syncs."""
+        behind = [orders for name in self.names() if (orders := self.files[name].unsynced())]
+        if not behind or self._chance.random() >= UNWRITTEN_CHANCE:
             return
+        orders = behind[int(self._chance.random() * len(behind))]
         first = orders[int(self._chance.random() * len(orders))]
         for file in self.files.values():
             file.lose_from(first)
+
+    def lose_unsynced(self) -> None:
+        """Just before a power cut: lose all that no sync has covered, the worst that it can do."""
+        for file in self.files.values():
+            file.lose_from(0)
+
+    def is_behind(self, under: str) -> bool:
+        """Whether files of this beginning have writes that no sync has covered."""
+        return any(file.unsynced() for name, file in self.files.items() if name.startswith(under))
 
     def power_cut(self) -> None:
         """Lose what was not synced."""

@@ -179,7 +179,7 @@ class Faults:
 
         self._undo_later(self._undone, undo_and_tell)
 
-    def on_ways_for_a_while(self, undo: Undo, ways: Iterable[Way]) -> None:
+    def on_ways_for_a_while(self, undo: Undo, ways: Iterable[Way], least_us: int = 0) -> None:
         """Undo a fault of the network after a while, or when all faults end. What lies between two
         hosts is disturbed until all has arrived that was sent on these ways by then: whatever
         follows on a connection comes after it, however quick the ways are again."""
@@ -197,18 +197,18 @@ class Faults:
                 end_us = max(self._network.arrived_us(way) for way in disturbed)
                 self._world.at(end_us, self.watch.see, Undisturbed(f"{key} {place}"))
 
-        self._undo_later(self._undone, undo_and_tell)
+        self._undo_later(self._undone, undo_and_tell, least_us)
 
-    def _undo_later(self, number: int, undo: Undo) -> None:
+    def _undo_later(self, number: int, undo: Undo, least_us: int = 0) -> None:
         self._undo[number] = undo
-        self._world.after(self._length_us(), self._end, number)
+        self._world.after(max(self._length_us(), least_us), self._end, number)
 
     def _end(self, number: int) -> None:
         undo = self._undo.pop(number, None)
         if undo is not None:
             undo()
 
-    def _block(self, ways: list[Way]) -> None:
+    def _block(self, ways: list[Way], least_us: int = 0) -> None:
         self._world.note("blocked " + " ".join(f"{a}>{b}" for a, b in ways))
         for way in ways:
             self._network.block(way)
@@ -218,7 +218,7 @@ class Faults:
             for way in ways:
                 self._network.unblock(way)
 
-        self.on_ways_for_a_while(unblock, ways)
+        self.on_ways_for_a_while(unblock, ways, least_us)
 
     # --- the network
 
@@ -254,9 +254,9 @@ class Faults:
         if len(self._names) > 1:
             self.part(*chance.sample(self._names, 2))
 
-    def part(self, one: str, other: str) -> None:
-        """Two hosts cannot talk to each other for a while."""
-        self._block([(one, other), (other, one)])
+    def part(self, one: str, other: str, least_us: int = 0) -> None:
+        """Two hosts cannot talk to each other for a while, which lasts so long at least."""
+        self._block([(one, other), (other, one)], least_us)
 
     def one_way(self, chance: random.Random) -> None:
         """Some ways blocked, each in one direction."""

@@ -37,6 +37,10 @@ MOMENTS: Final = (
 )
 AT_ONCE_CHANCE: Final = 0.4
 DRAIN_GRACE_MS: Final = 1_000
+LONE_US_MIN: Final = 6_000 * MS
+"""So long, at least, is a home out of reach for its standbys that is to go on without them."""
+LONE_POWER_CHANCE: Final = 0.7
+"""So often does it end with its power, and not killed."""
 LONE_DISK_FACTOR: Final = 40
 """So much slower is the disk of a home that is to end before its disk has what it showed."""
 
@@ -127,17 +131,30 @@ class MessageFaults:
 
     def lone_home(self, chance: random.Random) -> None:
         """A home can't reach its standbys, so that it goes on without them; its disk is slow; and
-        it ends when a consumer elsewhere has something that it showed."""
+        it ends when a consumer elsewhere has something that it showed.
+
+        If there is a choice it is none that the root is, or that needs to reach it: else it has no
+        lease, or nobody has one when it ends, and that excuses much."""
         groups = [each for each in self._groups() if each.in_sync and each.home in self._brokers]
+        apart = [each for each in groups if not self._has_root(each)]
+        groups = apart or groups
         if not groups:
             return
         group = groups[int(chance.random() * len(groups))]
         for member in group.in_sync:
-            self._faults.part(group.home, member.broker)
+            self._faults.part(group.home, member.broker, LONE_US_MIN)
         disk = self._brokers[group.home].disk
         disk.slow(LONE_DISK_FACTOR)
         self._faults.for_a_while(lambda: disk.slow(1))
         self.ambushes.await_lone_delivery(group.id)
+
+    def _has_root(self, group: Group) -> bool:
+        """Whether the home or a standby of a group believes to be root."""
+        for name in (group.home, *[member.broker for member in group.in_sync]):
+            program = self._brokers[name].program
+            if isinstance(program, BrokerProgram) and program.node.consensus.is_root:
+                return True
+        return False
 
     def _groups(self) -> list[Group]:
         """The groups as the first broker that runs knows them."""
@@ -218,6 +235,7 @@ class MessageAmbushes:
         self._world = simulation.world
         self._history = history
         self._faults = faults
+        self._disks = {process.name: process.disk for process in simulation.processes}
         self._chance = simulation.world.chance("message ambush")
         self._set: dict[str, bool] = {}
         self._groups: dict[int, tuple[int, int]] = {}
@@ -261,16 +279,27 @@ class MessageAmbushes:
         self._lone[group] = None
 
     def _strike_lone_home(self, message: Message, queue: str, broker: str) -> None:
+        """Strike it if a publish of another broker was shown at another broker and isn't confirmed,
+        while the disk is behind: if that is lost with its home, it is sent again."""
         group = self._history.groups.get(queue, -1)
         homes = self.homes([queue])
         if group not in self._lone or broker in homes or not message.persistent:
             return
-        if homes and self._history.was_alone_throughout(group, message.at_us, self._world.now_us):
+        if message.session.broker in homes or message.outcome or message.session.over_us >= 0:
+            return
+        if not homes or not self._disks[homes[0]].is_behind("journal/"):
+            return
+        if self._history.was_alone_throughout(group, message.at_us, self._world.now_us):
             del self._lone[group]
-            strikes = (self._faults.kill_host, self._faults.cut_power_of)
-            strike = strikes[int(self._chance.random() * len(strikes))]
+            strikes = (self._faults.kill_host, self._cut_power_at_worst)
+            strike = strikes[self._chance.random() < LONE_POWER_CHANCE]
             self._world.note(f"ambush of {homes[0]}, which has no standby")
             self._world.after(0, self._strike, strike, homes[0])
+
+    def _cut_power_at_worst(self, name: str) -> None:
+        """A machine loses power, and its disk all that was not synced."""
+        self._disks[name].lose_unsynced()
+        self._faults.cut_power_of(name)
 
     def _delivered(self, seen: told.Delivered) -> None:
         session = self._history.sessions[seen.session]

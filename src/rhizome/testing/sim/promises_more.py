@@ -191,38 +191,69 @@ class CommitIsDoneWhenAnswered(MessageChecker):
     """What a transaction published is in its queues, or was delivered, when the commit is answered:
     else the next one of the same client could overtake it (L4).
 
-    Queues that give messages up by themselves are left out, and those that no broker serves at that
-    instant.
+    The last home that was appointed is looked at. If it doesn't serve the queue at that instant, it
+    or whoever follows must have the message as soon as it does: what is done is committed.
+
+    Left out are queues that give messages up by themselves, or hand them out without an ack, and
+    messages that are held first.
     """
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._awaited: dict[tuple[str, str], int] = {}
+        """Messages and queues that nobody served when the commit was answered, and when."""
+
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {told.TransactionEnded: self._ended}
+        return {told.TransactionEnded: self._ended, told.Delivered: self._delivered}
+
+    def glance(self) -> None:
+        if self._awaited:
+            self._look()
 
     def _ended(self, seen: told.TransactionEnded) -> None:
         transaction = self.history.transactions.get(seen.transaction)
         if transaction is None or not transaction.is_committed:
             return
         for id_ in transaction.messages:
-            message = self.history.messages[id_]
-            for queue in message.queues:
-                if self._is_missing(message, queue):
-                    self.fail(
-                        f"{id_} was committed, and {queue} doesn't have it yet. "
-                        f"{self.history.story(id_)}"
-                    )
+            for queue in self.history.messages[id_].queues:
+                if self._is_kept(self.history.messages[id_], queue):
+                    self._awaited[id_, queue] = self.now_us
+        self._look()
 
-    def _is_missing(self, message: Message, queue: str) -> bool:
+    def _is_kept(self, message: Message, queue: str) -> bool:
+        """Whether the message stays in the queue until it was delivered."""
         plan = self.history.topology.queues[queue]
-        keeps = plan.durable and not (plan.ttl_ms or plan.length_max or plan.purged or plan.dedup)
-        if not keeps or plan.dead_to or not message.persistent or message.came_from(queue):
-            return False
-        served = [
-            found
-            for broker in self.watch.brokers.values()
-            if (contents_of := getattr(broker, "contents_of", None)) is not None
-            if (found := contents_of(queue)) is not None
-        ]
-        return bool(served) and not any(message.id in found for found in served)
+        loses = plan.ttl_ms or plan.length_max or plan.purged or plan.dedup or plan.automatic
+        return plan.durable and message.persistent and not (loses or message.delayed)
+
+    def _delivered(self, seen: told.Delivered) -> None:
+        self._awaited.pop((seen.message, seen.queue), None)
+
+    def _look(self) -> None:
+        """Look for what is awaited in the queues that are served."""
+        contents: dict[str, list[str] | None] = {}
+        for (id_, queue), answered_us in list(self._awaited.items()):
+            if self.history.messages[id_].came_from(queue):
+                del self._awaited[id_, queue]
+                continue
+            if queue not in contents:
+                contents[queue] = self._contents(queue)
+            found = contents[queue]
+            if found is None:
+                continue
+            if id_ not in found:
+                self.fail(
+                    f"{id_} was committed at {shown_time(answered_us)}, and {queue} doesn't have "
+                    f"it yet. {self.history.story(id_)}"
+                )
+            del self._awaited[id_, queue]
+
+    def _contents(self, queue: str) -> list[str] | None:
+        """What its home has in a queue; None if it doesn't serve it."""
+        homes = self.history.homes.get(self.history.groups.get(queue, -1), [])
+        broker = self.watch.brokers.get(homes[-1][1]) if homes else None
+        contents_of = getattr(broker, "contents_of", None)
+        return None if contents_of is None else contents_of(queue, homes[-1][2])
 
 
 class OrderPerPublisherAndQueue(MessageChecker):
