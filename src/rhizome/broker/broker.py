@@ -121,6 +121,7 @@ class Broker:
     block_reason: str
     alarmed: bool
     alarm_reason: str
+    disk_full: bool
     isolation: str
     suspended: bool
     stall: str
@@ -187,6 +188,8 @@ class Broker:
         self.may_deliver = True
         self.blocking = self.alarmed = False
         self.block_reason = self.alarm_reason = ""
+        self.disk_full = False
+        """Whether the disk is short of space: others are told, who may have a copy and room."""
         self.isolation = self.stall = ""
         self.suspended = False
         self.stalled = {}

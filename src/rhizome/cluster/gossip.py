@@ -73,6 +73,14 @@ class Gossip:
                 str(number): {each.name: each.lag for each in home.copies.status().standbys}
                 for number, home in node.roles.homes.items()
             },
+            **self.reach(),
+        }
+
+    def reach(self) -> dict[str, object]:
+        """Whom this broker could serve as a home, and whether it has room to (``relief.py``)."""
+        return {
+            "links": [link.name for link in self.node.links.open_links()],
+            "disk_full": self.node.broker.disk_full,
         }
 
     # ---- logins ---------------------------------------------------------------------------------
