@@ -197,7 +197,8 @@ def test_group_goes_back_only_when_the_link_has_been_there_for_a_while() -> None
     hand_over(stage, 2)
     stage.sync(2, "b2")
     stage.wait(30_000)
-    assert stage.group(2).home == "b3" and not stage.group(2).moving_to
+    assert stage.group(2).home == "b3"
+    assert not stage.group(2).moving_to
     stage.port.cuts = []
     stage.wait(2 * CALM_MS[EAGER] - SOON_MS)
     assert not stage.group(2).moving_to, "one lapse doubles the time"
