@@ -121,7 +121,7 @@ class Broker:
     block_reason: str
     alarmed: bool
     alarm_reason: str
-    disk_full: bool
+    disk_full: bool  # others are told, who may have a copy and room
     isolation: str
     suspended: bool
     stall: str
@@ -186,10 +186,8 @@ class Broker:
         self.dead_letters = []
         self.waiting = Waiting(self)
         self.may_deliver = True
-        self.blocking = self.alarmed = False
+        self.blocking = self.alarmed = self.disk_full = False
         self.block_reason = self.alarm_reason = ""
-        self.disk_full = False
-        """Whether the disk is short of space: others are told, who may have a copy and room."""
         self.isolation = self.stall = ""
         self.suspended = False
         self.stalled = {}
