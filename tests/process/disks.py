@@ -34,9 +34,14 @@ class SmallDisks:
             subprocess.run(["umount", "--lazy", str(directory)], check=True)
         self._mounted.clear()
 
-    def fill(self, directory: Path) -> None:
-        """Leave not a byte."""
+    def fill(self, directory: Path, but_bytes: int = 0) -> None:
+        """Leave not a byte; or as many."""
         descriptor = os.open(_filler(directory), os.O_WRONLY | os.O_CREAT, 0o600)
+        if but_bytes:
+            found = os.statvfs(directory)
+            os.posix_fallocate(descriptor, 0, found.f_bavail * found.f_frsize - but_bytes)
+            os.close(descriptor)
+            return
         size = PIECE_BYTES
         try:
             while size > 0:

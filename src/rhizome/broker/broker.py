@@ -121,6 +121,7 @@ class Broker:
     block_reason: str
     alarmed: bool
     alarm_reason: str
+    disk_full: bool  # others are told, who may have a copy and room
     isolation: str
     suspended: bool
     stall: str
@@ -185,7 +186,7 @@ class Broker:
         self.dead_letters = []
         self.waiting = Waiting(self)
         self.may_deliver = True
-        self.blocking = self.alarmed = self.suspended = False
+        self.blocking = self.alarmed = self.suspended = self.disk_full = False
         self.block_reason = self.alarm_reason = ""
         self.isolation = self.stall = ""
         self.stalled = {}

@@ -290,6 +290,19 @@ def check_links(document: Row) -> Iterator[Finding]:
             )
 
 
+def check_homes(document: Row) -> Iterator[Finding]:
+    """Homes that live and can't serve everybody, as the root tells."""
+    for _, facts in _facts(document):
+        # A broker of release 0.1 doesn't tell.
+        for what in facts.get("troubled_homes", ()):
+            remedy = (
+                "make room on that disk; groups go back later as cluster.rebalance says"
+                if what.startswith("the disk of")
+                else "mend the network between them; groups go back later as cluster.rebalance says"
+            )
+            yield Finding(PROBLEM, "homes", "", what, remedy)
+
+
 def check_state(document: Row) -> Iterator[Finding]:
     """Vhosts that get no more of the cluster state; all brokers have the same."""
     full = {
@@ -397,6 +410,7 @@ CHECKS: Final[dict[str, Check]] = {
     "versions": check_versions,
     "salvage": check_salvage,
     "links": check_links,
+    "homes": check_homes,
     "state": check_state,
     "patterns": check_patterns,
     "slow turns": check_slow_turns,
@@ -414,6 +428,7 @@ FINE: Final = {
     "versions": "all brokers have the same",
     "salvage": "nothing was lost to a forced home",
     "links": "nobody can speak for another broker, and there is one cluster key",
+    "homes": "each reaches all brokers and has room on its disk",
     "state": "each vhost has room in the cluster state",
     "patterns": "all patterns can be matched",
     "slow turns": "nothing held a broker up",

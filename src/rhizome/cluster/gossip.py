@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 GOSSIP: Final = 66
 GOSSIP_EVERY_MS: Final = 1_000
 
+SILENT_PART: Final = 2
+"""A link that was silent for this part of its timeout is not told as one that works. At least two
+heartbeats and two tellings have been missed by then."""
+
 UPGRADES_MAX: Final = 4096
 """Better hashes of passwords that wait to be told; beyond that they are made at a later login."""
 UPGRADES_TOLD_MAX: Final = 16
@@ -73,6 +77,21 @@ class Gossip:
                 str(number): {each.name: each.lag for each in home.copies.status().standbys}
                 for number, home in node.roles.homes.items()
             },
+            **self.reach(),
+        }
+
+    def reach(self) -> dict[str, object]:
+        """Whom this broker could serve as a home, and whether it has room to (``relief.py``). A link
+        that is silent for so long that it is about to be given up counts as none."""
+        links = self.node.links
+        silent_ms = links.settings.timeout_ms // SILENT_PART
+        return {
+            "links": [
+                link.name
+                for link in links.open_links()
+                if self.node.now_ms - int(link.last_received_ms) < silent_ms
+            ],
+            "disk_full": self.node.broker.disk_full,
         }
 
     # ---- logins ---------------------------------------------------------------------------------

@@ -33,6 +33,9 @@ class NodeObserver:
     def link_problem(self, name: str, address: str, reason: str) -> None:
         pass
 
+    def reported(self, text: str) -> None:
+        """The root says what it does about a home that can't serve everybody, and why."""
+
     def salvaged(self, about: About) -> None:
         """What a copy had to give up was saved aside (G8)."""
 

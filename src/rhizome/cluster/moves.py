@@ -6,10 +6,11 @@ that copy is whole, waits until it has everything, and asks for `TransferHome`. 
 
 - the home is to stop (drain): to a whole member, else to whoever can take a copy;
 - with the placement `root`, the root is another broker and is in sync (R14);
+- the home can't serve everybody: an edge doesn't reach it, or its disk is full (``relief.py``);
 - a group lives elsewhere than where it came from, and that broker is back (fail-back, rebalance).
 
-Where the root itself should not be root it hands over its office: when it is drained, and with the
-placement `root` when it isn't in sync.
+Where the root itself should not be root it hands over its office: when it is drained, when a live
+broker doesn't reach it, and with the placement `root` when it isn't in sync or its disk is full.
 
 Members that the group does not want any more (they are drained, or only helped out) are let go as
 soon as those that it wants are whole.
@@ -23,6 +24,7 @@ from rhizome.cluster.commands import ROOT, WHOLE, PlanMove, SetInSync
 from rhizome.cluster.placement import Group, wanted_standbys
 from rhizome.cluster.presence import Presence
 from rhizome.cluster.registry import BrokerRecord
+from rhizome.cluster.relief import Relief
 from rhizome.cluster.rootport import UNKNOWN, Motions, about_group
 from rhizome.cluster.rootsettings import EAGER, IDLE, OFF, RootSettings
 from rhizome.cluster.state import ClusterState
@@ -49,6 +51,12 @@ HAND_OVER_EVERY_MS: Final = 5_000
 REBALANCING_MAX: Final = 1
 """Moves under way at which no further group is moved back."""
 
+RELIEFS_MAX: Final = 4
+"""Moves under way at which no further group is taken from a home that can't serve everybody."""
+
+COPIED_RELIEFS_MAX: Final = 1
+"""The same for groups that must be copied before they move: that may take long."""
+
 
 class Moves:
     """Invariant: at most one move per group is under way, and it is in the cluster state."""
@@ -64,24 +72,30 @@ class Moves:
         self.motions = motions
         self.presence = presence
         self.settings = settings
+        self.relief = Relief(state, motions.port, presence, settings)
+        self._relieved: dict[int, str] = {}
+        """Where groups are to go from homes that can't serve everybody."""
         self._traffic = Traffic(motions)
         self._offered_ms = -HAND_OVER_EVERY_MS
 
     def clear(self) -> None:
         """The office is over."""
+        self.relief.clear()
+        self._relieved = {}
         self._traffic = Traffic(self.motions)
         self._offered_ms = -HAND_OVER_EVERY_MS
 
     def tend(self, now_ms: int, troubled: bool) -> None:
         """Plan what is due. ``troubled``: some group has no home, so nobody moves at leisure."""
+        self.relief.look(now_ms)
         for group in self.state.groups.groups.values():
             if group.local or not self.presence.has_home(group, self.state.registry):
                 continue
             if self.motions.is_open(about_group(group.id)):
                 continue
             if group.moving_to:
-                self._review(group)
-            elif not self._plan(group):
+                self._review(group, now_ms)
+            elif not self._plan(group) and not self._relieve(group, now_ms, troubled):
                 self._let_go(group)
         if not troubled:
             self._rebalance(now_ms)
@@ -96,11 +110,34 @@ class Moves:
 
     # --- moves that must be
 
-    def _review(self, group: Group) -> None:
-        """Call a move off that can't succeed any more."""
+    def _review(self, group: Group, now_ms: int) -> None:
+        """Call a move off that can't succeed any more, or that nobody needs any more."""
         target = self.state.registry.brokers.get(group.moving_to)
         if target is None or target.draining or target.away:
             self._propose(group, "")
+        elif self._relieved.get(group.id) == target.name:
+            needed = self.relief.trouble(group.home, now_ms)
+            if not needed or self.relief.trouble(target.name, now_ms):
+                self._propose(group, "")
+
+    def _relieve(self, group: Group, now_ms: int, troubled: bool) -> bool:
+        """Plan a move away from a home that can't serve everybody; False if it can, or if nobody
+        can do better. With the placement `root` the office moves, and the groups with it."""
+        self._relieved.pop(group.id, None)
+        why = self.relief.trouble(group.home, now_ms)
+        if not why or troubled or self.state.settings.placement == ROOT:
+            return False
+        target = self.relief.successor(group, now_ms)
+        if target is None:
+            return False
+        is_whole = group.is_whole(target.name, target.incarnation)
+        if self.under_way() >= (RELIEFS_MAX if is_whole else COPIED_RELIEFS_MAX):
+            return False
+        if not self._propose(group, target.name):
+            return False
+        self._relieved[group.id] = target.name
+        self.motions.port.report(f"{why}: group {group.id} moves to {target.name}")
+        return True
 
     def _plan(self, group: Group) -> bool:
         """Plan a move that has a pressing reason; False if there is none, or nowhere to go."""
@@ -114,9 +151,11 @@ class Moves:
         return target is not None and self._propose(group, target.name)
 
     def _is_fit(self, group: Group) -> bool:
-        """Whether this broker could be the home of a group and means to stay."""
+        """Whether this broker could be the home of a group, has room, and means to stay."""
         me = self.state.registry.brokers.get(self.presence.me)
-        return me is not None and not me.draining and group.is_whole(me.name, me.incarnation)
+        if me is None or me.draining or me.name in self.relief.troubled:
+            return False
+        return group.is_whole(me.name, me.incarnation)
 
     def _successor(self, group: Group) -> BrokerRecord | None:
         """Who takes a group from a home that is to stop: a whole member, else one of the failover
@@ -202,6 +241,8 @@ class Moves:
         calm_ms = CALM_MS[self.settings.rebalance] << min(lapses, CALM_DOUBLINGS_MAX)
         if self.presence.live_for_ms(origin.name, origin.incarnation, now_ms) < calm_ms:
             return False
+        if not self.relief.was_sound_for(origin.name, calm_ms, now_ms):
+            return False
         if not self.presence.has_home(group, self.state.registry):
             return False
         if not self._are_whole(group, wanted_standbys(group, self.state.registry)):
@@ -211,7 +252,7 @@ class Moves:
     # --- the office
 
     def _offer_office(self, now_ms: int) -> None:
-        heir = self._heir()
+        heir = self._heir() or self.relief.heir(now_ms)
         if heir and now_ms - self._offered_ms >= HAND_OVER_EVERY_MS:
             self._offered_ms = now_ms
             self.motions.port.hand_over(heir)
@@ -237,13 +278,15 @@ class Moves:
         group = min(shared, key=lambda each: each.id, default=None)
         if group is None or not self.presence.has_home(group, self.state.registry):
             return ""
-        if self._is_fit(group) or (group.home == me.name and not me.draining):
+        stays = not me.draining and me.name not in self.relief.troubled
+        if self._is_fit(group) or (group.home == me.name and stays):
             return ""
         holders = [group.home, *(each.broker for each in group.in_sync if each.copy == WHOLE)]
         for name in holders:
             broker = self.state.registry.brokers.get(name)
             if broker is not None and self._could_be_root(broker):
-                return name
+                if name not in self.relief.full:
+                    return name
         return ""
 
     def _could_be_root(self, broker: BrokerRecord) -> bool:

@@ -91,8 +91,10 @@ class Presence:
         if broker.away:
             self._away[broker.name] = broker.incarnation
         elif self._away.pop(broker.name, "") == broker.incarnation != "":
-            count = self.lapses(broker.name, now_ms) + 1
-            self._lapses[broker.name] = Lapses(count, now_ms)
+            self.count_lapse(broker.name, now_ms)
+
+    def count_lapse(self, name: str, now_ms: int) -> None:
+        self._lapses[name] = Lapses(self.lapses(name, now_ms) + 1, now_ms)
 
     def lapses(self, name: str, now_ms: int) -> int:
         """How often a broker was away lately and came back in the same incarnation."""

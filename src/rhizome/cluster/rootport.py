@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from rhizome.cluster.commands import ClusterCommand
@@ -32,6 +33,18 @@ class RootPort(Protocol):
 
     def records_of(self, group: int) -> int:
         """The last index of a group's log, as its home told lately; `UNKNOWN` if it didn't."""
+        ...
+
+    def links_of(self, broker: str) -> Collection[str] | None:
+        """With whom a broker has links, as it told lately; None if it didn't."""
+        ...
+
+    def has_full_disk(self, broker: str) -> bool:
+        """Whether a broker told lately that its disk is short of space."""
+        ...
+
+    def report(self, text: str) -> None:
+        """Have the log say why the root does something."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from rhizome.cluster.commands import AppointHome, ClusterCommand, Envelope, encode
@@ -131,3 +132,17 @@ class Succession:
         records = news.get("records")
         count = records.get(str(group)) if isinstance(records, dict) else None
         return count if isinstance(count, int) else UNKNOWN
+
+    def links_of(self, broker: str) -> Collection[str] | None:
+        links = self._news_of(broker).get("links")
+        return links if isinstance(links, list) else None
+
+    def has_full_disk(self, broker: str) -> bool:
+        return self._news_of(broker).get("disk_full") is True
+
+    def _news_of(self, broker: str) -> Mapping[str, object]:
+        gossip = self.node.gossip
+        return gossip.reach() if broker == self.node.me.name else gossip.heard.get(broker, {})
+
+    def report(self, text: str) -> None:
+        self.node.observer.reported(text)

@@ -125,6 +125,7 @@ class Takeover:
         """This broker did: who has answered meanwhile isn't heard yet. Without this a copy that has
         only what is on disk would take over while the answer of a whole one waits to be read."""
         self._since_ms += away_ms
+        self.moves.relief.stood_still(away_ms)
         for case in self.bereft.values():
             if case.excuses < EXCUSES_MAX:
                 case.excuses += 1

@@ -75,6 +75,7 @@ FACTS: Final = record(
         "unseen_groups": many(NUMBER),
         "cluster_keys": NUMBER,
         "exposed_links": many(TEXT),
+        "troubled_homes": many(TEXT),
         "full_vhosts": many(FULL_VHOST),
         "faulty_patterns": many(FAULTY_PATTERN),
         "slow_turns": SLOW_TURNS,
@@ -124,6 +125,7 @@ def facts(context: Context) -> Row:
         "unseen_groups": view.unseen_groups(),
         "cluster_keys": len(view.key_fingerprints()),
         "exposed_links": view.exposed_links(),
+        "troubled_homes": view.troubled_homes(),
         "full_vhosts": full_vhosts(context),
         "faulty_patterns": [
             asdict(each) for each in broker.state.faulty_patterns()[:FAULTY_PATTERNS_SHOWN_MAX]

@@ -104,6 +104,9 @@ class LoneView:
     def exposed_links(self) -> list[str]:
         return []
 
+    def troubled_homes(self) -> list[str]:
+        return []
+
     def _broker(self) -> BrokerInfo:
         context = self._context
         return BrokerInfo(

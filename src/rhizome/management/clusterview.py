@@ -249,6 +249,11 @@ class ClusterView(Protocol):
         """The peers for which whoever is on the path could send."""
         ...
 
+    def troubled_homes(self) -> list[str]:
+        """At the root: homes that live and can't serve everybody, why, and what becomes of their
+        groups; a sentence each."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Change:

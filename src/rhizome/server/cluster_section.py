@@ -277,6 +277,21 @@ class ClusterSection:
         "1s",
         "365d",
     )
+    unlinked_patience_ms: int = duration(
+        "2s",
+        "Time for which two brokers that the root reaches may have no link with each other, before"
+        " their groups move to a broker that reaches all. 0s: groups stay, and clients of the one"
+        " wait for queues of the other.",
+        "0s",
+        "24h",
+    )
+    full_disk_patience_ms: int = duration(
+        "2s",
+        "Time for which the disk of a home may be short of space (disk.free_min), before its groups"
+        " move to standbys that have room. 0s: groups stay, and publishers wait for the disk.",
+        "0s",
+        "24h",
+    )
     transfer_patience_ms: int = duration(
         "5s",
         "Time for which a home that hands a group over holds it back, before it goes on itself.",

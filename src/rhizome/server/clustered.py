@@ -93,6 +93,9 @@ class LogNodeObserver(NodeObserver):
         extra = caused_by(name)
         logger.warning("no link with %s at %s: %s", name, address, reason, extra=extra)
 
+    def reported(self, text: str) -> None:
+        logger.warning("%s", text)
+
     def salvaged(self, about: About) -> None:
         logger.error(
             "%d messages of group %d, which its forced home %s doesn't have, were saved to"

@@ -52,7 +52,13 @@ def home_settings(section: ClusterSection) -> HomeSettings:
 
 
 def root_settings(section: ClusterSection) -> RootSettings:
-    return RootSettings(section.whole_patience_ms, section.replace_patience_ms, section.rebalance)
+    return RootSettings(
+        section.whole_patience_ms,
+        section.replace_patience_ms,
+        section.rebalance,
+        section.unlinked_patience_ms,
+        section.full_disk_patience_ms,
+    )
 
 
 def link_settings(section: ClusterSection, message_bytes_max: int) -> LinkSettings:

@@ -88,8 +88,11 @@ class Maintenance:
     # ---- alarms ---------------------------------------------------------------------------------
 
     def check_alarms(self) -> None:
-        """Block publishers while memory or disk runs short, with the reason."""
-        self.shell.set_alarm(self._memory_alarm() or self.disk_alarm or self._disk_alarm())
+        """Block publishers while memory or disk runs short, with the reason. The cluster hears of
+        the disk: another broker may have a copy, and room."""
+        disk_alarm = self.disk_alarm or self._disk_alarm()
+        self.broker.disk_full = disk_alarm != ""
+        self.shell.set_alarm(self._memory_alarm() or disk_alarm)
 
     def _memory_alarm(self) -> str:
         limit = self.memory_max_bytes

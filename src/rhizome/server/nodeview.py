@@ -128,6 +128,9 @@ class NodeView:
             if link.guard.is_lacking and not link.guard.is_local
         ]
 
+    def troubled_homes(self) -> list[str]:
+        return self._node.succession.takeover.moves.relief.notices(self._node.now_ms)
+
     def unseen_groups(self) -> list[int]:
         node = self._node
         return [

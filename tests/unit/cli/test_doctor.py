@@ -205,6 +205,13 @@ def faulty_permission(d: Any) -> None:
     d["facts"]["b2"]["faulty_patterns"] = [row]
 
 
+def troubled_home(why: str) -> Callable[[Any], None]:
+    def wrong(d: Any) -> None:
+        d["facts"]["b2"]["troubled_homes"] = [f"{why}: group 3 moves to b1"]
+
+    return wrong
+
+
 def test_a_healthy_cluster_passes_every_check() -> None:
     found = diagnose(healthy())
     assert {each.level for each in found} == {OK}
@@ -252,6 +259,8 @@ def test_a_healthy_cluster_passes_every_check() -> None:
             "slow turns",
             "68080 ms: HTTP GET /api/queues at management/answers.py:214 matching",
         ),
+        (troubled_home("b2 and b3 can't reach each other"), PROBLEM, "homes", "moves to b1"),
+        (troubled_home("the disk of b2 is full"), PROBLEM, "homes", "moves to b1"),
         (slow_turns(0, 3, 900), WARNING, "slow turns", "3 times it stood still"),
     ],
 )

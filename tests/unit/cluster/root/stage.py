@@ -25,6 +25,12 @@ class Port:
         self.records: dict[int, int] = {}
         self.has_room = True
         self.heard: list[str] = []
+        self.cuts: list[tuple[str, str]] = []
+        """Pairs of brokers without a link; the root hears of it from both."""
+        self.full: list[str] = []
+        self.silent: list[str] = []
+        """Brokers of an earlier release, which don't tell of links and disks."""
+        self.reports: list[str] = []
 
     def propose(self, command: ClusterCommand) -> int:
         if not self.has_room:
@@ -43,6 +49,19 @@ class Port:
 
     def records_of(self, group: int) -> int:
         return self.records.get(group, UNKNOWN)
+
+    def links_of(self, broker: str) -> list[str] | None:
+        if broker in self.silent:
+            return None
+        cut = [pair[0] if pair[1] == broker else pair[1] for pair in self.cuts if broker in pair]
+        brokers = self.machine.state.registry.brokers
+        return [name for name in brokers if name != broker and name not in cut]
+
+    def has_full_disk(self, broker: str) -> bool:
+        return broker in self.full
+
+    def report(self, text: str) -> None:
+        self.reports.append(text)
 
 
 class Stage:

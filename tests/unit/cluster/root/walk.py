@@ -75,6 +75,9 @@ class TakeoverWalk(RuleBasedStateMachine):
         lost, and that is excused."""
         self.appointed = (1, "b2.1")
         self.asked: list[tuple[str, list[int]]] = []
+        self.cut: set[str] = set()
+        """Two brokers that have no link with each other, though the root reaches both."""
+        self.full = ""
         self.root = self.make_root("b1")
 
     @staticmethod
@@ -104,6 +107,15 @@ class TakeoverWalk(RuleBasedStateMachine):
 
     def records_of(self, group: int) -> int:
         return UNKNOWN
+
+    def links_of(self, broker: str) -> list[str] | None:
+        return [name for name in NAMES if {broker, name} != self.cut]
+
+    def has_full_disk(self, broker: str) -> bool:
+        return broker == self.full
+
+    def report(self, text: str) -> None:
+        pass
 
     # --- helpers
 
@@ -251,6 +263,15 @@ class TakeoverWalk(RuleBasedStateMachine):
         view = home.view
         members = tuple(each for each in view.in_sync if each.broker != name)
         self.log.append(SetInSync(GROUP, members, view.epoch, view.version))
+
+    @rule(name=BROKERS, other=BROKERS)
+    def cut_a_link(self, name: str, other: str) -> None:
+        """For long enough to move groups; or, of a broker with itself, mend what was cut."""
+        self.cut = {name, other} if name != other else set()
+
+    @rule(name=st.sampled_from(("", *NAMES)))
+    def fill_a_disk(self, name: str) -> None:
+        self.full = name
 
     @rule()
     def transfer(self) -> None:
