@@ -139,7 +139,9 @@ class Store(ABC):
         self._durable_token = 0
         self._writer = self._make_writer()
         self._spill_writer = self._make_spill_writer()
-        self.streams = StreamStore(stream_files, lambda work: self._run_aside(work, _nothing))
+        self.streams = StreamStore(
+            stream_files, lambda work: self._run_aside(work, _nothing), options.flush.waits
+        )
         self.streams.writer = self._make_stream_writer()
 
     # --- every wake-up ------------------------------------------------------------------------
