@@ -210,7 +210,7 @@ def _restore_messages(broker: Broker, recovered: Recovered) -> None:
                 broker.pager.release_paged(level)
             broker.log.drop(queue_id)
         else:
-            restore_queue(queue, found)
+            restore_queue(queue, found, not recovered.clean)
 
 
 # ---- definitions of a new store -----------------------------------------------------------------
