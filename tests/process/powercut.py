@@ -100,9 +100,7 @@ def unsafe(found: list[Entry]) -> list[Entry]:
     return [
         each
         for each in found
-        if each.kind in (*_DATA, *_NAMES)
-        and each.seq not in cancelled
-        and not each.is_safe(synced)
+        if each.kind in (*_DATA, *_NAMES) and each.seq not in cancelled and not each.is_safe(synced)
     ]
 
 

@@ -143,9 +143,7 @@ class StreamStore:
         directory = self.files.directory(stream)
         marked = UNSYNCED in directory.names()
         unsynced = marked or not self._waits
-        log = recover_stream(
-            stream, directory, self.files, accept_corruption, unsynced=unsynced
-        )
+        log = recover_stream(stream, directory, self.files, accept_corruption, unsynced=unsynced)
         self.torn_bytes += int(log.torn_bytes)
         # What recovery has read it has synced.
         if marked and self._waits:
