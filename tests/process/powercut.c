@@ -140,8 +140,9 @@ static int ours(int fd, struct stat *found) {
     return mine;
 }
 
-/* A path as an absolute one; 0 unless it is under the root. The directories on the way are as the
-   caller names them: a broker is given an absolute path without links. */
+/* A path as an absolute one; 0 unless it is under the root, whose own name is not looked after. The
+   directories on the way are as the caller names them: a broker is given an absolute path without
+   links. */
 static int resolved(int directory, const char *path, char *to) {
     int saved = errno, found = 1;
     if (path[0] == '/') {
@@ -157,7 +158,7 @@ static int resolved(int directory, const char *path, char *to) {
         if (found) found = snprintf(to, PATH_MAX, "%s/%s", base, path) < PATH_MAX;
     }
     errno = saved;
-    return found && within(to);
+    return found && within(to) && to[root_length] == '/';
 }
 
 static uint64_t inode_of(const char *path) {

@@ -239,7 +239,7 @@ os.ftruncate(a, 4096)
 mmap.mmap(a, 4096)[0] = 1
 """,
     )
-    with pytest.raises(AssertionError, match="can't be undone.*mmap"):
+    with pytest.raises(AssertionError, match=r"can't be undone.*mmap"):
         disk.cut()
 
 
