@@ -129,8 +129,11 @@ def make_broker(
         broker.cluster.demand(ApplicationTokens(True, read_keys(config.cluster)))
     broker.state.sizes.bytes_max = config.cluster.state_size_max_bytes
     if not broker.state.vhosts:
+        # Whole or not at all: a power cut must not leave users without their permissions.
+        store.journal.begin_tx(LOCAL_GROUP, log.epoch)
         for command in first_definitions(config, seed):
             broker.cluster.propose(command, None)
+        store.journal.end_tx()
     _restore_messages(broker, store.recovered)
     broker.streams.forget_others()
     broker.delayed.recover()
