@@ -20,6 +20,7 @@ from rhizome.management.certificates import ends_of
 from rhizome.management.cluster import view_of
 from rhizome.management.context import Context
 from rhizome.management.declared import (
+    FLAG,
     NUMBER,
     TEXT,
     by_name,
@@ -69,6 +70,8 @@ FACTS: Final = record(
         "cluster_keys": NUMBER,
         "exposed_links": many(TEXT),
         "full_vhosts": many(FULL_VHOST),
+        "torn_bytes": NUMBER,
+        "stopped_unsynced": FLAG,
     },
 )
 CHECKUP: Final = with_fields(
@@ -116,6 +119,8 @@ def facts(context: Context) -> Row:
         "cluster_keys": len(view.key_fingerprints()),
         "exposed_links": view.exposed_links(),
         "full_vhosts": full_vhosts(context),
+        "torn_bytes": context.store.torn_bytes(),
+        "stopped_unsynced": context.store.stopped_unsynced(),
     }
 
 
