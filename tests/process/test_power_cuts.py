@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -208,6 +210,33 @@ def test_what_a_client_held_when_its_broker_was_killed_is_redelivered(tmp_path: 
 
 
 # --- clusters
+
+
+CLUSTER_STORE = """
+import os, signal, sys
+from pathlib import Path
+from rhizome.server.clusterstore import SqliteClusterStore
+store = SqliteClusterStore(Path(sys.argv[1]), lambda token: None, lambda error: None)
+print(store.load().uuid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_new_broker_knows_of_its_cluster_survives_a_power_cut(tmp_path: Path) -> None:
+    """Its directory too: nothing else of the data directory is synced after that was made."""
+    data = tmp_path / "data"
+    data.mkdir()
+    disk = PowerCut(data, tmp_path / "beside")
+
+    def uuid() -> bytes:
+        command = [sys.executable, "-c", CLUSTER_STORE, str(data / "cluster")]
+        environment = {**os.environ, **disk.environment()}
+        return subprocess.run(command, env=environment, capture_output=True, check=False).stdout
+
+    made = uuid()
+    assert len(made) > 30
+    disk.cut()
+    assert uuid() == made
 
 
 class CutCluster(ClusterProcess):
