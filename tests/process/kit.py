@@ -19,7 +19,7 @@ from rhizome.amqp import methods
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import Method
 from rhizome.client import Channel, Message, Properties, connect
-from rhizome.testing.processes import BrokerProcess, BrokerProcessError
+from rhizome.testing.processes import Broker, BrokerProcess, BrokerProcessError
 
 T = TypeVar("T")
 
@@ -161,7 +161,7 @@ async def take(channel: Channel, queue: str, count: int) -> list[Message]:
     return taken
 
 
-async def contents(broker: BrokerProcess, queue: str) -> list[bytes]:
+async def contents(broker: Broker, queue: str) -> list[bytes]:
     """The bodies in a queue, in order; all of them stay in it."""
     async with connect(broker.url) as connection, connection.channel() as channel:
         count = (await channel.declare_queue(queue, passive=True)).message_count

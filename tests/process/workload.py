@@ -16,7 +16,7 @@ from typing import Final
 
 from rhizome.client import Channel, ConnectionLost, connect
 from rhizome.errors import ConnectionForced
-from rhizome.testing.processes import BrokerProcess
+from rhizome.testing.processes import Broker
 
 from .kit import PERSISTENT
 
@@ -93,7 +93,7 @@ class Ledger:
         self.confirmed.update(name_of(body) for body in bodies)
 
 
-async def declare(broker: BrokerProcess) -> None:
+async def declare(broker: Broker) -> None:
     async with connect(broker.url) as connection, connection.channel() as channel:
         await channel.declare_exchange(EXCHANGE, "fanout", durable=True)
         for queue in QUEUES:
@@ -108,7 +108,7 @@ async def until_killed(work: Awaitable[None]) -> None:
         return
 
 
-async def publish(broker: BrokerProcess, ledger: Ledger, publisher: int) -> None:
+async def publish(broker: Broker, ledger: Ledger, publisher: int) -> None:
     """Publish in batches, for as long as the broker lives; note what it confirms."""
     chance = random.Random(publisher)
     async with connect(broker.url) as connection, connection.channel(confirms=True) as channel:
@@ -123,7 +123,7 @@ async def publish(broker: BrokerProcess, ledger: Ledger, publisher: int) -> None
             ledger.confirmed.update(batch)
 
 
-async def consume(broker: BrokerProcess, ledger: QueueLedger, queue: str) -> None:
+async def consume(broker: Broker, ledger: QueueLedger, queue: str) -> None:
     """Acknowledge whatever comes, for as long as the broker lives."""
     async with connect(broker.url) as connection:
         channel = await connection.channel(prefetch=PREFETCH)
@@ -134,7 +134,7 @@ async def consume(broker: BrokerProcess, ledger: QueueLedger, queue: str) -> Non
             await batch[-1].ack(multiple=True)
 
 
-async def load_until_killed(broker: BrokerProcess, ledger: Ledger, chance: random.Random) -> None:
+async def load_until_killed(broker: Broker, ledger: Ledger, chance: random.Random) -> None:
     """Run all clients, kill the broker at a random instant under load, and see everybody off."""
     clients = [
         asyncio.create_task(until_killed(publish(broker, ledger, publisher)))
@@ -151,7 +151,7 @@ async def load_until_killed(broker: BrokerProcess, ledger: Ledger, chance: rando
     await asyncio.gather(*clients)
 
 
-async def forget(broker: BrokerProcess, ledger: QueueLedger, queue: str, count: int) -> None:
+async def forget(broker: Broker, ledger: QueueLedger, queue: str, count: int) -> None:
     """Acknowledge the first `count` messages of a queue, so that they can't come back.
 
     The confirm that follows the acks in the same journal says that these are safe.

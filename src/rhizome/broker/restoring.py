@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from rhizome.journal.recovery import RecoveredQueue
 
 
-def restore_queue(queue: Queue, found: RecoveredQueue) -> None:
-    """Give a queue that has nothing ready what was found of it; takes the indexes over."""
+def restore_queue(queue: Queue, found: RecoveredQueue, crashed: bool = False) -> None:
+    """Give a queue that has nothing ready what was found of it; takes the indexes over.
+
+    ``crashed``: the broker that had it last was this one, and it was not stopped cleanly.
+    """
     _restore_lanes(queue, {0: found.in_order()} if queue.single else found.levels)
     queue.ready_bytes = found.content_bytes
     queue.durable_bytes = found.content_bytes
     queue.counts = _counts_of_known(found.delivery_counts, queue.log.next_index)
     queue.seen = found.seen
-    restore_shown(queue, found.shown)
+    restore_shown(queue, found.shown, crashed)
     if queue.bounded:
         queue.body_bytes = ready_body_bytes(queue)
         # What clients held is ready again and may be too much. An isolated broker touches its

@@ -397,6 +397,24 @@ def _slowest(slow: Row) -> str:
     return f"; {worst['lasted_ms']} ms: {what}"
 
 
+def check_flush(document: Row) -> Iterator[Finding]:
+    """Brokers that may have lost with the power what they had confirmed."""
+    for name, facts in _facts(document):
+        # A broker of release 0.1 doesn't tell.
+        if not facts.get("stopped_unsynced", False):
+            continue
+        torn = facts.get("torn_bytes", 0)
+        cut = f"; a torn end of {bytes_text(torn)} was cut off" if torn else ""
+        yield Finding(
+            WARNING,
+            "flush",
+            name,
+            "it was not stopped cleanly before this start, and journal.flush is not always: if its"
+            f" machine lost power, what it had confirmed last is lost{cut}",
+            "compare with what publishers know; set journal.flush = always where that must not be",
+        )
+
+
 CHECKS: Final[dict[str, Check]] = {
     "quorum": check_quorum,
     "brokers": check_brokers,
@@ -414,6 +432,7 @@ CHECKS: Final[dict[str, Check]] = {
     "state": check_state,
     "patterns": check_patterns,
     "slow turns": check_slow_turns,
+    "flush": check_flush,
 }
 FINE: Final = {
     "quorum": "there is a root, and all primaries are there",
@@ -432,4 +451,5 @@ FINE: Final = {
     "state": "each vhost has room in the cluster state",
     "patterns": "all patterns can be matched",
     "slow turns": "nothing held a broker up",
+    "flush": "nothing that was confirmed can have been lost with the power",
 }

@@ -159,6 +159,8 @@ class Node(Cluster):
         self.roles = Roles(self, recovered, home_settings)
         self.kept = recovered.queues
         """Of queues without copies, until they are made."""
+        self.crashed = not recovered.clean
+        """Whether the last process that had the journal did not stop cleanly."""
         self.neighbours = {}
         self.proposals = Proposals(me.incarnation)
         self.ready = False
@@ -216,7 +218,7 @@ class Node(Cluster):
         queue.away = self.away(queue)
         found = self.kept.pop(queue.definition.id, None)
         if found is not None:
-            restore_queue(queue, found)
+            restore_queue(queue, found, self.crashed)
 
     def _drop_orphans(self) -> None:
         """Messages of queues that were deleted while this broker was away (H13)."""

@@ -139,7 +139,9 @@ class Store(ABC):
         self._durable_token = 0
         self._writer = self._make_writer()
         self._spill_writer = self._make_spill_writer()
-        self.streams = StreamStore(stream_files, lambda work: self._run_aside(work, _nothing))
+        self.streams = StreamStore(
+            stream_files, lambda work: self._run_aside(work, _nothing), options.flush.waits
+        )
         self.streams.writer = self._make_stream_writer()
 
     # --- every wake-up ------------------------------------------------------------------------
@@ -284,6 +286,19 @@ class Store(ABC):
 
     def free_bytes(self) -> int:
         return self._files.free_bytes()
+
+    def torn_bytes(self) -> int:
+        """How much was cut off journal and streams since the store was opened: the ends that a
+        crash had left torn."""
+        return self.recovered.torn_bytes + self.streams.torn_bytes
+
+    def stopped_unsynced(self) -> bool:
+        """Whether what was confirmed last may be lost: the store was not closed, and its flush
+        policy doesn't wait for syncs. A crash of the process alone has lost nothing; nobody can
+        tell that from a power cut that left no torn end."""
+        found = self.recovered
+        had_something = found.records > 0 or len(found.snapshot) > 0
+        return had_something and not found.clean and not self.options.flush.waits
 
     def statistics(self) -> WriterStatistics:
         return self._writer.statistics

@@ -85,7 +85,8 @@ class StreamLog(StreamView):
     ``number`` is that of the next chunk; those up to ``durable`` are on this broker's disk, before
     (``durable_segment``, ``durable_position``). That is all that safety takes if the log is
     ``alone``; else whoever knows of its copies says what is committed.
-    ``touched`` belongs to whoever appends: it is cleared by ``take``.
+    ``touched`` belongs to whoever appends: it is cleared by ``take``. ``torn_bytes``: how much
+    recovery has cut off.
     """
 
     number: i64
@@ -99,6 +100,7 @@ class StreamLog(StreamView):
     touched: bool
     whole: bool
     size: i64
+    torn_bytes: i64
     _body: BytesWriter
     _body_first: i64
     _body_ms: i64
@@ -127,6 +129,7 @@ class StreamLog(StreamView):
         self.touched = False
         self.whole = False
         self.size = 0
+        self.torn_bytes = 0
         self._body = BytesWriter()
         self._body_first = 0
         self._body_ms = 0

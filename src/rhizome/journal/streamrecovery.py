@@ -4,6 +4,11 @@ Of complete segments only the header and the INDEX are read. The last one is rea
 that isn't what was written there ends the log, and is cut off, if a crash explains it: the tail
 that was not synced may have any bytes. It is damage if a later chunk says that the offsets of the
 bad one were safe, or if another segment follows.
+
+With a flush policy that doesn't wait, "safe" meant "written" (``unsynced``): a power cut leaves any
+of the last segment's sectors as they were, and chunks behind them that call them safe. What such
+sectors spoil is a torn tail too. A sector that never reached the disk is zeros, or zeros from the
+end of what was there before; a chunk that is bad without one is damage all the same.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ from rhizome.journal.streamnotes import StreamNotes
 from rhizome.journal.streamsegment import StreamFilesReader, StreamSegment, read_index_chunk
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
+SECTOR_BYTES: Final = 512
 EVERY_CHUNK: Final = 1 << 62
 
 
@@ -92,25 +98,29 @@ def recover_stream(
     reader: StreamFilesReader,
     accept_corruption: bool = False,
     number_max: int = EVERY_CHUNK,
+    unsynced: bool = False,
 ) -> StreamLog:
     """The log of a stream from its directory; cuts off a torn tail, and what comes after the chunk
-    ``number_max``.
+    ``number_max``. ``torn_bytes`` of the log says how much was torn.
 
-    Raises CorruptStore if something is damaged that no crash explains, unless that is accepted:
-    then the log ends before it.
+    ``unsynced``: it was perhaps written with a flush policy that doesn't wait. Raises CorruptStore
+    if something is damaged that no crash explains, unless that is accepted: then the log ends
+    before it.
     """
     log = StreamLog(stream, reader)
     if number_max < EVERY_CHUNK:
         _remove_above(files, number_max)
-    numbers = _contiguous(stream, files, accept_corruption)
+    numbers, log.torn_bytes = _contiguous(stream, files, accept_corruption, unsynced)
     if not numbers:
         return log
     last = numbers[-1]
     segments = [_complete(stream, files, reader, number) for number in numbers[:-1]]
     window = Window(files, last)
     scan = scan_segment(window, stream, last, number_max)
-    if scan.bad and _later_commit(window, scan.size) > scan.next and not accept_corruption:
+    if scan.bad and not accept_corruption and not _is_torn(window, scan, unsynced):
         raise _corrupt(stream, last, scan.bad)
+    if scan.bad:
+        log.torn_bytes += _written_bytes(window, scan.size)
     if segments and scan.first != segments[-1].next:
         raise _corrupt(stream, last, f"begins with offset {scan.first}, not {segments[-1].next}")
     if scan.size < window.size:
@@ -140,20 +150,27 @@ def _remove_above(files: Files, number_max: int) -> None:
         files.remove(segment)
 
 
-def _contiguous(stream: int, files: Files, accept_corruption: bool) -> list[int]:
-    """The numbers of the segments that make up the log, the last of which has a snapshot.
+def _contiguous(
+    stream: int, files: Files, accept_corruption: bool, unsynced: bool
+) -> tuple[list[int], int]:
+    """The numbers of the segments that make up the log, the last of which has a snapshot; and how
+    many bytes were in those that were removed.
 
     Segments before a gap were dropped by retention and not all removed. A last one that was begun
     and has no whole snapshot holds nothing: it is removed.
     """
     numbers = files.segments()
+    torn = 0
     while numbers:
         last = numbers[-1]
         head = files.read(last, 0, STREAM_HEADER_BYTES + CHUNK_HEADER_BYTES)
         if _begins_well(stream, files, last, head):
             break
-        if not accept_corruption and _held_safe(Window(files, last)):
+        window = Window(files, last)
+        lost = unsynced and _has_hole(window, 0)
+        if not accept_corruption and not lost and _held_safe(window):
             raise _corrupt(stream, last, _fault(stream, last, head))
+        torn += _written_bytes(window, 0)
         files.remove(last)
         numbers.pop()
     start = len(numbers) - 1
@@ -161,7 +178,7 @@ def _contiguous(stream: int, files: Files, accept_corruption: bool) -> list[int]
         start -= 1
     for number in numbers[: max(start, 0)]:
         files.remove(number)
-    return numbers[max(start, 0) :]
+    return numbers[max(start, 0) :], torn
 
 
 def _begins_well(stream: int, files: Files, segment: int, head: bytes) -> bool:
@@ -260,19 +277,53 @@ def _follow(scan: Scan, head: ChunkHead, chunk: bytes) -> None:
     scan.notes.take_chunk(head, chunk, 0)
 
 
+def _is_torn(window: Window, scan: Scan, unsynced: bool) -> bool:
+    """Whether a crash explains that the chunk where a scan has stopped is bad."""
+    if _later_commit(window, scan.size) <= scan.next:
+        return True
+    return unsynced and _has_hole(window, scan.size)
+
+
+def _has_hole(window: Window, position: int) -> bool:
+    """Whether sectors that never reached the disk explain that there is no whole chunk at a
+    position. Looked at is what lies before the next whole chunk."""
+    following = next((at for at, _ in _whole_chunks(window, position)), window.size)
+    at = position
+    while at < following:
+        end = at - at % SECTOR_BYTES + SECTOR_BYTES
+        if not any(window.read(at, end - at)):
+            return True
+        at = end
+    return False
+
+
+def _written_bytes(window: Window, position: int) -> int:
+    """How many bytes lie behind a position, without the zeros at the end."""
+    end = position
+    at = position
+    while at < window.size:
+        data = window.read(at, min(WINDOW_BYTES, window.size - at))
+        kept = len(data.rstrip(b"\0"))
+        if kept:
+            end = at + kept
+        at += max(len(data), 1)
+    return end - position
+
+
 def _later_commit(window: Window, position: int) -> int:
     """The highest committed offset that a whole chunk behind a position tells of."""
-    return max((int(head.committed) for head in _whole_chunks(window, position)), default=0)
+    heads = (head for _, head in _whole_chunks(window, position))
+    return max((int(head.committed) for head in heads), default=0)
 
 
 def _held_safe(window: Window) -> bool:
     """Whether a chunk of a segment says that others of it were safe."""
-    heads = list(_whole_chunks(window, 0))
+    heads = [head for _, head in _whole_chunks(window, 0)]
     return bool(heads) and max(head.committed for head in heads) > heads[0].first
 
 
-def _whole_chunks(window: Window, position: int) -> Iterator[ChunkHead]:
-    """The chunks behind a position that are as they were written, wherever they lie."""
+def _whole_chunks(window: Window, position: int) -> Iterator[tuple[int, ChunkHead]]:
+    """The chunks behind a position that are as they were written, and where they lie."""
     while (position := window.find(CHUNK_MAGIC, position + 1)) >= 0:
         head_bytes = window.read(position, CHUNK_HEADER_BYTES)
         if len(head_bytes) < CHUNK_HEADER_BYTES:
@@ -284,7 +335,7 @@ def _whole_chunks(window: Window, position: int) -> Iterator[ChunkHead]:
                 check_chunk(chunk, 0, head.size)
             except CorruptRecord:
                 continue
-            yield head
+            yield position, head
 
 
 def _fault(stream: int, segment: int, head: bytes) -> str:

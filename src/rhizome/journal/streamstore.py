@@ -1,6 +1,7 @@
 """StreamStore: the logs of all streams of a store, and the writer that they share.
 
     DIR/streams/ID/NNNNNNNNNN.seg    the segments of the stream whose queue has this id
+    DIR/streams/ID/unsynced          it was written with a flush policy that doesn't wait
 
 The chunks that all streams have made in a turn are one batch, written in order and made safe with
 one sync per file. Batches are numbered; ``durable`` is the number of the last one that is safe. The
@@ -27,6 +28,8 @@ from rhizome.journal.writer import SegmentFiles, WriterStatistics
 
 STREAM_BYTES_RESERVED: Final = 64 * 1024
 """A new segment gets so much of the disk at once: a stream that holds little should cost little."""
+UNSYNCED: Final = "unsynced"
+"""The file that says so: chunks of the stream may call others safe that were only written."""
 
 
 class StreamFiles(StreamFilesReader):
@@ -105,15 +108,20 @@ class StreamStore:
     """Invariant: ``submitted`` is the number of the last batch that was handed to the writer, and
     ``durable`` never passes it. ``changed`` has the logs that something was appended to, ``kept``
     the ids of the streams that have a directory, ``_leaving`` the batch that each stream which is
-    removed waits for."""
+    removed waits for. ``torn_bytes`` says how much was cut off the streams that were opened."""
 
-    def __init__(self, root: Files, run_aside: Callable[[Callable[[], None]], None]) -> None:
-        """``run_aside`` runs something where it blocks nobody."""
+    def __init__(
+        self, root: Files, run_aside: Callable[[Callable[[], None]], None], waits: bool = True
+    ) -> None:
+        """``run_aside`` runs something where it blocks nobody; ``waits``: what counts as durable
+        has been synced."""
         self.files = StreamFiles(root)
         self.submitted = 0
         self.durable = 0
         self.changed: dict[StreamLog, None] = {}
         self.kept: dict[int, None] = dict.fromkeys(self.files.streams())
+        self.torn_bytes = 0
+        self._waits = waits
         self._run_aside = run_aside
         self._removals: list[tuple[int, int, Callable[[], None]]] = []
         self._leaving: dict[int, int] = {}
@@ -132,7 +140,17 @@ class StreamStore:
             self.writer.settle()
             self._set_stream_aside(stream)
         self.kept[stream] = None
-        return recover_stream(stream, self.files.directory(stream), self.files, accept_corruption)
+        directory = self.files.directory(stream)
+        marked = UNSYNCED in directory.names()
+        unsynced = marked or not self._waits
+        log = recover_stream(stream, directory, self.files, accept_corruption, unsynced=unsynced)
+        self.torn_bytes += int(log.torn_bytes)
+        # What recovery has read it has synced.
+        if marked and self._waits:
+            directory.discard(UNSYNCED)
+        elif unsynced and not marked:
+            directory.store(UNSYNCED, [])
+        return log
 
     def has(self, stream: int) -> bool:
         """Whether something is kept of a stream."""

@@ -21,6 +21,7 @@ from rhizome.management.certificates import ends_of
 from rhizome.management.cluster import view_of
 from rhizome.management.context import Context
 from rhizome.management.declared import (
+    FLAG,
     NUMBER,
     TEXT,
     by_name,
@@ -79,6 +80,8 @@ FACTS: Final = record(
         "full_vhosts": many(FULL_VHOST),
         "faulty_patterns": many(FAULTY_PATTERN),
         "slow_turns": SLOW_TURNS,
+        "torn_bytes": NUMBER,
+        "stopped_unsynced": FLAG,
     },
 )
 CHECKUP: Final = with_fields(
@@ -131,6 +134,8 @@ def facts(context: Context) -> Row:
             asdict(each) for each in broker.state.faulty_patterns()[:FAULTY_PATTERNS_SHOWN_MAX]
         ],
         "slow_turns": context.slow_turns.row(),
+        "torn_bytes": context.store.torn_bytes(),
+        "stopped_unsynced": context.store.stopped_unsynced(),
     }
 
 

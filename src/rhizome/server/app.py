@@ -279,6 +279,12 @@ class Application:
                 "cleanly" if recovered.clean else "without closing",
                 recovered.torn_bytes,
             )
+        if self.store.stopped_unsynced():
+            logger.warning(
+                "the broker was not stopped cleanly, and journal.flush is %s: if the machine lost"
+                " power, what was confirmed since the last sync is lost",
+                self.config.journal.flush,
+            )
         if self.driver is None:
             recovered.queues.clear()
         recovered.commands.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from typing import Final
 
 from rhizome import __version__
@@ -40,6 +41,8 @@ from rhizome.server.cluster_section import read_keys
 from rhizome.server.config import Config
 from rhizome.server.sections import UserDefinition
 
+logger = logging.getLogger("rhizome.server")
+
 SEED_BYTES: Final = 32
 STARTS_MAX: Final = 64
 """So many restarts a client may miss and still be told what became of the messages it held."""
@@ -68,7 +71,15 @@ class StoreStreams(StreamsPort):
         self.store = store
 
     def open(self, stream: int) -> StreamLog:
-        return self.store.streams.open(int(stream), self.store.options.accept_corruption)
+        log = self.store.streams.open(int(stream), self.store.options.accept_corruption)
+        if log.torn_bytes > 0:
+            logger.warning(
+                "stream %d: a torn end of %d bytes was cut off; it goes on with offset %d",
+                stream,
+                log.torn_bytes,
+                log.next,
+            )
+        return log
 
     def has(self, stream: int) -> bool:
         return self.store.streams.has(int(stream))
@@ -129,8 +140,11 @@ def make_broker(
         broker.cluster.demand(ApplicationTokens(True, read_keys(config.cluster)))
     broker.state.sizes.bytes_max = config.cluster.state_size_max_bytes
     if not broker.state.vhosts:
+        # Whole or not at all: a power cut must not leave users without their permissions.
+        store.journal.begin_tx(LOCAL_GROUP, log.epoch)
         for command in first_definitions(config, seed):
             broker.cluster.propose(command, None)
+        store.journal.end_tx()
     _restore_messages(broker, store.recovered)
     broker.streams.forget_others()
     broker.delayed.recover()
@@ -210,7 +224,7 @@ def _restore_messages(broker: Broker, recovered: Recovered) -> None:
                 broker.pager.release_paged(level)
             broker.log.drop(queue_id)
         else:
-            restore_queue(queue, found)
+            restore_queue(queue, found, not recovered.clean)
 
 
 # ---- definitions of a new store -----------------------------------------------------------------

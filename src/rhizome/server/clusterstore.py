@@ -92,6 +92,8 @@ class SqliteClusterStore(ClusterStore):
     def load(self) -> Image:
         """What the store holds. A new one gets a UUID, which is durable before this returns."""
         make_directory(self._directory)
+        # Else a power cut may take the directory with all that is synced in it.
+        _sync_directory(self._directory.parent)
         try:
             image = self._read()
         except (sqlite3.DatabaseError, _Damaged, struct.error) as error:

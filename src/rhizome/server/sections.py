@@ -235,7 +235,7 @@ class JournalSection:
         ("always", "interval", "never"),
         "When writes are synced: before each confirm (many share one sync), every flush_interval"
         " (a power cut loses that much), or when the operating system likes (a crash of the process"
-        " alone still loses nothing).",
+        " alone still loses nothing). The runbook says what else a power cut then takes.",
     )
     flush_interval_ms: int = duration("100ms", 'Used with flush = "interval".', "1ms", "1h")
     segment_size_bytes: int = size("64MiB", "Size of a journal file.", "1MiB", "1GiB")

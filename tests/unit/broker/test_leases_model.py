@@ -45,8 +45,7 @@ class Leasing(RuleBasedStateMachine):
         self.ready: list[int] = []
         self.marked: dict[int, None] = {}
         self.doubtful: dict[int, None] = {}
-        """After a restart what is before the last that anybody saw may count as seen."""
-        self.last_seen = -1
+        """After a crash all that was there counts as seen, but for what a lease knows better."""
         self.held: dict[int, int] = {}
         self.leases: dict[str, Known] = {}
         self.gone: dict[int, None] = {}
@@ -146,7 +145,6 @@ class Leasing(RuleBasedStateMachine):
         number = int(message.body.split(b" ")[0])
         assert number == self.ready.pop(0)
         self.check_mark(number, message.redelivered)
-        self.last_seen = max(self.last_seen, number)
         if ack:
             self.held[number] = message.tag
         else:
@@ -189,7 +187,7 @@ class Leasing(RuleBasedStateMachine):
         self.client = self.core.connect()
         self.back(list(self.held), len(self.held))
         self.held = {}
-        for number in range(self.last_seen):
+        for number in range(self.published):
             if number not in self.marked:
                 self.doubtful[number] = None
         for known in self.leases.values():

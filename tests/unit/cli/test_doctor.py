@@ -123,6 +123,10 @@ def vhost_full(d: Any) -> None:
         facts["full_vhosts"][0]["state_bytes"] = 300
 
 
+def stopped_unsynced(d: Any) -> None:
+    d["facts"]["b2"] |= {"stopped_unsynced": True, "torn_bytes": 2048}
+
+
 def unseen(d: Any) -> None:
     d["facts"]["b2"]["unseen_groups"] = [1]
 
@@ -238,6 +242,7 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (unseen, WARNING, "salvage", "from before its home was forced"),
         (vhost_nearly_full, WARNING, "state", "vhost 'tenant' has 95 of 100 bytes"),
         (vhost_full, PROBLEM, "state", "parameters that add to it are refused"),
+        (stopped_unsynced, WARNING, "flush", "a torn end of 2.0 KiB was cut off"),
         (disk_low, WARNING, "disk", "300.0 MiB"),
         (disk_full, PROBLEM, "disk", "200.0 MiB"),
         (clock_ahead, WARNING, "clocks", "5.0 s ahead of"),

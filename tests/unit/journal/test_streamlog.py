@@ -28,8 +28,8 @@ from rhizome.journal.streamformat import (
 )
 from rhizome.journal.streamindex import STRIDE_BYTES
 from rhizome.journal.streamlog import StreamLog
-from rhizome.journal.streamstore import StreamStore
-from rhizome.journal.writer import ALWAYS, Flush, JournalWriter, WriterStatistics, every
+from rhizome.journal.streamstore import UNSYNCED, StreamStore
+from rhizome.journal.writer import ALWAYS, NEVER, Flush, JournalWriter, WriterStatistics, every
 
 from .crashing import CrashingFiles
 
@@ -90,9 +90,15 @@ class HeldWriter:
 class Bench:
     """One stream on files that can lose power, and what was appended to it."""
 
-    def __init__(self, root: Directories | None = None, segment_bytes_max: int = 4096) -> None:
+    def __init__(
+        self,
+        root: Directories | None = None,
+        segment_bytes_max: int = 4096,
+        flush: Flush = ALWAYS,
+    ) -> None:
         self.root = root or Directories()
-        self.store = StreamStore(self.root, lambda work: work())
+        self.flush = flush
+        self.store = StreamStore(self.root, lambda work: work(), flush.waits)
         self.writer = HeldWriter(self.store)
         self.store.writer = self.writer
         self.now_ms = 1_000
@@ -128,8 +134,17 @@ class Bench:
         self.writer.sync()
         self.log.synced(self.store.durable)
 
-    def reopened(self) -> Bench:
-        again = Bench(self.root, int(self.log.segment_bytes_max))
+    def written(self) -> None:
+        """What was appended is written and counts as durable without a sync."""
+        self.submit()
+        self.store.synced(self.writer.token)
+        self.log.synced(self.store.durable)
+
+    def lose_power(self, seed: int) -> None:
+        self.root.nested[str(STREAM)] = self.files.power_cut(seed)
+
+    def reopened(self, flush: Flush | None = None) -> Bench:
+        again = Bench(self.root, int(self.log.segment_bytes_max), flush or self.flush)
         again.now_ms = self.now_ms
         count = int(again.log.next)
         again.appended, again.times = self.appended[:count], self.times[:count]
@@ -382,6 +397,74 @@ def test_a_power_cut_at_any_time_loses_nothing_that_was_safe(
     assert committed <= again.log.next <= bench.log.next
     again.check()
     play(again, [("append", 10), ("sync", 0), ("append", 3000), ("sync", 0), ("reopen", 0)])
+
+
+# ---- power cuts with a flush policy that doesn't wait
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 1500), st.booleans()), max_size=40), st.integers(0, 1 << 30)
+)
+def test_a_power_cut_takes_what_was_not_synced_and_nothing_else(
+    appended: list[tuple[int, bool]], seed: int
+) -> None:
+    """What counts as durable was only written, and chunks behind it say that it was safe."""
+    bench = Bench(segment_bytes_max=8192, flush=NEVER)
+    synced = 0
+    for size, syncs in appended:
+        bench.append(b"%d." % size * (size // 5 + 1))
+        bench.written()
+        if syncs:
+            bench.sync()
+            synced = int(bench.log.next)
+    bench.lose_power(seed)
+    again = bench.reopened()
+    assert synced <= again.log.next <= bench.log.next
+    again.check()
+    play(again, [("append", 10), ("sync", 0), ("append", 3000), ("sync", 0), ("reopen", 0)])
+
+
+def torn_without_sync(flush: Flush = NEVER) -> Bench:
+    """A log whose second of three batches never reached the disk, unlike the third."""
+    bench = Bench(segment_bytes_max=1 << 20, flush=flush)
+    bench.append(b"kept")
+    bench.sync()
+    for content in (b"lost" * 1000, b"said that the other was safe" * 40):
+        bench.append(content)
+        start = int(bench.log.active.size)
+        bench.written()
+    bench.files.contents[1][start - start % 512 - 512 : start - start % 512] = bytes(512)
+    return bench
+
+
+def test_a_stream_remembers_that_it_was_written_without_waiting_for_syncs() -> None:
+    bench = torn_without_sync()
+    again = bench.reopened(ALWAYS)
+    assert again.log.next == 1
+    assert again.log.torn_bytes > 1000
+    assert again.store.torn_bytes == again.log.torn_bytes
+    assert UNSYNCED not in again.files.names(), "all that recovery has read it has synced"
+    again.check()
+
+
+def test_a_store_without_that_mark_takes_it_from_the_flush_policy() -> None:
+    """It was written by a program that left no mark."""
+    bench = torn_without_sync()
+    bench.files.discard(UNSYNCED)
+    with pytest.raises(CorruptStore):
+        bench.reopened(ALWAYS)
+    assert bench.reopened(NEVER).log.next == 1
+
+
+def test_a_flipped_bit_is_damage_with_every_flush_policy() -> None:
+    """No power cut flips one: what was synced must not go as a torn tail."""
+    bench = Bench(segment_bytes_max=1 << 20, flush=NEVER)
+    for content in (b"first" * 300, b"second" * 300, b"third"):
+        bench.append(content)
+        bench.written()
+    bench.files.contents[1][1000] ^= 1
+    with pytest.raises(CorruptStore, match="wrong checksum"):
+        bench.reopened()
 
 
 # ---- damage
