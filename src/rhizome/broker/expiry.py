@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from rhizome.broker.lane import Lane
-from rhizome.broker.queue import NEVER_MS, REASON_EXPIRED
+from rhizome.broker.queue import REASON_EXPIRED
 
 if TYPE_CHECKING:
     from rhizome.broker.queue import Queue
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def expire(queue: Queue, now_ms: i64) -> None:
     """Discard the expired messages at the head of each lane."""
     for lane in queue.lanes:
-        while lane.ready() > 0 and _has_expired_head(queue, lane, now_ms):
+        while lane.ready() > 0 and _must_go(queue, lane, now_ms):
             message = lane.pop()
             if message is None:
                 if not queue.broker.pager.fill(queue, lane):
@@ -30,8 +30,8 @@ def expire(queue: Queue, now_ms: i64) -> None:
                 queue.discard(message, REASON_EXPIRED)
 
 
-def _has_expired_head(queue: Queue, lane: Lane, now_ms: i64) -> bool:
-    """Whether the first message of a lane must go."""
+def _must_go(queue: Queue, lane: Lane, now_ms: i64) -> bool:
+    """Whether the first message of a lane has expired, or can't be read."""
     first = lane.first_index()
     if first == lane.fresh_index and now_ms <= lane.fresh_until_ms:
         return False
@@ -40,8 +40,10 @@ def _has_expired_head(queue: Queue, lane: Lane, now_ms: i64) -> bool:
         if not queue.broker.pager.can_read_first(lane):
             return False
         message = queue.broker.pager.read_first(lane)
-    # One that cannot be read is left to whoever dispatches the queue.
-    expires_ms = NEVER_MS if message is None else queue.expires_ms(message)
+        if message is None:
+            # Damaged: filling the lane sets it aside.
+            return True
+    expires_ms = queue.expires_ms(message)
     if now_ms > expires_ms:
         return True
     lane.fresh_index = first

@@ -477,6 +477,9 @@ class Queue(Destination):
             self.touch()
 
     def _put_back(self, message: Message) -> None:
+        if len(message.content) == 0:
+            self.broker.damage.put_back(self, message, "a client gave it back")
+            return
         if self.last_values is not None and not self.last_values.put_back(message):
             self.forget(message)
             return
@@ -488,6 +491,9 @@ class Queue(Destination):
     def discard(self, message: Message, reason: str) -> None:
         """A message leaves unconsumed: dead-letter it if the queue says where, then forget it."""
         if self.options.dead_letter_exchange is not None and not self.deleted:
+            if len(message.content) == 0:
+                self.broker.damage.put_back(self, message, "it is dead, and can't be sent on")
+                return
             self.broker.dead_letter(self, message, reason)
         self.forget(message)
 
@@ -520,9 +526,9 @@ class Queue(Destination):
             self.log.dequeue(self.id, self.settled, self.settled_durable)
 
     def purge(self) -> i64:
-        """Drop all ready messages; answers how many."""
+        """Drop all ready messages, and those that are set aside; answers how many were ready."""
         count = self.ready
-        if self.recorded and count > 0:
+        if self.recorded and (count > 0 or self in self.broker.damage.aside):
             self._log_settled()
             self.settled = []
             if self.unacked == 0:
@@ -534,7 +540,7 @@ class Queue(Destination):
         return count
 
     def drop_ready(self) -> None:
-        """Forget all ready messages without logging."""
+        """Forget all ready messages, and those that are set aside, without logging."""
         if self.recorded:
             self.durable_bytes = unacked_durable_bytes(self)
         for lane in self.lanes:
@@ -546,6 +552,7 @@ class Queue(Destination):
                 lane.clear()
         if self.last_values is not None:
             self.last_values.clear()
+        self.broker.damage.release(self)
         self.ready = 0
         self.ready_bytes = 0
         self.body_bytes = 0

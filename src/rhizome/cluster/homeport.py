@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from rhizome.broker.damage import is_hollow
+from rhizome.broker.fault_log import FAULT_STANDBY
 from rhizome.broker.livemessages import is_journaled, unacked_messages
 from rhizome.broker.message import Message
 from rhizome.broker.outcome import Outcome
@@ -18,6 +20,7 @@ from rhizome.cluster.copies.port import CopiesPort
 from rhizome.cluster.copies.standby import StandbyPort
 from rhizome.cluster.link.frames import begin_frame, end_frame, put_part
 from rhizome.errors import SyntaxErrorFault
+from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.index import PagedIndex
 from rhizome.journal.records import FLAG_DURABLE, enqueue_record
 
@@ -94,6 +97,10 @@ class HomePort(CopiesPort):
         command = SetInSync(self.group, tuple(members), int(home.log.epoch), int(version))
         self.node.propose(command, Refusal(home, int(version)))
 
+    def failed(self, name: str, error: Exception) -> None:
+        where = f"what standby {name} of group {self.group} is sent"
+        self.node.broker.report_bug(error, where, FAULT_STANDBY)
+
     # ---- the queues -----------------------------------------------------------------------------
 
     def queue_ids(self) -> list[int]:
@@ -116,6 +123,9 @@ class HomePort(CopiesPort):
         unacked = unacked_messages(queue)
         unacked.sort(key=_index)
         parts.append(_indexes(unacked))
+        # A standby that has it whole must not drop it.
+        for _, damaged in self.node.broker.damage.indexes(queue):
+            parts.append(damaged)
         leases = self.node.broker.leases.packed(queue)
         return LiveQueue(parts, queue.counts, queue.seen, shown_of(queue), leases)
 
@@ -128,7 +138,7 @@ class HomePort(CopiesPort):
         index = int(first)
         while index < end and size < bytes_max:
             message = unacked.get(index) or self._ready(queue, index)
-            if message is not None:
+            if message is not None and not is_hollow(message):
                 record = self._record(queue, message)
                 found.append(record)
                 size += len(record)
@@ -142,7 +152,12 @@ class HomePort(CopiesPort):
                 return message
             position = lane.paged.find(index)
             if position != 0:
-                return queue.broker.pager.read_one(position)
+                try:
+                    return queue.broker.pager.read_one(position)
+                except (CorruptRecord, OSError):
+                    # Nobody else has it either, or it would not be asked for; it is set aside when
+                    # it is the first.
+                    return None
         return None
 
     def _record(self, queue: Queue, message: Message) -> bytes:

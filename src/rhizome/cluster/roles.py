@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from rhizome.amqp.values import encode_table
+from rhizome.broker.fault_log import FAULT_GROUP, FAULT_STANDBY
 from rhizome.broker.livemessages import unacked_messages
 from rhizome.broker.log import LOCAL_GROUP
 from rhizome.broker.message import Message
@@ -100,6 +101,8 @@ class Roles:
         """Groups whose copy here may be of no use, once more of the log is applied."""
         self._dropped: dict[int, Copy] = {}
         """Emptied; the journal says that they aren't whole, and so must whatever goes on there."""
+        self._broken: dict[int, None] = {}
+        """Groups in which a change of this broker's role failed half way."""
         self.link = StandbyLink(node)
         self.returning: Returning | None = None
         journal, spill = self.broker.pager.journal, self.broker.pager.spill
@@ -128,7 +131,7 @@ class Roles:
             if group is None:
                 self._forget(number)
             else:
-                self._update(group)
+                self._try_update(group)
         for number in [each for each in self._early if each in known]:
             name, payload = self._early.pop(number)
             self.frame(name, INVITE, payload, 0, len(payload))
@@ -142,6 +145,17 @@ class Roles:
         for queue in list(self.broker.internal.values()):
             if queue.definition.group == number:
                 drop_internal(queue)
+
+    def _try_update(self, group: Group) -> None:
+        """What goes wrong with one group must not keep the others from being what they should. Its
+        copy may be half a home: nothing more is done with it until the broker is started again."""
+        if group.id in self._broken:
+            return
+        try:
+            self._update(group)
+        except Exception as error:
+            self._broken[group.id] = None
+            self._fault(group.id, error)
 
     def _update(self, group: Group) -> None:
         me = self.node.me
@@ -210,7 +224,7 @@ class Roles:
         if known is not None and known.stream and group not in self.homes:
             return self.streams.standing(group)
         copy = self.copies.get(group)
-        if copy is None or copy.installing:
+        if copy is None or copy.installing or group in self._broken:
             return Standing(0, NO_COPY)
         return Standing(int(copy.epoch), int(copy.index))
 
@@ -325,6 +339,9 @@ class Roles:
         for priority, messages in by_priority.items():
             messages.sort(key=lambda each: each.index)
             parts[priority].append(self._resident(queue, messages))
+        for priority, damaged in self.broker.damage.indexes(queue):
+            pager.retain_paged(damaged)
+            parts[priority].append(damaged)
         levels = {priority: merged(indexes) for priority, indexes in parts.items()}
         group, counts = int(queue.log.group), dict(queue.counts)
         leases = self.broker.leases.packed(queue)
@@ -392,8 +409,11 @@ class Roles:
             home.copies.link_up(link.name, link.peer.incarnation)
 
     def link_down(self, name: str) -> None:
-        for home in self.homes.values():
-            home.copies.link_down(name)
+        for number, home in self.homes.items():
+            try:
+                home.copies.link_down(name)
+            except Exception as error:
+                self._fault(number, error)
         for standby in self.standbys.values():
             standby.link_down(name)
 
@@ -408,6 +428,8 @@ class Roles:
             self.txs.frame(method, data, start, end)
             return
         group = int(group_in(method, data, start, end))
+        if group in self._broken:
+            return
         self._awake[group] = None
         home = self.homes.get(group)
         if method in TO_HOME or (method == REFUSED and home is not None):
@@ -459,8 +481,11 @@ class Roles:
         everything = self.node.now_ms - self._ticked_ms >= STREAMS_TICK_MS
         for number, home in self.homes.items():
             if everything or not home.log.stored:
-                home.tick()
                 self._awake[number] = None
+                try:
+                    home.tick()
+                except Exception as error:
+                    self.broker.report_bug(error, f"the home of group {number}", FAULT_GROUP)
         if everything:
             self._ticked_ms = self.node.now_ms
             self._awake.update(dict.fromkeys(self.standbys))
@@ -498,9 +523,25 @@ class Roles:
         for number in list(awake):
             part = self.homes.get(number) or self.standbys.get(number)
             if part is not None:
-                part.end_turn()
+                try:
+                    part.end_turn()
+                except Exception as error:
+                    self._fault(number, error)
             if part is None or part.rests():
                 del awake[number]
+
+    def _fault(self, number: int, error: Exception) -> None:
+        """A home that failed in the middle of something confirms nothing any more; a standby begins
+        anew."""
+        home = self.homes.get(number)
+        if home is not None:
+            self.broker.report_bug(error, f"the home of group {number}", FAULT_GROUP)
+            home.fail()
+            return
+        self.broker.report_bug(error, f"the copy of group {number}", FAULT_STANDBY)
+        standby = self.standbys.get(number)
+        if standby is not None and standby.home:
+            standby.give_up("a fault of the broker itself; its log has the details")
 
     # ---- the store ------------------------------------------------------------------------------
 

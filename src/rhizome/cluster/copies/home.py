@@ -238,23 +238,33 @@ class Copies:
             self.window.add(batch)
             self._pace.recorded(batch.last - batch.first + 1, batch.size)
         for follower in self.followers.values():
-            if follower.followed:
-                self._begin(follower)
-            if follower.stage == HELD:
-                self._list(follower)
-            if follower.sends():
-                self._ship(follower)
-                self._tell(follower)
-            if len(follower.wanted) > 0:
-                # The next turn or tick tries again.
-                self._due = True
-                if self._pace.allows(now_ms):
-                    self._backfill(follower)
+            try:
+                self._serve(follower)
+            except Exception as error:
+                # It begins anew: what it was sent in this turn may have a hole.
+                follower.leave()
+                follower.rests_until_ms = now_ms + REST_MS
+                self.port.failed(follower.name, error)
         self._trim()
         self._commit()
         self.in_sync.judge_joining(now_ms)
         self.in_sync.propose_changed()
         self._judge_alone(self.in_sync.waited_for())
+
+    def _serve(self, follower: Follower) -> None:
+        """Send a standby what it lacks, as far as it takes it now."""
+        if follower.followed:
+            self._begin(follower)
+        if follower.stage == HELD:
+            self._list(follower)
+        if follower.sends():
+            self._ship(follower)
+            self._tell(follower)
+        if len(follower.wanted) > 0:
+            # The next turn or tick tries again.
+            self._due = True
+            if self._pace.allows(self.now_ms):
+                self._backfill(follower)
 
     def rests(self) -> bool:
         """Whether the next turn has nothing to do unless something is recorded or heard."""

@@ -37,6 +37,9 @@ class CopiesPort(LiveSource):
         `proposal_refused` (with the version) when it is decided."""
         raise NotImplementedError
 
+    def failed(self, name: str, error: Exception) -> None:
+        """A fault of this broker itself: the standby `name` is let go and begins anew."""
+
 
 @final
 class CopiesSettings:

@@ -197,6 +197,9 @@ class Standby(Following):
         self.committed_memory = min(self.committed_memory, end)
         self.committed_disk = min(self.committed_disk, end)
 
+    def doubt(self) -> None:
+        self.copy.begin_install()
+
     def left(self) -> None:
         # An install that was not finished begins anew: the copy says that it isn't whole.
         self.install = None
