@@ -309,6 +309,40 @@ def check_state(document: Row) -> Iterator[Finding]:
         )
 
 
+def check_damage(document: Row) -> Iterator[Finding]:
+    """Messages that can't be read, and faults of the brokers themselves."""
+    for name, facts in _facts(document):
+        # A broker of release 0.1 doesn't tell.
+        for each in facts.get("damaged", ()):
+            yield Finding(
+                PROBLEM,
+                "damage",
+                name,
+                f"message {each['index']} of queue '{each['queue']}' in vhost '{each['vhost']}' is"
+                f" damaged on disk and set aside: {each['reason']}",
+                "look at the disk; see docs/operating/runbook.md, then `rhizome queue damaged"
+                f" {each['queue']} --drop {each['index']}`",
+            )
+
+
+def check_faults(document: Row) -> Iterator[Finding]:
+    """Exceptions that nobody expected: what they were about was contained."""
+    for name, facts in _facts(document):
+        if facts.get("disabled"):
+            yield Finding(
+                PROBLEM, "faults", name, facts["disabled"], "start it again, and report the fault"
+            )
+        for each in facts.get("faults", ()):
+            yield Finding(
+                PROBLEM,
+                "faults",
+                name,
+                f"{each['count']} faults of kind '{each['kind']}', the last at {each['where']}:"
+                f" {each['text']}",
+                "its log has the details; report it, and start the broker again to clear this",
+            )
+
+
 CHECKS: Final[dict[str, Check]] = {
     "quorum": check_quorum,
     "brokers": check_brokers,
@@ -323,6 +357,8 @@ CHECKS: Final[dict[str, Check]] = {
     "salvage": check_salvage,
     "links": check_links,
     "state": check_state,
+    "damage": check_damage,
+    "faults": check_faults,
 }
 FINE: Final = {
     "quorum": "there is a root, and all primaries are there",
@@ -338,4 +374,6 @@ FINE: Final = {
     "salvage": "nothing was lost to a forced home",
     "links": "nobody can speak for another broker, and there is one cluster key",
     "state": "each vhost has room in the cluster state",
+    "damage": "every message that was read could be",
+    "faults": "none",
 }

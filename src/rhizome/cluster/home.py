@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @final
 class Home:
-    """Invariant: unless it ``failed``, ``tenure.recovering`` and ``log.recovering`` are the same."""
+    """Invariant: ``tenure.recovering`` and ``log.recovering`` are the same unless it ``failed``."""
 
     def __init__(
         self,

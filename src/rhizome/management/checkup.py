@@ -19,6 +19,7 @@ from rhizome.management.call import Call
 from rhizome.management.certificates import ends_of
 from rhizome.management.cluster import view_of
 from rhizome.management.context import Context
+from rhizome.management.damaged import DAMAGED, own_rows
 from rhizome.management.declared import (
     NUMBER,
     TEXT,
@@ -40,12 +41,18 @@ OWN_PATH: Final = PATH + "/own"
 FULL_SHARE: Final = 0.9
 """A vhost is told as full from this share of its quota on."""
 
+DAMAGED_TOLD_MAX: Final = 100
+"""Of damaged messages; /api/rhizome/damaged has all."""
+
 CERTIFICATE: Final = record("Certificate", {"file": TEXT, "ends_ms": maybe(NUMBER), "error": TEXT})
 SALVAGED: Final = record(
     "Salvaged", {"name": TEXT, "group": NUMBER, "messages": NUMBER, "saved_ms": NUMBER}
 )
 FULL_VHOST: Final = record(
     "FullVhost", {"name": TEXT, "state_bytes": NUMBER, "state_bytes_max": NUMBER}
+)
+FAULT: Final = record(
+    "Fault", {"kind": TEXT, "count": NUMBER, "where": TEXT, "text": TEXT, "last_ms": NUMBER}
 )
 FACTS: Final = record(
     "CheckupFacts",
@@ -69,6 +76,9 @@ FACTS: Final = record(
         "cluster_keys": NUMBER,
         "exposed_links": many(TEXT),
         "full_vhosts": many(FULL_VHOST),
+        "damaged": many(DAMAGED),
+        "faults": many(FAULT),
+        "disabled": TEXT,
     },
 )
 CHECKUP: Final = with_fields(
@@ -116,7 +126,24 @@ def facts(context: Context) -> Row:
         "cluster_keys": len(view.key_fingerprints()),
         "exposed_links": view.exposed_links(),
         "full_vhosts": full_vhosts(context),
+        "damaged": own_rows(context)[:DAMAGED_TOLD_MAX],
+        "faults": fault_rows(context),
+        "disabled": broker.disabled,
     }
+
+
+def fault_rows(context: Context) -> list[Row]:
+    """Exceptions that nobody expected, and what the last one of each kind was about."""
+    return [
+        {
+            "kind": fault.kind,
+            "count": int(fault.count),
+            "where": fault.where,
+            "text": fault.text,
+            "last_ms": int(fault.last_ms),
+        }
+        for fault in context.broker.faults.faults.values()
+    ]
 
 
 def full_vhosts(context: Context) -> list[Row]:
