@@ -76,11 +76,13 @@ class DamagedMessage:
 class Damage:
     """Invariant: what is in ``aside`` is alive in the log of its queue, has one reference to its
     segment, and is neither ready nor unacked. ``asked`` has the messages that copies were asked
-    for: False while an answer may come, True once nobody has them."""
+    for: False while an answer may come, True once nobody has them. ``in_copies`` has the messages,
+    by queue and index, that were found damaged in copies of groups that are active elsewhere."""
 
     broker: Broker
     aside: dict[Queue, dict[int, DamagedMessage]]
     asked: dict[Queue, dict[int, bool]]
+    in_copies: dict[tuple[int, int], str]
     found: i64
     repaired: i64
 
@@ -88,6 +90,7 @@ class Damage:
         self.broker = broker
         self.aside = {}
         self.asked = {}
+        self.in_copies = {}
         self.found = 0
         self.repaired = 0
 
@@ -151,6 +154,13 @@ class Damage:
         self._forget_asked(queue, index)
         self.broker.observer.message_damaged(queue, index, reason)
 
+    def met_in_copy(self, queue_id: i64, index: i64, reason: str) -> None:
+        """A message of a passive copy can't be read."""
+        key = (int(queue_id), int(index))
+        if key not in self.in_copies:
+            self.in_copies[key] = reason
+            self.broker.observer.copy_damaged(queue_id, index, reason)
+
     # ---- what others ask ------------------------------------------------------------------------
 
     def of(self, queue: Queue) -> list[DamagedMessage]:
@@ -195,14 +205,16 @@ class Damage:
             asked[index] = True
             if not queue.marked and not queue.deleted:
                 queue.touch()
+            self.broker.waiting.try_again()
 
     def repair(self, queue: Queue, stored: StoredMessage) -> bool:
         """A copy had a message whose record here is damaged: write it anew. False if it isn't
         needed any more."""
         index = stored.index
+        asked = self.asked.get(queue)
         for lane in queue.lanes:
             old = lane.paged.find(index)
-            if old != 0:
+            if old != 0 and asked is not None and index in asked:
                 self._write(queue, stored, old, lane)
                 self._forget_asked(queue, index)
                 if not queue.marked:

@@ -324,6 +324,16 @@ def check_damage(document: Row) -> Iterator[Finding]:
                 f" {each['queue']} --drop {each['index']}`",
             )
 
+        for each in facts.get("damaged_copies", ()):
+            yield Finding(
+                WARNING,
+                "damage",
+                name,
+                f"message {each['index']} of queue '{each['queue']}' in vhost '{each['vhost']}' is"
+                f" damaged in the copy kept there: {each['reason']}",
+                "look at the disk; `rhizome broker rejoin --set-aside` has its copies made anew",
+            )
+
 
 def check_faults(document: Row) -> Iterator[Finding]:
     """Exceptions that nobody expected: what they were about was contained."""

@@ -14,11 +14,13 @@ from rhizome.cluster.copies.home import Copies
 from rhizome.cluster.copies.port import CopiesSettings
 from rhizome.cluster.homeport import HomePort
 from rhizome.cluster.homesettings import HomeSettings
+from rhizome.cluster.identity import FETCHES
 from rhizome.cluster.placement import Group, wanted_standbys
 from rhizome.cluster.shipped import ShippedLog
 from rhizome.cluster.transfer import Transfer
 
 if TYPE_CHECKING:
+    from rhizome.cluster.link.link import Link
     from rhizome.cluster.node import Node
     from rhizome.cluster.tenure import Tenure
 
@@ -54,8 +56,13 @@ class Home:
         self.failed = False
         self.transfer = Transfer(self)
         for link in node.links.open_links():
-            self.copies.link_up(link.name, link.peer.incarnation)
+            self.link_up(link)
         self.changed(group)
+
+    def link_up(self, link: Link) -> None:
+        self.copies.link_up(link.name, link.peer.incarnation)
+        if FETCHES in link.peer.features:
+            self.copies.fetches.link_up(link.name)
 
     def changed(self, group: Group) -> None:
         """The group, or the brokers, as committed now."""

@@ -15,6 +15,7 @@ from rhizome.broker.port import Waiter
 from rhizome.broker.showing import shown_of
 from rhizome.cluster.commands import Member, SetInSync
 from rhizome.cluster.copies.copy import Copy
+from rhizome.cluster.copies.history import epoch_in
 from rhizome.cluster.copies.listing import LiveQueue
 from rhizome.cluster.copies.port import CopiesPort
 from rhizome.cluster.copies.standby import StandbyPort
@@ -22,7 +23,7 @@ from rhizome.cluster.link.frames import begin_frame, end_frame, put_part
 from rhizome.errors import SyntaxErrorFault
 from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.index import PagedIndex
-from rhizome.journal.records import FLAG_DURABLE, enqueue_record
+from rhizome.journal.records import FLAG_DURABLE, decode_message, enqueue_record
 
 if TYPE_CHECKING:
     from rhizome.broker.queue import Queue
@@ -66,6 +67,25 @@ class StandbyLink(StandbyPort):
     def forced(self, group: i64) -> i64:
         known = self.node.state.groups.groups.get(int(group))
         return 0 if known is None else known.forced
+
+    def read(self, copy: Copy, queue_id: i64, index: i64, epoch: i64) -> bytes:
+        """The record of the message of a copy that took this index in that epoch; empty if it isn't
+        here, or can't be read here either."""
+        queue = copy.queues.get(int(queue_id))
+        if queue is None or index > copy.index or epoch_in(copy.starts, index) != epoch:
+            return b""
+        position: i64 = 0
+        for level in queue.levels.values():
+            position = position or level.find(index)
+        if position == 0:
+            return b""
+        broker = self.node.broker
+        try:
+            message = broker.pager.read_one(position)
+        except (CorruptRecord, OSError) as error:
+            broker.damage.met_in_copy(queue_id, index, str(error))
+            return b""
+        return record_of(copy.group, epoch, queue_id, message)
 
     def loses(self, copy: Copy, end: i64, home: str, epoch: i64) -> None:
         assert self.salvager is not None
@@ -139,7 +159,8 @@ class HomePort(CopiesPort):
         while index < end and size < bytes_max:
             message = unacked.get(index) or self._ready(queue, index)
             if message is not None and not is_hollow(message):
-                record = self._record(queue, message)
+                epoch = self.home.log.epoch_of(message.index)
+                record = record_of(self.group, epoch, queue.id, message)
                 found.append(record)
                 size += len(record)
             index += 1
@@ -160,19 +181,42 @@ class HomePort(CopiesPort):
                     return None
         return None
 
-    def _record(self, queue: Queue, message: Message) -> bytes:
-        return enqueue_record(
-            self.group,
-            self.home.log.epoch_of(message.index),
-            message.index,
-            [int(queue.id)],
-            message.route.tail,
-            message.arrived_ms,
-            message.expiration_ms,
-            message.priority,
-            FLAG_DURABLE if is_journaled(message) else 0,
-            message.content,
-        )
+    # ---- damage ---------------------------------------------------------------------------------
+
+    def damaged(self) -> list[tuple[int, int]]:
+        return [
+            (int(each.queue.id), int(each.index))
+            for each in self.node.broker.damage.everything()
+            if each.queue.definition.group == self.group
+        ]
+
+    def fetched(self, queue_id: i64, index: i64, record: bytes) -> None:
+        broker = self.node.broker
+        queue = broker.shared.get(int(queue_id))
+        if queue is None or queue.away is not None:
+            return
+        if len(record) == 0:
+            broker.damage.nobody_has(queue, index)
+            return
+        stored = decode_message(record, 0)
+        if stored is not None and stored.index == index:
+            broker.damage.repair(queue, stored)
+
+
+def record_of(group: i64, epoch: i64, queue_id: i64, message: Message) -> bytes:
+    """A message as an ENQUEUE record that names one queue, and neither origin nor identity."""
+    return enqueue_record(
+        group,
+        epoch,
+        message.index,
+        [int(queue_id)],
+        message.route.tail,
+        message.arrived_ms,
+        message.expiration_ms,
+        message.priority,
+        FLAG_DURABLE if is_journaled(message) else 0,
+        message.content,
+    )
 
 
 class Refusal(Waiter):

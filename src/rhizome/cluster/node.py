@@ -269,6 +269,10 @@ class Node(Cluster):
             if neighbour.serving is not None:
                 neighbour.serving.answers.try_again()
 
+    def ask_copies(self, queue: Queue, index: i64) -> bool:
+        home = self.roles.homes.get(queue.definition.group)
+        return home is not None and home.copies.fetches.ask(queue.id, index)
+
     def holdings_of(self, connection: Connection) -> Holdings:
         return ClientHoldings(self.tenures, connection.resume_id, connection.visit)
 

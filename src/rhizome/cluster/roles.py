@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.values import encode_table
@@ -32,11 +33,17 @@ from rhizome.cluster.commands import WHOLE
 from rhizome.cluster.copies.copy import Copy
 from rhizome.cluster.copies.following import Following
 from rhizome.cluster.copies.frames import (
+    FETCH,
+    FETCHED,
+    FETCHED_BYTES,
     FOLLOW,
+    HEAD_BYTES,
     INVITE,
     KEPT,
     REFUSED,
     WANT,
+    epoch_at,
+    fetched_head,
     group_in,
     number_in,
     refused,
@@ -55,6 +62,7 @@ from rhizome.cluster.standings import NO_COPY, Standing
 from rhizome.cluster.streamroles import StreamRoles
 from rhizome.cluster.txs import Txs, is_about_txs
 from rhizome.journal.index import PagedIndex
+from rhizome.journal.records import u32_at
 from rhizome.journal.recovery import Recovered, RecoveredQueue
 from rhizome.journal.scan import merged, starts_with
 
@@ -71,7 +79,7 @@ STREAMS_TICK_MS: Final = 100
 
 
 def is_about_groups(method: i64) -> bool:
-    return INVITE <= method <= REFUSED or is_about_txs(method)
+    return INVITE <= method <= FETCHED or is_about_txs(method)
 
 
 class Roles:
@@ -406,7 +414,7 @@ class Roles:
 
     def link_up(self, link: Link) -> None:
         for home in self.homes.values():
-            home.copies.link_up(link.name, link.peer.incarnation)
+            home.link_up(link)
 
     def link_down(self, name: str) -> None:
         for number, home in self.homes.items():
@@ -431,6 +439,9 @@ class Roles:
         if group in self._broken:
             return
         self._awake[group] = None
+        if method in (FETCH, FETCHED):
+            self._fetch_frame(name, group, method, data, start, end)
+            return
         home = self.homes.get(group)
         if method in TO_HOME or (method == REFUSED and home is not None):
             if home is not None:
@@ -456,6 +467,26 @@ class Roles:
         elif method == INVITE:
             # Another home: this broker has yet to learn that it isn't any more.
             self._refuse(name, group, int(home.log.epoch), "it is home itself")
+
+    def _fetch_frame(
+        self, name: str, group: int, method: int, data: bytes, start: int, end: int
+    ) -> None:
+        """A home asks for a message that it can't read, or is answered."""
+        epoch = epoch_at(data, start)
+        queue_id = u32_at(data, start + HEAD_BYTES)
+        index: i64 = read_i64_be(data, start + HEAD_BYTES + 4)
+        if method == FETCHED:
+            home = self.homes.get(group)
+            if home is not None and home.log.epoch == epoch:
+                record = data[start + FETCHED_BYTES : end]
+                home.copies.fetches.answered(name, queue_id, index, record)
+            return
+        copy = self.copies.get(group)
+        found = b""
+        if copy is not None:
+            in_epoch = u32_at(data, start + FETCHED_BYTES)
+            found = self.link.read(copy, queue_id, index, in_epoch)
+        self.link.send(name, FETCHED, [fetched_head(group, epoch, queue_id, index), found])
 
     def _refuse(self, name: str, group: int, epoch: int, reason: str) -> None:
         payload = refused(self.node.applied.index, group, epoch, reason)

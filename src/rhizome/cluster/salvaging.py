@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rhizome.broker.fault_log import FAULT_STANDBY
 from rhizome.cluster.copies.copy import Copy
 from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.records import FLAG_DURABLE, enqueue_record
@@ -39,7 +38,7 @@ class Salvager:
         name, saving = self.salvage.begin(f"group-{copy.group}-epoch-{copy.epoch}")
         for index in sorted(places):
             position, queue_ids = places[index]
-            message = self._read(copy, index, position)
+            message = self._read(queue_ids[0], index, position)
             if message is None:
                 continue
             for queue_id in queue_ids:
@@ -72,14 +71,13 @@ class Salvager:
         saving.finish(about)
         return about
 
-    def _read(self, copy: Copy, index: int, position: int) -> Message | None:
+    def _read(self, queue_id: int, index: int, position: int) -> Message | None:
         """A message of a copy; None, and told, if its record is damaged: nobody can save that."""
         broker = self._node.broker
         try:
             return broker.pager.read_one(position)
         except (CorruptRecord, OSError) as error:
-            where = f"message {index} of group {copy.group}, which can't be saved"
-            broker.report_bug(error, where, FAULT_STANDBY)
+            broker.damage.met_in_copy(queue_id, index, str(error))
             return None
 
     def _places(

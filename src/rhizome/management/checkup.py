@@ -51,6 +51,9 @@ SALVAGED: Final = record(
 FULL_VHOST: Final = record(
     "FullVhost", {"name": TEXT, "state_bytes": NUMBER, "state_bytes_max": NUMBER}
 )
+DAMAGED_COPY: Final = record(
+    "DamagedCopy", {"vhost": TEXT, "queue": TEXT, "index": NUMBER, "reason": TEXT}
+)
 FAULT: Final = record(
     "Fault", {"kind": TEXT, "count": NUMBER, "where": TEXT, "text": TEXT, "last_ms": NUMBER}
 )
@@ -77,6 +80,7 @@ FACTS: Final = record(
         "exposed_links": many(TEXT),
         "full_vhosts": many(FULL_VHOST),
         "damaged": many(DAMAGED),
+        "damaged_copies": many(DAMAGED_COPY),
         "faults": many(FAULT),
         "disabled": TEXT,
     },
@@ -127,9 +131,23 @@ def facts(context: Context) -> Row:
         "exposed_links": view.exposed_links(),
         "full_vhosts": full_vhosts(context),
         "damaged": own_rows(context)[:DAMAGED_TOLD_MAX],
+        "damaged_copies": damaged_copies(context)[:DAMAGED_TOLD_MAX],
         "faults": fault_rows(context),
         "disabled": broker.disabled,
     }
+
+
+def damaged_copies(context: Context) -> list[Row]:
+    """Messages that can't be read in copies of groups that are active elsewhere."""
+    broker = context.broker
+    rows: list[Row] = []
+    for (queue_id, index), reason in broker.damage.in_copies.items():
+        queue = broker.shared.get(queue_id)
+        if queue is not None and queue.away is not None:
+            rows.append(
+                {"vhost": queue.vhost, "queue": queue.name, "index": index, "reason": reason}
+            )
+    return rows
 
 
 def fault_rows(context: Context) -> list[Row]:

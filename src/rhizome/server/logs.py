@@ -437,6 +437,15 @@ class LogObserver(Observer):
             extra=caused_by(f"{queue.vhost}/{queue.name}"),
         )
 
+    def copy_damaged(self, queue_id: int, index: int, reason: str) -> None:
+        logger.error(
+            "message %d of queue number %d, of which a copy is kept here, is damaged on disk: %s",
+            index,
+            queue_id,
+            reason,
+            extra=caused_by(str(queue_id)),
+        )
+
     def message_repaired(self, queue: Queue, index: int) -> None:
         logger.warning(
             "message %d of queue %r in vhost %r was damaged on disk; a copy had it",

@@ -117,6 +117,11 @@ def damaged(d: Any) -> None:
     ]
 
 
+def damaged_copy(d: Any) -> None:
+    row = {"vhost": "/", "queue": "orders", "index": 18, "reason": "no valid record"}
+    d["facts"]["b2"]["damaged_copies"] = [row]
+
+
 def fault(d: Any) -> None:
     row = {"kind": "queue", "count": 3, "where": "queue 'orders'", "text": "ValueError: odd"}
     d["facts"]["b2"]["faults"] = [row]
@@ -213,6 +218,7 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (vhost_nearly_full, WARNING, "state", "vhost 'tenant' has 95 of 100 bytes"),
         (vhost_full, PROBLEM, "state", "parameters that add to it are refused"),
         (damaged, PROBLEM, "damage", "message 17 of queue 'orders' in vhost '/'"),
+        (damaged_copy, WARNING, "damage", "in the copy kept there"),
         (fault, PROBLEM, "faults", "3 faults of kind 'queue'"),
         (disabled, PROBLEM, "faults", "serves nobody"),
         (disk_low, WARNING, "disk", "300.0 MiB"),

@@ -22,6 +22,7 @@ from mypy_extensions import i64
 
 from rhizome.cluster.commands import WHOLE as MEMBER_WHOLE
 from rhizome.cluster.commands import Member
+from rhizome.cluster.copies.fetches import Fetches
 from rhizome.cluster.copies.follower import (
     HELD,
     INVITED,
@@ -84,6 +85,7 @@ class Copies:
     in_sync: InSync
     whole: bool
     congested: bool
+    fetches: Fetches
     committed_memory: i64
     committed_disk: i64
     now_ms: i64
@@ -116,6 +118,7 @@ class Copies:
         self._disk = -1
         self._recovering = log.recovering
         self._pace = Pace(settings.backfill_bytes_max, now_ms)
+        self.fetches = Fetches(log, port)
 
     # ---- what the cluster says ------------------------------------------------------------------
 
@@ -157,6 +160,7 @@ class Copies:
     def link_down(self, name: str) -> None:
         self._due = True
         self._follower(name).link_down(self.now_ms)
+        self.fetches.link_down(name)
 
     def frame(self, name: str, method: i64, data: bytes, start: i64, end: i64) -> None:
         self._due = True
@@ -282,6 +286,7 @@ class Copies:
             self._due = True
         for follower in self.followers.values():
             self._invite(follower)
+        self.fetches.tick(now_ms)
         self.in_sync.propose_left_out(now_ms)
 
     def _is_settled(self) -> bool:
