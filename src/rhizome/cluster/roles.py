@@ -572,7 +572,9 @@ class Roles:
         self.broker.report_bug(error, f"the copy of group {number}", FAULT_STANDBY)
         standby = self.standbys.get(number)
         if standby is not None and standby.home:
-            standby.give_up("a fault of the broker itself; its log has the details")
+            name, epoch = standby.home, int(standby.epoch)
+            standby.leave()
+            self._refuse(name, number, epoch, "a fault of the broker itself; its log has more")
 
     # ---- the store ------------------------------------------------------------------------------
 
