@@ -112,6 +112,14 @@ class Damage:
         self.set_aside(queue, _number_of(queue, lane), index, position, _bytes(buffer, at), reason)
         return True
 
+    def met_behind(self, queue: Queue, index: i64) -> None:
+        """A message that isn't the first can't be read: ask copies for it. If nobody has it, it is
+        set aside when it is the first."""
+        asked = self.asked.setdefault(queue, {})
+        if index not in asked:
+            asked[index] = True
+            asked[index] = not self.broker.cluster.ask_copies(queue, index)
+
     def set_aside(
         self, queue: Queue, priority: i64, index: i64, position: i64, size: i64, reason: str
     ) -> None:
@@ -130,6 +138,7 @@ class Damage:
     def held(self, queue: Queue, lane: Lane, index: i64, position: i64) -> Message:
         """What stands for a damaged message that has left its lane, because a client has it: it is
         the client's to settle."""
+        self._forget_asked(queue, index)
         size = queue.ready_bytes // queue.ready
         queue.ready_bytes -= size
         queue.durable_bytes = max(queue.durable_bytes - size, 0)
@@ -173,6 +182,13 @@ class Damage:
         found: list[DamagedMessage] = []
         for queue in self.aside:
             found.extend(self.of(queue))
+        return found
+
+    def wanted(self) -> list[tuple[Queue, int]]:
+        """What can't be read at this broker, and nobody had so far."""
+        found = [(each.queue, int(each.index)) for each in self.everything()]
+        for queue, asked in self.asked.items():
+            found.extend([(queue, index) for index, missing in asked.items() if missing])
         return found
 
     def count(self) -> i64:

@@ -19,6 +19,7 @@ from rhizome.cluster.copies.history import epoch_in
 from rhizome.cluster.copies.listing import LiveQueue
 from rhizome.cluster.copies.port import CopiesPort
 from rhizome.cluster.copies.standby import StandbyPort
+from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.link.frames import begin_frame, end_frame, put_part
 from rhizome.errors import SyntaxErrorFault
 from rhizome.journal.errors import CorruptRecord
@@ -176,8 +177,8 @@ class HomePort(CopiesPort):
                 try:
                     return queue.broker.pager.read_one(position)
                 except (CorruptRecord, OSError):
-                    # Nobody else has it either, or it would not be asked for; it is set aside when
-                    # it is the first.
+                    # The standby does without it for now; it is sent when somebody has it.
+                    queue.broker.damage.met_behind(queue, index)
                     return None
         return None
 
@@ -185,9 +186,9 @@ class HomePort(CopiesPort):
 
     def damaged(self) -> list[tuple[int, int]]:
         return [
-            (int(each.queue.id), int(each.index))
-            for each in self.node.broker.damage.everything()
-            if each.queue.definition.group == self.group
+            (int(queue.id), index)
+            for queue, index in self.node.broker.damage.wanted()
+            if queue.definition.group == self.group
         ]
 
     def fetched(self, queue_id: i64, index: i64, record: bytes) -> None:
@@ -199,8 +200,11 @@ class HomePort(CopiesPort):
             broker.damage.nobody_has(queue, index)
             return
         stored = decode_message(record, 0)
-        if stored is not None and stored.index == index:
-            broker.damage.repair(queue, stored)
+        if stored is not None and stored.index == index and broker.damage.repair(queue, stored):
+            self.home.copies.restore(record)
+            log = self.home.log
+            if isinstance(log, ReplicatedLog):
+                log.pass_by(queue_id)
 
 
 def record_of(group: i64, epoch: i64, queue_id: i64, message: Message) -> bytes:

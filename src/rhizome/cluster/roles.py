@@ -41,6 +41,7 @@ from rhizome.cluster.copies.frames import (
     INVITE,
     KEPT,
     REFUSED,
+    RESTORE,
     WANT,
     epoch_at,
     fetched_head,
@@ -79,7 +80,7 @@ STREAMS_TICK_MS: Final = 100
 
 
 def is_about_groups(method: i64) -> bool:
-    return INVITE <= method <= FETCHED or is_about_txs(method)
+    return INVITE <= method <= RESTORE or is_about_txs(method)
 
 
 class Roles:

@@ -53,6 +53,10 @@ class Fetches:
         for key in list(self._open):
             self._without(key, name)
 
+    def knows(self, name: str) -> bool:
+        """Whether a broker is linked and knows these frames."""
+        return name in self._brokers
+
     def ask(self, queue_id: i64, index: i64) -> bool:
         """Ask every broker that may have a message; False if there is none."""
         asked = [name for name in self._brokers if self._send(name, queue_id, index)]

@@ -24,6 +24,9 @@
                                 disk. Only to brokers with the feature "fetches"
     FETCHED   any -> home       group u16, epoch u32, queue u32, index u64, record: of that message;
                                 nothing if it isn't here, or can't be read here either
+    RESTORE   home -> standby   group u16, epoch u32, record: of a message that the home could not
+                                read and has got from elsewhere; the copy may lack it, because the
+                                home could not send it either. To brokers with that feature
     REFUSED   any -> home       table {applied, group, epoch, reason}: not in this epoch, or not so
 
 Items of LIVE, each with a tag u8; what is absent in the part that an item covers is not alive:
@@ -61,6 +64,7 @@ BACKFILL: Final = 54
 REFUSED: Final = 55
 FETCH: Final = 56
 FETCHED: Final = 57
+RESTORE: Final = 58
 
 TABLES: Final = (INVITE, FOLLOW, REFUSED)
 
@@ -243,6 +247,13 @@ def fetch(group: i64, epoch: i64, queue_id: i64, index: i64, in_epoch: i64) -> b
     writer = BytesWriter()
     writer.write(fetched_head(group, epoch, queue_id, index))
     put_u32(writer, in_epoch)
+    return writer.getvalue()
+
+
+def restore_head(group: i64, epoch: i64) -> bytes:
+    """What precedes the record in RESTORE."""
+    writer = BytesWriter()
+    put_head(writer, group, epoch)
     return writer.getvalue()
 
 

@@ -41,6 +41,7 @@ from rhizome.cluster.copies.frames import (
     LIVE_LAST,
     RECORDS,
     REFUSED,
+    RESTORE,
     WANT,
     WHOLE,
     backfill_head,
@@ -48,6 +49,7 @@ from rhizome.cluster.copies.frames import (
     invite,
     number_in,
     records_head,
+    restore_head,
     table_in,
     wanted_in,
 )
@@ -450,6 +452,15 @@ class Copies:
         self._pace.sent(size, self.now_ms)
         if not self.port.send(follower.name, BACKFILL, parts):
             follower.leave()
+
+    def restore(self, record: bytes) -> None:
+        """Send a message to all standbys that has come from one of them, or from elsewhere, because
+        it could not be read here. As with BACKFILL, its DEQUEUE can only come behind it."""
+        parts = [restore_head(self.log.group, self.log.epoch), record]
+        for follower in self.followers.values():
+            if follower.sends() and self.fetches.knows(follower.name):
+                if not self.port.send(follower.name, RESTORE, parts):
+                    follower.leave()
 
     def _trim(self) -> None:
         """Forget what nobody needs any more, and stop recording for nobody."""

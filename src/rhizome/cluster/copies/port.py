@@ -38,8 +38,7 @@ class CopiesPort(LiveSource):
         raise NotImplementedError
 
     def damaged(self) -> list[tuple[int, int]]:
-        """The messages of the group, by queue and index, that are set aside because they can't be
-        read here."""
+        """The messages of the group, by queue and index, that can't be read here."""
         return []
 
     def fetched(self, queue_id: i64, index: i64, record: bytes) -> None:

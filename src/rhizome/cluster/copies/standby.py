@@ -41,6 +41,7 @@ from rhizome.cluster.copies.frames import (
     ON_DISK,
     RECORDS,
     RECORDS_BYTES,
+    RESTORE,
     WANT,
     WHOLE,
     follow,
@@ -128,6 +129,9 @@ class Standby(Following):
             self._records(data, start, end)
         elif method == BACKFILL:
             self._backfill(data, start, end)
+        elif method == RESTORE:
+            # If the copy has it, this is its place from now on.
+            self.copy.apply(data, start + HEAD_BYTES, end)
 
     def _records(self, data: bytes, start: i64, end: i64) -> None:
         first: i64 = read_i64_be(data, start + HEAD_BYTES)

@@ -54,8 +54,7 @@ def backlog(cluster: CoreCluster) -> tuple[CoreClient, str, str]:
     client.send_bytes(b"".join(client.published("", queue, body, PERSISTENT) for body in BODIES))
     until(cluster, lambda: cluster["b1"].queue(queue).ready == len(BODIES))
     assert confirmed(client) == len(BODIES)
-    (member,) = group_of(cluster, queue).in_sync
-    return client, queue, member.broker
+    return client, queue, group_of(cluster, queue).in_sync[0].broker
 
 
 def know_nothing_of_fetches(home: Member) -> None:
@@ -188,3 +187,26 @@ def test_a_dropped_message_is_gone_from_every_copy(cluster: CoreCluster) -> None
     home.kill()
     wait_for_new_home(cluster, queue, "b1")
     assert consume(cluster, queue, 8) == BODIES[2:]
+
+
+def test_a_standby_that_could_not_be_sent_a_message_gets_it_when_the_home_has_it_again() -> None:
+    """Else the home would be the only one to have what it confirmed."""
+    cluster = make_cluster(3, 1, copies=3)
+    for member in cluster.members.values():
+        member.broker.pager.budget_bytes = 0
+    _, queue, _ = backlog(cluster)
+    number = group_of(cluster, queue).id
+    until(cluster, lambda: len(group_of(cluster, queue).in_sync) == 2)
+    cluster["b2"].kill()
+    until(cluster, lambda: len(group_of(cluster, queue).in_sync) == 1)
+    cluster["b3"].kill()
+    flip(cluster["b1"], BODIES[4])
+    cluster["b2"].files.contents.clear()
+    cluster["b2"].files.named.clear()
+    cluster["b2"].start()
+    until(cluster, lambda: [m.broker for m in group_of(cluster, queue).in_sync] == ["b2"])
+    copy = cluster["b2"].node.roles.copies[number]
+    assert copy.count() == len(BODIES) - 1
+    cluster["b3"].start()
+    until(cluster, lambda: cluster["b1"].broker.damage.repaired == 1)
+    until(cluster, lambda: copy.count() == len(BODIES))
