@@ -16,7 +16,6 @@ from rhizome.amqp.frames import body_of as body_of_content
 from rhizome.broker.access import AccessEpoch, OpenAuthenticator, Peer
 from rhizome.broker.connection import Connection as ClientConnection
 from rhizome.broker.livemessages import unacked_messages
-from rhizome.broker.message import SPILL_POSITION_FIRST
 from rhizome.broker.queue import Queue
 from rhizome.broker.stages import CLOSED, CLOSING
 from rhizome.cluster.consensus import NEVER_MS, Rules
@@ -502,7 +501,8 @@ class BrokerProgram(Program, Adopter):
         }
 
     def places_on_disk(self) -> list[tuple[int, int]]:
-        """Segment and offset of the last byte of each message that is in the journal only."""
+        """Segment and offset of the last byte of each message that is on disk only, under the last
+        checkpoint: a start doesn't look at it."""
         indexes = [index for _, index in self.node.roles.passive_indexes()]
         for queue in self.broker.shared.values():
             indexes.extend(lane.paged for lane in queue.lanes)
@@ -518,8 +518,8 @@ class BrokerProgram(Program, Adopter):
         return found
 
     def _record_at(self, position: int) -> bytes:
-        """The record of a message in the journal; empty if it isn't there, or not written yet."""
-        if position >= self.broker.pager.readable_end(0) or position >= SPILL_POSITION_FIRST:
+        """The record of a message in the journal, under its checkpoint; empty if it isn't there."""
+        if position >= self.store.journal._kept_from:
             return b""
         segment, offset = position >> 32, position & 0xFFFFFFFF
         header = self.store.read(segment, offset, RECORD_HEADER_BYTES)
