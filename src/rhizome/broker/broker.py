@@ -210,10 +210,9 @@ class Broker:
         self.dead_letters = []
         self.waiting = Waiting(self)
         self.may_deliver = True
-        self.blocking = self.alarmed = False
+        self.blocking = self.alarmed = self.suspended = False
         self.block_reason = self.alarm_reason = ""
         self.isolation = self.stall = self.disabled = ""
-        self.suspended = False
         self.stalled = {}
         self.unread = {}
         self.older_peers = {}

@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from rhizome import __version__
+from rhizome.broker.broker import Broker
 from rhizome.broker.fault_log import FAULT_KINDS
 from rhizome.broker.levels import LEVELS
 from rhizome.broker.times import BOUNDS_MS, Times
@@ -137,8 +138,19 @@ def _read_broker(context: Context, reading: Reading, totals: Totals) -> None:
     gauge("rhizome_alarm", "1 while memory or disk runs short.", int(bool(context.shell.alarm)))
     salvaged = sum(each.messages for each in context.store.salvage.entries())
     gauge("rhizome_salvaged_messages", "Messages saved aside from forced homes.", salvaged)
+    _read_damage(broker, reading)
+    reading.counter("rhizome_turns", "Wake-ups of the broker.", int(context.shell.turns))
+    reading.labelled(
+        "rhizome_stalls",
+        "Things that wait at this broker.",
+        ("kind",),
+        (((kind,), stalls[kind]) for kind in KINDS),
+    )
+
+
+def _read_damage(broker: Broker, reading: Reading) -> None:
     damage = broker.damage
-    gauge(
+    reading.gauge(
         "rhizome_damaged_messages",
         "Messages that can't be read from disk and are set aside.",
         int(damage.count()),
@@ -154,13 +166,6 @@ def _read_broker(context: Context, reading: Reading, totals: Totals) -> None:
         ("kind",),
         tuple(((kind,), int(broker.faults.count(kind))) for kind in FAULT_KINDS),
         counts=True,
-    )
-    reading.counter("rhizome_turns", "Wake-ups of the broker.", int(context.shell.turns))
-    reading.labelled(
-        "rhizome_stalls",
-        "Things that wait at this broker.",
-        ("kind",),
-        (((kind,), stalls[kind]) for kind in KINDS),
     )
 
 
