@@ -172,6 +172,7 @@ def operation_of(endpoint: Endpoint, node: str, connection: str) -> Operation:
         "group": "1",
         "consumer": "c",
         "lease": "l",
+        "index": "1",
         "exchange": "x",
         "port": "5672",
         "protocol": "amqp",

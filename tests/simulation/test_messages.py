@@ -109,3 +109,20 @@ def test_a_seed_gives_the_same_trace_in_another_process(hash_seed: str) -> None:
         check=True,
     )
     assert done.stdout.strip() == here.digest
+
+
+@pytest.mark.timeout(900)
+def test_queues_go_on_though_messages_are_damaged_at_rest() -> None:
+    """Nothing confirmed is lost, since others have it; and nothing is stuck behind it."""
+    damage = RunOptions(
+        brokers=(3, 3),
+        secondaries=(0, 0),
+        minutes=1.0,
+        faults=("flip-message", "slow", "kill"),
+        pace=4.0,
+    )
+    flipped = 0
+    for outcome in run_seeds("messages", range(1, 4), damage, jobs=os.cpu_count() or 1):
+        assert outcome.passed, _told(outcome)
+        flipped += outcome.faults.get("flip-message", 0)
+    assert flipped > 10

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import final
+from typing import Final, final
 
 from mypy_extensions import i64
 
@@ -32,8 +32,17 @@ from rhizome.broker.channel import Channel
 from rhizome.broker.commands import Command, DeleteQueue
 from rhizome.broker.connection import Connection
 from rhizome.broker.consumer import Consumer
+from rhizome.broker.damage import Damage
 from rhizome.broker.definitions import QueueDefinition
 from rhizome.broker.delayed import Delayed
+from rhizome.broker.fault_log import (
+    FAULT_CONNECTION,
+    FAULT_GROUP,
+    FAULT_QUEUE,
+    FAULT_TIMER,
+    FAULT_TURN,
+    FaultLog,
+)
 from rhizome.broker.handshake import Handshake
 from rhizome.broker.leases.leases import Leases
 from rhizome.broker.letters import DeadLetter, bury_apart
@@ -73,7 +82,18 @@ from rhizome.broker.unfinished_contents import UnfinishedContents
 from rhizome.broker.vhost import VHost
 from rhizome.broker.waiting import Waiting
 from rhizome.broker.worker import touch_workers
-from rhizome.errors import AmqpError
+from rhizome.errors import AmqpError, InternalFault
+
+TICK_PARTS: Final = (
+    "timers",
+    "delivery marks",
+    "sessions that may resume",
+    "queues that hold publishers back",
+    "streams",
+    "commits",
+    "methods that wait",
+)
+"""What happens because time passes, in this order."""
 
 
 @final
@@ -88,6 +108,8 @@ class Broker:
     log: GroupLog
     logs: dict[int, GroupLog]
     pager: Pager
+    damage: Damage
+    faults: FaultLog
     showing: Showing
     ghosts: Ghosts
     cluster: Cluster
@@ -123,6 +145,7 @@ class Broker:
     alarm_reason: str
     disk_full: bool  # others are told, who may have a copy and room
     isolation: str
+    disabled: str
     suspended: bool
     stall: str
     stalled: dict[int, Connection]
@@ -155,11 +178,13 @@ class Broker:
         self.turn.now_ms = now_ms
         self.log = log
         self.logs = {int(log.group): log}
-        self.published = 0
+        self.published = self._names = self._next_connection = 0
         self.confirm_times = ConfirmTimes()
         self.levels_told = [0, 0, 0, 0]
         self.takeover_times = Times()
         self.pager = pager
+        self.damage = Damage(self)
+        self.faults = FaultLog()
         self.showing = Showing(pager.journal)
         self.ghosts = Ghosts(self)
         self.cluster = Cluster()
@@ -188,14 +213,12 @@ class Broker:
         self.may_deliver = True
         self.blocking = self.alarmed = self.suspended = self.disk_full = False
         self.block_reason = self.alarm_reason = ""
-        self.isolation = self.stall = ""
+        self.isolation = self.stall = self.disabled = ""
         self.stalled = {}
         self.unread = {}
         self.older_peers = {}
         self.congested = {}
         self._seed = seed
-        self._names = 0
-        self._next_connection = 0
         self._reply_queue = None
         # What a connection has before it has logged in and opened a vhost.
         self._nobody = Identity("", "", (), access_epoch)
@@ -372,8 +395,21 @@ class Broker:
     def running_connections(self) -> list[Connection]:
         return [each for each in self.connections.values() if each.stage == RUNNING]
 
-    def report_bug(self, error: BaseException, where: str) -> None:
+    def report_bug(self, error: BaseException, where: str, kind: str = FAULT_CONNECTION) -> None:
+        """Something was raised that nobody expected; what it was about has been contained."""
+        self.faults.note(kind, error, where, self.turn.now_ms)
         self.observer.bug(error, where)
+
+    def disable(self, error: BaseException, where: str) -> None:
+        """A fault may have kept a record out of the log that others rely on: confirm, deliver and
+        admit nothing any more until the broker is started again."""
+        self.report_bug(error, where, FAULT_TURN)
+        if not self.disabled:
+            self.disabled = (
+                f"this broker serves nobody until it is started again: a fault at {where}; its log"
+                " has the details"
+            )
+            self.isolate(self.disabled)
 
     def make_name(self, prefix: str) -> str:
         """A name that nobody else has and nobody can guess."""
@@ -424,6 +460,8 @@ class Broker:
 
     def isolate(self, reason: str) -> None:
         """Deliver, confirm and admit nothing, for this reason, until it is empty (R9)."""
+        if self.disabled:
+            reason = self.disabled
         self.may_deliver = reason == ""
         self.isolation = reason
         judge_blocking(self)
@@ -460,40 +498,68 @@ class Broker:
     # ---- turns ----------------------------------------------------------------------------------
 
     def tick(self, now_ms: i64) -> None:
-        self.timers.tick(now_ms)
-        self.showing.tick(now_ms)
-        self.ghosts.tick(now_ms)
-        for queue in list(self.congested):
-            queue.pacing.judge(now_ms)
-        self.streams.tick(now_ms)
-        if len(self.commits) > 0:
-            self._answer_commits()
-        self.waiting.try_again()
+        """Time has passed. A fault in one part must not keep the others from their turn."""
+        part: i64 = 0
+        while part < len(TICK_PARTS):
+            try:
+                self._tick(part, now_ms)
+            except Exception as error:
+                self.report_bug(error, TICK_PARTS[part], FAULT_TIMER)
+            part += 1
+
+    def _tick(self, part: i64, now_ms: i64) -> None:
+        if part == 0:
+            self.timers.tick(now_ms)
+        elif part == 1:
+            self.showing.tick(now_ms)
+        elif part == 2:
+            self.ghosts.tick(now_ms)
+        elif part == 3:
+            for queue in list(self.congested):
+                queue.pacing.judge(now_ms)
+        elif part == 4:
+            self.streams.tick(now_ms)
+        elif part == 5:
+            if len(self.commits) > 0:
+                self._answer_commits()
+        else:
+            self.waiting.try_again()
 
     def end_turn(self) -> None:
-        """Dispatch, settle and confirm everything that this wake-up has touched."""
+        """Dispatch, settle and confirm everything that this wake-up has touched. Whatever is
+        raised, the rest is done."""
         turn = self.turn
-        if len(turn.users) > 0:
-            self.revocation.revoke()
-        if turn.has_more():
-            self._go_on()
-        self.leases.pump()
+        try:
+            self._prepare_end()
+        except Exception as error:
+            self.report_bug(error, "the beginning of the end of a turn", FAULT_TURN)
         while len(turn.queues) > 0 or len(self.dead_letters) > 0:
             queues = turn.queues
             turn.queues = []
             for queue in queues:
                 self._dispatch(queue)
             if len(self.dead_letters) > 0:
-                bury_apart(self)
+                self._bury()
         self.write_settled()
         if len(self.showing.queues) > 0:
-            self.showing.write(turn.now_ms)
+            try:
+                self.showing.write(turn.now_ms)
+            except Exception as failure:
+                self.report_bug(failure, "the note of what was delivered", FAULT_TURN)
         if len(turn.channels) > 0:
             channels = turn.channels
             turn.channels = []
             for channel in channels:
-                channel.flush_confirms()
+                self._confirm(channel)
         turn.close()
+
+    def _prepare_end(self) -> None:
+        turn = self.turn
+        if len(turn.users) > 0:
+            self.revocation.revoke()
+        if turn.has_more():
+            self._go_on()
+        self.leases.pump()
 
     def _go_on(self) -> None:
         """Take up what the last turn had no time for: each gets on, one after the other."""
@@ -510,19 +576,39 @@ class Broker:
                 if not chore.run():
                     turn.chores.append(chore)
             except Exception as error:
-                self.observer.bug(error, "work that takes several turns")
+                self.report_bug(error, "work that takes several turns", FAULT_TURN)
         rested = turn.rested
         turn.rested = []
         for connection in rested:
             connection.take_up()
 
     def _dispatch(self, queue: Queue) -> None:
-        """Dispatch a queue; one that cannot be read must not hold up the others."""
+        """Dispatch a queue; one that fails must not hold up the others."""
         self.turn.doing = queue
         try:
             queue.dispatch(self.turn.now_ms)
         except Exception as error:
-            self.observer.bug(error, f"queue '{queue.name}' in vhost '{queue.vhost}'")
+            self.report_bug(error, f"queue '{queue.name}' in vhost '{queue.vhost}'", FAULT_QUEUE)
+
+    def _bury(self) -> None:
+        """Send dead letters on. A fault may leave the transaction that they are in open, and with
+        it everything that is recorded from here on."""
+        try:
+            bury_apart(self)
+        except Exception as error:
+            self.dead_letters = []
+            self.disable(error, "dead letters")
+
+    def _confirm(self, channel: Channel) -> None:
+        try:
+            channel.flush_confirms()
+        except Exception as error:
+            self.connection_fault(channel.connection, error)
+
+    def connection_fault(self, connection: Connection, error: BaseException) -> None:
+        """A fault that is about one connection ends it: its client mustn't wait for ever."""
+        self.report_bug(error, connection.name)
+        connection.fail(InternalFault("the broker made a mistake; its log has the details"))
 
     def write_settled(self) -> None:
         """Write the dequeues of this turn into the log."""
@@ -530,7 +616,11 @@ class Broker:
         if len(settled) > 0:
             self.turn.settled = []
             for queue in settled:
-                queue.write_settled()
+                try:
+                    queue.write_settled()
+                except Exception as error:
+                    # The journal may have half a record: nothing behind it may be confirmed.
+                    self.disable(error, f"the acks of queue '{queue.name}'")
 
     def handed_over(self, token: i64) -> None:
         """The journal's batch of this turn, which ends at ``token``, was handed to the writer."""
@@ -542,8 +632,14 @@ class Broker:
         """Everything below ``position`` of the journal is on disk."""
         self.ghosts.durable = position
         for log in self.logs.values():
-            log.synced(position)
-        self.streams.synced()
+            try:
+                log.synced(position)
+            except Exception as error:
+                self.report_bug(error, f"the log of group {log.group}", FAULT_GROUP)
+        try:
+            self.streams.synced()
+        except Exception as failure:
+            self.report_bug(failure, "streams", FAULT_QUEUE)
         self.committed()
         self.cluster.synced(position)
 
@@ -555,12 +651,15 @@ class Broker:
             confirms = channel.confirms
             if confirms is not None:
                 confirms.waiting = False
-                channel.flush_confirms()
+                self._confirm(channel)
         if len(self.commits) > 0:
             self._answer_commits()
         if len(self.ghosts.syncs) > 0:
             self.ghosts.answer_syncs()
-        self.leases.committed()
+        try:
+            self.leases.committed()
+        except Exception as error:
+            self.report_bug(error, "leases", FAULT_QUEUE)
         if len(self.internal) > 0:
             touch_workers(self)
         for log in self.logs.values():
@@ -580,7 +679,10 @@ class Broker:
         done = [commit for commit in self.commits if commit.is_safe()]
         self.commits = [commit for commit in self.commits if not commit.is_safe()]
         for commit in done:
-            commit.finish()
+            try:
+                commit.finish()
+            except Exception as error:
+                self.report_bug(error, "the answer to a commit")
 
     def submitted(self) -> None:
         """The shell has handed the batches of this turn to the writers."""

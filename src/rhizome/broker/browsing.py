@@ -14,6 +14,7 @@ from rhizome.broker.lane import Lane
 from rhizome.broker.message import Message
 from rhizome.broker.pager import Pager
 from rhizome.broker.queue import Queue
+from rhizome.journal.errors import CorruptRecord
 
 COUNT_MAX: Final = 1000
 OFFSET_MAX: Final = 100_000
@@ -90,7 +91,12 @@ class Browser:
             if position >= self.pager.readable_end(i64(position) >> 32):
                 self.late = True
                 return
-            self._take(self.pager.read_one(position))
+            try:
+                message = self.pager.read_one(position)
+            except (CorruptRecord, OSError):
+                # It is set aside when it is the first.
+                continue
+            self._take(message)
 
     def _take(self, message: Message) -> None:
         if self.skip > 0:

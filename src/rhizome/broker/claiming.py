@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from rhizome.broker.message import Message
+from rhizome.journal.errors import CorruptRecord
 
 if TYPE_CHECKING:
     from rhizome.broker.lane import Lane
@@ -36,6 +37,9 @@ def _take(queue: Queue, lane: Lane, index: i64) -> Message | None:
         position = lane.paged.remove(index)
         if position != 0:
             lane.paged_count -= 1
-            message = queue.broker.pager.read_one(position)
+            try:
+                message = queue.broker.pager.read_one(position)
+            except (CorruptRecord, OSError):
+                message = queue.broker.damage.held(queue, lane, index, position)
             queue.broker.pager.charge(queue, message)
     return message

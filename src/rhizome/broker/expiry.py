@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from rhizome.broker.lane import Lane
-from rhizome.broker.queue import NEVER_MS, REASON_EXPIRED
+from rhizome.broker.queue import REASON_EXPIRED
 
 if TYPE_CHECKING:
     from rhizome.broker.queue import Queue
@@ -22,7 +22,7 @@ def expire(queue: Queue, now_ms: i64) -> None:
     the next tick goes on."""
     turn = queue.broker.turn
     for lane in queue.lanes:
-        while lane.ready() > 0 and not turn.is_full() and _has_expired_head(queue, lane, now_ms):
+        while lane.ready() > 0 and not turn.is_full() and _must_go(queue, lane, now_ms):
             message = lane.pop()
             if message is None:
                 if not queue.broker.pager.fill(queue, lane):
@@ -32,8 +32,8 @@ def expire(queue: Queue, now_ms: i64) -> None:
                 queue.discard(message, REASON_EXPIRED)
 
 
-def _has_expired_head(queue: Queue, lane: Lane, now_ms: i64) -> bool:
-    """Whether the first message of a lane must go."""
+def _must_go(queue: Queue, lane: Lane, now_ms: i64) -> bool:
+    """Whether the first message of a lane has expired, or can't be read."""
     first = lane.first_index()
     if first == lane.fresh_index and now_ms <= lane.fresh_until_ms:
         return False
@@ -42,8 +42,10 @@ def _has_expired_head(queue: Queue, lane: Lane, now_ms: i64) -> bool:
         if not queue.broker.pager.can_read_first(lane):
             return False
         message = queue.broker.pager.read_first(lane)
-    # One that cannot be read is left to whoever dispatches the queue.
-    expires_ms = NEVER_MS if message is None else queue.expires_ms(message)
+        if message is None:
+            # Damaged: filling the lane sets it aside.
+            return True
+    expires_ms = queue.expires_ms(message)
     if now_ms > expires_ms:
         return True
     lane.fresh_index = first

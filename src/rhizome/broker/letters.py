@@ -12,6 +12,7 @@ from mypy_extensions import i64
 from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import Properties, decode_properties
 from rhizome.broker.deadletters import cycle_queues, dead_letter, stored_cc_keys
+from rhizome.broker.fault_log import FAULT_QUEUE
 from rhizome.broker.log import TX_RECORD_BYTES
 from rhizome.broker.message import Message, largest_frame
 from rhizome.broker.names import check_length
@@ -56,7 +57,8 @@ def send_letters(broker: Broker) -> None:
         except PreconditionFailed as refused:
             broker.observer.letter_dropped(letter.queue.vhost, letter.queue.name, refused)
         except Exception as error:
-            broker.observer.bug(error, f"a dead letter of queue '{letter.queue.name}'")
+            where = f"a dead letter of queue '{letter.queue.name}'"
+            broker.report_bug(error, where, FAULT_QUEUE)
 
 
 def _send(broker: Broker, letter: DeadLetter) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from rhizome.broker.message import SPILL_POSITION_FIRST, Message, body_bytes
+from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.index import PagedIndex
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def resident_index(lane: Lane) -> PagedIndex:
 
 
 def ready_indexes(queue: Queue) -> list[int]:
-    """The ready messages of a queue that its log knows of."""
+    """The ready messages of a queue that its log knows of, and those that are set aside."""
     found: list[int] = []
     replicated = queue.log.replicated
     for lane in queue.lanes:
@@ -38,6 +39,9 @@ def ready_indexes(queue: Queue) -> list[int]:
         for index, position in lane.paged.positions():
             if replicated or position < SPILL_POSITION_FIRST:
                 found.append(index)
+    for damaged in queue.broker.damage.of(queue):
+        if replicated or damaged.position < SPILL_POSITION_FIRST:
+            found.append(damaged.index)
     return found
 
 
@@ -49,7 +53,11 @@ def ready_body_bytes(queue: Queue) -> i64:
             for message in lane.resident():
                 total += body_bytes(message.content)
             for _, position in lane.paged.positions():
-                total += body_bytes(queue.broker.pager.read_one(position).content)
+                try:
+                    total += body_bytes(queue.broker.pager.read_one(position).content)
+                except (CorruptRecord, OSError):
+                    # It is set aside when it is the first.
+                    continue
     return total
 
 
@@ -118,6 +126,8 @@ def journaled_indexes(
     levels = unacked.get(queue)
     if levels is not None:
         found.extend(levels.items())
+    if len(queue.broker.damage.aside) > 0:
+        found.extend(queue.broker.damage.indexes(queue))
     return found
 
 

@@ -55,5 +55,14 @@ class Observer:
     def letter_dropped(self, vhost: str, queue: str, error: AmqpError) -> None:
         """A dead letter or a delayed message can't be routed within the limits."""
 
+    def message_damaged(self, queue: Queue, index: int, reason: str) -> None:
+        """A message can't be read, and is set aside."""
+
+    def copy_damaged(self, queue_id: int, index: int, reason: str) -> None:
+        """A message can't be read that is kept here for a home elsewhere."""
+
+    def message_repaired(self, queue: Queue, index: int) -> None:
+        """A message could not be read, and a copy had it."""
+
     def bug(self, error: BaseException, where: str) -> None:
         pass

@@ -139,26 +139,54 @@ class Pager:
         return message.spilled
 
     def fill(self, queue: Queue, lane: Lane) -> bool:
-        """Bring the next run of a lane's paged messages into memory.
+        """Bring the next run of a lane's paged messages into memory, or set the first one aside if
+        its record is damaged (`damage.py`).
 
-        False if they were appended in this very turn; the queue is dispatched again in the next.
+        False if they were appended in this very turn, or a copy is asked for the first one; the
+        queue is dispatched again when that has changed.
         """
         run = lane.paged.peek_run(RUN_BYTES_MAX)
         start: i64 = run.segment << 32 | run.offset
         if start >= self.readable_end(run.segment):
             self.waiting.append(queue)
             return False
-        wanted = run.bytes_wanted(READ_AHEAD_BYTES)
-        buffer = self.reader.read(run.segment, run.offset, wanted)
-        taken = self._load(queue, lane, run, buffer)
-        if taken == 0:
+        try:
+            wanted = run.bytes_wanted(READ_AHEAD_BYTES)
+            buffer = self.reader.read(run.segment, run.offset, wanted)
+            if self._load(queue, lane, run, buffer) > 0:
+                return True
             # The first record is longer than the read: fetch it whole.
-            size: i64 = record_bytes_at(buffer)
-            buffer = self.reader.read(run.segment, run.offset, size)
-            taken = self._load(queue, lane, run, buffer)
-        if taken == 0:
-            self.waiting.append(queue)
-            return False
+            buffer = self.reader.read(run.segment, run.offset, record_bytes_at(buffer))
+            if self._load(queue, lane, run, buffer) > 0:
+                return True
+        except CorruptRecord as error:
+            return queue.broker.damage.met(queue, lane, buffer, 0, error.reason)
+        except OSError:
+            # It may be the read ahead that fails: the first record is looked at alone.
+            return self._fill_one(queue, lane, start)
+        return queue.broker.damage.met(queue, lane, buffer, 0, "its segment ends within it")
+
+    def _fill_one(self, queue: Queue, lane: Lane, position: i64) -> bool:
+        """Bring the first paged message of a lane into memory, reading no more than its record."""
+        index = lane.paged.first_index()
+        try:
+            segment: i64 = position >> 32
+            offset: i64 = position & 0xFFFFFFFF
+            size: i64 = record_bytes_at(self.reader.read(segment, offset, RECORD_HEADER_BYTES))
+            buffer = self.reader.read(segment, offset, size)
+            if check_message(buffer, 0) == CHECK_INCOMPLETE:
+                raise CorruptRecord("its segment ends within it", offset)
+            message = self._message(buffer, 0, position)
+            if message.index != index:
+                raise CorruptRecord(f"the record of message {message.index} is there", offset)
+        except CorruptRecord as error:
+            return queue.broker.damage.met(queue, lane, b"", 0, error.reason)
+        except OSError as failure:
+            return queue.broker.damage.met(queue, lane, b"", 0, f"it can't be read: {failure}")
+        self.charge(queue, message)
+        lane.push(message)
+        lane.paged.drop(1)
+        lane.paged_count -= 1
         return True
 
     def readable_end(self, segment: i64) -> i64:
@@ -166,7 +194,8 @@ class Pager:
         return self.spill_end if segment >= SPILL_SEGMENT_FIRST else self.journal_end
 
     def _load(self, queue: Queue, lane: Lane, run: Run, buffer: bytes) -> i64:
-        """Turn the records in ``buffer`` into resident messages; answers how many."""
+        """Turn the records in ``buffer`` into resident messages, up to the first that is damaged;
+        answers how many. Raises CorruptRecord if that is the first of all."""
         taken: i64 = 0
         end: i64 = len(buffer)
         while taken < run.count:
@@ -176,18 +205,17 @@ class Pager:
                 break
             try:
                 size = check_message(buffer, at)
-            except CorruptRecord as error:
+            except CorruptRecord:
                 if taken > 0:
                     break
-                raise CorruptRecord(
-                    f"message {run.indexes[0]} in segment {run.segment} can't be read"
-                    f" ({error.reason}),",
-                    run.offset,
-                ) from error
+                raise
             if size == CHECK_INCOMPLETE:
                 break
             message = self._message(buffer, at, run.segment << 32 | offset)
-            assert message.index == run.indexes[taken], "an index entry points at another message"
+            if message.index != run.indexes[taken]:
+                if taken > 0:
+                    break
+                raise CorruptRecord(f"the record of message {message.index} is there", offset)
             self.charge(queue, message)
             lane.push(message)
             taken += 1
@@ -243,18 +271,19 @@ class Pager:
         """The first paged message of a lane, left where it is; None if its record is damaged."""
         try:
             return self.read_one(lane.paged.find(lane.paged.first_index()))
-        except CorruptRecord:
-            # Whoever fills the lane says so.
+        except (CorruptRecord, OSError):
+            # Whoever fills the lane sets it aside.
             return None
 
     def read_one(self, position: i64) -> Message:
-        """One paged message, left where it is."""
+        """One paged message, left where it is. Raises CorruptRecord, or OSError."""
         buffer = self._read(position, READ_AHEAD_BYTES)
         size = check_message(buffer, 0)
         if size == CHECK_INCOMPLETE:
             buffer = self._read(position, record_bytes_at(buffer))
             size = check_message(buffer, 0)
-        assert size != CHECK_INCOMPLETE, "a paged message is not on disk"
+        if size == CHECK_INCOMPLETE:
+            raise CorruptRecord("its segment ends within it", position & 0xFFFFFFFF)
         return self._message(buffer, 0, position)
 
     def _read(self, position: i64, length: i64) -> bytes:

@@ -372,6 +372,11 @@ class Cluster:
     def submitted(self) -> None:
         """The batches of this turn were handed to the writers."""
 
+    def ask_copies(self, queue: Queue, index: i64) -> bool:
+        """Ask the copies of a queue's group for a message that can't be read here; False if there
+        is nobody to ask. The answer is `Damage.repair` or `Damage.nobody_has`, later."""
+        return False
+
     def channel_released(self, channel: Channel) -> None:
         """A channel is closed and has settled all that it held."""
 

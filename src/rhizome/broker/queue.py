@@ -499,6 +499,9 @@ class Queue(Destination):
             self.touch()
 
     def _put_back(self, message: Message) -> None:
+        if len(message.content) == 0:
+            self.broker.damage.put_back(self, message, "a client gave it back")
+            return
         if self.last_values is not None and not self.last_values.put_back(message):
             self.forget(message)
             return
@@ -512,6 +515,9 @@ class Queue(Destination):
         turn = self.broker.turn
         turn.work += DISCARD_WORK
         if self.options.dead_letter_exchange is not None and not self.deleted:
+            if len(message.content) == 0:
+                self.broker.damage.put_back(self, message, "it is dead, and can't be sent on")
+                return
             turn.work += LETTER_WORK
             self.broker.dead_letter(self, message, reason)
         self.forget(message)
@@ -545,9 +551,9 @@ class Queue(Destination):
             self.log.dequeue(self.id, self.settled, self.settled_durable)
 
     def purge(self) -> i64:
-        """Drop all ready messages; answers how many."""
+        """Drop all ready messages, and those that are set aside; answers how many were ready."""
         count = self.ready
-        if self.recorded and count > 0:
+        if self.recorded and (count > 0 or self in self.broker.damage.aside):
             self._log_settled()
             self.settled = []
             if self.unacked == 0:
@@ -559,7 +565,7 @@ class Queue(Destination):
         return count
 
     def drop_ready(self) -> None:
-        """Forget all ready messages without logging."""
+        """Forget all ready messages, and those that are set aside, without logging."""
         if self.recorded:
             self.durable_bytes = unacked_durable_bytes(self)
         for lane in self.lanes:
@@ -571,6 +577,7 @@ class Queue(Destination):
                 lane.clear()
         if self.last_values is not None:
             self.last_values.clear()
+        self.broker.damage.release(self)
         self.ready = 0
         self.ready_bytes = 0
         self.body_bytes = 0

@@ -11,6 +11,7 @@ from rhizome.amqp.methods import BasicCancel
 from rhizome.broker.connection import HEARTBEAT_FRAME, Connection
 from rhizome.broker.consumer import Consumer
 from rhizome.broker.expiry import expire
+from rhizome.broker.fault_log import FAULT_QUEUE, FAULT_TIMER
 from rhizome.broker.queue import Queue
 from rhizome.broker.stages import CLOSED, CLOSING, RUNNING
 from rhizome.broker.unacked import REQUEUE
@@ -48,14 +49,27 @@ class Timers:
         turn = self.broker.turn
         for queue in list(self.queues):
             turn.doing = queue
-            self._check_queue(queue, now_ms)
+            try:
+                self._check_queue(queue, now_ms)
+            except Exception as error:
+                where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+                self.broker.report_bug(error, where, FAULT_QUEUE)
         turn.doing = "timers"
-        self.broker.delayed.release_due(now_ms)
-        self.broker.leases.tick(now_ms)
+        try:
+            self.broker.delayed.release_due(now_ms)
+        except Exception as failure:
+            self.broker.report_bug(failure, "delayed messages", FAULT_TIMER)
+        try:
+            self.broker.leases.tick(now_ms)
+        except Exception as fault:
+            self.broker.report_bug(fault, "leases", FAULT_TIMER)
         if now_ms - self.connections_checked_ms >= CONNECTIONS_EVERY_MS:
             self.connections_checked_ms = now_ms
             for connection in list(self.broker.connections.values()):
-                self._check_connection(connection, now_ms)
+                try:
+                    self._check_connection(connection, now_ms)
+                except Exception as bug:
+                    self.broker.connection_fault(connection, bug)
 
     def _check_queue(self, queue: Queue, now_ms: int) -> None:
         if queue.away is not None or queue.log.still:

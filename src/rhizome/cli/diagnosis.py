@@ -415,6 +415,50 @@ def check_flush(document: Row) -> Iterator[Finding]:
         )
 
 
+def check_damage(document: Row) -> Iterator[Finding]:
+    """Messages that can't be read, and faults of the brokers themselves."""
+    for name, facts in _facts(document):
+        # A broker of release 0.1 doesn't tell.
+        for each in facts.get("damaged", ()):
+            yield Finding(
+                PROBLEM,
+                "damage",
+                name,
+                f"message {each['index']} of queue '{each['queue']}' in vhost '{each['vhost']}' is"
+                f" damaged on disk and set aside: {each['reason']}",
+                "look at the disk; see docs/operating/runbook.md, then `rhizome queue damaged"
+                f" {each['queue']} --drop {each['index']}`",
+            )
+
+        for each in facts.get("damaged_copies", ()):
+            yield Finding(
+                WARNING,
+                "damage",
+                name,
+                f"message {each['index']} of queue '{each['queue']}' in vhost '{each['vhost']}' is"
+                f" damaged in the copy kept there: {each['reason']}",
+                "look at the disk; `rhizome broker rejoin --set-aside` has its copies made anew",
+            )
+
+
+def check_faults(document: Row) -> Iterator[Finding]:
+    """Exceptions that nobody expected: what they were about was contained."""
+    for name, facts in _facts(document):
+        if facts.get("disabled"):
+            yield Finding(
+                PROBLEM, "faults", name, facts["disabled"], "start it again, and report the fault"
+            )
+        for each in facts.get("faults", ()):
+            yield Finding(
+                PROBLEM,
+                "faults",
+                name,
+                f"{each['count']} faults of kind '{each['kind']}', the last at {each['where']}:"
+                f" {each['text']}",
+                "its log has the details; report it, and start the broker again to clear this",
+            )
+
+
 CHECKS: Final[dict[str, Check]] = {
     "quorum": check_quorum,
     "brokers": check_brokers,
@@ -433,6 +477,8 @@ CHECKS: Final[dict[str, Check]] = {
     "patterns": check_patterns,
     "slow turns": check_slow_turns,
     "flush": check_flush,
+    "damage": check_damage,
+    "faults": check_faults,
 }
 FINE: Final = {
     "quorum": "there is a root, and all primaries are there",
@@ -452,4 +498,6 @@ FINE: Final = {
     "patterns": "all patterns can be matched",
     "slow turns": "nothing held a broker up",
     "flush": "nothing that was confirmed can have been lost with the power",
+    "damage": "every message that was read could be",
+    "faults": "none",
 }

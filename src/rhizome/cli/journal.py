@@ -59,14 +59,15 @@ def inspect_store(
         raise CliError(f"{directory} is no directory; give the one that `serve --data` had")
     names = queue_names(directory)
     if show_records or queue:
-        _print_records(directory, names, queue, as_json)
+        if _print_records(directory, names, queue, as_json):
+            raise typer.Exit(1)
         return
     report = inspect(directory)
     if as_json:
         print_json(report_document(report, names))
     else:
         _print_report(report, names)
-    if report.corruptions:
+    if report.is_damaged():
         raise typer.Exit(1)
 
 
@@ -175,16 +176,20 @@ def _kinds(kinds: dict[str, int]) -> str:
 # --- records
 
 
-def _print_records(directory: Path, names: QueueNames, queue: str, as_json: bool) -> None:
+def _print_records(directory: Path, names: QueueNames, queue: str, as_json: bool) -> bool:
+    """Whether there is damage among them."""
+    damaged = False
     files, _ = open_offline(directory)
     wanted = _queue_ids(names, queue) if queue else [None]
     for row in _merged(records(files, queue_id=each) for each in wanted):
         document = record_document(row, names)
+        damaged = damaged or row["kind"] == "damage"
         if as_json:
             print_json_line(document)
         else:
             fields = (f"{key}={value}" for key, value in document.items() if key != "kind")
             say(" ".join((f"{document['kind']:<10}", *fields)))
+    return damaged
 
 
 def _merged(sources: Iterator[Iterator[Row]]) -> Iterator[Row]:

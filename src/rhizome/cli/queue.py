@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from rhizome.cli.api import Api, Row, endpoint, path
+from rhizome.cli.errors import CliError
 from rhizome.cli.options import (
     HTTP_DEFAULT,
     AnyVhostOption,
@@ -35,6 +36,7 @@ LEASE_COLUMNS: Final = (
     "read_up_to",
     "expires_in_ms",
 )
+DAMAGED_COLUMNS: Final = ("vhost", "queue", "index", "node", "segment", "offset", "reason")
 FIELDS_FIRST: Final = (
     "name",
     "vhost",
@@ -115,6 +117,43 @@ def declare_queue(
     }
     Api(endpoint(http, user, password)).put(path("queues", vhost, name), document)
     print_done(f"declared queue '{name}' in vhost '{vhost}'", as_json)
+
+
+@app.command("damaged")
+def list_damaged(
+    name: Annotated[
+        str, typer.Argument(metavar="[QUEUE]", help="Only this queue; all of all vhosts if absent.")
+    ] = "",
+    drop: Annotated[
+        int, typer.Option("--drop", metavar="INDEX", help="Give this message up for good.")
+    ] = 0,
+    vhost: VhostOption = "/",
+    http: HttpOption = HTTP_DEFAULT,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List messages that can't be read from disk and are set aside, or drop one.
+
+    They are kept on disk, and alive in the copies of their group: if one of these becomes home, and
+    has the message whole, it delivers it. What is dropped is gone everywhere.
+    """
+    api = Api(endpoint(http, user, password))
+    if drop:
+        if not name:
+            raise CliError("--drop needs the name of the queue that the message is in")
+        api.delete(path("rhizome", "queues", vhost, name, "damaged", str(drop)))
+        print_done(f"dropped message {drop} of queue '{name}' in vhost '{vhost}'", as_json)
+        return
+    target = (
+        path("rhizome", "queues", vhost, name, "damaged") if name else path("rhizome", "damaged")
+    )
+    rows = api.rows(target)
+    if as_json:
+        print_json(rows)
+        return
+    cells = [[row.get(column) for column in DAMAGED_COLUMNS] for row in rows]
+    print_table(DAMAGED_COLUMNS, cells, "no message is damaged")
 
 
 @app.command("purge")

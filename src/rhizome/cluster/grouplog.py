@@ -185,6 +185,11 @@ class ReplicatedLog(ShippedLog):
         """A record that takes an index and changes nothing."""
         return dequeue_record(self.group, self.epoch, self.next_index, queue_id, [], 0)
 
+    def pass_by(self, queue_id: i64) -> None:
+        """Take an index that changes nothing: a copy that has come so far has got what was sent
+        before it."""
+        self._put(self._nothing(queue_id), False)
+
     def note_number(self, origin: i64, number: i64) -> None:
         """A number of an edge was taken without a message; 0: the edge won't come back."""
         if number == 0:

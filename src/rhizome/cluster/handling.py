@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from rhizome.broker.fault_log import FAULT_LINK
 from rhizome.cluster.consensus.events import Event
 from rhizome.cluster.link.link import Link, LinkHandler
 from rhizome.cluster.storage import Entry
@@ -70,4 +71,6 @@ class NodeHandler(LinkHandler):
 
     def bug(self, error: BaseException, where: str) -> None:
         assert self.node is not None
+        broker = self.node.broker
+        broker.faults.note(FAULT_LINK, error, where, broker.turn.now_ms)
         self.node.observer.bug(error, where)

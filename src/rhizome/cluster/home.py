@@ -14,18 +14,20 @@ from rhizome.cluster.copies.home import Copies
 from rhizome.cluster.copies.port import CopiesSettings
 from rhizome.cluster.homeport import HomePort
 from rhizome.cluster.homesettings import HomeSettings
+from rhizome.cluster.identity import FETCHES
 from rhizome.cluster.placement import Group, wanted_standbys
 from rhizome.cluster.shipped import ShippedLog
 from rhizome.cluster.transfer import Transfer
 
 if TYPE_CHECKING:
+    from rhizome.cluster.link.link import Link
     from rhizome.cluster.node import Node
     from rhizome.cluster.tenure import Tenure
 
 
 @final
 class Home:
-    """Invariant: ``tenure.recovering`` and ``log.recovering`` are the same."""
+    """Invariant: ``tenure.recovering`` and ``log.recovering`` are the same unless it ``failed``."""
 
     def __init__(
         self,
@@ -51,10 +53,16 @@ class Home:
         self.begun_ms = node.now_ms
         self.attach_ms = node.now_ms + settings.attach_patience_ms
         self.excuses = 0
+        self.failed = False
         self.transfer = Transfer(self)
         for link in node.links.open_links():
-            self.copies.link_up(link.name, link.peer.incarnation)
+            self.link_up(link)
         self.changed(group)
+
+    def link_up(self, link: Link) -> None:
+        self.copies.link_up(link.name, link.peer.incarnation)
+        if FETCHES in link.peer.features:
+            self.copies.fetches.link_up(link.name)
 
     def changed(self, group: Group) -> None:
         """The group, or the brokers, as committed now."""
@@ -64,6 +72,8 @@ class Home:
 
     def end_turn(self) -> None:
         """Ship what this turn has recorded; go on with whatever waited for the copies."""
+        if self.failed:
+            return
         log = self.log
         memory, disk, visible = log.committed_memory, log.committed_disk, log.visible
         if log.recovering:
@@ -72,6 +82,13 @@ class Home:
         self.transfer.tend()
         if log.committed_memory != memory or log.committed_disk != disk or log.visible != visible:
             self.node.broker.committed()
+
+    def fail(self) -> None:
+        """A fault has left this home in the middle of something: it shows and confirms nothing
+        any more, as if it recovered, until the broker is started again or another one is home."""
+        self.failed = True
+        self.log.recovering = True
+        self.log.judge_visible()
 
     def rests(self) -> bool:
         """Whether there is nothing to do before something happens to the group. Asked of streams:
@@ -118,6 +135,8 @@ class Home:
 
     def stall(self) -> str:
         """What publishers of this group wait for; empty if nothing unusual."""
+        if self.failed:
+            return f"the home of group {self.group.id} had a fault and must be started again"
         if self.copies.in_sync.too_few():
             return f"group {self.group.id} has fewer copies than its policy demands"
         if self.copies.congested:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from rhizome.broker.damage import is_hollow
+from rhizome.broker.fault_log import FAULT_STANDBY
 from rhizome.broker.livemessages import is_journaled, unacked_messages
 from rhizome.broker.message import Message
 from rhizome.broker.outcome import Outcome
@@ -13,13 +15,16 @@ from rhizome.broker.port import Waiter
 from rhizome.broker.showing import shown_of
 from rhizome.cluster.commands import Member, SetInSync
 from rhizome.cluster.copies.copy import Copy
+from rhizome.cluster.copies.history import epoch_in
 from rhizome.cluster.copies.listing import LiveQueue
 from rhizome.cluster.copies.port import CopiesPort
 from rhizome.cluster.copies.standby import StandbyPort
+from rhizome.cluster.grouplog import ReplicatedLog
 from rhizome.cluster.link.frames import begin_frame, end_frame, put_part
 from rhizome.errors import SyntaxErrorFault
+from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.index import PagedIndex
-from rhizome.journal.records import FLAG_DURABLE, enqueue_record
+from rhizome.journal.records import FLAG_DURABLE, decode_message, enqueue_record
 
 if TYPE_CHECKING:
     from rhizome.broker.queue import Queue
@@ -64,6 +69,25 @@ class StandbyLink(StandbyPort):
         known = self.node.state.groups.groups.get(int(group))
         return 0 if known is None else known.forced
 
+    def read(self, copy: Copy, queue_id: i64, index: i64, epoch: i64) -> bytes:
+        """The record of the message of a copy that took this index in that epoch; empty if it isn't
+        here, or can't be read here either."""
+        queue = copy.queues.get(int(queue_id))
+        if queue is None or index > copy.index or epoch_in(copy.starts, index) != epoch:
+            return b""
+        position: i64 = 0
+        for level in queue.levels.values():
+            position = position or level.find(index)
+        if position == 0:
+            return b""
+        broker = self.node.broker
+        try:
+            message = broker.pager.read_one(position)
+        except (CorruptRecord, OSError) as error:
+            broker.damage.met_in_copy(queue_id, index, str(error))
+            return b""
+        return record_of(copy.group, epoch, queue_id, message)
+
     def loses(self, copy: Copy, end: i64, home: str, epoch: i64) -> None:
         assert self.salvager is not None
         try:
@@ -94,6 +118,10 @@ class HomePort(CopiesPort):
         command = SetInSync(self.group, tuple(members), int(home.log.epoch), int(version))
         self.node.propose(command, Refusal(home, int(version)))
 
+    def failed(self, name: str, error: Exception) -> None:
+        where = f"what standby {name} of group {self.group} is sent"
+        self.node.broker.report_bug(error, where, FAULT_STANDBY)
+
     # ---- the queues -----------------------------------------------------------------------------
 
     def queue_ids(self) -> list[int]:
@@ -116,6 +144,9 @@ class HomePort(CopiesPort):
         unacked = unacked_messages(queue)
         unacked.sort(key=_index)
         parts.append(_indexes(unacked))
+        # A standby that has it whole must not drop it.
+        for _, damaged in self.node.broker.damage.indexes(queue):
+            parts.append(damaged)
         leases = self.node.broker.leases.packed(queue)
         return LiveQueue(parts, queue.counts, queue.seen, shown_of(queue), leases)
 
@@ -128,8 +159,9 @@ class HomePort(CopiesPort):
         index = int(first)
         while index < end and size < bytes_max:
             message = unacked.get(index) or self._ready(queue, index)
-            if message is not None:
-                record = self._record(queue, message)
+            if message is not None and not is_hollow(message):
+                epoch = self.home.log.epoch_of(message.index)
+                record = record_of(self.group, epoch, queue.id, message)
                 found.append(record)
                 size += len(record)
             index += 1
@@ -142,22 +174,53 @@ class HomePort(CopiesPort):
                 return message
             position = lane.paged.find(index)
             if position != 0:
-                return queue.broker.pager.read_one(position)
+                try:
+                    return queue.broker.pager.read_one(position)
+                except (CorruptRecord, OSError):
+                    # The standby does without it for now; it is sent when somebody has it.
+                    queue.broker.damage.met_behind(queue, index)
+                    return None
         return None
 
-    def _record(self, queue: Queue, message: Message) -> bytes:
-        return enqueue_record(
-            self.group,
-            self.home.log.epoch_of(message.index),
-            message.index,
-            [int(queue.id)],
-            message.route.tail,
-            message.arrived_ms,
-            message.expiration_ms,
-            message.priority,
-            FLAG_DURABLE if is_journaled(message) else 0,
-            message.content,
-        )
+    # ---- damage ---------------------------------------------------------------------------------
+
+    def damaged(self) -> list[tuple[int, int]]:
+        return [
+            (int(queue.id), index)
+            for queue, index in self.node.broker.damage.wanted()
+            if queue.definition.group == self.group
+        ]
+
+    def fetched(self, queue_id: i64, index: i64, record: bytes) -> None:
+        broker = self.node.broker
+        queue = broker.shared.get(int(queue_id))
+        if queue is None or queue.away is not None:
+            return
+        if len(record) == 0:
+            broker.damage.nobody_has(queue, index)
+            return
+        stored = decode_message(record, 0)
+        if stored is not None and stored.index == index and broker.damage.repair(queue, stored):
+            self.home.copies.restore(record)
+            log = self.home.log
+            if isinstance(log, ReplicatedLog):
+                log.pass_by(queue_id)
+
+
+def record_of(group: i64, epoch: i64, queue_id: i64, message: Message) -> bytes:
+    """A message as an ENQUEUE record that names one queue, and neither origin nor identity."""
+    return enqueue_record(
+        group,
+        epoch,
+        message.index,
+        [int(queue_id)],
+        message.route.tail,
+        message.arrived_ms,
+        message.expiration_ms,
+        message.priority,
+        FLAG_DURABLE if is_journaled(message) else 0,
+        message.content,
+    )
 
 
 class Refusal(Waiter):

@@ -28,7 +28,9 @@ LINK_VERSIONS: Final = (1, 1)
 
 PRODUCERS_BY_USER: Final = "producers-by-user"
 """Numbered messages are forwarded with the name of a producer that says whose it is."""
-FEATURES: Final = (PRODUCERS_BY_USER,)
+FETCHES: Final = "fetches"
+"""A home may ask for a message that it can't read from its own disk (FETCH)."""
+FEATURES: Final = (PRODUCERS_BY_USER, FETCHES)
 """What brokers of this release say that they know, beyond the version of their link."""
 
 NAME_BYTES_MAX: Final = 255

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 
 from rhizome.amqp.values import encode_table, read_table
 from rhizome.amqp.wire import u16_at
+from rhizome.broker.fault_log import FAULT_LINK
 from rhizome.cluster.asking import number_in
 from rhizome.cluster.calls import (
     ANSWER,
@@ -201,7 +202,7 @@ class Neighbour(FrameSink):
             if track is not None:
                 track.link.fail(fault)
         except Exception as bug:
-            self.broker.report_bug(bug, f"link with {self.name}")
+            self.broker.report_bug(bug, f"link with {self.name}", FAULT_LINK)
             if track is not None:
                 track.link.fail(InternalFault("the broker made a mistake; its log has the details"))
         return False

@@ -23,6 +23,7 @@ from mypy_extensions import i64
 from rhizome.broker.application_tokens import ApplicationTokens, Shown
 from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue
 from rhizome.broker.delayed import DELAYED_QUEUE
+from rhizome.broker.fault_log import FAULT_GROUP, FAULT_LINK, FAULT_TIMER, FAULT_TURN
 from rhizome.broker.outcome import Outcome
 from rhizome.broker.port import Away, Cluster, Holdings, Waiter
 from rhizome.broker.quotas import check_command, vhost_of
@@ -78,7 +79,7 @@ from rhizome.cluster.telling import Telling
 from rhizome.cluster.tenure import Tenures
 from rhizome.cluster.track import Applied
 from rhizome.cluster.unused import drop_unused
-from rhizome.errors import AmqpError
+from rhizome.errors import AmqpError, InternalFault
 from rhizome.journal.recovery import Recovered
 
 if TYPE_CHECKING:
@@ -93,6 +94,27 @@ if TYPE_CHECKING:
 
 CONSENSUS: Final = 64
 PROPOSE: Final = 65
+
+TICK_PARTS: Final = (
+    "the timers of links",
+    "the timers of elections",
+    "the timers of takeovers",
+    "the timers of groups",
+    "proposals that wait",
+    "the timers of edges",
+    "the timers of homes",
+    "the timers of private queues",
+    "gossip",
+)
+"""What happens because time passes, in this order."""
+TURN_PARTS: Final = (
+    "what the cluster has agreed on",
+    "answers to proposals",
+    "what edges send",
+    "what homes and standbys send",
+    "what homes answer edges",
+)
+"""What a turn ends with, in this order; then each neighbour."""
 
 EXPLAIN_AFTER_MS: Final = 1_000
 """Publishers that wait for a broker are told so when it has been away for this long."""
@@ -249,6 +271,10 @@ class Node(Cluster):
             if neighbour.serving is not None:
                 neighbour.serving.answers.try_again()
 
+    def ask_copies(self, queue: Queue, index: i64) -> bool:
+        home = self.roles.homes.get(queue.definition.group)
+        return home is not None and home.copies.fetches.ask(queue.id, index)
+
     def holdings_of(self, connection: Connection) -> Holdings:
         return ClientHoldings(self.tenures, connection.resume_id, connection.visit)
 
@@ -343,7 +369,10 @@ class Node(Cluster):
         self.down_since_ms[link.name] = self.now_ms
         self.gossip.forget(link.name)
         self.observer.link_down(link.name, reason)
-        self.neighbour(link.name).disconnect()
+        try:
+            self.neighbour(link.name).disconnect()
+        except Exception as error:
+            self.broker.report_bug(error, f"the end of the link with {link.name}", FAULT_LINK)
         self.roles.link_down(link.name)
         self.consensus.peer_down(link.name, self.now_ms)
 
@@ -379,18 +408,36 @@ class Node(Cluster):
             self.roles.stood_still(away_ms)
 
     def tick(self) -> None:
-        """Time has passed."""
-        self.links.tick(self.now_ms)
-        self.consensus.tick(self.now_ms)
-        self.succession.tick()
-        self.roles.tick()
-        self._give_up_proposals()
-        self._explain_waiting()
-        self.edge.tick(self.broker.turn.now_ms)
-        self.tenures.tick(self.broker.turn.now_ms)
-        self.interests.tick(self.broker.turn.now_ms)
-        self.gossip.tick()
-        self.leaving.tick()
+        """Time has passed. A fault in one part must not keep the others from their turn."""
+        part = 0
+        while part < len(TICK_PARTS):
+            try:
+                self._tick(part)
+            except Exception as error:
+                self.broker.report_bug(error, TICK_PARTS[part], FAULT_TIMER)
+            part += 1
+
+    def _tick(self, part: int) -> None:
+        if part == 0:
+            self.links.tick(self.now_ms)
+        elif part == 1:
+            self.consensus.tick(self.now_ms)
+        elif part == 2:
+            self.succession.tick()
+        elif part == 3:
+            self.roles.tick()
+        elif part == 4:
+            self._give_up_proposals()
+            self._explain_waiting()
+        elif part == 5:
+            self.edge.tick(self.broker.turn.now_ms)
+        elif part == 6:
+            self.tenures.tick(self.broker.turn.now_ms)
+        elif part == 7:
+            self.interests.tick(self.broker.turn.now_ms)
+        else:
+            self.gossip.tick()
+            self.leaving.tick()
 
     def next_deadline_ms(self) -> int:
         return min(
@@ -408,16 +455,47 @@ class Node(Cluster):
         self.consensus.written(token, self.now_ms)
 
     def end_turn(self) -> None:
-        """After the broker's own: agree, apply, and put onto the links what this turn made."""
-        self._pump()
-        self._answer_settled()
-        if self.interests.unused:
-            drop_unused(self)
-        self.edge.end_turn()
-        self.roles.end_turn()
-        self.tenures.end_turn()
+        """After the broker's own: agree, apply, and put onto the links what this turn made.
+        Whatever one part raises, the others are done."""
+        part = 0
+        while part < len(TURN_PARTS):
+            try:
+                self._end_part(part)
+            except Exception as error:
+                self._fault(part, error)
+            part += 1
         for neighbour in self.neighbours.values():
-            neighbour.end_turn()
+            try:
+                neighbour.end_turn()
+            except Exception as failure:
+                self._link_fault(neighbour, failure)
+
+    def _end_part(self, part: int) -> None:
+        if part == 0:
+            self._pump()
+        elif part == 1:
+            self._answer_settled()
+            if self.interests.unused:
+                drop_unused(self)
+        elif part == 2:
+            self.edge.end_turn()
+        elif part == 3:
+            self.roles.end_turn()
+        else:
+            self.tenures.end_turn()
+
+    def _fault(self, part: int, error: Exception) -> None:
+        if part == 0:
+            # What was agreed on may be half done, and what was promised not written.
+            self.broker.disable(error, TURN_PARTS[part])
+        else:
+            self.broker.report_bug(error, TURN_PARTS[part], FAULT_TURN)
+
+    def _link_fault(self, neighbour: Neighbour, error: Exception) -> None:
+        self.broker.report_bug(error, f"link with {neighbour.name}", FAULT_LINK)
+        link = self.links.link_to(neighbour.name)
+        if link is not None:
+            link.fail(InternalFault("the broker made a mistake; its log has the details"))
 
     def flushed(self, link: Link) -> None:
         """The driver has written what the link's socket takes."""
@@ -426,7 +504,8 @@ class Node(Cluster):
             neighbour.flushed()
 
     def _pump(self) -> None:
-        while self.consensus.touched:
+        # A broker that was disabled is silent: its lease ends, and others take over.
+        while self.consensus.touched and not self.broker.disabled:
             ready = self.consensus.ready()
             if ready.is_empty():
                 return
@@ -468,13 +547,29 @@ class Node(Cluster):
                 self.proposals.applied(self.me.incarnation, number, index, answer)
 
     def _apply(self, entry: Entry) -> None:
-        applied = self._applied(entry)
+        applied: AppliedEntry | None = None
+        try:
+            applied = self._applied(entry)
+        except MemoryError:
+            raise
+        except Exception as error:
+            # Every broker applies the same to the same, so it fails on all of them alike: without
+            # it they still agree.
+            self.broker.report_bug(error, f"entry {entry.index} of the cluster's log", FAULT_TURN)
         self._advance(entry.index)
         if applied is not None:
             if applied.facts:
-                self.learning.learn(applied.facts)
+                self._learn(applied)
             self._resolve(entry.index, applied)
         self.observer.applied(entry)
+
+    def _learn(self, applied: AppliedEntry) -> None:
+        """What follows here from an entry is this broker's own affair: a fault must not keep the
+        entries behind it from being applied."""
+        try:
+            self.learning.learn(applied.facts)
+        except Exception as error:
+            self.broker.report_bug(error, "what follows from a change of groups", FAULT_GROUP)
 
     def _applied(self, entry: Entry) -> AppliedEntry | None:
         if entry.kind == APPLICATION:

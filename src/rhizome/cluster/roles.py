@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.values import encode_table
+from rhizome.broker.fault_log import FAULT_GROUP, FAULT_STANDBY
 from rhizome.broker.livemessages import unacked_messages
 from rhizome.broker.log import LOCAL_GROUP
 from rhizome.broker.message import Message
@@ -31,11 +33,18 @@ from rhizome.cluster.commands import WHOLE
 from rhizome.cluster.copies.copy import Copy
 from rhizome.cluster.copies.following import Following
 from rhizome.cluster.copies.frames import (
+    FETCH,
+    FETCHED,
+    FETCHED_BYTES,
     FOLLOW,
+    HEAD_BYTES,
     INVITE,
     KEPT,
     REFUSED,
+    RESTORE,
     WANT,
+    epoch_at,
+    fetched_head,
     group_in,
     number_in,
     refused,
@@ -54,6 +63,7 @@ from rhizome.cluster.standings import NO_COPY, Standing
 from rhizome.cluster.streamroles import StreamRoles
 from rhizome.cluster.txs import Txs, is_about_txs
 from rhizome.journal.index import PagedIndex
+from rhizome.journal.records import u32_at
 from rhizome.journal.recovery import Recovered, RecoveredQueue
 from rhizome.journal.scan import merged, starts_with
 
@@ -70,7 +80,7 @@ STREAMS_TICK_MS: Final = 100
 
 
 def is_about_groups(method: i64) -> bool:
-    return INVITE <= method <= REFUSED or is_about_txs(method)
+    return INVITE <= method <= RESTORE or is_about_txs(method)
 
 
 class Roles:
@@ -100,6 +110,8 @@ class Roles:
         """Groups whose copy here may be of no use, once more of the log is applied."""
         self._dropped: dict[int, Copy] = {}
         """Emptied; the journal says that they aren't whole, and so must whatever goes on there."""
+        self._broken: dict[int, None] = {}
+        """Groups in which a change of this broker's role failed half way."""
         self.link = StandbyLink(node)
         self.returning: Returning | None = None
         journal, spill = self.broker.pager.journal, self.broker.pager.spill
@@ -128,7 +140,7 @@ class Roles:
             if group is None:
                 self._forget(number)
             else:
-                self._update(group)
+                self._try_update(group)
         for number in [each for each in self._early if each in known]:
             name, payload = self._early.pop(number)
             self.frame(name, INVITE, payload, 0, len(payload))
@@ -142,6 +154,17 @@ class Roles:
         for queue in list(self.broker.internal.values()):
             if queue.definition.group == number:
                 drop_internal(queue)
+
+    def _try_update(self, group: Group) -> None:
+        """What goes wrong with one group must not keep the others from being what they should. Its
+        copy may be half a home: nothing more is done with it until the broker is started again."""
+        if group.id in self._broken:
+            return
+        try:
+            self._update(group)
+        except Exception as error:
+            self._broken[group.id] = None
+            self._fault(group.id, error)
 
     def _update(self, group: Group) -> None:
         me = self.node.me
@@ -210,7 +233,7 @@ class Roles:
         if known is not None and known.stream and group not in self.homes:
             return self.streams.standing(group)
         copy = self.copies.get(group)
-        if copy is None or copy.installing:
+        if copy is None or copy.installing or group in self._broken:
             return Standing(0, NO_COPY)
         return Standing(int(copy.epoch), int(copy.index))
 
@@ -325,6 +348,9 @@ class Roles:
         for priority, messages in by_priority.items():
             messages.sort(key=lambda each: each.index)
             parts[priority].append(self._resident(queue, messages))
+        for priority, damaged in self.broker.damage.indexes(queue):
+            pager.retain_paged(damaged)
+            parts[priority].append(damaged)
         levels = {priority: merged(indexes) for priority, indexes in parts.items()}
         group, counts = int(queue.log.group), dict(queue.counts)
         leases = self.broker.leases.packed(queue)
@@ -389,11 +415,14 @@ class Roles:
 
     def link_up(self, link: Link) -> None:
         for home in self.homes.values():
-            home.copies.link_up(link.name, link.peer.incarnation)
+            home.link_up(link)
 
     def link_down(self, name: str) -> None:
-        for home in self.homes.values():
-            home.copies.link_down(name)
+        for number, home in self.homes.items():
+            try:
+                home.copies.link_down(name)
+            except Exception as error:
+                self._fault(number, error)
         for standby in self.standbys.values():
             standby.link_down(name)
 
@@ -408,7 +437,12 @@ class Roles:
             self.txs.frame(method, data, start, end)
             return
         group = int(group_in(method, data, start, end))
+        if group in self._broken:
+            return
         self._awake[group] = None
+        if method in (FETCH, FETCHED):
+            self._fetch_frame(name, group, method, data, start, end)
+            return
         home = self.homes.get(group)
         if method in TO_HOME or (method == REFUSED and home is not None):
             if home is not None:
@@ -435,6 +469,26 @@ class Roles:
             # Another home: this broker has yet to learn that it isn't any more.
             self._refuse(name, group, int(home.log.epoch), "it is home itself")
 
+    def _fetch_frame(
+        self, name: str, group: int, method: int, data: bytes, start: int, end: int
+    ) -> None:
+        """A home asks for a message that it can't read, or is answered."""
+        epoch = epoch_at(data, start)
+        queue_id = u32_at(data, start + HEAD_BYTES)
+        index: i64 = read_i64_be(data, start + HEAD_BYTES + 4)
+        if method == FETCHED:
+            home = self.homes.get(group)
+            if home is not None and home.log.epoch == epoch:
+                record = data[start + FETCHED_BYTES : end]
+                home.copies.fetches.answered(name, queue_id, index, record)
+            return
+        copy = self.copies.get(group)
+        found = b""
+        if copy is not None:
+            in_epoch = u32_at(data, start + FETCHED_BYTES)
+            found = self.link.read(copy, queue_id, index, in_epoch)
+        self.link.send(name, FETCHED, [fetched_head(group, epoch, queue_id, index), found])
+
     def _refuse(self, name: str, group: int, epoch: int, reason: str) -> None:
         payload = refused(self.node.applied.index, group, epoch, reason)
         self.link.send(name, REFUSED, [payload])
@@ -459,8 +513,11 @@ class Roles:
         everything = self.node.now_ms - self._ticked_ms >= STREAMS_TICK_MS
         for number, home in self.homes.items():
             if everything or not home.log.stored:
-                home.tick()
                 self._awake[number] = None
+                try:
+                    home.tick()
+                except Exception as error:
+                    self.broker.report_bug(error, f"the home of group {number}", FAULT_GROUP)
         if everything:
             self._ticked_ms = self.node.now_ms
             self._awake.update(dict.fromkeys(self.standbys))
@@ -498,9 +555,27 @@ class Roles:
         for number in list(awake):
             part = self.homes.get(number) or self.standbys.get(number)
             if part is not None:
-                part.end_turn()
+                try:
+                    part.end_turn()
+                except Exception as error:
+                    self._fault(number, error)
             if part is None or part.rests():
                 del awake[number]
+
+    def _fault(self, number: int, error: Exception) -> None:
+        """A home that failed in the middle of something confirms nothing any more; a standby begins
+        anew."""
+        home = self.homes.get(number)
+        if home is not None:
+            self.broker.report_bug(error, f"the home of group {number}", FAULT_GROUP)
+            home.fail()
+            return
+        self.broker.report_bug(error, f"the copy of group {number}", FAULT_STANDBY)
+        standby = self.standbys.get(number)
+        if standby is not None and standby.home:
+            name, epoch = standby.home, int(standby.epoch)
+            standby.leave()
+            self._refuse(name, number, epoch, "a fault of the broker itself; its log has more")
 
     # ---- the store ------------------------------------------------------------------------------
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rhizome.cluster.copies.copy import Copy
+from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.records import FLAG_DURABLE, enqueue_record
 from rhizome.journal.salvage import About, Salvage, SavedQueue
 
 if TYPE_CHECKING:
+    from rhizome.broker.message import Message
     from rhizome.cluster.node import Node
 
 
@@ -32,12 +34,13 @@ class Salvager:
         It waits for the disk: nobody's home is here, and nothing may happen to the copy before.
         """
         places = self._places(copy, end, only)
-        pager = self._node.broker.pager
         counts: dict[int, int] = {}
         name, saving = self.salvage.begin(f"group-{copy.group}-epoch-{copy.epoch}")
         for index in sorted(places):
             position, queue_ids = places[index]
-            message = pager.read_one(position)
+            message = self._read(queue_ids[0], index, position)
+            if message is None:
+                continue
             for queue_id in queue_ids:
                 counts[queue_id] = counts.get(queue_id, 0) + 1
             saving.add(
@@ -67,6 +70,15 @@ class Salvager:
         )
         saving.finish(about)
         return about
+
+    def _read(self, queue_id: int, index: int, position: int) -> Message | None:
+        """A message of a copy; None, and told, if its record is damaged: nobody can save that."""
+        broker = self._node.broker
+        try:
+            return broker.pager.read_one(position)
+        except (CorruptRecord, OSError) as error:
+            broker.damage.met_in_copy(queue_id, index, str(error))
+            return None
 
     def _places(
         self, copy: Copy, end: int, only: list[int] | None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rhizome.broker.fault_log import FAULT_GROUP
 from rhizome.cluster.copies.streamstandby import StreamStandby
 from rhizome.cluster.home import Home
 from rhizome.cluster.shippedstream import ShippedStream
@@ -107,7 +108,7 @@ class StreamRoles:
             self.broker.streams.log_of(queue.id)
         except CorruptStore as error:
             where = f"copy of stream '{queue.name}' in vhost '{queue.vhost}'"
-            self.broker.observer.bug(error, where)
+            self.broker.report_bug(error, where, FAULT_GROUP)
             return False
         return True
 

@@ -71,6 +71,18 @@ class StoreReport:
     torn_bytes: int
     clean: bool
 
+    def is_damaged(self) -> bool:
+        """Whether anything can't be read, in what a start would replay or in what it would not look
+        at because a checkpoint covers it.
+
+        A segment that nothing was written to yet, and the last one if its tail is torn, are what a
+        crash leaves behind.
+        """
+        if self.corruptions or any("fault" in each for each in self.checkpoints):
+            return True
+        segments = self.segments[:-1] if self.torn_bytes > 0 else self.segments
+        return any(segment.fault and segment.bytes_used > 0 for segment in segments)
+
 
 def open_offline(directory: Path) -> tuple[Files, Identity]:
     """The journal's files and identity of the store in `directory`."""

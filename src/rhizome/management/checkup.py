@@ -20,6 +20,7 @@ from rhizome.management.call import Call
 from rhizome.management.certificates import ends_of
 from rhizome.management.cluster import view_of
 from rhizome.management.context import Context
+from rhizome.management.damaged import DAMAGED, own_rows
 from rhizome.management.declared import (
     FLAG,
     NUMBER,
@@ -44,6 +45,8 @@ FULL_SHARE: Final = 0.9
 """A vhost is told as full from this share of its quota on."""
 
 FAULTY_PATTERNS_SHOWN_MAX: Final = 100
+DAMAGED_TOLD_MAX: Final = 100
+"""Of damaged messages; /api/rhizome/damaged has all."""
 
 CERTIFICATE: Final = record("Certificate", {"file": TEXT, "ends_ms": maybe(NUMBER), "error": TEXT})
 SALVAGED: Final = record(
@@ -54,6 +57,12 @@ FULL_VHOST: Final = record(
 )
 FAULTY_PATTERN: Final = record(
     "FaultyPattern", {"kind": TEXT, "vhost": TEXT, "name": TEXT, "exchange": TEXT, "fault": TEXT}
+)
+DAMAGED_COPY: Final = record(
+    "DamagedCopy", {"vhost": TEXT, "queue": TEXT, "index": NUMBER, "reason": TEXT}
+)
+FAULT: Final = record(
+    "Fault", {"kind": TEXT, "count": NUMBER, "where": TEXT, "text": TEXT, "last_ms": NUMBER}
 )
 FACTS: Final = record(
     "CheckupFacts",
@@ -82,6 +91,10 @@ FACTS: Final = record(
         "slow_turns": SLOW_TURNS,
         "torn_bytes": NUMBER,
         "stopped_unsynced": FLAG,
+        "damaged": many(DAMAGED),
+        "damaged_copies": many(DAMAGED_COPY),
+        "faults": many(FAULT),
+        "disabled": TEXT,
     },
 )
 CHECKUP: Final = with_fields(
@@ -136,7 +149,38 @@ def facts(context: Context) -> Row:
         "slow_turns": context.slow_turns.row(),
         "torn_bytes": context.store.torn_bytes(),
         "stopped_unsynced": context.store.stopped_unsynced(),
+        "damaged": own_rows(context)[:DAMAGED_TOLD_MAX],
+        "damaged_copies": damaged_copies(context)[:DAMAGED_TOLD_MAX],
+        "faults": fault_rows(context),
+        "disabled": broker.disabled,
     }
+
+
+def damaged_copies(context: Context) -> list[Row]:
+    """Messages that can't be read in copies of groups that are active elsewhere."""
+    broker = context.broker
+    rows: list[Row] = []
+    for (queue_id, index), reason in broker.damage.in_copies.items():
+        queue = broker.shared.get(queue_id)
+        if queue is not None and queue.away is not None:
+            rows.append(
+                {"vhost": queue.vhost, "queue": queue.name, "index": index, "reason": reason}
+            )
+    return rows
+
+
+def fault_rows(context: Context) -> list[Row]:
+    """Exceptions that nobody expected, and what the last one of each kind was about."""
+    return [
+        {
+            "kind": fault.kind,
+            "count": int(fault.count),
+            "where": fault.where,
+            "text": fault.text,
+            "last_ms": int(fault.last_ms),
+        }
+        for fault in context.broker.faults.faults.values()
+    ]
 
 
 def full_vhosts(context: Context) -> list[Row]:

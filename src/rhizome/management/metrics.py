@@ -23,6 +23,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from rhizome import __version__
+from rhizome.broker.broker import Broker
+from rhizome.broker.fault_log import FAULT_KINDS
 from rhizome.broker.levels import LEVELS
 from rhizome.broker.times import BOUNDS_MS, Times
 from rhizome.journal.writer import SYNC_BUCKETS_MS
@@ -137,6 +139,7 @@ def _read_broker(context: Context, reading: Reading, totals: Totals) -> None:
     gauge("rhizome_alarm", "1 while memory or disk runs short.", int(bool(context.shell.alarm)))
     salvaged = sum(each.messages for each in context.store.salvage.entries())
     gauge("rhizome_salvaged_messages", "Messages saved aside from forced homes.", salvaged)
+    _read_damage(broker, reading)
     reading.counter("rhizome_turns", "Wake-ups of the broker.", int(context.shell.turns))
     _read_slow_turns(context, reading)
     reading.labelled(
@@ -163,6 +166,27 @@ def _read_slow_turns(context: Context, reading: Reading) -> None:
         "The longest time for which the event loop was held.",
         ("since",),
         ((labels, time_ns / 1e9) for labels, time_ns in longest),
+    )
+
+
+def _read_damage(broker: Broker, reading: Reading) -> None:
+    damage = broker.damage
+    reading.gauge(
+        "rhizome_damaged_messages",
+        "Messages that can't be read from disk and are set aside.",
+        int(damage.count()),
+    )
+    reading.counter(
+        "rhizome_repaired_messages",
+        "Messages that could not be read from disk and came from a copy.",
+        int(damage.repaired),
+    )
+    reading.labelled(
+        "rhizome_faults",
+        "Exceptions that nobody expected, by what they were about.",
+        ("kind",),
+        tuple(((kind,), int(broker.faults.count(kind))) for kind in FAULT_KINDS),
+        counts=True,
     )
 
 

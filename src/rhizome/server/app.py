@@ -28,6 +28,7 @@ from rhizome.broker.access import AccessEpoch, Peer
 from rhizome.broker.application_tokens import ApplicationTokens
 from rhizome.broker.broker import Broker
 from rhizome.broker.commands import PutUser
+from rhizome.broker.fault_log import FAULT_TASK
 from rhizome.broker.log import JournalLog
 from rhizome.build import describe
 from rhizome.errors import RhizomeError
@@ -433,19 +434,30 @@ class Application:
             try:
                 await asyncio.wait_for(self.stopping.wait(), TICK_S)
             except TimeoutError:
-                self.shell.tick()
+                self._run_task("the tick", self.shell.tick)
                 if self.hooks.has_commands:
-                    self.hooks.observe(roles_of(self.driver.node if self.driver else None))
+                    self._run_task("hooks", self._observe_roles)
             if loop.time() >= next_expiry:
                 next_expiry = loop.time() + EXPIRY_S
-                self._close_expired()
+                self._run_task("expired tokens", self._close_expired)
             if loop.time() >= next_maintenance:
                 next_maintenance = loop.time() + MAINTENANCE_S
                 self.shell.step_began("maintenance")
-                self.maintenance.run()
-                self.reloader.check_files()
-                self.known_logins.save_aside(loop)
+                self._run_task("maintenance", self.maintenance.run)
+                self._run_task("the reading of changed files", self.reloader.check_files)
+                self._run_task("known logins", lambda: self.known_logins.save_aside(loop))
                 self.shell.step_ended()
+
+    def _run_task(self, name: str, task: Callable[[], object]) -> None:
+        """Do what is due now and then; a fault in it must not end the broker."""
+        try:
+            task()
+        except Exception as error:
+            assert self.shell is not None
+            self.shell.broker.report_bug(error, name, FAULT_TASK)
+
+    def _observe_roles(self) -> None:
+        self.hooks.observe(roles_of(self.driver.node if self.driver else None))
 
     def _close_expired(self) -> None:
         """Connections whose access token has expired, and that have not sent a newer one."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from rhizome.broker.fault_log import FAULT_LINK
 from rhizome.cluster.link.adopter import Adopter
 from rhizome.cluster.link.link import CLOSED, Link
 from rhizome.cluster.link.links import Links
@@ -65,7 +66,16 @@ class LinkDriver(TurnPart, Adopter):
     def turn_ended(self) -> None:
         while touched := self.links.take_touched():
             for link in touched:
-                self.flush(link)
+                try:
+                    self.flush(link)
+                except Exception as error:
+                    # take_touched took it, so this is not tried again before it is touched.
+                    link.marked = False
+                    where = f"link with {link.name}"
+                    self.shell.broker.report_bug(error, where, FAULT_LINK)
+                    link.lost("the broker made a mistake; its log has the details")
+                    if isinstance(link.port, LinkProtocol) and link.port.transport is not None:
+                        link.port.transport.abort()
         satiated, self.satiated = self.satiated, []
         for protocol in satiated:
             protocol.read_on()

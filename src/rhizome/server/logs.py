@@ -426,6 +426,35 @@ class LogObserver(Observer):
             "a message that left queue %r in vhost %r is dropped: %s", queue, vhost, error.text
         )
 
+    def message_damaged(self, queue: Queue, index: int, reason: str) -> None:
+        logger.error(
+            "message %d of queue %r in vhost %r is damaged on disk and set aside: %s; see `rhizome"
+            " queue damaged`",
+            index,
+            queue.name,
+            queue.vhost,
+            reason,
+            extra=caused_by(f"{queue.vhost}/{queue.name}"),
+        )
+
+    def copy_damaged(self, queue_id: int, index: int, reason: str) -> None:
+        logger.error(
+            "message %d of queue number %d, of which a copy is kept here, is damaged on disk: %s",
+            index,
+            queue_id,
+            reason,
+            extra=caused_by(str(queue_id)),
+        )
+
+    def message_repaired(self, queue: Queue, index: int) -> None:
+        logger.warning(
+            "message %d of queue %r in vhost %r was damaged on disk; a copy had it",
+            index,
+            queue.name,
+            queue.vhost,
+            extra=caused_by(f"{queue.vhost}/{queue.name}"),
+        )
+
     def bug(self, error: BaseException, where: str) -> None:
         extra = caused_by(type(error).__name__)
         logger.error("a fault of the broker itself at %s", where, exc_info=error, extra=extra)

@@ -6,6 +6,7 @@ import logging
 from typing import Final
 
 from rhizome.broker.broker import Broker
+from rhizome.broker.damage import is_hollow
 from rhizome.broker.livemessages import journaled_indexes, resident_in, unacked_indexes
 from rhizome.broker.message import Message
 from rhizome.broker.queue import Queue
@@ -152,8 +153,10 @@ class Maintenance:
     def compact(self) -> None:
         """Move the last messages out of segments that are mostly dead, a little at a time."""
         for journal in (self.store.journal, self.store.spill):
-            sparse = compaction.choose_victims(journal.segments(), count_max=1 + len(self.damaged))
-            for segment in [each for each in sparse if each not in self.damaged][:1]:
+            # What is set aside stays where it is, and its segment with it.
+            stay = self.damaged | self.broker.damage.segments()
+            sparse = compaction.choose_victims(journal.segments(), count_max=1 + len(stay))
+            for segment in [each for each in sparse if each not in stay][:1]:
                 try:
                     self._empty(journal is self.store.spill, segment)
                 except CorruptRecord as error:
@@ -188,7 +191,7 @@ class Maintenance:
         A message that several durable queues share stays where it is: each of them would need a
         position of its own.
         """
-        if message.shared:
+        if message.shared or is_hollow(message):
             return
         old = message.position
         message.position = self.store.journal.moved(

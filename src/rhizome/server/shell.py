@@ -16,6 +16,7 @@ from mypy_extensions import i64, mypyc_attr
 from rhizome.broker.access import Peer
 from rhizome.broker.broker import Broker
 from rhizome.broker.connection import Connection
+from rhizome.broker.fault_log import FAULT_TIMER, FAULT_TURN
 from rhizome.broker.stages import CLOSED
 from rhizome.server.busypoll import BusyPoll
 from rhizome.server.stopwatch import Stopwatch
@@ -25,6 +26,17 @@ TURN_INPUT_BYTES_MAX: Final = 512 * 1024
 from a busy socket before anybody else gets a turn; queues would swell before they are
 dispatched.
 """
+
+TURN_PARTS: Final = (
+    "the end of a turn",
+    "the end of a turn of the cluster",
+    "the hand-over to the disk",
+    "the writing to clients",
+    "the writing to links",
+    "the reading from busy clients",
+)
+"""What a turn ends with, in this order."""
+SUBMIT_PART: Final = 2
 
 WRITE_BUFFER_HIGH_BYTES: Final = 1 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 18
@@ -103,24 +115,48 @@ class Shell:
         self.loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
+        """Do everything that a turn ends with, whatever one part of it raises."""
         self.scheduled = False
         self.turns += 1
         broker = self.broker
-        broker.turn.doing = None
-        broker.end_turn()
-        broker.turn.doing = "output"
-        self.links.turn_ending()
-        self.submit()
-        self._write_outboxes()
-        self.links.turn_ended()
-        if len(self.satiated) > 0:
+        part: i64 = 0
+        while part < len(TURN_PARTS):
+            try:
+                self._end_part(part)
+            except Exception as error:
+                self._fault(part, error)
+            part += 1
+        self.stopwatch.end()
+        if broker.turn.pending():
+            self.begin_turn()
+
+    def _end_part(self, part: i64) -> None:
+        turn = self.broker.turn
+        if part == 0:
+            turn.doing = None
+            self.broker.end_turn()
+            turn.doing = "output"
+        elif part == 1:
+            self.links.turn_ending()
+        elif part == SUBMIT_PART:
+            self.submit()
+        elif part == 3:
+            self._write_outboxes()
+        elif part == 4:
+            self.links.turn_ended()
+        elif len(self.satiated) > 0:
             satiated = self.satiated
             self.satiated = []
             for protocol in satiated:
                 protocol.resume_input()
-        self.stopwatch.end()
-        if broker.turn.pending():
-            self.begin_turn()
+
+    def _fault(self, part: i64, error: Exception) -> None:
+        where = TURN_PARTS[part]
+        if part == SUBMIT_PART:
+            # A batch may be lost, and what is synced later would count as if it were not.
+            self.broker.disable(error, where)
+        else:
+            self.broker.report_bug(error, where, FAULT_TURN)
 
     def submit(self) -> None:
         """Hand what was appended in this turn to the disk."""
@@ -141,7 +177,11 @@ class Shell:
         for connection in connections:
             protocol = connection.port
             if isinstance(protocol, ClientProtocol):
-                protocol.flush()
+                try:
+                    protocol.flush()
+                except Exception as error:
+                    self.broker.report_bug(error, connection.name)
+                    protocol.transport.abort()
 
     def durable(self, token: i64) -> None:
         """The store has synced everything below ``token``."""
@@ -188,7 +228,10 @@ class Shell:
         self.begin_turn()
         self._check_congestion()
         self.broker.tick(self.broker.turn.now_ms)
-        self.links.ticked()
+        try:
+            self.links.ticked()
+        except Exception as error:
+            self.broker.report_bug(error, "the timers of links", FAULT_TIMER)
 
 
 @final

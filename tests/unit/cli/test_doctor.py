@@ -111,6 +111,26 @@ def salvaged(d: Any) -> None:
     d["facts"]["b2"]["salvaged"] = [saved]
 
 
+def damaged(d: Any) -> None:
+    d["facts"]["b2"]["damaged"] = [
+        {"vhost": "/", "queue": "orders", "index": 17, "reason": "no valid record"}
+    ]
+
+
+def damaged_copy(d: Any) -> None:
+    row = {"vhost": "/", "queue": "orders", "index": 18, "reason": "no valid record"}
+    d["facts"]["b2"]["damaged_copies"] = [row]
+
+
+def fault(d: Any) -> None:
+    row = {"kind": "queue", "count": 3, "where": "queue 'orders'", "text": "ValueError: odd"}
+    d["facts"]["b2"]["faults"] = [row]
+
+
+def disabled(d: Any) -> None:
+    d["facts"]["b2"]["disabled"] = "this broker serves nobody until it is started again"
+
+
 def vhost_nearly_full(d: Any) -> None:
     full = {"name": "tenant", "state_bytes": 95, "state_bytes_max": 100}
     for facts in d["facts"].values():
@@ -243,6 +263,10 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (vhost_nearly_full, WARNING, "state", "vhost 'tenant' has 95 of 100 bytes"),
         (vhost_full, PROBLEM, "state", "parameters that add to it are refused"),
         (stopped_unsynced, WARNING, "flush", "a torn end of 2.0 KiB was cut off"),
+        (damaged, PROBLEM, "damage", "message 17 of queue 'orders' in vhost '/'"),
+        (damaged_copy, WARNING, "damage", "in the copy kept there"),
+        (fault, PROBLEM, "faults", "3 faults of kind 'queue'"),
+        (disabled, PROBLEM, "faults", "serves nobody"),
         (disk_low, WARNING, "disk", "300.0 MiB"),
         (disk_full, PROBLEM, "disk", "200.0 MiB"),
         (clock_ahead, WARNING, "clocks", "5.0 s ahead of"),

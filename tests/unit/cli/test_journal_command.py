@@ -12,6 +12,8 @@ from typer.testing import Result
 from rhizome.amqp.frames import content_frames
 from rhizome.amqp.properties import Properties, encode_header
 from rhizome.broker.commands import DeclareQueue, PutVhost, encode
+from rhizome.broker.state import State
+from rhizome.journal.index import PagedIndex
 from rhizome.journal.store import JournalStore, StoreOptions
 
 Rhizome = Callable[..., Result]
@@ -111,3 +113,35 @@ def test_damage_in_the_middle_is_shown_and_makes_it_fail(rhizome: Rhizome, store
     assert result.exit_code == 1
     assert json.loads(result.stdout)["corruptions"]
     assert "damaged: " in rhizome("journal", "inspect", str(store)).stdout
+
+
+def checkpointed(tmp_path: Path) -> Path:
+    """A store that was closed cleanly: its checkpoint covers all of its two messages."""
+    directory = tmp_path / "clean"
+    opened = JournalStore(directory, UUID, Ignored(), lambda call: None, SMALL)
+    journal = opened.journal
+    live = PagedIndex()
+    for index, body in ((1, b"first"), (2, b"second" * 50)):
+        live.append(index, journal.enqueue(1, 1, index, [1], ROUTE, 1000, -1, 0, 0, content(body)))
+    opened.submit()
+    builder = opened.begin_checkpoint()
+    builder.state(State().snapshot())
+    builder.group(1, 1, 2, [(1, 1)], {}, {})
+    builder.queue(1, 1, 400, {}, None, {}, b"")
+    builder.entries(0, live)
+    opened.close(builder)
+    return directory
+
+
+@pytest.mark.parametrize("options", [(), ("--records",), ("--json",)])
+def test_damage_under_a_clean_checkpoint_makes_it_fail(
+    rhizome: Rhizome, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """A start doesn't look there, so it isn't among the corruptions that keep a broker down."""
+    store = checkpointed(tmp_path)
+    assert rhizome("journal", "inspect", str(store), *options).exit_code == 0
+    segment = max((store / "journal").iterdir(), key=lambda file: file.stat().st_size)
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"first")] ^= 1
+    segment.write_bytes(data)
+    assert rhizome("journal", "inspect", str(store), *options).exit_code == 1

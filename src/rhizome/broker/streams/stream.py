@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from rhizome.amqp.methods import BasicCancel
+from rhizome.broker.fault_log import FAULT_QUEUE
 from rhizome.broker.streams.log import StreamGroupLog
 from rhizome.broker.streams.reader import StreamReader, name_of, start_of
 from rhizome.journal.errors import CorruptRecord
@@ -128,7 +129,8 @@ class Stream:
     def _cancel(self, consumer: Consumer, error: CorruptRecord) -> None:
         """What a consumer should get next can't be read: better nothing than a hole."""
         queue = self.queue
-        self.broker.observer.bug(error, f"stream '{queue.name}' in vhost '{queue.vhost}'")
+        where = f"stream '{queue.name}' in vhost '{queue.vhost}'"
+        self.broker.report_bug(error, where, FAULT_QUEUE)
         channel = consumer.channel
         channel.consumers.pop(consumer.tag, None)
         if channel.connection.cancel_notify:

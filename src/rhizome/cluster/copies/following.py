@@ -133,6 +133,10 @@ class Following:
                 self.followed(method, data, start, end)
             except (CorruptRecord, SyntaxErrorFault) as error:
                 self.give_up(str(error))
+            except Exception:
+                # Half of it may be done: what is missing is asked for, and the link told to end.
+                self.doubt()
+                raise
 
     def _invited(self, name: str, table: dict[str, object]) -> None:
         epoch: i64 = number_in(table, "epoch")
@@ -174,6 +178,9 @@ class Following:
     def rests(self) -> bool:
         """Whether all is told, and nothing to come before something is heard."""
         return False
+
+    def doubt(self) -> None:
+        """A fault in the middle of a frame: the copy may lack something that it was sent."""
 
     # ---- leaving --------------------------------------------------------------------------------
 

@@ -19,6 +19,14 @@
                                 n * (queue u32, first u64, count u32)
     BACKFILL  home -> standby   group u16, epoch u32, answered u64, records: of the first `answered`
                                 messages of the WANT those that are still alive
+    FETCH     home -> any       group u16, epoch u32, queue u32, index u64, in epoch u32: the home
+                                can't read the message that took this index in that epoch from its
+                                disk. Only to brokers with the feature "fetches"
+    FETCHED   any -> home       group u16, epoch u32, queue u32, index u64, record: of that message;
+                                nothing if it isn't here, or can't be read here either
+    RESTORE   home -> standby   group u16, epoch u32, record: of a message that the home could not
+                                read and has got from elsewhere; the copy may lack it, because the
+                                home could not send it either. To brokers with that feature
     REFUSED   any -> home       table {applied, group, epoch, reason}: not in this epoch, or not so
 
 Items of LIVE, each with a tag u8; what is absent in the part that an item covers is not alive:
@@ -54,6 +62,9 @@ KEPT: Final = 52
 WANT: Final = 53
 BACKFILL: Final = 54
 REFUSED: Final = 55
+FETCH: Final = 56
+FETCHED: Final = 57
+RESTORE: Final = 58
 
 TABLES: Final = (INVITE, FOLLOW, REFUSED)
 
@@ -75,6 +86,7 @@ WHOLE: Final = 2
 HEAD_BYTES: Final = 6
 RECORDS_BYTES: Final = HEAD_BYTES + 32
 BACKFILL_BYTES: Final = HEAD_BYTES + 8
+FETCHED_BYTES: Final = HEAD_BYTES + 12
 LIVE_BYTES: Final = HEAD_BYTES + 13
 LIVE_LAST: Final = 1
 LIVE_FIRST: Final = 2
@@ -219,6 +231,29 @@ def want(group: i64, epoch: i64, listing: i64, wanted: list[int]) -> bytes:
         write_i64_be(writer, wanted[at + 1])
         put_u32(writer, wanted[at + 2])
         at += 3
+    return writer.getvalue()
+
+
+def fetched_head(group: i64, epoch: i64, queue_id: i64, index: i64) -> bytes:
+    """What precedes the record in FETCHED."""
+    writer = BytesWriter()
+    put_head(writer, group, epoch)
+    put_u32(writer, queue_id)
+    write_i64_be(writer, index)
+    return writer.getvalue()
+
+
+def fetch(group: i64, epoch: i64, queue_id: i64, index: i64, in_epoch: i64) -> bytes:
+    writer = BytesWriter()
+    writer.write(fetched_head(group, epoch, queue_id, index))
+    put_u32(writer, in_epoch)
+    return writer.getvalue()
+
+
+def restore_head(group: i64, epoch: i64) -> bytes:
+    """What precedes the record in RESTORE."""
+    writer = BytesWriter()
+    put_head(writer, group, epoch)
     return writer.getvalue()
 
 

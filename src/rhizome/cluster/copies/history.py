@@ -10,6 +10,14 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 
+def epoch_in(starts: list[tuple[int, int]], index: i64) -> i64:
+    """The epoch that a record belongs to, in a history that has one."""
+    at: i64 = len(starts) - 1
+    while at > 0 and i64(starts[at][1]) > index:
+        at -= 1
+    return 0 if at < 0 else i64(starts[at][0])
+
+
 def shared_epochs(own: list[tuple[int, int]], other: list[tuple[int, int]]) -> i64:
     """How many leading epochs two histories have in common."""
     count: i64 = 0

@@ -22,6 +22,7 @@ from mypy_extensions import i64
 
 from rhizome.cluster.commands import WHOLE as MEMBER_WHOLE
 from rhizome.cluster.commands import Member
+from rhizome.cluster.copies.fetches import Fetches
 from rhizome.cluster.copies.follower import (
     HELD,
     INVITED,
@@ -40,6 +41,7 @@ from rhizome.cluster.copies.frames import (
     LIVE_LAST,
     RECORDS,
     REFUSED,
+    RESTORE,
     WANT,
     WHOLE,
     backfill_head,
@@ -47,6 +49,7 @@ from rhizome.cluster.copies.frames import (
     invite,
     number_in,
     records_head,
+    restore_head,
     table_in,
     wanted_in,
 )
@@ -84,6 +87,7 @@ class Copies:
     in_sync: InSync
     whole: bool
     congested: bool
+    fetches: Fetches
     committed_memory: i64
     committed_disk: i64
     now_ms: i64
@@ -116,6 +120,7 @@ class Copies:
         self._disk = -1
         self._recovering = log.recovering
         self._pace = Pace(settings.backfill_bytes_max, now_ms)
+        self.fetches = Fetches(log, port)
 
     # ---- what the cluster says ------------------------------------------------------------------
 
@@ -157,6 +162,7 @@ class Copies:
     def link_down(self, name: str) -> None:
         self._due = True
         self._follower(name).link_down(self.now_ms)
+        self.fetches.link_down(name)
 
     def frame(self, name: str, method: i64, data: bytes, start: i64, end: i64) -> None:
         self._due = True
@@ -238,23 +244,33 @@ class Copies:
             self.window.add(batch)
             self._pace.recorded(batch.last - batch.first + 1, batch.size)
         for follower in self.followers.values():
-            if follower.followed:
-                self._begin(follower)
-            if follower.stage == HELD:
-                self._list(follower)
-            if follower.sends():
-                self._ship(follower)
-                self._tell(follower)
-            if len(follower.wanted) > 0:
-                # The next turn or tick tries again.
-                self._due = True
-                if self._pace.allows(now_ms):
-                    self._backfill(follower)
+            try:
+                self._serve(follower)
+            except Exception as error:
+                # It begins anew: what it was sent in this turn may have a hole.
+                follower.leave()
+                follower.rests_until_ms = now_ms + REST_MS
+                self.port.failed(follower.name, error)
         self._trim()
         self._commit()
         self.in_sync.judge_joining(now_ms)
         self.in_sync.propose_changed()
         self._judge_alone(self.in_sync.waited_for())
+
+    def _serve(self, follower: Follower) -> None:
+        """Send a standby what it lacks, as far as it takes it now."""
+        if follower.followed:
+            self._begin(follower)
+        if follower.stage == HELD:
+            self._list(follower)
+        if follower.sends():
+            self._ship(follower)
+            self._tell(follower)
+        if len(follower.wanted) > 0:
+            # The next turn or tick tries again.
+            self._due = True
+            if self._pace.allows(self.now_ms):
+                self._backfill(follower)
 
     def rests(self) -> bool:
         """Whether the next turn has nothing to do unless something is recorded or heard."""
@@ -272,6 +288,7 @@ class Copies:
             self._due = True
         for follower in self.followers.values():
             self._invite(follower)
+        self.fetches.tick(now_ms)
         self.in_sync.propose_left_out(now_ms)
 
     def _is_settled(self) -> bool:
@@ -435,6 +452,15 @@ class Copies:
         self._pace.sent(size, self.now_ms)
         if not self.port.send(follower.name, BACKFILL, parts):
             follower.leave()
+
+    def restore(self, record: bytes) -> None:
+        """Send a message to all standbys that has come from one of them, or from elsewhere, because
+        it could not be read here. As with BACKFILL, its DEQUEUE can only come behind it."""
+        parts = [restore_head(self.log.group, self.log.epoch), record]
+        for follower in self.followers.values():
+            if follower.sends() and self.fetches.knows(follower.name):
+                if not self.port.send(follower.name, RESTORE, parts):
+                    follower.leave()
 
     def _trim(self) -> None:
         """Forget what nobody needs any more, and stop recording for nobody."""

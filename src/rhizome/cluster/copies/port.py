@@ -37,6 +37,16 @@ class CopiesPort(LiveSource):
         `proposal_refused` (with the version) when it is decided."""
         raise NotImplementedError
 
+    def damaged(self) -> list[tuple[int, int]]:
+        """The messages of the group, by queue and index, that can't be read here."""
+        return []
+
+    def fetched(self, queue_id: i64, index: i64, record: bytes) -> None:
+        """A broker has sent a message that can't be read here; empty: none of those asked has."""
+
+    def failed(self, name: str, error: Exception) -> None:
+        """A fault of this broker itself: the standby `name` is let go and begins anew."""
+
 
 @final
 class CopiesSettings:

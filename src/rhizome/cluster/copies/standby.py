@@ -41,6 +41,7 @@ from rhizome.cluster.copies.frames import (
     ON_DISK,
     RECORDS,
     RECORDS_BYTES,
+    RESTORE,
     WANT,
     WHOLE,
     follow,
@@ -128,6 +129,9 @@ class Standby(Following):
             self._records(data, start, end)
         elif method == BACKFILL:
             self._backfill(data, start, end)
+        elif method == RESTORE:
+            # If the copy has it, this is its place from now on.
+            self.copy.apply(data, start + HEAD_BYTES, end)
 
     def _records(self, data: bytes, start: i64, end: i64) -> None:
         first: i64 = read_i64_be(data, start + HEAD_BYTES)
@@ -196,6 +200,9 @@ class Standby(Following):
             self.port.loses(copy, end, self.home, self.epoch)
         self.committed_memory = min(self.committed_memory, end)
         self.committed_disk = min(self.committed_disk, end)
+
+    def doubt(self) -> None:
+        self.copy.begin_install()
 
     def left(self) -> None:
         # An install that was not finished begins anew: the copy says that it isn't whole.

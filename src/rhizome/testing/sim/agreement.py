@@ -18,7 +18,8 @@ class Holding:
 
     `is_home`: its queues are active there. `is_whole`: the cluster state counts it among those that
     have everything up to the committed index, in this incarnation. `index`: how far its log goes.
-    `installing`: it is being brought up to date, and means nothing yet.
+    `installing`: it is being brought up to date, and means nothing yet. `unreadable`: messages
+    among those that are live whose records are known to be damaged.
     """
 
     broker: str
@@ -30,6 +31,7 @@ class Holding:
     index: int
     live: Callable[[], Live]
     origins: Callable[[], dict[int, int]]
+    unreadable: Callable[[], Live] = dict
 
 
 class Holder(Protocol):
@@ -44,8 +46,8 @@ class CopiesAgreeAtCommittedIndex(Checker):
     publishes taken from edges. A copy that is not whole has nothing that the home has not: no acked
     message comes back from the dead.
 
-    Copies that stand elsewhere in the log are left alone: at another glance they don't. Nothing
-    excuses a difference.
+    Copies that stand elsewhere in the log are left alone: at another glance they don't. A copy may
+    lack what the home can't read from its own disk; nothing else excuses a difference.
     """
 
     def __init__(self) -> None:
@@ -76,11 +78,14 @@ class CopiesAgreeAtCommittedIndex(Checker):
                     self._compare_two(home, there, copy)
 
     def _compare_two(self, home: Holding, there: Live, copy: Holding) -> None:
-        here = copy.live()
+        here, lost = copy.live(), home.unreadable()
         for queue in dict.fromkeys([*there, *here]):
             at_home, at_copy = there.get(queue, []), here.get(queue, [])
             extra = [index for index in at_copy if index not in at_home]
-            missing = [index for index in at_home if index not in at_copy]
+            unreadable = lost.get(queue, [])
+            missing = [
+                index for index in at_home if index not in at_copy and index not in unreadable
+            ]
             if extra:
                 self._fail(home, copy, f"has {extra[:5]} of queue {queue}, which the home has not")
             if missing and copy.is_whole:

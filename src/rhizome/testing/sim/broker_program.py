@@ -26,7 +26,15 @@ from rhizome.cluster.link.link import CLOSED as LINK_CLOSED
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.storage import Entry
-from rhizome.journal.errors import CorruptStore
+from rhizome.journal.errors import CorruptRecord, CorruptStore
+from rhizome.journal.records import (
+    RECORD_HEADER_BYTES,
+    check_record,
+    content_bytes_at,
+    tail_at,
+    u16_at,
+    u32_at,
+)
 from rhizome.journal.store import StoreOptions
 from rhizome.server.boot import make_log
 from rhizome.server.cluster_section import ClusterSection, Primary
@@ -494,6 +502,33 @@ class BrokerProgram(Program, Adopter):
             if queue.away is None and queue.stream is None and queue.ready + queue.unacked > 0
         }
 
+    def places_on_disk(self) -> list[tuple[int, int]]:
+        """Segment and offset of the last byte of each message that is on disk only, under the last
+        checkpoint: a start doesn't look at it."""
+        indexes = [index for _, index in self.node.roles.passive_indexes()]
+        for queue in self.broker.shared.values():
+            indexes.extend(lane.paged for lane in queue.lanes)
+        found: list[tuple[int, int]] = []
+        for index in indexes:
+            for _, position in index.positions():
+                record = self._record_at(position)
+                if record:
+                    at = int(tail_at(record, 0))
+                    end = at + int(u16_at(record, at - 2)) + 4 + int(content_bytes_at(record, 0))
+                    # Behind the body is the end octet of its frame.
+                    found.append((position >> 32, (position & 0xFFFFFFFF) + end - 2))
+        return found
+
+    def _record_at(self, position: int) -> bytes:
+        """The record of a message in the journal, under its checkpoint; empty if it isn't there."""
+        if position >= self.store.journal._kept_from:
+            return b""
+        segment, offset = position >> 32, position & 0xFFFFFFFF
+        header = self.store.read(segment, offset, RECORD_HEADER_BYTES)
+        size = RECORD_HEADER_BYTES + int(u32_at(header, 0))
+        record = self.store.read(segment, offset, size)
+        return record if check_record(record, 0) == size else b""
+
     def kept(self) -> list[str]:
         """What is kept here for clients and edges that are away."""
         return kept_at(self.node)
@@ -529,7 +564,11 @@ def bodies(queue: Queue) -> list[bytes]:
     contents = [bytes(message.content) for message in messages]
     for lane in queue.lanes:
         for _, position in lane.paged.positions():
-            contents.append(bytes(queue.broker.pager.read_one(position).content))
+            try:
+                contents.append(bytes(queue.broker.pager.read_one(position).content))
+            except CorruptRecord:
+                # It is in the queue, but nobody can say what it is.
+                continue
     return [body_of_content(content) for content in contents]
 
 

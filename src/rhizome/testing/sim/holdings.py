@@ -71,7 +71,19 @@ def _home_holding(broker: str, home: Home) -> Holding:
         int(log.next_index) - 1,
         lambda: _live_at_home(home),
         lambda: dict(log.origins),
+        lambda: _unreadable_at_home(home),
     )
+
+
+def _unreadable_at_home(home: Home) -> Live:
+    """What a home knows to be damaged on its disk."""
+    damage = home.node.broker.damage
+    found: Live = {}
+    for queue in home.node.broker.shared.values():
+        indexes = [int(each.index) for each in damage.of(queue)] + list(damage.asked.get(queue, {}))
+        if indexes:
+            found[int(queue.id)] = indexes
+    return found
 
 
 def _live_at_home(home: Home) -> Live:

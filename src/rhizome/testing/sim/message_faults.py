@@ -15,6 +15,7 @@ from rhizome.cluster.commands import PlanMove, SetDraining
 from rhizome.cluster.consensus.changes import ChangeRefused
 from rhizome.cluster.consensus.consensus import NotRoot
 from rhizome.cluster.placement import Group
+from rhizome.journal.files import SEGMENT_SUFFIX
 from rhizome.testing.sim import traffic as told
 from rhizome.testing.sim.broker_program import BrokerProgram
 from rhizome.testing.sim.faults import Fault, Faults
@@ -41,6 +42,7 @@ LONE_US_MIN: Final = 6_000 * MS
 """So long, at least, is a home out of reach for its standbys that is to go on without them."""
 LONE_POWER_CHANCE: Final = 0.7
 """So often does it end with its power, and not killed."""
+FLIP_MESSAGE: Final = "flip-message"
 LONE_DISK_FACTOR: Final = 40
 """So much slower is the disk of a home that is to end before its disk has what it showed."""
 
@@ -65,6 +67,7 @@ class MessageFaults:
             "kill-app": self.kill_app,
             "flip-journal": self.flip_journal,
             "lone-home": self.lone_home,
+            **({FLIP_MESSAGE: self.flip_message} if self._is_asked(FLIP_MESSAGE) else {}),
             "drain": self.drain,
             "move": self.move,
             "hand-over": self.hand_over,
@@ -128,6 +131,29 @@ class MessageFaults:
             self._flipped = name
             self._faults.watch.see(told.Struck("damage", name))
         self._faults.restart_later(process)
+
+    def flip_message(self, chance: random.Random) -> None:
+        """A bit flips in the body of a message that a running broker keeps on disk only, be it home
+        or standby: of one broker in a run, and only if others have what it has."""
+        name = self._flipped or self._some(chance, list(self._brokers.values())).name
+        process = self._brokers[name]
+        if not isinstance(process.program, BrokerProgram) or not self._is_backed_up(name):
+            return
+        places = process.program.places_on_disk()
+        if not places:
+            return
+        segment, offset = places[int(chance.random() * len(places))]
+        file = process.disk.files[f"journal/{segment:010d}{SEGMENT_SUFFIX}"]
+        if offset >= len(file.durable):
+            return
+        file.flip(offset * 8 + int(chance.random() * 8))
+        self._world.note(f"{name} flipped a bit of a message at {segment}:{offset}")
+        self._flipped = name
+        self._faults.watch.see(told.Struck("damage", name))
+
+    def _is_asked(self, kind: str) -> bool:
+        """Whether a run knows a fault only because it was named: seeds don't draw it."""
+        return kind in self._simulation.plan.kinds
 
     def lone_home(self, chance: random.Random) -> None:
         """A home can't reach its standbys, so that it goes on without them; its disk is slow; and

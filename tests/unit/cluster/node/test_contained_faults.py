@@ -1,0 +1,184 @@
+"""A fault in one group, standby or entry: the rest of the turn is done, nothing is confirmed that
+may be lost, and the fault is told."""
+
+from __future__ import annotations
+
+import pytest
+from mypy_extensions import i64
+from scene import PERSISTENT, confirmed, group_of, queue_at, wait_for_copy
+
+from rhizome.amqp.methods import ConfirmSelect, ConfirmSelectOk, QueueDeclare
+from rhizome.cluster.commands import Member as CopyMember
+from rhizome.cluster.copies.frames import INVITE, KEPT, RECORDS
+from rhizome.cluster.copies.standby import Standby, StandbyPort
+from rhizome.cluster.handling import NodeObserver
+from rhizome.cluster.home import Home
+from rhizome.cluster.homeport import HomePort
+from rhizome.cluster.placement import Group
+from rhizome.cluster.storage import Entry
+from rhizome.testing.cluster import CoreCluster, Member, make_cluster
+from rhizome.testing.core import CoreClient
+
+
+class Odd(Exception):
+    """Something that nobody expected."""
+
+
+@pytest.fixture
+def cluster() -> CoreCluster:
+    made = make_cluster(3, 1)
+    for member in made.members.values():
+        # Faults are part of these tests: they are read from the fault log.
+        member.observer.bugs = Forgetful()
+    return made
+
+
+class Forgetful(list[BaseException]):
+    def append(self, error: BaseException) -> None:
+        assert isinstance(error, Odd), error
+
+
+class FaultyPort(HomePort):
+    """A home's port that fails in one of the things that it does."""
+
+    def __init__(self, home: Home, method: int = 0, proposes: bool = True) -> None:
+        super().__init__(home.node, home.group.id)
+        self.home = home
+        self.method = method
+        self.proposes = proposes
+
+    def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
+        if method == self.method:
+            raise Odd(f"frame {method}")
+        return super().send(broker, method, parts)
+
+    def propose(self, members: list[CopyMember], version: i64) -> None:
+        if not self.proposes:
+            raise Odd("propose")
+        super().propose(members, version)
+
+
+class MuteStandby(StandbyPort):
+    """Fails when it answers its home."""
+
+    def __init__(self, port: StandbyPort) -> None:
+        super().__init__()
+        self.port = port
+
+    def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
+        if method == KEPT:
+            raise Odd("an answer")
+        return self.port.send(broker, method, parts)
+
+    def applied(self) -> i64:
+        return self.port.applied()
+
+
+class FaultyObserver(NodeObserver):
+    def applied(self, entry: Entry) -> None:
+        raise Odd("applied")
+
+
+def two_queues(cluster: CoreCluster) -> tuple[CoreClient, str, str]:
+    """A publisher at s1 of two queues with copies, in groups whose homes are b1 and b2."""
+    client = cluster["s1"].connect()
+    first = queue_at(client, "first", "b1", durable=True)
+    second = queue_at(client, "second", "b2", durable=True)
+    wait_for_copy(cluster, first)
+    wait_for_copy(cluster, second)
+    client.call(ConfirmSelect(), ConfirmSelectOk)
+    return client, first, second
+
+
+def home_of(cluster: CoreCluster, queue: str) -> tuple[Member, Home]:
+    group = group_of(cluster, queue)
+    member = cluster[group.home]
+    return member, member.node.roles.homes[group.id]
+
+
+def test_a_fault_of_one_follower_has_it_begin_anew(cluster: CoreCluster) -> None:
+    client, first, _ = two_queues(cluster)
+    member, home = home_of(cluster, first)
+    port = home.copies.port
+    home.copies.port = FaultyPort(home, RECORDS)
+    client.send_bytes(client.published("", first, b"x", PERSISTENT))
+    cluster.settle()
+    assert member.broker.faults.count("standby") >= 1
+    assert confirmed(client) == 0, "the standby counts, and doesn't have it"
+    home.copies.port = port
+    cluster.advance_until(lambda: confirmed(client) == 1, 60_000)
+    assert not home.failed
+
+
+def test_a_home_that_fails_confirms_nothing_and_the_others_go_on(cluster: CoreCluster) -> None:
+    client, first, second = two_queues(cluster)
+    member, home = home_of(cluster, first)
+    (standby,) = group_of(cluster, first).in_sync
+    cluster[standby.broker].kill()
+    cluster.advance_until(lambda: not group_of_at(cluster, "b1", first).in_sync, 60_000)
+    # It fails when a standby is to be taken in.
+    home.copies.in_sync.port = FaultyPort(home, proposes=False)
+    cluster[standby.broker].start()
+    cluster[standby.broker].observer.bugs = Forgetful()
+    cluster.advance_until(lambda: home.failed, 60_000)
+    assert member.broker.faults.count("group") >= 1
+    assert member.broker.disabled == ""
+    client.send_bytes(client.published("", first, b"x", PERSISTENT))
+    cluster.advance(5_000)
+    assert confirmed(client) == 0
+    assert "must be started again" in home.stall()
+    other = cluster["s1"].connect()
+    other.call(ConfirmSelect(), ConfirmSelectOk)
+    other.send_bytes(other.published("", second, b"x", PERSISTENT))
+    cluster.advance_until(lambda: confirmed(other) == 1, 60_000)
+
+
+def test_a_standby_that_fails_begins_anew(cluster: CoreCluster) -> None:
+    client, first, _ = two_queues(cluster)
+    group = group_of(cluster, first)
+    (kept,) = group.in_sync
+    member = cluster[kept.broker]
+    standby = member.node.roles.standbys[group.id]
+    assert isinstance(standby, Standby)
+    link = standby.link
+    standby.link = MuteStandby(standby.port)
+    client.send_bytes(client.published("", first, b"x", PERSISTENT))
+    cluster.settle()
+    assert member.broker.faults.count("standby") >= 1
+    standby.link = link
+    cluster.advance_until(lambda: confirmed(client) == 1, 60_000)
+
+
+def test_a_timer_of_one_home_keeps_no_other_from_its_turn(cluster: CoreCluster) -> None:
+    client, first, second = two_queues(cluster)
+    member, home = home_of(cluster, first)
+    home.copies.port = FaultyPort(home, INVITE)
+    for follower in home.copies.followers.values():
+        follower.leave()
+    cluster.advance(5_000)
+    assert member.broker.faults.count("group") >= 1
+    assert not home.failed
+    client.send_bytes(client.published("", second, b"x", PERSISTENT))
+    cluster.advance_until(lambda: confirmed(client) == 1, 60_000)
+
+
+def test_a_broker_that_fails_in_what_was_agreed_on_serves_nobody_and_others_take_over(
+    cluster: CoreCluster,
+) -> None:
+    client, first, _ = two_queues(cluster)
+    broken, _ = home_of(cluster, first)
+    broken.node.observer = FaultyObserver()
+    cluster["s1"].connect().send(QueueDeclare("more", durable=True))
+    cluster.advance_until(lambda: bool(broken.broker.disabled), 60_000)
+    assert not broken.broker.may_deliver
+    cluster.advance_until(lambda: group_of_at(cluster, "b3", first).home != "b1", 60_000)
+    client.send_bytes(client.published("", first, b"x", PERSISTENT))
+    cluster.advance_until(lambda: confirmed(client) == 1, 60_000)
+
+
+def group_of_at(cluster: CoreCluster, broker: str, queue: str) -> Group:
+    """The group of a queue, as this broker knows it."""
+    member = cluster[broker]
+    found = member.node.state.group_of(member.queue(queue).definition)
+    assert found is not None
+    return found
