@@ -126,7 +126,7 @@ def list_damaged(
     ] = "",
     drop: Annotated[
         int, typer.Option("--drop", metavar="INDEX", help="Give this message up for good.")
-    ] = 0,
+    ] = -1,
     vhost: VhostOption = "/",
     http: HttpOption = HTTP_DEFAULT,
     user: UserOption = "",
@@ -139,7 +139,7 @@ def list_damaged(
     has the message whole, it delivers it. What is dropped is gone everywhere.
     """
     api = Api(endpoint(http, user, password))
-    if drop:
+    if drop >= 0:
         if not name:
             raise CliError("--drop needs the name of the queue that the message is in")
         api.delete(path("rhizome", "queues", vhost, name, "damaged", str(drop)))

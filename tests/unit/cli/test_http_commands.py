@@ -102,6 +102,30 @@ def test_queue_list_is_a_table_sorted_by_name(rhizome: Rhizome, api: Any) -> Non
     assert lines[2].endswith("durable x-max-length=10 policy=cap")
 
 
+def test_damaged_messages_are_listed_and_dropped(rhizome: Rhizome, api: Any) -> None:
+    row = {
+        "vhost": "/",
+        "queue": "orders",
+        "index": 17,
+        "node": "b1",
+        "segment": 3,
+        "offset": 64,
+        "reason": "odd",
+    }
+    api.answer("GET /api/rhizome/damaged", [row])
+    lines = rhizome("queue", "damaged", "--http", api.address).stdout.splitlines()
+    assert lines[1].split() == ["/", "orders", "17", "b1", "3", "64", "odd"]
+    api.answer("GET /api/rhizome/queues/%2F/orders/damaged", [])
+    result = rhizome("queue", "damaged", "orders", "--http", api.address)
+    assert result.stdout == "no message is damaged\n"
+    api.answer("DELETE /api/rhizome/queues/%2F/orders/damaged/17", None)
+    result = rhizome("queue", "damaged", "orders", "--drop", "17", "--http", api.address)
+    assert result.stdout == "dropped message 17 of queue 'orders' in vhost '/'\n"
+    result = rhizome("queue", "damaged", "--drop", "17", "--http", api.address)
+    assert result.exit_code == 1
+    assert "needs the name of the queue" in result.stderr
+
+
 def test_leases_of_a_queue_are_listed_and_ended(rhizome: Rhizome, api: Any) -> None:
     api.answer("GET /api/rhizome/queues/%2F/orders/leases", [LEASE])
     lines = rhizome("queue", "leases", "orders", "--http", api.address).stdout.splitlines()

@@ -34,13 +34,13 @@ class Fetches:
     _until_ms: dict[tuple[int, int], int]
     _now_ms: i64
 
-    def __init__(self, log: ShippedLog, port: CopiesPort) -> None:
+    def __init__(self, log: ShippedLog, port: CopiesPort, now_ms: i64) -> None:
         self._log = log
         self._port = port
         self._brokers = {}
         self._open = {}
         self._until_ms = {}
-        self._now_ms = 0
+        self._now_ms = now_ms
 
     def link_up(self, name: str) -> None:
         """A broker that knows FETCH is linked: it may have what nobody else had."""

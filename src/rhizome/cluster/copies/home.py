@@ -120,7 +120,7 @@ class Copies:
         self._disk = -1
         self._recovering = log.recovering
         self._pace = Pace(settings.backfill_bytes_max, now_ms)
-        self.fetches = Fetches(log, port)
+        self.fetches = Fetches(log, port, now_ms)
 
     # ---- what the cluster says ------------------------------------------------------------------
 
