@@ -81,10 +81,8 @@ class Gossip:
         }
 
     def reach(self) -> dict[str, object]:
-        """Whom this broker could serve as a home, and whether it has room to (``relief.py``).
-
-        A link that is silent for so long that it is about to be given up counts as none.
-        """
+        """Whom this broker could serve as a home, and whether it has room to (``relief.py``). A
+        link that has been silent for a while counts as none."""
         links = self.node.links
         silent_ms = links.settings.timeout_ms // SILENT_PART
         return {

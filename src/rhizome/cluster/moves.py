@@ -75,6 +75,8 @@ class Moves:
         self.relief = Relief(state, motions.port, presence, settings)
         self._relieved: dict[int, str] = {}
         """Where groups are to go from homes that can't serve everybody."""
+        self._moving = 0
+        """Moves under way, while there is such a home."""
         self._traffic = Traffic(motions)
         self._offered_ms = -HAND_OVER_EVERY_MS
 
@@ -88,13 +90,14 @@ class Moves:
     def tend(self, now_ms: int, troubled: bool) -> None:
         """Plan what is due. ``troubled``: some group has no home, so nobody moves at leisure."""
         self.relief.look(now_ms)
+        self._moving = self.under_way() if self.relief.troubled else 0
         for group in self.state.groups.groups.values():
             if group.local or not self.presence.has_home(group, self.state.registry):
                 continue
             if self.motions.is_open(about_group(group.id)):
                 continue
             if group.moving_to:
-                self._review(group, now_ms)
+                self._review(group)
             elif not self._plan(group) and not self._relieve(group, now_ms, troubled):
                 self._let_go(group)
         if not troubled:
@@ -110,31 +113,34 @@ class Moves:
 
     # --- moves that must be
 
-    def _review(self, group: Group, now_ms: int) -> None:
+    def _review(self, group: Group) -> None:
         """Call a move off that can't succeed any more, or that nobody needs any more."""
         target = self.state.registry.brokers.get(group.moving_to)
         if target is None or target.draining or target.away:
             self._propose(group, "")
         elif self._relieved.get(group.id) == target.name:
-            needed = self.relief.trouble(group.home, now_ms)
-            if not needed or self.relief.trouble(target.name, now_ms):
+            troubled = self.relief.troubled
+            if group.home not in troubled or target.name in troubled:
                 self._propose(group, "")
 
     def _relieve(self, group: Group, now_ms: int, troubled: bool) -> bool:
         """Plan a move away from a home that can't serve everybody; False if it can, or if nobody
         can do better. With the placement `root` the office moves, and the groups with it."""
         self._relieved.pop(group.id, None)
-        why = self.relief.trouble(group.home, now_ms)
-        if not why or troubled or self.state.settings.placement == ROOT:
+        why = self.relief.troubled.get(group.home, "")
+        if not why or troubled or self._moving >= RELIEFS_MAX:
+            return False
+        if self.state.settings.placement == ROOT:
             return False
         target = self.relief.successor(group, now_ms)
         if target is None:
             return False
         is_whole = group.is_whole(target.name, target.incarnation)
-        if self.under_way() >= (RELIEFS_MAX if is_whole else COPIED_RELIEFS_MAX):
+        if not is_whole and self._moving >= COPIED_RELIEFS_MAX:
             return False
         if not self._propose(group, target.name):
             return False
+        self._moving += 1
         self._relieved[group.id] = target.name
         self.motions.port.report(f"{why}: group {group.id} moves to {target.name}")
         return True

@@ -67,6 +67,8 @@ class Relief:
         self._links: dict[str, Collection[str] | None] = {}
         self.troubled: dict[str, str] = {}
         """Homes that could not serve everybody at the last look, and why."""
+        self._able: list[BrokerRecord] = []
+        """Who could take groups from homes in trouble: there may be thousands of groups."""
         self._ended_ms: dict[str, int] = {}
         self._looked_ms = -LOOK_EVERY_MS
 
@@ -93,6 +95,13 @@ class Relief:
         unheard = [each.name for each in brokers if self._is_unheard(each, here)]
         self.unheard = {name: self.unheard.get(name, now_ms) for name in unheard}
         self._note_trouble(now_ms)
+        patience_ms = self.settings.unlinked_patience_ms
+        self._able = [
+            each
+            for each in here
+            if each.holds_queues() and not each.draining
+            if self.was_sound_for(each.name, patience_ms, now_ms)
+        ]
 
     def _pairs_apart(self, here: list[BrokerRecord]) -> list[tuple[str, str]]:
         """Homes and edges that hold leases, and have no link by the word of either."""
@@ -185,12 +194,7 @@ class Relief:
     def successor(self, group: Group, now_ms: int) -> BrokerRecord | None:
         """Who takes a group from a home in trouble: a whole member, by the failover list; if there
         is none and a link is what lacks, another one, which is sent a copy first."""
-        able = [
-            each
-            for each in self.state.registry.view()
-            if each.name != group.home and each.holds_queues() and not each.draining
-            if self.presence.is_here(each) and self._has_been_sound(each.name, now_ms)
-        ]
+        able = [each for each in self._able if each.name != group.home]
         whole = [each for each in able if group.is_whole(each.name, each.incarnation)]
         if not whole and not self._is_worth_a_copy(group.home, now_ms):
             return None
@@ -201,9 +205,6 @@ class Relief:
             return (place, broker.seniority)
 
         return min(whole or able, key=rank, default=None)
-
-    def _has_been_sound(self, name: str, now_ms: int) -> bool:
-        return self.was_sound_for(name, self.settings.unlinked_patience_ms, now_ms)
 
     def _is_worth_a_copy(self, home: str, now_ms: int) -> bool:
         """Whether links have been down for so long that a group should be copied to move. Never

@@ -34,7 +34,8 @@ EVERYWHERE = ("b1", "b2", "b3", "s1")
 
 @pytest.fixture
 def cluster() -> CoreCluster:
-    return make_cluster(3, 2)
+    # Links are cut for long here, and homes have to stay where they are.
+    return make_cluster(3, 2, unlinked_patience_ms=0)
 
 
 def bodies_of(deliveries: list[Content]) -> list[bytes]:
@@ -302,7 +303,7 @@ def test_publishes_keep_their_order_over_a_takeover(cluster: CoreCluster, at: st
 @pytest.mark.parametrize("copied", [0, 2, 4])
 def test_what_a_home_had_of_its_own_is_taken_once_after_two_takeovers(copied: int) -> None:
     """The next home has some of it, and is replaced by one that has none."""
-    cluster = make_cluster(4, 0, copies=3)
+    cluster = make_cluster(4, 0, copies=3, unlinked_patience_ms=0)
     root = cluster.root()
     groups = cluster[root].node.state.groups.groups.values()
     [home] = [each for each in groups if root not in (each.home, *each.failover)]

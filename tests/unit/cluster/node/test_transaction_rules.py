@@ -25,7 +25,8 @@ BROKEN = [True, False]
 
 @pytest.fixture
 def cluster() -> CoreCluster:
-    return make_cluster(3, 1)
+    # Links are cut for long here, and homes have to stay where they are.
+    return make_cluster(3, 1, unlinked_patience_ms=0)
 
 
 def prepared_to_break(cluster: CoreCluster, rule: str, broken: bool) -> CoreClient:

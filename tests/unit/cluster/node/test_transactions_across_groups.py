@@ -25,7 +25,8 @@ QUEUES = {"a": "b1", "b": "b2", "c": "b3"}
 
 @pytest.fixture
 def cluster() -> CoreCluster:
-    return make_cluster(3, 1)
+    # Links are cut for long here, and homes have to stay where they are.
+    return make_cluster(3, 1, unlinked_patience_ms=0)
 
 
 def begin(client: CoreClient, homes: dict[str, str] = QUEUES) -> None:
