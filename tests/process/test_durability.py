@@ -63,7 +63,7 @@ def kill_again_and_again(broker: BrokerProcess, kills: int, seed: int) -> Ledger
         found = {queue: run(contents(broker, queue)) for queue in QUEUES}
         for queue in QUEUES:
             ledger.settle(queue, found[queue])
-        ledger.adopt(found[KEPT])
+        ledger.adopt(KEPT, found[KEPT])
         count = chance.randint(1, len(found[KEPT]))
         run(forget(broker, ledger.queues[KEPT], KEPT, count))
     return ledger

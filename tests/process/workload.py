@@ -48,8 +48,13 @@ def name_of(body: bytes) -> Name:
 
 @dataclass
 class QueueLedger:
-    """Invariant: `gone` and `acked` are disjoint; `gone` never comes back."""
+    """Invariant: `gone` and `acked` are disjoint; `gone` never comes back.
 
+    `found`: what an earlier restart found, confirmed or not. It is known by queue: in a cluster
+    queues may have different homes, and a publish that nobody confirmed may be in one of them only.
+    """
+
+    found: set[Name] = field(default_factory=set)
     acked: set[Name] = field(default_factory=set)
     gone: set[Name] = field(default_factory=set)
 
@@ -72,7 +77,7 @@ class Ledger:
         ledger = self.queues[queue]
         present = set(found)
         assert len(present) == len(found), f"{queue}: something is there twice"
-        missing = self.confirmed - ledger.acked - ledger.gone - present
+        missing = (self.confirmed | ledger.found) - ledger.acked - ledger.gone - present
         assert not missing, f"{queue}: confirmed and lost: {sorted(missing)[:20]}"
         back = present & ledger.gone
         assert not back, f"{queue}: acknowledged, gone, and back: {sorted(back)[:20]}"
@@ -88,9 +93,9 @@ class Ledger:
         never = [number for number in numbers if number > self.sent[publisher]]
         assert not never, f"{queue}: publisher {publisher} never sent {never}"
 
-    def adopt(self, bodies: list[bytes]) -> None:
-        """What a restart found is safe now, confirmed or not."""
-        self.confirmed.update(name_of(body) for body in bodies)
+    def adopt(self, queue: str, bodies: list[bytes]) -> None:
+        """What a restart found in a queue is safe now, confirmed or not."""
+        self.queues[queue].found.update(name_of(body) for body in bodies)
 
 
 async def declare(broker: Broker) -> None:
