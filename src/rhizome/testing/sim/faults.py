@@ -252,7 +252,8 @@ class Faults:
     def pair(self, chance: random.Random) -> None:
         """Two hosts that cannot talk to each other, and to everybody else can."""
         if len(self._names) > 1:
-            self.part(*chance.sample(self._names, 2))
+            one, other = chance.sample(self._names, 2)
+            self.part(one, other)
 
     def part(self, one: str, other: str, least_us: int = 0) -> None:
         """Two hosts cannot talk to each other for a while, which lasts so long at least."""
