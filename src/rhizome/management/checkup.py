@@ -129,15 +129,7 @@ def facts(context: Context) -> Row:
         "connections_max": int(broker.limits.connections_max),
         "certificates": certificates(context.config.tls.certificate),
         "stalls": own_stalls(context),
-        "salvaged": [
-            {
-                "name": each.name,
-                "group": each.group,
-                "messages": each.messages,
-                "saved_ms": each.saved_ms,
-            }
-            for each in context.store.salvage.entries()
-        ],
+        "salvaged": salvaged(context),
         "unseen_groups": view.unseen_groups(),
         "cluster_keys": len(view.key_fingerprints()),
         "exposed_links": view.exposed_links(),
@@ -154,6 +146,19 @@ def facts(context: Context) -> Row:
         "faults": fault_rows(context),
         "disabled": broker.disabled,
     }
+
+
+def salvaged(context: Context) -> list[Row]:
+    """What copies had that a forced home lacks."""
+    return [
+        {
+            "name": each.name,
+            "group": each.group,
+            "messages": each.messages,
+            "saved_ms": each.saved_ms,
+        }
+        for each in context.store.salvage.entries()
+    ]
 
 
 def damaged_copies(context: Context) -> list[Row]:
