@@ -34,6 +34,8 @@ ENQUEUES_PER_WORK: Final = 4
 """One message into so many queues."""
 STEPS_PER_WORK: Final = 8
 """Steps of routing."""
+DECODED_BYTES_PER_WORK: Final = 24
+"""A table of headers that is decoded for a route: thousands of tiny entries fit into one frame."""
 SETTLED_PER_WORK: Final = 3
 
 
