@@ -48,6 +48,9 @@ from rhizome.management.pace import Pace
 from rhizome.management.policies import (
     CLUSTER_NAME,
     GLOBAL,
+    OPERATOR_POLICY,
+    SET_ELSEWHERE,
+    VHOST_LIMITS,
     parameter_row,
     policy_command,
     with_secrets,
@@ -67,8 +70,6 @@ from rhizome.security.passwords import ScryptCost
 PROPOSALS_MAX: Final = 1000
 """Changes of one import that are under way at the same time."""
 
-VHOST_LIMITS: Final = "vhost-limits"
-OPERATOR_POLICY: Final = "operator_policy"
 VERSIONS: Final[Row] = {
     "rabbit_version": RABBITMQ_VERSION,
     "rabbitmq_version": RABBITMQ_VERSION,
@@ -151,7 +152,8 @@ def _vhost_row(vhost: VHost) -> Row:
 def _parameters(context: Context, vhosts: list[VHost]) -> Iterator[Row]:
     names = {vhost.name for vhost in vhosts}
     for key, value in list(context.broker.state.parameters.items()):
-        if key[1] in names:
+        # Older releases kept such as parameters; an import would take them for the real ones.
+        if key[1] in names and key[0] not in SET_ELSEWHERE:
             yield parameter_row(key, value)
     for vhost in vhosts:
         if vhost.limits:
