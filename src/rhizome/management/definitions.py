@@ -14,6 +14,7 @@ from typing import Final
 from starlette.responses import Response
 
 from rhizome import __version__
+from rhizome.amqp.values import Timestamp
 from rhizome.broker.access import KIND_APPLICATION
 from rhizome.broker.commands import (
     EXCHANGE,
@@ -70,6 +71,7 @@ from rhizome.security.passwords import ScryptCost
 PROPOSALS_MAX: Final = 1000
 """Changes of one import that are under way at the same time."""
 
+I64_MAX: Final = (1 << 63) - 1
 VERSIONS: Final[Row] = {
     "rabbit_version": RABBITMQ_VERSION,
     "rabbitmq_version": RABBITMQ_VERSION,
@@ -216,8 +218,20 @@ def _queue_row(queue: Queue) -> Row:
         "vhost": queue.vhost,
         "durable": True,
         "auto_delete": definition.auto_delete,
-        "arguments": definition.arguments,
+        "arguments": importable(definition.arguments),
     }
+
+
+def importable(value: object) -> object:
+    """Arguments as an import takes them. Timestamps of AMQP have 64 bits without a sign, and all
+    numbers of JSON become integers with one: a larger one would have the whole file refused."""
+    if isinstance(value, Timestamp):
+        return value if value.seconds <= I64_MAX else None
+    if isinstance(value, dict):
+        return {name: importable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [importable(each) for each in value]
+    return value
 
 
 def _exchange_row(exchange: Exchange) -> Row:
@@ -228,7 +242,7 @@ def _exchange_row(exchange: Exchange) -> Row:
         "durable": True,
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
-        "arguments": exchange.arguments,
+        "arguments": importable(exchange.arguments),
     }
 
 
@@ -237,6 +251,7 @@ def _binding_rows(exchange: Exchange) -> Iterator[Row]:
         if is_shown(binding) and is_kept(binding.destination):
             row = binding_row(exchange.vhost, binding)
             del row["properties_key"]
+            row["arguments"] = importable(row["arguments"])
             yield row
 
 
