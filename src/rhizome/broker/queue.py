@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
+from rhizome.amqp.spec import FRAME_HEADER_SIZE
+from rhizome.amqp.wire import u32_at
 from rhizome.broker.arguments import QueueArguments
 from rhizome.broker.claiming import claim
 from rhizome.broker.consumer import Consumer
@@ -30,7 +32,7 @@ from rhizome.broker.pacing import CONGESTED_BYTES, Pacing
 from rhizome.broker.port import EVERYTHING, Away, GroupLog
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.showing import was_delivered, with_delivery_count
-from rhizome.broker.turn import DISCARD_WORK, LETTER_WORK
+from rhizome.broker.turn import DECODED_BYTES_PER_WORK, DISCARD_WORK, LETTER_WORK
 from rhizome.journal.seen import Seen
 
 if TYPE_CHECKING:
@@ -513,6 +515,10 @@ class Queue(Destination):
         turn.work += DISCARD_WORK
         if self.options.dead_letter_exchange is not None and not self.deleted:
             turn.work += LETTER_WORK
+            if len(message.content) > FRAME_HEADER_SIZE:
+                # Its headers are decoded and written anew.
+                headers: i64 = u32_at(message.content, 3)
+                turn.work += headers // DECODED_BYTES_PER_WORK
             self.broker.dead_letter(self, message, reason)
         self.forget(message)
 

@@ -67,6 +67,19 @@ def names(core: Core) -> int:
 # ---- input --------------------------------------------------------------------------------------
 
 
+def test_headers_of_dead_letters_fill_a_turn(core: Core) -> None:
+    client = CoreClient(core)
+    client.declare("letters")
+    client.declare(
+        "dying", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="letters"
+    )
+    headers: dict[str, object] = {f"h{number}": True for number in range(10_000)}
+    one = client.published("", "dying", b"", Properties(headers=headers))
+    client.connection.receive(one * 12)
+    assert run_turns(core) >= 3
+    assert queue_of(core, "letters").ready == 12
+
+
 def test_headers_that_are_decoded_for_a_route_fill_a_turn(core: Core) -> None:
     client = CoreClient(core)
     client.declare("q")
