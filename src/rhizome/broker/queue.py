@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from rhizome.amqp.spec import FRAME_HEADER_SIZE
-from rhizome.amqp.wire import u32_at
 from rhizome.broker.arguments import QueueArguments
 from rhizome.broker.claiming import claim
 from rhizome.broker.consumer import Consumer
@@ -32,7 +30,7 @@ from rhizome.broker.pacing import CONGESTED_BYTES, Pacing
 from rhizome.broker.port import EVERYTHING, Away, GroupLog
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.showing import was_delivered, with_delivery_count
-from rhizome.broker.turn import DECODED_BYTES_PER_WORK, DISCARD_WORK, LETTER_WORK
+from rhizome.broker.turn import DISCARD_WORK, LETTER_WORK, decoding_work
 from rhizome.journal.seen import Seen
 
 if TYPE_CHECKING:
@@ -275,6 +273,7 @@ class Queue(Destination):
 
     def _supersede(self, message: Message) -> None:
         assert self.last_values is not None
+        self.broker.turn.work += decoding_work(message.content)
         older = self.last_values.put(message)
         gone = claim(self, older) if older >= 0 else None
         if gone is not None:
@@ -514,11 +513,7 @@ class Queue(Destination):
         turn = self.broker.turn
         turn.work += DISCARD_WORK
         if self.options.dead_letter_exchange is not None and not self.deleted:
-            turn.work += LETTER_WORK
-            if len(message.content) > FRAME_HEADER_SIZE:
-                # Its headers are decoded and written anew.
-                headers: i64 = u32_at(message.content, 3)
-                turn.work += headers // DECODED_BYTES_PER_WORK
+            turn.work += LETTER_WORK + decoding_work(message.content)
             self.broker.dead_letter(self, message, reason)
         self.forget(message)
 

@@ -80,6 +80,16 @@ def test_headers_of_dead_letters_fill_a_turn(core: Core) -> None:
     assert queue_of(core, "letters").ready == 12
 
 
+def test_headers_that_a_queue_of_last_values_decodes_fill_a_turn(core: Core) -> None:
+    client = CoreClient(core)
+    client.declare("q", x_last_value_key="h1")
+    headers: dict[str, object] = {f"h{number}": True for number in range(10_000)}
+    one = client.published("", "q", b"", Properties(headers=headers))
+    client.connection.receive(one * 12)
+    assert run_turns(core) >= 3
+    assert queue_of(core, "q").ready == 1
+
+
 def test_headers_that_are_decoded_for_a_route_fill_a_turn(core: Core) -> None:
     client = CoreClient(core)
     client.declare("q")
