@@ -15,10 +15,12 @@ Examples:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 HIDDEN: Final = "***"
+_TOKEN: Final = re.compile(r"(?<=cluster_token=)[^&\s'\"]+")
 
 SHOWN_OPTIONS: Final = (
     "heartbeat",
@@ -148,7 +150,9 @@ def _shown_option(option: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """A text with the password taken out of every URI in it."""
+    """A text with the password taken out of every URI in it, and the cluster's token."""
+    if "cluster_token=" in text:
+        text = _TOKEN.sub(HIDDEN, text)
     if "://" not in text or "@" not in text:
         return text
     return " ".join(_without_password(word) for word in text.split(" "))

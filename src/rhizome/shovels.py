@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
 from rhizome.errors import RhizomeError
 
@@ -33,6 +33,8 @@ PREFETCH_MAX: Final = 65_535
 RECONNECT_S_MAX: Final = 86_400
 SHOWN_CHARS_MAX: Final = 60
 MASK: Final = "***"
+TOKEN_OPTION: Final = "cluster_token"
+"""The option of a URI that is as secret as its password."""
 """Stands for a password that is not shown."""
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
 
@@ -82,7 +84,7 @@ class UriParts(NamedTuple):
     @property
     def shown(self) -> str:
         """Without the login, for logs and headers."""
-        return self._text("")
+        return _without_token(self._text(""))
 
     def _text(self, login: str) -> str:
         slash, mark = "/" if self.path else "", "?" if self.query else ""
@@ -180,10 +182,10 @@ EXAMPLE: Final = (
 
 
 def hide(value: object) -> object:
-    """The same value with the passwords in its URIs masked."""
+    """The same value with the passwords and the cluster's token in its URIs masked."""
     if isinstance(value, str):
         before, _, after = _around_password(value)
-        return f"{before}{MASK}{after}" if before else value
+        return _without_token(f"{before}{MASK}{after}" if before else value)
     if isinstance(value, dict):
         return {key: hide(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -211,7 +213,7 @@ def unhide(value: object, stored: object) -> object:
 
 
 def is_hidden(uri: str) -> bool:
-    return _around_password(uri)[1] == MASK
+    return _around_password(uri)[1] == MASK or (TOKEN_OPTION, MASK) in _options(uri)
 
 
 def _around_password(text: str) -> tuple[str, str, str]:
@@ -225,6 +227,26 @@ def _around_password(text: str) -> tuple[str, str, str]:
     if not (separator and at and colon):
         return "", "", ""
     return f"{scheme}://{user}:", password, f"@{after}"
+
+
+def _options(uri: str) -> list[tuple[str, str]]:
+    """The options of a URI. A '?' in a password that should be encoded begins none."""
+    before, _, after = _around_password(uri)
+    return parse_qsl((after if before else uri).partition("?")[2], keep_blank_values=True)
+
+
+def _without_token(uri: str) -> str:
+    """A URI whose password is masked, or that has none, with the cluster's token masked too."""
+    if "://" not in uri or all(key != TOKEN_OPTION for key, _ in _options(uri)):
+        return uri
+    after = _around_password(uri)[2] or uri
+    place, mark, query = after.partition("?")
+    options = [each.partition("=") for each in query.split("&")]
+    shown = [
+        key + equals + (MASK if unquote_plus(key) == TOKEN_OPTION else value)
+        for key, equals, value in options
+    ]
+    return uri.removesuffix(after) + place + mark + "&".join(shown)
 
 
 # ---- where from, where to -----------------------------------------------------------------------

@@ -114,3 +114,14 @@ def test_passwords_are_taken_out_of_texts() -> None:
     text = f"no link: 'amqp://app:{SECRET}@b1' and http://u:{SECRET}@b2/x, see https://docs/ or a@b"
     shown = without_passwords(text)
     assert shown == "no link: 'amqp://app:***@b1' and http://u:***@b2/x, see https://docs/ or a@b"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("amqp://u:p@h/?cluster_token=t0k&name=n", "amqp://u:***@h/?cluster_token=***&name=n"),
+        ("'amqp:///v?cluster_token=t0k' is wrong", "'amqp:///v?cluster_token=***' is wrong"),
+    ],
+)
+def test_the_token_of_the_cluster_is_taken_out_of_texts_too(text: str, shown: str) -> None:
+    assert without_passwords(text) == shown

@@ -24,7 +24,7 @@ def judge_blocking(broker: Broker) -> None:
     broker.block_reason = reason
     broker.observer.publishers_blocked(reason)
     if blocking:
-        for channel in list(broker.contents.channels):
+        for channel in broker.contents.channels():
             published_by(broker, channel.connection)
         return
     stalled = list(broker.stalled.values())

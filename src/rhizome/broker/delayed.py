@@ -22,7 +22,7 @@ from rhizome.broker.publishing import enqueue, need_for, reach_of, send_on
 from rhizome.broker.queue import Queue
 from rhizome.broker.steering import identity_of, routing_headers
 from rhizome.broker.together import begin_all, commit_all
-from rhizome.broker.turn import STEPS_PER_WORK
+from rhizome.broker.turn import STEPS_PER_WORK, decoding_work
 from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ class Delayed:
         exchange = router.exchanges.get(held.route.exchange)
         if exchange is None:
             return
+        self.broker.turn.work += decoding_work(held.content)
         properties = decode_properties(header_payload_of(held.content))
         headers = routing_headers(properties)
         keys = [held.route.key, *stored_cc_keys(held.content)]

@@ -30,7 +30,7 @@ from rhizome.broker.pacing import CONGESTED_BYTES, Pacing
 from rhizome.broker.port import EVERYTHING, Away, GroupLog
 from rhizome.broker.routing.destination import Destination
 from rhizome.broker.showing import was_delivered, with_delivery_count
-from rhizome.broker.turn import DISCARD_WORK, LETTER_WORK
+from rhizome.broker.turn import DISCARD_WORK, LETTER_WORK, decoding_work
 from rhizome.journal.seen import Seen
 
 if TYPE_CHECKING:
@@ -273,6 +273,7 @@ class Queue(Destination):
 
     def _supersede(self, message: Message) -> None:
         assert self.last_values is not None
+        self.broker.turn.work += decoding_work(message.content)
         older = self.last_values.put(message)
         gone = claim(self, older) if older >= 0 else None
         if gone is not None:
@@ -518,7 +519,7 @@ class Queue(Destination):
             if len(message.content) == 0:
                 self.broker.damage.put_back(self, message, "it is dead, and can't be sent on")
                 return
-            turn.work += LETTER_WORK
+            turn.work += LETTER_WORK + decoding_work(message.content)
             self.broker.dead_letter(self, message, reason)
         self.forget(message)
 

@@ -28,6 +28,7 @@ from rhizome.broker.deadletters import cc_keys, strip_bcc
 from rhizome.broker.message import HEADER_FLAGS_OFFSET, Message, largest_frame
 from rhizome.broker.replies import REPLY_QUEUE
 from rhizome.broker.routing.consistent_hash import PROPERTY_PREFIX
+from rhizome.broker.turn import DECODED_BYTES_PER_WORK
 from rhizome.errors import PreconditionFailed, SyntaxErrorFault
 from rhizome.journal.seen import Identity
 
@@ -81,6 +82,8 @@ def steer(channel: Channel, message: Message, flags: i64) -> Steering:
     elif spans.message_id_end > 0:
         message.identity = Identity(b"", 0, _message_id(content, spans))
     if message.route.by_headers:
+        decoded: i64 = spans.headers_end - spans.headers_start
+        channel.connection.broker.turn.work += decoded // DECODED_BYTES_PER_WORK
         steering.headers = routing_headers(decode_properties(header_payload_of(content)))
     if spans.reply_to_end > 0:
         _read_reply_to(channel, message)

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
+from rhizome.amqp.spec import FRAME_HEADER_SIZE
+from rhizome.amqp.wire import u32_at
+
 if TYPE_CHECKING:
     from rhizome.broker.channel import Channel
     from rhizome.broker.connection import Connection
@@ -34,7 +37,16 @@ ENQUEUES_PER_WORK: Final = 4
 """One message into so many queues."""
 STEPS_PER_WORK: Final = 8
 """Steps of routing."""
+DECODED_BYTES_PER_WORK: Final = 24
+"""Headers that are decoded: thousands of tiny entries fit into one frame."""
 SETTLED_PER_WORK: Final = 3
+
+
+def decoding_work(content: bytes) -> i64:
+    """What it costs to decode the properties of a content that is in memory."""
+    if len(content) <= FRAME_HEADER_SIZE:
+        return 0
+    return u32_at(content, 3) // DECODED_BYTES_PER_WORK
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from rhizome.cli.errors import CliError
 from rhizome.server.cluster_section import PRIMARIES_MAX, PRIMARY, SECONDARY
@@ -29,6 +29,7 @@ PORT_MAX: Final = 65_535
 SECONDARIES_MAX: Final = 100
 FORMAT: Final = 1
 CLUSTER_NAME: Final = "local"
+LOG_MODE: Final = 0o640
 # Variables that would give all brokers of a local cluster what each must have for itself.
 OWN_SETTINGS: Final = (
     "RHIZOME_BROKER_",
@@ -101,6 +102,10 @@ class Place:
     def log(self) -> Path:
         return self.directory / "log"
 
+    def open_log(self) -> BinaryIO:
+        """The log, to write at its end. It has names and addresses, so it is not for everybody."""
+        return open(self.log, "ab", opener=_open_closed)
+
     def write_pid(self, pid: int) -> None:
         write_whole(self.pid_file, f"{pid}\n")
 
@@ -119,6 +124,10 @@ class Place:
         except OSError:
             return []
         return lines[-lines_max:]
+
+
+def _open_closed(path: str, flags: int) -> int:
+    return os.open(path, flags, LOG_MODE)
 
 
 class Layout:

@@ -43,7 +43,7 @@ class BrokerRun:
     async def start(
         cls, place: Place, command: list[str], environment: Mapping[str, str]
     ) -> BrokerRun:
-        with place.log.open("ab") as log:
+        with place.open_log() as log:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -81,7 +81,7 @@ class BrokerRun:
         """Read to the end: a broker must not wait for a full pipe. Its log gets it too."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
-            with self.place.log.open("ab") as log:
+            with self.place.open_log() as log:
                 log.write(line)
             if line.startswith(READY_PREFIX) and not self._is_ready.done():
                 self._is_ready.set_result(True)

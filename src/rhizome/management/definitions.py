@@ -14,6 +14,7 @@ from typing import Final
 from starlette.responses import Response
 
 from rhizome import __version__
+from rhizome.amqp.values import Timestamp
 from rhizome.broker.access import KIND_APPLICATION
 from rhizome.broker.commands import (
     EXCHANGE,
@@ -48,6 +49,9 @@ from rhizome.management.pace import Pace
 from rhizome.management.policies import (
     CLUSTER_NAME,
     GLOBAL,
+    OPERATOR_POLICY,
+    SET_ELSEWHERE,
+    VHOST_LIMITS,
     parameter_row,
     policy_command,
     with_secrets,
@@ -67,8 +71,7 @@ from rhizome.security.passwords import ScryptCost
 PROPOSALS_MAX: Final = 1000
 """Changes of one import that are under way at the same time."""
 
-VHOST_LIMITS: Final = "vhost-limits"
-OPERATOR_POLICY: Final = "operator_policy"
+I64_MAX: Final = (1 << 63) - 1
 VERSIONS: Final[Row] = {
     "rabbit_version": RABBITMQ_VERSION,
     "rabbitmq_version": RABBITMQ_VERSION,
@@ -151,7 +154,8 @@ def _vhost_row(vhost: VHost) -> Row:
 def _parameters(context: Context, vhosts: list[VHost]) -> Iterator[Row]:
     names = {vhost.name for vhost in vhosts}
     for key, value in list(context.broker.state.parameters.items()):
-        if key[1] in names:
+        # Older releases kept such as parameters; an import would take them for the real ones.
+        if key[1] in names and key[0] not in SET_ELSEWHERE:
             yield parameter_row(key, value)
     for vhost in vhosts:
         if vhost.limits:
@@ -214,8 +218,20 @@ def _queue_row(queue: Queue) -> Row:
         "vhost": queue.vhost,
         "durable": True,
         "auto_delete": definition.auto_delete,
-        "arguments": definition.arguments,
+        "arguments": importable(definition.arguments),
     }
+
+
+def importable(value: object) -> object:
+    """Arguments as an import takes them. Timestamps of AMQP have 64 bits without a sign, and all
+    numbers of JSON become integers with one: a larger one would have the whole file refused."""
+    if isinstance(value, Timestamp):
+        return value if value.seconds <= I64_MAX else None
+    if isinstance(value, dict):
+        return {name: importable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [importable(each) for each in value]
+    return value
 
 
 def _exchange_row(exchange: Exchange) -> Row:
@@ -226,7 +242,7 @@ def _exchange_row(exchange: Exchange) -> Row:
         "durable": True,
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
-        "arguments": exchange.arguments,
+        "arguments": importable(exchange.arguments),
     }
 
 
@@ -235,6 +251,7 @@ def _binding_rows(exchange: Exchange) -> Iterator[Row]:
         if is_shown(binding) and is_kept(binding.destination):
             row = binding_row(exchange.vhost, binding)
             del row["properties_key"]
+            row["arguments"] = importable(row["arguments"])
             yield row
 
 

@@ -25,6 +25,14 @@ from rhizome.shovels import InvalidShovel, hide, parse_shovel, unhide
 
 GLOBAL: Final = "global"
 CLUSTER_NAME: Final = "cluster_name"
+VHOST_LIMITS: Final = "vhost-limits"
+OPERATOR_POLICY: Final = "operator_policy"
+SET_ELSEWHERE: Final = {
+    VHOST_LIMITS: "set limits at /api/vhost-limits",
+    OPERATOR_POLICY: "set operator policies at /api/operator-policies",
+    "policy": "set policies at /api/policies",
+}
+"""Components of RabbitMQ's definitions files that are no parameters here."""
 
 
 # ---- policies -----------------------------------------------------------------------------------
@@ -193,7 +201,10 @@ def with_secrets(context: Context, command: PutParameter) -> PutParameter:
 
 
 def _check_parameter(component: str, vhost: str, name: str, value: object) -> None:
-    """Refuse what no bridge could follow; definitions are imported as they are."""
+    """Refuse what no bridge could follow; definitions are imported as they are. Refuse what a
+    definitions file would take for something else, which only administrators may set."""
+    if component in SET_ELSEWHERE:
+        raise BadRequest(f"'{component}' is no component of parameters: {SET_ELSEWHERE[component]}")
     if component == SHOVEL:
         try:
             parse_shovel(vhost, name, value)

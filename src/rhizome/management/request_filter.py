@@ -34,6 +34,8 @@ DRAIN_SECONDS_MAX: Final = 2.0
 
 CLOSE: Final = (b"connection", b"close")
 MISDIRECTED: Final = 421
+AMBIGUOUS: Final = "a request has Content-Length or Transfer-Encoding, not both"
+"""A proxy that goes by the other one would take the rest of the body for somebody's request."""
 
 
 class RequestFilter:
@@ -56,6 +58,9 @@ class RequestFilter:
 
     def _refused(self, scope: Scope, exchange: _Exchange) -> ASGIApp | None:
         """The answer to a request that goes no further."""
+        if exchange.is_ambiguous:
+            exchange.closes = True
+            return refusal(400, "bad_request", AMBIGUOUS, {})
         if scope["scheme"] == "http" and not self._is_addressed(exchange.host):
             return refusal(MISDIRECTED, "misdirected_request", self._misdirected(exchange.host), {})
         if RESERVE_KEY not in scope.get("state", {}):
@@ -99,6 +104,7 @@ class _Exchange:
         host = given.get(b"host")
         self.host = None if host is None else host.decode("latin-1")
         self.closes = False
+        self.is_ambiguous = b"content-length" in given and b"transfer-encoding" in given
         self.unread = given.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in given
         self._waits = b"expect" in given
         self._headers = headers

@@ -149,21 +149,25 @@ def certificate_names(certificate: Mapping[str, object] | None) -> tuple[str, st
 
     getpeercert gives a filled mapping only for a certificate that was verified. The subject is
     written as RFC 4514 says, most specific attribute first: "CN=app,OU=Sales,O=Example".
+    Attributes of one part are joined by "+", so that no other subject is written alike.
     """
     if not certificate:
         return "", ""
-    attributes = _attributes(certificate.get("subject"))
-    common_names = [value for name, value in attributes if name == "commonName"]
-    written = [f"{_ABBREVIATIONS.get(name, name)}={_escape(value)}" for name, value in attributes]
+    names = _relative_names(certificate.get("subject"))
+    common_names = [value for each in names for name, value in each if name == "commonName"]
+    written = ["+".join(_written(*attribute) for attribute in each) for each in names]
     return ",".join(reversed(written)), common_names[-1] if common_names else ""
 
 
-def _attributes(subject: object) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    if isinstance(subject, tuple):
-        for relative_name in subject:
-            found.extend((str(name), str(value)) for name, value in relative_name)
-    return found
+def _relative_names(subject: object) -> list[list[tuple[str, str]]]:
+    """The parts of a subject, each with one attribute, or several that belong together."""
+    if not isinstance(subject, tuple):
+        return []
+    return [[(str(name), str(value)) for name, value in each] for each in subject]
+
+
+def _written(name: str, value: str) -> str:
+    return f"{_ABBREVIATIONS.get(name, name)}={_escape(value)}"
 
 
 def _escape(value: str) -> str:

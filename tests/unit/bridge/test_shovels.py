@@ -219,6 +219,12 @@ def test_a_uri_that_needs_the_login_of_somebody_else_is_refused(
         ("amqps://u:s3@cret@h1,h2:1/?x=1", "amqps://u:***@h1,h2:1/?x=1"),
         ("amqp://u:s3/cret@h", "amqp://u:***@h"),
         ("amqp://:s3cret@", "amqp://:***@"),
+        (
+            "amqp://u:p@h/v?name=n&cluster_token=t&x=1",
+            "amqp://u:***@h/v?name=n&cluster_token=***&x=1",
+        ),
+        ("amqp://u:p?q@h?cluster%5Ftoken=t", "amqp://u:***@h?cluster%5Ftoken=***"),
+        ("amqp:///v?cluster_token=t", "amqp:///v?cluster_token=***"),
         ("amqp://u@h", "amqp://u@h"),
         ("amqp://h:5672/v", "amqp://h:5672/v"),
         ("a: b@c", "a: b@c"),
@@ -237,6 +243,9 @@ def test_a_hidden_password_is_the_stored_one() -> None:
         "n": 1,
     }
     assert unhide(hide(stored), stored) == stored
+    stored = {"src-uri": "amqp:///v?cluster_token=t", "dest-uri": "amqp://u:p@h?cluster_token=t"}
+    assert unhide(hide(stored), stored) == stored
+    assert split_uri(stored["dest-uri"]).shown == "amqp://h?cluster_token=***"
 
 
 @pytest.mark.parametrize(
@@ -248,6 +257,7 @@ def test_a_hidden_password_is_the_stored_one() -> None:
         {"src-uri": "amqp://u:***@a/v?verify=verify_none"},
         {"dest-uri": "amqps://u:***@a/v"},
         {"src-uri": ["amqps://u:***@a,evil/v"]},
+        {"src-uri": "amqps://u:new@a/v?cluster_token=***"},
     ],
 )
 def test_a_stored_password_goes_to_no_other_place(edited: object) -> None:

@@ -15,6 +15,7 @@ from rhizome.amqp.methods import (
     BasicRecover,
     BasicRecoverOk,
     QueueBind,
+    QueueBindOk,
     QueueDeclare,
     QueueDeclareOk,
 )
@@ -64,6 +65,42 @@ def names(core: Core) -> int:
 
 
 # ---- input --------------------------------------------------------------------------------------
+
+
+def test_headers_of_dead_letters_fill_a_turn(core: Core) -> None:
+    client = CoreClient(core)
+    client.declare("letters")
+    client.declare(
+        "dying", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="letters"
+    )
+    headers: dict[str, object] = {f"h{number}": True for number in range(10_000)}
+    one = client.published("", "dying", b"", Properties(headers=headers))
+    client.connection.receive(one * 12)
+    assert run_turns(core) >= 3
+    assert queue_of(core, "letters").ready == 12
+
+
+def test_headers_that_a_queue_of_last_values_decodes_fill_a_turn(core: Core) -> None:
+    client = CoreClient(core)
+    client.declare("q", x_last_value_key="h1")
+    headers: dict[str, object] = {f"h{number}": True for number in range(10_000)}
+    one = client.published("", "q", b"", Properties(headers=headers))
+    client.connection.receive(one * 12)
+    assert run_turns(core) >= 3
+    assert queue_of(core, "q").ready == 1
+
+
+def test_headers_that_are_decoded_for_a_route_fill_a_turn(core: Core) -> None:
+    client = CoreClient(core)
+    client.declare("q")
+    client.call(QueueBind("q", "amq.headers", "", arguments={"h1": True}), QueueBindOk)
+    headers: dict[str, object] = {f"h{number}": True for number in range(10_000)}
+    one = client.published("amq.headers", "", b"", Properties(headers=headers))
+    client.connection.receive(one * 12)
+    # A dozen would hold everybody up for tens of milliseconds, and other connections send as many.
+    assert queue_of(core, "q").ready < 12
+    assert run_turns(core) >= 3
+    assert queue_of(core, "q").ready == 12
 
 
 def test_a_read_full_of_declares_takes_several_turns(core: Core) -> None:

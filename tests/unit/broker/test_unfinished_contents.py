@@ -12,7 +12,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.properties import Properties, encode_header
 from rhizome.amqp.spec import FRAME_BODY, FRAME_HEADER
-from rhizome.broker.access import KIND_APPLICATION, Identity
+from rhizome.broker.access import KIND_APPLICATION, Identity, OpenIdentity
 from rhizome.testing.core import Core, CoreClient, make_core
 
 PIECE = b"x" * 100_000
@@ -76,7 +76,7 @@ def test_a_channel_that_closes_gives_its_unfinished_content_up() -> None:
     client.send_bytes(begun("q") + piece())
     client.close_socket()
     assert core.broker.contents.total == 0
-    assert core.broker.contents.channels == {}
+    assert core.broker.contents.users == {}
 
 
 def test_an_alarm_stalls_connections_in_the_middle_of_a_content() -> None:
@@ -177,6 +177,29 @@ def test_beyond_the_budget_the_content_that_waited_longest_is_refused() -> None:
     assert core.broker.contents.refused == len(refused)
 
 
+def test_a_user_who_fills_the_budget_and_goes_on_sending_loses_its_own_contents() -> None:
+    core = make_core()
+    core.broker.limits.message_bytes_max = 1_000_000
+    core.broker.contents.budget = 2_000_000
+    honest, *greedy = [core.connect() for _ in range(6)]
+    for client in greedy:
+        client.connection.identity = OpenIdentity("greedy")
+    honest.declare("q")
+    honest.send_bytes(begun("q", 200_000) + piece())
+    # Over its slow link nothing comes now. The others send on and on.
+    for client in greedy:
+        client.send_bytes(begun("q", 900_000))
+    for _ in range(8):
+        for client in greedy:
+            client.send_bytes(piece())
+    assert core.broker.contents.refused > 0
+    assert core.broker.contents.total <= core.broker.contents.budget_max()
+    honest.send_bytes(piece())
+    taken = honest.get("q")
+    assert taken is not None
+    assert len(taken.body) == 200_000
+
+
 def test_a_refused_content_says_what_to_do() -> None:
     core = make_core()
     core.broker.limits.message_bytes_max = 1_000_000
@@ -228,4 +251,4 @@ def test_a_client_that_may_resume_leaves_no_unfinished_content_behind() -> None:
     client.send_bytes(begun("q") + piece())
     client.close_socket()
     assert core.broker.contents.total == 0
-    assert core.broker.contents.channels == {}
+    assert core.broker.contents.users == {}

@@ -63,6 +63,18 @@ def test_directory_remembers_its_shape(tmp_path: Path) -> None:
     assert choose_shape(tmp_path, {"secondaries": 3}).secondaries == 3
 
 
+def test_logs_of_brokers_are_closed_to_others(tmp_path: Path) -> None:
+    """They have names of users, addresses, and why somebody was refused."""
+    (place, *_) = Layout(tmp_path, Shape(1)).places.values()
+    place.directory.mkdir()
+    with place.open_log() as log:
+        log.write(b"refused")
+    with place.open_log() as log:
+        log.write(b" again")
+    assert place.log.read_bytes() == b"refused again"
+    assert place.log.stat().st_mode & 0o027 == 0
+
+
 def test_number_of_primaries_is_no_option_once_there_is_a_cluster(tmp_path: Path) -> None:
     Layout(tmp_path, Shape(3)).write()
     with pytest.raises(CliError, match="holds a cluster of 3 primaries"):

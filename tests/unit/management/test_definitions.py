@@ -6,6 +6,9 @@ import asyncio
 import json
 from pathlib import Path
 
+from rhizome.amqp.values import Timestamp
+from rhizome.broker.commands import QUEUE, Bind, DeclareExchange, DeclareQueue, PutParameter
+
 from .conftest import Api, Core
 
 # Exported by RabbitMQ 3.10.8.
@@ -44,6 +47,30 @@ def test_definitions_survive_the_way_out_and_in(api: Api, runner: asyncio.Runner
     assert other.get("queues", "v", "kept").json["effective_policy_definition"] == {"max-length": 2}
     assert Api(other.core, "alice").get("whoami").status == 200
     assert other.post("definitions", **exported).status == 204, "importing twice changes nothing"
+
+
+def test_a_parameter_that_an_import_would_take_for_limits_is_not_exported(api: Api) -> None:
+    """As older releases kept it for whoever may set parameters: it spoiled every backup."""
+    api.core.broker.cluster.propose(PutParameter("vhost-limits", "/", "limits", "spoilt"), None)
+    exported = api.get("definitions").json
+    assert exported["parameters"] == []
+    assert api.post("definitions", **exported).status == 204
+
+
+def test_no_argument_of_an_application_spoils_an_export(api: Api, runner: asyncio.Runner) -> None:
+    late: dict[str, object] = {"a": [{"b": Timestamp((1 << 64) - 1)}], "c": Timestamp(5)}
+    propose = api.core.broker.cluster.propose
+    propose(DeclareQueue("/", "q", True, False, "", late), None)
+    propose(DeclareExchange("/", "e", "fanout", True, False, False, late), None)
+    propose(Bind("/", "amq.direct", "q", QUEUE, "k", late), None)
+    exported = api.get("definitions").json
+    found = [
+        each["arguments"] for kind in ("queues", "exchanges", "bindings") for each in exported[kind]
+    ]
+    assert found == [{"a": [{"b": None}], "c": 5}] * 3
+    other = Api(Core(runner))
+    answer = other.post("definitions", **exported)
+    assert answer.status == 204, answer.body
 
 
 def test_one_vhost_can_be_copied_into_another(api: Api) -> None:

@@ -42,6 +42,18 @@ def configured(core: Core, **sections: object) -> Config:
     return changed
 
 
+# ---- the length of a body
+
+
+def test_a_request_whose_end_is_in_doubt_is_the_last_of_its_connection(api: Api) -> None:
+    headers = {"content-length": "5", "transfer-encoding": "chunked"}
+    refused = api.ask("PUT", "/api/vhosts/v", b"{}", headers)
+    assert refused.status == 400
+    assert "not both" in refused.reason
+    assert refused.headers["connection"] == "close"
+    assert api.get("vhosts", "v").status == 404
+
+
 # ---- hosts
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from rhizome.broker.port import Away
 from rhizome.server.sections import PASSWORD_COST_MIN
 
@@ -252,6 +254,15 @@ def test_limits_hold_and_are_lifted(api: Api) -> None:
         refused = api.put("vhost-limits", "/", limit, value=3)
         assert refused.status == 400
         assert "it must be max-connections or max-queues" in refused.reason
+
+
+@pytest.mark.parametrize("component", ["vhost-limits", "operator_policy", "policy"])
+def test_what_is_set_elsewhere_is_no_parameter(api: Api, component: str) -> None:
+    """An import of definitions would take it for what only administrators may set, or fail."""
+    refused = api.put("parameters", component, "/", "limits", value={"max-queues": 1})
+    assert refused.status == 400
+    assert f"'{component}' is no component of parameters" in refused.json["reason"]
+    assert api.get("parameters").json == []
 
 
 def test_parameters_are_kept(api: Api) -> None:

@@ -105,6 +105,15 @@ def test_unverified_certificate_has_no_names(pem: Path) -> None:
     assert certificate_names(side.getpeercert()) == ("", "")
 
 
+def test_attributes_of_one_part_of_a_name_are_told_from_parts_of_their_own() -> None:
+    organization = (("organizationName", "x"),)
+    both = (("commonName", "app"), ("commonName", "guest"))
+    together = certificate_names({"subject": (organization, both)})
+    apart = certificate_names({"subject": (organization, both[:1], both[1:])})
+    assert together == ("CN=app+CN=guest,O=x", "guest")
+    assert apart == ("CN=guest,CN=app,O=x", "guest")
+
+
 def test_special_characters_of_a_name_are_escaped() -> None:
     certificate = {"subject": ((("commonName", "a,b+c\\d"),), (("userId", " #x "),))}
     assert certificate_names(certificate) == ("UID=\\ #x\\ ,CN=a\\,b\\+c\\\\d", "a,b+c\\d")
