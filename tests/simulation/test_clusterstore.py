@@ -69,8 +69,7 @@ def test_what_was_reported_is_found_again(seed: int, end: str) -> None:
         for _ in range(chance.randrange(40)):
             program.submit(some_batch(program.history[-1], chance))
             world.run_until(world.now_us + chance.randrange(3 * MS))
-        safe = program.reported if end == "power_cut" else len(program.history) - 1
-        possible = program.history[safe:]
+        possible = program.history[program.reported :]
         getattr(process, end)()
         world.run_until(world.now_us + SECOND)
         process.start()

@@ -63,7 +63,7 @@ def test_what_was_durable_is_found_again_in_order(seed: int, end: str) -> None:
             program.append(command)
             known.append(command)
             world.run_until(world.now_us + chance.randrange(2 * MS))
-        kept = len(known) - program.count + (program.safe if end == "power_cut" else program.count)
+        kept = len(known) - program.count + program.safe
         getattr(process, end)()
         known = known[:kept]
         world.run_until(world.now_us + SECOND)
