@@ -63,6 +63,7 @@ KNOWN = {
     "protocol": "amqp",
     "within": "1",
     "unit": "days",
+    "index": "1",
 }
 # What {name} is where it is no queue.
 NAMED = {

@@ -35,8 +35,8 @@ THREE_COPIES = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 3}
 PERSISTENT = Properties(delivery_mode=2)
 SECONDS_MAX = 120.0
 # The log is replaced by a snapshot after 8 MiB of commands.
-BULKY_BINDINGS = 100
-BULKY_BYTES = 90_000
+BULKY_BINDINGS = 600
+BULKY_BYTES = 15_000
 
 
 @pytest.fixture

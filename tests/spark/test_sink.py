@@ -165,7 +165,7 @@ def test_credentials_appear_in_no_plan_and_no_log(
         writer.save()
     assert "hunter2" not in str(caught.value)
     writer.option("uri", uri + "?heartbeat=x")
-    with pytest.raises(Exception, match="heartbeat=x; it must be a whole number") as caught:
+    with pytest.raises(Exception, match="wrong heartbeat; it must be a whole number") as caught:
         writer.save()
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in "".join(capfd.readouterr())

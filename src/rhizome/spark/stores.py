@@ -32,7 +32,7 @@ from rhizome.errors import RhizomeError
 from rhizome.journal.checkpoint import checkpoint_names, decode_state
 from rhizome.journal.errors import CorruptRecord, ForeignStore
 from rhizome.journal.files import SEGMENT_SUFFIX, DiskFiles
-from rhizome.journal.records import KIND_STATE, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from rhizome.journal.records import KIND_STATE, KIND_TX, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from rhizome.journal.walk import walk_kind
 from rhizome.spark.journalrows import Names
 
@@ -200,12 +200,20 @@ def _lone_state(directory: Path) -> StoreState:
 
 def _commands(files: DiskFiles, segment: int, start: int) -> list[Command]:
     data = files.read(segment, 0, files.size(segment))
-    found = []
-    for (offset,) in struct.iter_unpack(">q", walk_kind(data, start, KIND_STATE)):
-        length = int.from_bytes(data[offset : offset + 4], "big")
-        begin = offset + RECORD_HEADER_BYTES
-        found.append(decode(data[begin : begin + length]))
-    return found
+    offsets = [offset for (offset,) in struct.iter_unpack(">q", walk_kind(data, start, KIND_STATE))]
+    # What a new store begins with is one transaction.
+    for (offset,) in struct.iter_unpack(">q", walk_kind(data, start, KIND_TX)):
+        whole = data[: _record_end(data, offset)]
+        inner = walk_kind(whole, offset + RECORD_HEADER_BYTES, KIND_STATE)
+        offsets.extend(each for (each,) in struct.iter_unpack(">q", inner))
+    return [
+        decode(data[offset + RECORD_HEADER_BYTES : _record_end(data, offset)])
+        for offset in sorted(offsets)
+    ]
+
+
+def _record_end(data: bytes, offset: int) -> int:
+    return offset + RECORD_HEADER_BYTES + int.from_bytes(data[offset : offset + 4], "big")
 
 
 class _Host:
