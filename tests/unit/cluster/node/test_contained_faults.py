@@ -10,10 +10,11 @@ from scene import PERSISTENT, confirmed, group_of, queue_at, wait_for_copy
 from rhizome.amqp.methods import ConfirmSelect, ConfirmSelectOk, QueueDeclare
 from rhizome.cluster.commands import Member as CopyMember
 from rhizome.cluster.copies.frames import INVITE, KEPT, RECORDS
+from rhizome.cluster.copies.listing import LiveQueue
+from rhizome.cluster.copies.port import CopiesPort
 from rhizome.cluster.copies.standby import Standby, StandbyPort
 from rhizome.cluster.handling import NodeObserver
 from rhizome.cluster.home import Home
-from rhizome.cluster.homeport import HomePort
 from rhizome.cluster.placement import Group
 from rhizome.cluster.storage import Entry
 from rhizome.testing.cluster import CoreCluster, Member, make_cluster
@@ -38,24 +39,42 @@ class Forgetful(list[BaseException]):
         assert isinstance(error, Odd), error
 
 
-class FaultyPort(HomePort):
+class FaultyPort(CopiesPort):
     """A home's port that fails in one of the things that it does."""
 
     def __init__(self, home: Home, method: int = 0, proposes: bool = True) -> None:
-        super().__init__(home.node, home.group.id)
-        self.home = home
+        super().__init__()
+        self.port = home.copies.port
         self.method = method
         self.proposes = proposes
 
     def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
         if method == self.method:
             raise Odd(f"frame {method}")
-        return super().send(broker, method, parts)
+        return self.port.send(broker, method, parts)
 
     def propose(self, members: list[CopyMember], version: i64) -> None:
         if not self.proposes:
             raise Odd("propose")
-        super().propose(members, version)
+        self.port.propose(members, version)
+
+    def applied(self) -> i64:
+        return self.port.applied()
+
+    def read(self, queue_id: i64, first: i64, end: i64, bytes_max: i64, found: list[bytes]) -> i64:
+        return self.port.read(queue_id, first, end, bytes_max, found)
+
+    def queue_ids(self) -> list[int]:
+        return self.port.queue_ids()
+
+    def live(self, queue_id: i64) -> LiveQueue | None:
+        return self.port.live(queue_id)
+
+    def damaged(self) -> list[tuple[int, int]]:
+        return self.port.damaged()
+
+    def failed(self, name: str, error: Exception) -> None:
+        self.port.failed(name, error)
 
 
 class MuteStandby(StandbyPort):
