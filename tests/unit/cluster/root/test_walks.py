@@ -20,9 +20,10 @@ from tests.unit.cluster.root.walk import GROUP, NAMES, Broker, TakeoverWalk
 from tests.unit.cluster.state.machines import Machine
 
 ENOUGH = settings(
-    max_examples=80,
+    max_examples=40,
     stateful_step_count=60,
     deadline=None,
+    database=None,
     suppress_health_check=list(HealthCheck),
 )
 
@@ -31,6 +32,7 @@ def run(walk: type[TakeoverWalk], how: settings) -> None:
     run_state_machine_as_test(walk, settings=how)  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.timeout(1200)
 def test_whatever_happens_nobody_takes_over_who_lacks_something() -> None:
     run(TakeoverWalk, ENOUGH)
 
