@@ -107,7 +107,7 @@ clean: ## remove everything that was built; keeps ./data
 
 constraints: ## renew the versions and hashes in requirements/ from what pyproject.toml allows
 	rm -rf build/constraints && $(PYTHON) -m venv build/constraints
-	build/constraints/bin/python -m pip --quiet install $(BUILD_DEPS) '.[test,spark]'
+	build/constraints/bin/python -m pip --quiet install $(BUILD_DEPS) '.[test,spark,connect,delta,iceberg]'
 	{ grep '^#' $(CONSTRAINTS); build/constraints/bin/python -m pip freeze --all \
 		| grep -vE '^(pip|rhizome)[ =]'; } > build/constraints.txt
 	mv build/constraints.txt $(CONSTRAINTS)
@@ -132,6 +132,6 @@ $(VENV)/run.stamp: pyproject.toml $(CONSTRAINTS) requirements/run.txt | $(VENV)/
 # compiled meanwhile.
 $(VENV)/test.stamp: $(VENV)/run.stamp
 	@$(BIN)/python tools/build_hot.py & built=$$!; \
-	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[test,spark]'; \
+	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[test,spark,connect,delta,iceberg]'; \
 	wait $$built
 	@touch $@

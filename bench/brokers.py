@@ -11,8 +11,8 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from rhizome.testing.ports import free_port
-from rhizome.testing.processes import BrokerProcess, wait_until
+from rhizome.testing.broker_process import BrokerProcess, wait_until
+from rhizome.testing.free_ports import free_port
 
 RABBITMQ_SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 START_SECONDS_MAX = 60.0

@@ -21,7 +21,7 @@ from clusters import RhizomeCluster
 from history import remember, verdict
 from measure import MeasurementError, Result, amqpload, build_amqpload
 
-from rhizome.cli.api import path
+from rhizome.cli.http_api.api_client import path
 
 FLAGS = ("--body", "1024", "--persistent", "--durable")
 RATE_TARGET = 2 / 3

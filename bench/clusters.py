@@ -22,10 +22,10 @@ from brokers import (
     with_descendants,
 )
 
-from rhizome.cli.api import Api, endpoint, path
-from rhizome.testing.clusterprocess import ClusterProcess
-from rhizome.testing.ports import free_port
-from rhizome.testing.processes import wait_until
+from rhizome.cli.http_api.api_client import Api, endpoint, path
+from rhizome.testing.broker_process import wait_until
+from rhizome.testing.cluster_process import ClusterProcess
+from rhizome.testing.free_ports import free_port
 
 BROKERS = 3
 

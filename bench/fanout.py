@@ -30,8 +30,8 @@ from typing import Any
 from history import remember, verdict
 from measure import allow_open_files, expect, method, open_connection, receive, short_string
 
-from rhizome.testing.clusterprocess import ClusterProcess
-from rhizome.testing.processes import BrokerProcess, wait_until
+from rhizome.testing.broker_process import BrokerProcess, wait_until
+from rhizome.testing.cluster_process import ClusterProcess
 
 BODY = b"x" * 128
 BATCH = 50

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rhizome.client import Channel, connect
-from rhizome.testing.processes import BrokerProcess
+from rhizome.testing.broker_process import BrokerProcess
 
 SCRAPE_SECONDS = 15.0
 """As Prometheus does it unless told otherwise."""

@@ -24,7 +24,7 @@ from measure import MeasurementError, Result, build_amqpload, throughput
 from scenarios import DURABLE
 
 from rhizome.client import connect
-from rhizome.testing.processes import wait_until
+from rhizome.testing.broker_process import wait_until
 
 REST_SECONDS = 10.0
 WAIT_SECONDS_MAX = 600.0

@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 from rhizome import errors
 from rhizome.amqp import methods
+from rhizome.amqp.field_table import check_table, encode_table, find_entry, raw_entries, read_table
 from rhizome.amqp.frames import content_frames, patch_channel, reframe
 from rhizome.amqp.methods import decode_method
 from rhizome.amqp.properties import FLAGS_OFFSET, Properties, decode_properties, encode_header, scan
-from rhizome.amqp.values import check_table, encode_table, find_entry, raw_entries, read_table
-from rhizome.broker.arguments import check_queue_arguments
-from rhizome.broker.deadletters import cc_keys, dead_letter
+from rhizome.broker.dead_letters.dead_letter_headers import cc_keys, dead_letter
+from rhizome.broker.metadata.declare_and_consume_arguments import check_queue_arguments
 
 PUBLISH = methods.BasicPublish("exchange", "routing.key").encode()
 ACK = methods.BasicAck(12345, True).encode()

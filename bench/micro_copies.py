@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 from rhizome.broker.port import GroupLog
-from rhizome.cluster.copies.copy import Copy
-from rhizome.cluster.copies.install import Install
-from rhizome.cluster.copies.listing import Listing, LiveQueue, LiveSource
-from rhizome.journal.index import PagedIndex
+from rhizome.cluster.replication.catch_up_receiver import CatchUpReceiver
+from rhizome.cluster.replication.catch_up_sender import CatchUpSender, LiveQueue, LiveSource
+from rhizome.cluster.replication.group_copy import GroupCopy
 from rhizome.journal.journal import SPILL_SEGMENT_FIRST, Journal
+from rhizome.journal.paged_index import PagedIndex
 from rhizome.journal.records import FLAG_DURABLE, dequeue_record, enqueue_record
 
 GROUP = 1
@@ -21,8 +21,8 @@ def timed(label: str, count: int, seconds: float) -> None:
     print(f"{label:48s} {seconds / count * 1e9:9.0f} ns each  {count / seconds:12,.0f} /s")
 
 
-def new_copy() -> Copy:
-    return Copy(GROUP, Journal(bytes(16)), Journal(bytes(16), segment=SPILL_SEGMENT_FIRST))
+def new_copy() -> GroupCopy:
+    return GroupCopy(GROUP, Journal(bytes(16)), Journal(bytes(16), segment=SPILL_SEGMENT_FIRST))
 
 
 def batches(content_bytes: int, flags: int) -> list[bytes]:
@@ -80,12 +80,12 @@ def tell(messages: int, step: int) -> None:
     end = messages * step
     source = Source([index])
     copy = new_copy()
-    listing = Listing(1, refusals=True)
+    listing = CatchUpSender(1, refusals=True)
     log = GroupLog(GROUP, 1, end + 1)
     size = 0
     frames = 0
     start = time.perf_counter()
-    install = Install(copy, end)
+    install = CatchUpReceiver(copy, end)
     while not listing.done:
         data = listing.next_frame(source, log, end).frame(GROUP, 1, end, 1, 0)[1]
         install.take(data, 0, len(data))

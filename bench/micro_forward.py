@@ -15,9 +15,9 @@ from typing import Final
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import BasicAck
 from rhizome.amqp.properties import Properties
-from rhizome.cluster import forwarding
-from rhizome.testing.cluster import Member, make_cluster
-from rhizome.testing.core import CoreClient
+from rhizome.cluster.edge import forward_queue
+from rhizome.testing.in_memory_broker import CoreClient
+from rhizome.testing.in_memory_cluster import Member, make_cluster
 
 ROUNDS: Final = 7
 TURNS: Final = 40
@@ -61,7 +61,7 @@ def measure(at: str, acks: bool, confirms: bool, persistent: bool) -> float:
 
 
 def main() -> None:
-    compiled = not str(forwarding.__file__).endswith(".py")
+    compiled = not str(forward_queue.__file__).endswith(".py")
     print(f"cores are {'compiled' if compiled else 'interpreted'}; ns per message of 128 B")
     print(f"{'':>28}{'home':>9}{'other':>9}{'ratio':>8}")
     for acks, confirms, persistent in (

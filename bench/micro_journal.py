@@ -11,8 +11,8 @@ from pathlib import Path
 from rhizome.journal import checkpoint as checkpoints
 from rhizome.journal.checkpoint import CheckpointBuilder
 from rhizome.journal.files import DiskFiles
-from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import Journal
+from rhizome.journal.paged_index import PagedIndex
 from rhizome.journal.recovery import recover
 
 MESSAGES = 200_000

@@ -36,7 +36,7 @@ from scenarios import (
     all_names,
 )
 
-from rhizome import build
+from rhizome import build_info
 
 HERE = Path(__file__).resolve().parent
 OPEN_FILES = 12_000
@@ -144,7 +144,7 @@ def circumstances(brokers: list[BrokerUnderTest], options: argparse.Namespace) -
     )
     versions = {b.name: version_of(b.port) for b in brokers}
     if Rhizome.name in versions:
-        versions[Rhizome.name] = build.describe()
+        versions[Rhizome.name] = build_info.describe()
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": commit.stdout.strip() or "none",

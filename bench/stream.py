@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rhizome import build
+from rhizome import build_info
 from rhizome.amqp.frames import content_frames, method_frame
 from rhizome.amqp.methods import (
     BasicAck,
@@ -31,7 +31,7 @@ from rhizome.amqp.methods import (
     decode_method,
 )
 from rhizome.amqp.properties import Properties, encode_header
-from rhizome.testing.processes import BrokerProcess
+from rhizome.testing.broker_process import BrokerProcess
 
 QUEUE = "bench-stream"
 BATCH = 500
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--reads", type=int, default=3)
     options = parser.parse_args()
     count = -(-options.messages // BATCH) * BATCH
-    print(f"{build.describe()}, {count:,} messages of {options.body} B")
+    print(f"{build_info.describe()}, {count:,} messages of {options.body} B")
     with tempfile.TemporaryDirectory() as directory:
         broker = BrokerProcess(Path(directory) / "broker")
         broker.start()

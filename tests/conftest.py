@@ -26,8 +26,8 @@ from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import engine
 
-from rhizome.testing.clusterprocess import ClusterProcess
-from rhizome.testing.processes import Broker, BrokerProcess
+from rhizome.testing.broker_process import Broker, BrokerProcess
+from rhizome.testing.cluster_process import ClusterProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 

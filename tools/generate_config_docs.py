@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rhizome.server.config import DEFINITIONS, SECTIONS
-from rhizome.server.config_text import render_markdown
+from rhizome.server.config.broker_config import DEFINITIONS, SECTIONS
+from rhizome.server.config.config_text import render_markdown
 
 PAGE = Path(__file__).parent.parent / "docs" / "operating" / "configuration.md"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rhizome.amqp.properties import Properties
 from rhizome.client.blocking import Connection
-from rhizome.testing.clusterprocess import ClusterProcess
+from rhizome.testing.cluster_process import ClusterProcess
 
 EXCHANGE = "shop"
 STREAM = "shop.events"
@@ -56,10 +56,13 @@ def publish(uri: str, seed: int, messages: int) -> None:
                 app_id=chance.choice(APPS),
                 timestamp=int(time.time()),
                 message_id=f"{seed}-{start}",
-                headers={"region": chance.choice(("north", "south"))},
+                headers={
+                    "region": chance.choice(("north", "south")),
+                    "timestamp_in_ms": time.time_ns() // 1_000_000,
+                },
             )
             channel.publish_many(bodies, exchange=EXCHANGE, routing_key=key, properties=properties)
-            time.sleep(chance.expovariate(20))
+            time.sleep(chance.expovariate(60))
 
 
 def consume(uri: str, stopping: threading.Event) -> None:
@@ -89,9 +92,24 @@ def make_traffic(cluster: ClusterProcess, messages: int) -> None:
     consumer.join()
 
 
-def pipeline(*arguments: str) -> None:
-    print(f"\n$ rhizome pipeline {shlex.join(arguments)}", flush=True)
-    subprocess.run([sys.executable, "-m", "rhizome", "pipeline", *arguments], check=True)
+class Pipeline:
+    """One session of Spark for all commands. It starts while the messages are published."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "rhizome", "pipeline", "script"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+
+    def run(self, *commands: list[str]) -> None:
+        """Run the commands; each is shown as it begins."""
+        self._process.communicate("".join(f"{shlex.join(each)}\n" for each in commands))
+        if self._process.returncode:
+            raise SystemExit(f"the pipeline ended with exit code {self._process.returncode}")
+
+    def stop(self) -> None:
+        """End the session, if it was never given anything to do."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
 
 
 def main() -> None:
@@ -102,9 +120,10 @@ def main() -> None:
     directory: Path = options.directory
     shutil.rmtree(directory, ignore_errors=True)
     cluster = ClusterProcess(directory / "cluster")
+    pipeline = Pipeline()
     print("starting three brokers", flush=True)
-    cluster.start()
     try:
+        cluster.start()
         hosts = ",".join(f"{broker.host}:{broker.port}" for broker in cluster.running())
         uri = f"amqp://guest:guest@{hosts}/"
         declare(cluster.running()[0].url)
@@ -112,14 +131,16 @@ def main() -> None:
         make_traffic(cluster, options.messages)
         archive, report = str(directory / "archive"), str(directory / "traffic.html")
         stores = [str(broker.data) for broker in cluster.running()]
-        pipeline("archive", STREAM, "--to", archive, "--uri", uri)
-        pipeline("traffic", "--archive", archive, "--html", report)
-        pipeline("audit", *stores)
-        pipeline(
-            "replay", "--name", "demo", "--archive", archive, "--exchange", AGAIN, "--uri", uri,
-            "--where", "key LIKE 'order.%'",
+        pipeline.run(
+            ["archive", STREAM, "--to", archive, "--uri", uri],
+            ["traffic", "--archive", archive, "--journal", ",".join(stores), "--html", report,
+             "--title", "The shop"],
+            ["audit", *stores],
+            ["replay", "--name", "demo", "--archive", archive, "--exchange", AGAIN, "--uri", uri,
+             "--where", "key LIKE 'order.%'"],
         )  # fmt: skip
     finally:
+        pipeline.stop()
         cluster.stop()
     print(
         f"\nthe archive:  {archive}\nthe report:   {report}\nthe brokers:  {directory / 'cluster'}"

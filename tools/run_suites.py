@@ -33,31 +33,13 @@ NEVER_COMPILED: Final = (
     "cluster/node",
     "test_house.py",
     "test_packaging.py",
-    "test_printable.py",
+    "test_printable_text.py",
     "test_requirements.py",
     "test_suite_results.py",
     "test_system_packages.py",
 )
 # Tests of real clusters, which wait most: as long as all the others of tests/process.
-CLUSTERS: Final = tuple(
-    f"tests/process/test_{each}.py"
-    for each in (
-        "cluster",
-        "cluster_partitions",
-        "cores",
-        "differences",
-        "drain",
-        "hooks",
-        "many_connections",
-        "redirect",
-        "replicate",
-        "sessions",
-        "streams",
-        "takeover",
-        "up",
-        "upgrade",
-    )
-)
+CLUSTERS: Final = ("tests/process/cluster",)
 SLOWEST_SHOWN: Final = 15
 
 
@@ -111,12 +93,12 @@ RUNS: Final = (
         environment={"HYPOTHESIS_PROFILE": "brief"},
         options=tuple(f"--ignore=tests/unit/{each}" for each in NEVER_COMPILED),
     ),
+    Run("spark", ("tests/spark",)),
     Run("simulation", ("tests/simulation",)),
     Run("clusters", CLUSTERS),
     Run("process", ("tests/process",), options=tuple(f"--ignore={each}" for each in CLUSTERS)),
     # Brokers of the other suites are compiled; those of tests/unit/testing are interpreted ones.
     Run("unit", ("tests/unit", "tests/interaction"), options=("--ignore=tests/unit/testing",)),
-    Run("spark", ("tests/spark",)),
     Run("conformance", ("tests/conformance",)),
     Run("cluster-interop", ("tests/interop",), environment={"RHIZOME_TEST_CLUSTER": "1"}),
     Run("interop", ("tests/interop",)),

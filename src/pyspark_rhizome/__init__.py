@@ -2,6 +2,6 @@
 class `DefaultSource`.
 """
 
-from rhizome.spark.source import RhizomeSource as DefaultSource
+from rhizome.spark.data_source import RhizomeSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -2,6 +2,6 @@
 `pyspark_*` with a class `DefaultSource`.
 """
 
-from rhizome.spark.journalsource import JournalSource as DefaultSource
+from rhizome.spark.journal.journal_source import JournalSource as DefaultSource
 
 __all__ = ["DefaultSource"]

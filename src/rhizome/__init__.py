@@ -1,8 +1,11 @@
 """Rhizome: one virtual AMQP 0-9-1 broker made of many.
 
-The hot modules are compiled when the package is built. With RHIZOME_PURE=1 in the environment the
-same modules are loaded from their .py files, though compiled ones lie beside them: for debugging,
-for coverage, and to show that both forms behave alike.
+Begin with broker/ (one broker, no input or output), then cluster/ (several as one), then server/
+(sockets, files and clocks around both). pyproject.toml says which package may import which.
+
+The hot modules are compiled when the package is built. With RHIZOME_PURE=1 in the environment
+the same modules are loaded from their .py files, though compiled ones lie beside them: for
+debugging, for coverage, and to show that both forms behave alike.
 """
 
 import os as _os
@@ -10,6 +13,6 @@ import os as _os
 __version__ = "0.2.0.dev0"
 
 if _os.environ.get("RHIZOME_PURE") == "1":
-    from rhizome import _pure
+    from rhizome import _source_import_hook
 
-    _pure.install()
+    _source_import_hook.install()

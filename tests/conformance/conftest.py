@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from rhizome.testing.processes import Broker
-
-from .wire import Channel, Connection, Wire
+from rhizome.testing.broker_process import Broker
+from tests.conformance.wire_driver import Channel, Connection, Wire
 
 Connect = Callable[..., Connection]
 Unique = Callable[[str], str]

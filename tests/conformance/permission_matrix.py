@@ -25,12 +25,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from rhizome.amqp import methods as m
-from rhizome.management.application import ENDPOINTS
-from rhizome.management.endpoint import Endpoint
-from rhizome.testing.processes import Broker
-
-from .httpapi import Answer, Api
-from .wire import Channel, ChannelClosed, Connection
+from rhizome.management.asgi_application import ENDPOINTS
+from rhizome.management.http.endpoint import Endpoint
+from rhizome.testing.broker_process import Broker
+from tests.conformance.http_api_client import Answer, Api
+from tests.conformance.wire_driver import Channel, ChannelClosed, Connection
 
 HTTP_TABLE: Final = Path(__file__).with_name("permissions_http.txt")
 AMQP_TABLE: Final = Path(__file__).with_name("permissions_amqp.txt")
@@ -135,6 +134,7 @@ BODIES: Final[dict[str, Any]] = {
     },
     "POST /api/queues/{vhost}/{name}/actions": {"action": "sync"},
     "PUT /api/rhizome/streams/{vhost}/{name}/offsets/{consumer}": {"offset": 0},
+    "POST /api/rhizome/pipelines/{vhost}/{name}/report": {"state": "running", "flows": []},
 }
 NAMES: Final = (
     ("/api/rhizome/streams", "s"),
@@ -172,6 +172,8 @@ def operation_of(endpoint: Endpoint, node: str, connection: str) -> Operation:
         "group": "1",
         "consumer": "c",
         "lease": "l",
+        "pin": "p",
+        "part": "segment-1",
         "index": "1",
         "exchange": "x",
         "port": "5672",

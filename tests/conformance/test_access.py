@@ -14,10 +14,10 @@ import pytest
 
 from rhizome.amqp import methods as m
 from rhizome.amqp.properties import Properties
-from rhizome.testing.processes import Broker, wait_until
+from rhizome.testing.broker_process import Broker, wait_until
+from tests.conformance.wire_driver import Channel, ConnectionClosed, EndOfStream
 
 from .conftest import Connect, Unique
-from .wire import Channel, ConnectionClosed, EndOfStream
 
 PASSWORD = "a-long-enough-password"
 

@@ -7,10 +7,10 @@ import pytest
 from rhizome.amqp import methods as m
 from rhizome.amqp.frames import frame, method_frame
 from rhizome.amqp.properties import Properties, encode_header
-from rhizome.testing.processes import wait_until
+from rhizome.testing.broker_process import wait_until
+from tests.conformance.wire_driver import Channel, Content
 
 from .conftest import Connect, Unique
-from .wire import Channel, Content
 
 
 def filled(channel: Channel, count: int, **options: object) -> str:

@@ -6,9 +6,9 @@ import pytest
 
 from rhizome.amqp import methods as m
 from rhizome.amqp.frames import method_frame
+from tests.conformance.wire_driver import Channel, ChannelClosed, Connection
 
 from .conftest import Connect, Unique
-from .wire import Channel, ChannelClosed, Connection
 
 
 def test_a_number_can_be_used_again_after_close(connection: Connection) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from rhizome.amqp import methods as m
 from rhizome.amqp.properties import Properties
+from tests.conformance.wire_driver import Channel, Content
 
 from .conftest import Connect, Unique
-from .wire import Channel, Content
 
 
 def settled_up_to(channel: Channel, last: int) -> list[m.BasicAck]:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from rhizome.amqp import methods as m
+from rhizome.amqp.field_table import Timestamp
 from rhizome.amqp.properties import Properties
-from rhizome.amqp.values import Timestamp
+from tests.conformance.wire_driver import Channel, Content
 
 from .conftest import Unique
-from .wire import Channel, Content
 
 DEATH_KEYS = {"count", "reason", "queue", "time", "exchange", "routing-keys"}
 

@@ -15,12 +15,10 @@ from pathlib import Path
 import pytest
 
 from rhizome.amqp import methods as m
+from rhizome.amqp.field_table import encode_table
 from rhizome.amqp.frames import frame, method_frame
 from rhizome.amqp.properties import Properties, encode_header
-from rhizome.amqp.values import encode_table
-
-from .conftest import Connect, Unique
-from .wire import (
+from tests.conformance.wire_driver import (
     CLIENT_PROPERTIES,
     FRAME_BODY,
     FRAME_HEADER,
@@ -34,6 +32,8 @@ from .wire import (
     ConnectionClosed,
     Wire,
 )
+
+from .conftest import Connect, Unique
 
 REPLIES = Path(__file__).with_name("error_replies.txt")
 REPLY_TEXT_BYTES_MAX = 255

@@ -9,12 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from rhizome.amqp import methods as m
+from rhizome.amqp.field_table import encode_table
 from rhizome.amqp.frames import frame, method_frame
-from rhizome.amqp.values import encode_table
-from rhizome.testing.processes import Broker
-
-from .conftest import Connect
-from .wire import (
+from rhizome.testing.broker_process import Broker
+from tests.conformance.wire_driver import (
     CLIENT_PROPERTIES,
     FRAME_HEARTBEAT,
     PROTOCOL_HEADER,
@@ -24,6 +22,8 @@ from .wire import (
     Wire,
     plain,
 )
+
+from .conftest import Connect
 
 Dial = Callable[[], Wire]
 

@@ -14,10 +14,8 @@ import pytest
 from rhizome.amqp import methods as m
 from rhizome.amqp.frames import frame, method_frame
 from rhizome.amqp.properties import Properties, encode_header
-from rhizome.testing.processes import Broker
-
-from .conftest import Connect
-from .wire import (
+from rhizome.testing.broker_process import Broker
+from tests.conformance.wire_driver import (
     FRAME_BODY,
     FRAME_HEADER,
     FRAME_METHOD,
@@ -28,6 +26,8 @@ from .wire import (
     EndOfStream,
     Wire,
 )
+
+from .conftest import Connect
 
 HARD_ERRORS = {501, 502, 503, 504, 505, 530, 540, 541}
 

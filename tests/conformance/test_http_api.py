@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rhizome.testing.processes import Broker, wait_until
+from rhizome.testing.broker_process import Broker, wait_until
+from tests.conformance.http_api_client import Answer, Api, path
 
 from .conftest import Connect, Unique
-from .httpapi import Answer, Api, path
 
 STATS_SECONDS_MAX = 20.0
 """RabbitMQ shows a connection some seconds after it was opened."""

@@ -21,11 +21,10 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
-from rhizome.management.application import ENDPOINTS
-from rhizome.management.openapi import describe
-from rhizome.testing.processes import BrokerProcess
-
-from .httpapi import Api
+from rhizome.management.asgi_application import ENDPOINTS
+from rhizome.management.openapi.openapi_document import describe
+from rhizome.testing.broker_process import BrokerProcess
+from tests.conformance.http_api_client import Api
 
 pytestmark = pytest.mark.rhizome_only
 
@@ -64,6 +63,7 @@ KNOWN = {
     "within": "1",
     "unit": "days",
     "index": "1",
+    "part": "segment-1",
 }
 # What {name} is where it is no queue.
 NAMED = {
@@ -145,6 +145,12 @@ class Stage:
         except AMQPError:
             pass  # it was closed by a request
 
+    def _pin(self) -> str:
+        """A pin of the journal; it is ended by requests."""
+        pins = ("rhizome", "journals", "rhizome", "pins")
+        there = self.api.rows(*pins)
+        return str(there[0]["pin"] if there else self.api.post(*pins).json["pin"])
+
     def known(self, path: str) -> dict[str, str]:
         """Names of things that are there, for the parts of a path."""
         found = dict(KNOWN, port=str(self.broker.port))
@@ -153,6 +159,8 @@ class Stage:
                 found["name"] = name
         if path.startswith("/api/bindings") and "/e/{destination}" in path:
             found["destination"] = "amq.fanout"
+        if path.startswith("/api/rhizome/journals/"):
+            found["pin"] = self._pin()
         connections = self.api.rows("connections")
         if connections and path.startswith("/api/connections/"):
             found["name"] = connections[0]["name"]

@@ -9,10 +9,10 @@ import pytest
 
 from rhizome.amqp import methods as m
 from rhizome.amqp.properties import Properties
-from rhizome.testing.processes import BrokerProcess
+from rhizome.testing.broker_process import BrokerProcess
+from tests.conformance.wire_driver import Channel, Connection
 
 from .conftest import Unique
-from .wire import Channel, Connection
 
 pytestmark = pytest.mark.rhizome_only
 PERSISTENT = Properties(delivery_mode=2)

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import pytest
 
 from rhizome.amqp import methods as m
-from rhizome.management.application import ENDPOINTS
-from rhizome.testing.processes import Broker, wait_until
+from rhizome.management.asgi_application import ENDPOINTS
+from rhizome.testing.broker_process import Broker, wait_until
+from tests.conformance.http_api_client import Api
+from tests.conformance.wire_driver import Connection, ConnectionClosed, EndOfStream, Wire
 
 from . import permission_matrix as matrix
-from .httpapi import Api
-from .wire import Connection, ConnectionClosed, EndOfStream, Wire
 
 RECORDS = bool(os.environ.get("RHIZOME_RECORD_PERMISSIONS"))
 HTTP_HEADING = f"""What RabbitMQ 3.10 answers; what begins with * only Rhizome has.

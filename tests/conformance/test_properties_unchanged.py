@@ -10,11 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rhizome.amqp import methods as m
+from rhizome.amqp.field_table import Timestamp
 from rhizome.amqp.frames import content_frames, method_frame
 from rhizome.amqp.properties import Properties, encode_header
-from rhizome.amqp.values import Timestamp
-
-from .wire import Channel
+from tests.conformance.wire_driver import Channel
 
 EVERYTHING = Properties(
     content_type="application/json",

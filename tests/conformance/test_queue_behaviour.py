@@ -10,10 +10,10 @@ import pytest
 
 from rhizome.amqp import methods as m
 from rhizome.amqp.properties import Properties
-from rhizome.testing.processes import wait_until
+from rhizome.testing.broker_process import wait_until
+from tests.conformance.wire_driver import Channel, Closed, Connection
 
 from .conftest import Connect, Unique
-from .wire import Channel, Closed, Connection
 
 IN_CLUSTER = bool(os.environ.get("RHIZOME_TEST_CLUSTER"))
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from rhizome.testing.processes import Broker, wait_until
+from rhizome.testing.broker_process import Broker, wait_until
+from tests.conformance.http_api_client import Api
 
 from .conftest import Connect, Unique
-from .httpapi import Api
 
 SCRIPT = shutil.which("rabbitmqadmin")
 SECONDS_MAX = 40

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from rhizome.testing.ports import free_port
+from rhizome.testing.free_ports import free_port
 
 T = TypeVar("T")
 

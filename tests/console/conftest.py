@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import pytest
 
-from rhizome.testing.clusterprocess import ClusterProcess
-from rhizome.testing.processes import BrokerProcess
+from rhizome.testing.broker_process import BrokerProcess
+from rhizome.testing.cluster_process import ClusterProcess
 
 from .browser import Browser, Driver, missing, wait_until
 

@@ -12,13 +12,13 @@ from typing import Any
 import pika
 import pytest
 
-from rhizome.testing.clusterprocess import ClusterProcess
+from rhizome.testing.cluster_process import ClusterProcess
 
 from .browser import DOWN, ENTER, ESCAPE, wait_until
 from .conftest import Console
 
 Unique = Callable[[str], str]
-PAGES = ("", "queues", "connections", "exchanges", "policies", "users", "stalls")
+PAGES = ("", "queues", "connections", "exchanges", "policies", "users", "stalls", "pipelines")
 
 
 def publish_in_browser(console: Console, queue: str, payload: str, headers: str = "") -> None:
@@ -82,7 +82,8 @@ def test_a_failed_login_leaves_the_password_nowhere(console: Console) -> None:
         browser.click("button[type=submit]")
         browser.wait_for_text("That is not right", ".failure")
         browser.wait_for_text("Log in", "button[type=submit]")
-        assert browser.run(WHERE_THE_SECRET_IS, SECRET) == []
+        # Both may be those of the last attempt, until the browser has taken the click.
+        wait_until(lambda: browser.run(WHERE_THE_SECRET_IS, SECRET) == [], "the password to go")
         assert browser.run("return document.getElementById('user').value") == "guest"
         assert browser.run("return document.getElementById('password').type") == "password"
     assert browser.complaints()
@@ -462,6 +463,107 @@ def test_policies_exchanges_and_users_are_made_in_the_browser(
     console.api("DELETE", "users", user)
 
 
+# ---- pipelines ----------------------------------------------------------------------------------
+
+
+def flow_report(name: str, state: str = "running", **figures: Any) -> dict[str, Any]:
+    """A flow, as a service of pipelines reports it."""
+    return {"name": name, "state": state, "lag": {}, **figures}
+
+
+def report(console: Console, name: str, *flows: dict[str, Any], state: str = "running") -> None:
+    """What `rhizome pipeline run` sends; the other brokers show it, too."""
+    parts = ("rhizome", "pipelines", "/", name, "report")
+    console.api("POST", *parts, state=state, host="spark-1", flows=list(flows))
+
+
+def test_pipelines_are_shown_as_their_services_report(
+    console: Console, cluster: ClusterProcess, unique: Unique
+) -> None:
+    browser, name = console.browser, unique("orders")
+    console.go("pipelines")
+    browser.find("main h1", "Pipelines")
+    elsewhere = Console(browser, cluster.brokers["b2"])
+    lag = {"small": 7, "large": 1200}
+    archive = flow_report(
+        "archive", batch=412, rows=1_204_003, rows_per_second=812.4, batch_ms=1900, lag=lag,
+        lag_total=1207,
+    )  # fmt: skip
+    trouble = {"error": f"ValueError: {EVIL}\nmore of it", "error_ms": 1_795_000_000_000}
+    scored = flow_report("scored", "halted", restarts=2, set_aside=3, **trouble)
+    report(elsewhere, name, archive, scored)
+    browser.wait_for_text(name, "main h2")
+    browser.wait_for_text("On spark-1, in /, reported", ".panel p")
+    browser.wait_for_text("by guest to b2", ".panel p")
+    rows = {cells[0]: cells[1:] for cells in pipeline_rows(console, name)}
+    assert rows["archive"][:2] == ["running", "412"]
+    assert rows["archive"][5] == "1.9 s"
+    assert rows["archive"][4].split("\n")[-1] == "large: 1200"  # the one furthest behind
+    assert rows["scored"][6:8] == ["2", "3"]
+    assert rows["scored"][8].endswith(f"ValueError: {EVIL}")
+    assert browser.texts(".panel .tag.bad") == ["halted"]
+    assert browser.texts(".panel .tag.warn") == ["3"]
+    assert browser.run("return document.querySelector('.panel [title*=small]').title") == (
+        "large: 1200\nsmall: 7"
+    )
+    assert browser.run("return window.hacked") is None
+
+    # The next report is drawn without anybody asking for it.
+    report(elsewhere, name, {**archive, "state": "stopped", "batch": 413}, state="stopped")
+    wait_until(
+        lambda: (
+            [row[:3] for row in pipeline_rows(console, name)] == [["archive", "stopped", "413"]]
+        ),
+        "the next report",
+    )
+    browser.wait_for_no_text("scored", ".panel")
+
+
+def pipeline_rows(console: Console, service: str) -> list[list[str]]:
+    """The cells of a service's table of flows."""
+    script = """
+        const panel = [...document.querySelectorAll(".panel")]
+            .find((each) => each.querySelector("h2").textContent === arguments[0]);
+        return [...(panel?.querySelectorAll("tbody tr") ?? [])]
+            .map((row) => [...row.cells].map((cell) => cell.innerText.trim()));
+    """
+    found: list[list[str]] = console.browser.run(script, service)
+    return found
+
+
+def test_the_page_of_pipelines_is_readable_anywhere_and_for_its_vhost_alone(
+    console: Console, unique: Unique
+) -> None:
+    browser, name = console.browser, EVIL + unique("p")
+    busy = flow_report("f" * 100, "waiting", error="e" * 500, error_ms=1, set_aside=1)
+    report(console, name, busy, flow_report(EVIL, lag={EVIL: 3}, lag_total=3))
+    report(console, unique("gone"), flow_report("x", "halted"), state="stopping")
+    console.go("pipelines")
+    browser.wait_for_text(name, "main h2")
+    for theme in ("light", "dark"):
+        browser.run("document.documentElement.dataset.theme = arguments[0]", theme)
+        assert browser.run(CONTRAST) == []
+    browser.resize(360, 740)
+    assert browser.run("return document.documentElement.scrollWidth") <= 360
+    assert browser.run("return document.querySelectorAll('main img, main script').length") == 0
+    assert browser.run("return window.hacked") is None
+
+    stranger = unique("stranger")
+    console.api("PUT", "users", stranger, password="secret-of-a-stranger", tags="management")
+    console.api("PUT", "vhosts", stranger)
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    console.api("PUT", "permissions", stranger, stranger, **everything)
+    browser.resize(1280, 900)
+    browser.click("button.user")
+    console.log_in(stranger, "secret-of-a-stranger")
+    console.go("pipelines")
+    browser.wait_for_text("No service reports here.", "main .empty")
+    browser.click("button.user")
+    browser.find("#password")
+    console.api("DELETE", "users", stranger)
+    console.api("DELETE", "vhosts", stranger)
+
+
 # ---- what names and payloads must not do --------------------------------------------------------
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>"\'&lt;{{7*7}}'
@@ -501,6 +603,43 @@ def test_markup_in_names_and_payloads_is_text(
     for parts in (["policies", "/", evil], ["users", evil], ["exchanges", "/", evil]):
         console.api("DELETE", *parts)
     console.api("DELETE", "queues", "/", evil)
+
+
+ODD = {"toString": "x", "valueOf": "x"}
+"""No text can be made of it by JavaScript itself."""
+
+
+def test_values_of_odd_types_break_no_page(
+    console: Console, cluster: ClusterProcess, unique: Unique
+) -> None:
+    browser = console.browser
+    queue = unique("odd")
+    console.api("PUT", "queues", "/", queue, durable=True)
+    parameters = pika.URLParameters(cluster.brokers["b1"].url)
+    parameters.client_properties = {"connection_name": queue, "product": ODD, "version": [None]}
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    for number, deaths in enumerate(([None], [{"count": ODD, "queue": ODD, "reason": ODD}], [1])):
+        properties = pika.BasicProperties(headers={"x-death": deaths, "odd": ODD})
+        channel.basic_publish("", queue, f"odd {number}".encode(), properties)
+    channel.basic_publish("", queue, b"[" * 4_000 + b"]" * 4_000)
+    wait_until(lambda: console.api("GET", "queues", "/", queue)["messages"] == 4, "the messages")
+    console.go("connections")
+    browser.wait_for_text(queue, "tbody")
+    browser.click("button.link", queue)
+    browser.wait_for_text("toString", "dialog dd")
+    browser.press(ESCAPE)
+    console.queue_page(queue)
+    browser.click("button", "Browse")
+    for number in range(3):
+        browser.wait_for_text(f"odd {number}", ".browsed .payload")
+    shown = "return document.querySelector('.browsed').textContent.length"
+    assert browser.run(shown) < 100_000, "nesting makes a message much longer"
+    browser.click("button", "Move")
+    browser.find("dialog #field-to")
+    browser.press(ESCAPE)
+    connection.close()
+    console.api("DELETE", "queues", "/", queue)
 
 
 def test_the_browser_runs_nothing_that_is_not_the_consoles_own(console: Console) -> None:

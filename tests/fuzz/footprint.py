@@ -12,7 +12,8 @@ import hashlib
 import random
 import sys
 
-from .arena import Arena
+from tests.fuzz.attacked_core import Arena
+
 from .session import run_session
 
 INPUT_BYTES_MAX = 3000

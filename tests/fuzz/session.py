@@ -6,12 +6,12 @@ from itertools import pairwise
 
 from rhizome.amqp import methods as m
 from rhizome.amqp.frames import method_frame
-from rhizome.broker.stages import CLOSING
-from rhizome.testing.core import PROTOCOL_HEADER
+from rhizome.broker.connection.connection_states import CLOSING
+from rhizome.testing.in_memory_broker import PROTOCOL_HEADER
+from tests.fuzz.attacked_core import Arena, RawClient
+from tests.fuzz.frame_generator import KINDS, QUEUES, Traffic
 
-from .arena import Arena, RawClient
 from .choices import Choices
-from .traffic import KINDS, QUEUES, Traffic
 
 CLIENTS_MAX = 3
 JUMPS_MS = (25, 25, 100, 700, 11_000, 40_000, 1_900_000)

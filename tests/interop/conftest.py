@@ -13,7 +13,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from rhizome.testing.processes import Broker
+from rhizome.testing.broker_process import Broker
 
 Connect = Callable[..., pika.BlockingConnection]
 PATIENCE_SECONDS = 60.0

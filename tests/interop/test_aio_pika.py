@@ -12,7 +12,7 @@ import aiormq.exceptions
 import pytest
 from aio_pika.patterns import RPC, Master
 
-from rhizome.testing.processes import Broker, BrokerProcess
+from rhizome.testing.broker_process import Broker, BrokerProcess
 
 from .conftest import patterned_body
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from rhizome.testing.processes import Broker, wait_until
+from rhizome.testing.broker_process import Broker, wait_until
 
 from .conftest import PATIENCE_SECONDS
 

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from rhizome.testing.processes import Broker, wait_until
+from rhizome.testing.broker_process import Broker, wait_until
 
 from .conftest import PATIENCE_SECONDS
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.testing.ports import free_port
-from rhizome.testing.processes import Broker, wait_until
+from rhizome.testing.broker_process import Broker, wait_until
+from rhizome.testing.free_ports import free_port
 
 from .conftest import PATIENCE_SECONDS
 from .test_celery import HERE, Worker

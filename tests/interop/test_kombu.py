@@ -10,7 +10,7 @@ import kombu
 import pytest
 from amqp import exceptions
 
-from rhizome.testing.processes import Broker, wait_until
+from rhizome.testing.broker_process import Broker, wait_until
 
 from .conftest import PATIENCE_SECONDS, patterned_body
 

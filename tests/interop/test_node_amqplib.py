@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.testing.processes import Broker
+from rhizome.testing.broker_process import Broker
 from tests.nodejs import INSTALL_SECONDS_MAX, WHY_NOT, node_modules
 
 HERE = Path(__file__).parent / "node"

@@ -9,7 +9,7 @@ import pytest
 from pika import exceptions
 from pika.adapters.blocking_connection import BlockingChannel
 
-from rhizome.testing.processes import wait_until
+from rhizome.testing.broker_process import wait_until
 
 from .conftest import PATIENCE_SECONDS, Connect, patterned_body, wait_for_events
 

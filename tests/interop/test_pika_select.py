@@ -8,7 +8,7 @@ from typing import Any
 import pika
 from pika.adapters.select_connection import SelectConnection
 
-from rhizome.testing.processes import Broker
+from rhizome.testing.broker_process import Broker
 
 from .conftest import PATIENCE_SECONDS
 

@@ -15,7 +15,7 @@ from random import Random
 from rhizome.client import Channel, Properties, connect
 from rhizome.client.errors import ClientError, ConnectFailed, MessageReturned, PublishNacked
 from rhizome.errors import AmqpError
-from rhizome.testing.clusterprocess import ClusterProcess
+from rhizome.testing.cluster_process import ClusterProcess
 
 REPLIES = "amq.rabbitmq.reply-to"
 PACE_SECONDS = 0.02

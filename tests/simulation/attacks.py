@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pytest
 
-from rhizome.testing.sim.run import Outcome
+from rhizome.testing.sim.seed_run import Outcome
 
 
 class Attack(Protocol):

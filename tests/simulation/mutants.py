@@ -13,8 +13,8 @@ from dataclasses import dataclass
 SEEDS_MAX = 24
 
 SCRIPT = """
-from rhizome.testing.sim.run import RunOptions
-from rhizome.testing.sim.scenarios import run_untraced
+from rhizome.testing.sim.seed_run import RunOptions
+from rhizome.testing.sim.scenario_runner import run_untraced
 
 {mutation}
 options = RunOptions(

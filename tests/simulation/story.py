@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rhizome.client.levels import Level
-from rhizome.testing.sim import traffic as told
-from rhizome.testing.sim.checkers import Violation, Watch
-from rhizome.testing.sim.messages_scenario import checkers_of
-from rhizome.testing.sim.observations import Healed, Observation
-from rhizome.testing.sim.promises import Promises
-from rhizome.testing.sim.topology import ALWAYS, SOMETIMES, Topology, drawn_topology
-from rhizome.testing.sim.world import SECOND, World
+from rhizome.client.confirm_level import Level
+from rhizome.testing.sim.apps.app_topology import ALWAYS, SOMETIMES, Topology, drawn_topology
+from rhizome.testing.sim.checkers.checker import Violation, Watch
+from rhizome.testing.sim.checkers.message_checkers import Promises
+from rhizome.testing.sim.events import application_events as told
+from rhizome.testing.sim.events.broker_events import Healed, Observation
+from rhizome.testing.sim.scenarios.messages_scenario import checkers_of
+from rhizome.testing.sim.world.event_scheduler import SECOND, World
 
 GROUP = 1
 HOME = "b1"

@@ -9,12 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from rhizome.amqp.properties import Properties
-from rhizome.broker.commands import Command, DeclareQueue, PutVhost
-from rhizome.broker.outcome import Outcome
-from rhizome.broker.state import State
-from rhizome.cluster.commands import Member, RegisterBroker, SetInSync
-from rhizome.cluster.consensus.registry import Registry, encode_snapshot
-from rhizome.cluster.state import ClusterState
+from rhizome.broker.metadata.metadata_changes import Outcome
+from rhizome.broker.metadata.metadata_commands import Command, DeclareQueue, PutVhost
+from rhizome.broker.metadata.metadata_state import State
+from rhizome.cluster.consensus.consensus_registry import Registry, encode_snapshot
+from rhizome.cluster.state.cluster_commands import Member, RegisterBroker, SetInSync
+from rhizome.cluster.state.cluster_state import ClusterState
 from rhizome.journal.records import (
     FLAG_DURABLE,
     KIND_DEQUEUE,
@@ -27,7 +27,7 @@ from rhizome.journal.records import (
     number_record,
     requeue_record,
 )
-from rhizome.spark.journalrecords import record_offsets
+from rhizome.spark.journal.journal_record_decoder import record_offsets
 from tests.spark.journals import JournalFiles, content, route
 
 GROUP = 1

@@ -1,28 +1,30 @@
 """A driver as a process of its own, to be killed: three queries in one session.
 
-    stream -> Parquet       the job `archive`, in small batches
+    stream -> archive       the job `archive`, in small batches; Parquet, or a table
     work queue -> Parquet   the source on work queues, which leases what it reads
     Parquet -> queue        the sink, a pair of files per batch
 
-All go on as input comes, and end once there is a file `enough` and all input is done. Run as
-`python -m tests.spark.driver SETTINGS`, with `DriverSettings` as JSON.
+All go on as input comes, and end once there is a file `enough` and all input is done. Without a
+name of a work queue there are two. Run as `python -m tests.spark.driver SETTINGS`, with
+`DriverSettings` as JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rhizome.spark.jobs.watching import WORKER_LATE
-from rhizome.testing.processes import wait_until
+from rhizome.spark.jobs.job_progress import WORKER_LATE
+from rhizome.testing.broker_process import wait_until
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = "value STRING"
@@ -43,6 +45,9 @@ class DriverSettings:
     rows_per_batch: int
     rows_per_second: int
     deduplicate: str = "sequence"
+    master: str = "local[2]"
+    conf: dict[str, str] = field(default_factory=dict)
+    archive_format: str = "parquet"
 
     @property
     def archive(self) -> str:
@@ -69,10 +74,12 @@ def die_with_the_test() -> None:
 
 class Kept:
     """A query that is started again if Spark could not start its worker. It gives that ten seconds,
-    which nothing can change and a busy machine does not keep; nothing has happened by then. Workers
-    that are started side by side would take them from each other: one is waited for before the
-    next.
+    which our own sessions get by with (worker_launcher.py) and a server of Spark Connect on a busy
+    machine does not; nothing has happened by then. Workers that are started side by side would take
+    them from each other: one is waited for before the next.
     """
+
+    causes: tuple[str, ...] = (WORKER_LATE,)
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._start = start
@@ -82,7 +89,7 @@ class Kept:
     def look(self) -> None:
         """Start it if it does not run; raises what else it failed with."""
         while self._query is None or self._query.exception() is not None:
-            if self._query is not None and WORKER_LATE not in str(self._query.exception()):
+            if self._query is not None and not self._is_expected(self._query.exception()):
                 raise self._query.exception()
             self._patiently(self._begin)
 
@@ -112,18 +119,23 @@ class Kept:
         try:
             do()
         except PySparkException as error:
-            if WORKER_LATE not in str(error):
+            if not self._is_expected(error):
                 raise
+
+    def _is_expected(self, error: object) -> bool:
+        return any(cause in str(error) for cause in self.causes)
 
 
 def main(settings: DriverSettings) -> None:
     threading.Thread(target=die_with_the_test, daemon=True).start()
     from rhizome.spark import register
     from rhizome.spark.jobs import archive
-    from rhizome.spark.session import local_session
+    from rhizome.spark.session import SessionOptions, start_session
 
-    spark = local_session("driver", "local[2]", Path(settings.directory) / "spark", quick=True)
-    register(spark)
+    directory = Path(settings.directory) / "spark"
+    started = SessionOptions(settings.master, directory, quick=True, ship=False, conf=settings.conf)
+    spark = start_session("driver", started)
+    register(spark, ship=not settings.master.startswith("local"))
     options = archive.ArchiveOptions(
         settings.uri,
         (settings.stream,),
@@ -131,6 +143,7 @@ def main(settings: DriverSettings) -> None:
         follow=True,
         interval_s=LOOK_SECONDS,
         rows_per_batch=settings.rows_per_batch,
+        format=settings.archive_format,
     )
     starts: list[Callable[[], Any]] = [
         lambda: archive.start(spark, options),
@@ -161,6 +174,8 @@ def main(settings: DriverSettings) -> None:
             .start()
         ),
     ]
+    if not settings.work:
+        del starts[1]
     queries = [Kept(start) for start in starts]
     while not settings.enough.exists():
         for query in queries:
@@ -174,8 +189,11 @@ def main(settings: DriverSettings) -> None:
 class Driver:
     """The process. Invariant: at most one runs, and none is left behind after `kill`."""
 
-    def __init__(self, settings: DriverSettings) -> None:
+    module = "tests.spark.driver"
+
+    def __init__(self, settings: Any, launcher: Sequence[str] = ()) -> None:
         self.settings = settings
+        self._launcher = list(launcher)
         self.output = Path(settings.directory) / "driver.txt"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -184,7 +202,7 @@ class Driver:
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.driver", json.dumps(asdict(self.settings))],
+                [*self._launcher, *self._command()],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -193,12 +211,17 @@ class Driver:
                 process_group=0,
             )
 
+    def _command(self) -> list[str]:
+        settings = json.dumps(asdict(self.settings))
+        return [sys.executable, "-m", self.module, settings]
+
     def kill(self) -> None:
         """kill -9 for Python and for the JVM. Spark's workers see that and end on their own, a
         moment later: what they still send meanwhile must do no harm."""
         process, self._process = self._process, None
         if process is not None:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
     def has_ended(self) -> bool:

@@ -10,7 +10,7 @@ import operator
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,10 +19,11 @@ import pytest
 
 from rhizome.client.blocking import Connection, Message
 from rhizome.spark.jobs import archive
-from rhizome.testing.clusterprocess import ClusterProcess
-from rhizome.testing.processes import wait_until
-from tests.process.kit import call_api
-from tests.spark.driver import Driver, DriverSettings
+from rhizome.testing.broker_process import wait_until
+from rhizome.testing.cluster_process import ClusterProcess
+from tests.process.helpers import call_api
+from tests.spark.driver import LOOK_SECONDS, Driver, DriverSettings
+from tests.spark.tables import FORMATS, readers
 
 QUEUE = "results"
 STREAMS = ("events-0", "events-1", "events-2")
@@ -32,19 +33,30 @@ SEED = int(os.environ.get("RHIZOME_TEST_SEED", "11"))
 
 
 class Work:
-    """A cluster with a stream and two queues that have the same home, and a driver for them."""
+    """A cluster with a stream and two queues that have the same home, and a driver for them, which
+    `launcher` starts. Without `leases` there is no work queue.
+    """
 
-    def __init__(self, cluster: ClusterProcess, directory: Path, **settings: Any) -> None:
+    def __init__(
+        self,
+        cluster: ClusterProcess,
+        directory: Path,
+        launcher: Sequence[str] = (),
+        leases: bool = True,
+        **settings: Any,
+    ) -> None:
         self.cluster = cluster
         brokers = cluster.brokers.values()
         ports = ",".join(f"{each.host}:{each.port}" for each in brokers)
         self.uri = f"amqp://guest:guest@{ports}/"
         self.stream, self.work = self._declare()
-        directory.mkdir()
+        if not leases:
+            self.work = ""
+        directory.mkdir(parents=True)
         self.settings = DriverSettings(
             self.uri, self.stream, QUEUE, self.work, str(directory), **settings
         )
-        self.driver = Driver(self.settings)
+        self.driver = Driver(self.settings, launcher)
         self.published = 0
         self.filed = 0
         self._files = 0
@@ -75,13 +87,13 @@ class Work:
         same sequence."""
         import pyarrow as pa
 
-        from rhizome.spark.messageframes import Addressing, Framer, Producer
-        from rhizome.spark.publisher import Publisher
-        from rhizome.spark.wire import addresses_of
+        from rhizome.spark.amqp_socket import addresses_of
+        from rhizome.spark.sink.confirmed_publisher import Publisher
+        from rhizome.spark.sink.publish_frames import Addressing, Framer, Producer
 
         bodies = [b"%d" % number for number in range(self.published, self.published + count)]
         batch = pa.record_batch({"value": pa.array(bodies, pa.binary())})
-        for name in (self.stream, self.work):
+        for name in filter(None, (self.stream, self.work)):
             publisher = Publisher(addresses_of(self.uri), "numbers", SECONDS_MAX)
             framer = Framer(Addressing("", name, True, True), publisher.frame_bytes_max)
             publisher.publish(framer.frames(batch, Producer("numbers", self.published)))
@@ -114,8 +126,12 @@ class Work:
     def batches(self) -> list[int]:
         """How many batches are for good in the archive, and in what was leased."""
         found = []
-        for path in (self.settings.archive, self.settings.leased):
-            metadata = Path(path) / archive.METADATA
+        if self.settings.archive_format == "parquet":
+            archived = Path(self.settings.archive) / archive.METADATA
+        else:
+            archived = Path(self.settings.archive) / archive.CHECKPOINT / "commits"
+        leased = Path(self.settings.leased) / archive.METADATA
+        for metadata in (archived, leased)[: 2 if self.work else 1]:
             names = [path.name.split(".")[0] for path in metadata.glob("[0-9]*")]
             found.append(max((int(name) + 1 for name in names), default=0))
         return found
@@ -130,8 +146,10 @@ class Work:
         """Wait until all queries have done so much more."""
         wanted = [done + batches for done in self.batches()]
         messages += self.sent()
+        pause = threading.Event()  # never set
 
         def is_further() -> bool:
+            pause.wait(LOOK_SECONDS)  # asking costs a connection
             assert not self.driver.has_ended(), self.driver.said()
             far = all(map(operator.ge, self.batches(), wanted))
             return far and self.sent() >= messages
@@ -152,6 +170,15 @@ class Work:
         rows = archive.read(spark, self.settings.archive).select("offset", "value").collect()
         assert_once((int(row.value) for row in rows), self.published)
         assert_once((row.offset for row in rows), self.published)
+        if self.settings.archive_format in FORMATS:
+            self.check_table()
+
+    def check_table(self) -> None:
+        """Everybody who reads tables of its format finds each message once."""
+        for ask in readers(self.settings.archive_format).values():
+            found = ask(self.settings.archive, 'SELECT "offset", decode(value) FROM messages')
+            assert_once((offset for offset, _ in found), self.published)
+            assert_once((int(body) for _, body in found), self.published)
 
     def check_leased(self, spark: Any) -> None:
         rows = spark.read.parquet(self.settings.leased).collect()
@@ -199,10 +226,20 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
 
 
 @pytest.mark.timeout(2400)
+@pytest.mark.parametrize(
+    "archived",
+    ["parquet", *(pytest.param(kind, marks=pytest.mark.soak) for kind in FORMATS)],
+)
 def test_each_message_counts_once_though_driver_and_home_are_killed(
-    spark: Any, cluster: ClusterProcess, tmp_path: Path
+    spark: Any, cluster: ClusterProcess, tmp_path: Path, archived: str
 ) -> None:
-    work = Work(cluster, tmp_path / "work", rows_per_batch=1000, rows_per_second=2000)
+    work = Work(
+        cluster,
+        tmp_path / "work",
+        rows_per_batch=1000,
+        rows_per_second=2000,
+        archive_format=archived,
+    )
     work.publish(4000)
     work.file(4, 1000)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rhizome.testing.processes import BrokerProcess
+from rhizome.testing.broker_process import BrokerProcess
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline"
 TUTORIAL = DOCS / "tutorial.md"
@@ -47,7 +47,7 @@ def run(text: str, path: Path, spark: Any, broker: BrokerProcess) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_tutorial_runs_as_written(spark: Any, own_broker: BrokerProcess, elsewhere: Path) -> None:
     run(tutorial(), TUTORIAL, spark, own_broker)
     assert (elsewhere / "traffic.html").stat().st_size > 5000

@@ -89,6 +89,57 @@ def test_the_container_file_copies_what_exists() -> None:
             assert (root / line.split()[1]).is_file(), line
 
 
+# ---- executors of Spark -------------------------------------------------------------------------
+
+
+def test_the_executors_container_file_copies_what_exists_and_names_no_base() -> None:
+    text = (PACKAGING / "spark" / "Containerfile").read_text()
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE}", "executor"}
+    for source in re.findall(r"^COPY (\S+)", text, re.MULTILINE):
+        assert (ROOT / source).exists(), source
+
+
+def test_an_executors_entry_point_runs_what_spark_asks_for(tmp_path: Path) -> None:
+    for program, action in (("java", 'printf "%s\\n" "$@"'), ("tini", 'shift 2; exec "$@"')):
+        file = tmp_path / program
+        file.write_text(f"#!/bin/bash\n{action}\n")
+        file.chmod(0o755)
+    told = {
+        "SPARK_HOME": "/opt/spark",
+        "SPARK_DRIVER_URL": "spark://driver:7078",
+        "SPARK_EXECUTOR_ID": "3",
+        "SPARK_EXECUTOR_CORES": "2",
+        "SPARK_EXECUTOR_MEMORY": "1g",
+        "SPARK_APPLICATION_ID": "app",
+        "SPARK_EXECUTOR_POD_IP": "10.0.0.3",
+        "SPARK_EXECUTOR_POD_NAME": "exec-3",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "SPARK_JAVA_OPT_0": "-Da=b c",
+        "SPARK_JAVA_OPT_1": "-Dd=e",
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+    }
+    done = run_tool(PACKAGING / "spark" / "entrypoint.sh", "executor", **told)
+    assert done.returncode == 0, done.stderr
+    given = done.stdout.splitlines()
+    assert given[:6] == ["-Da=b c", "-Dd=e", "-Xms1g", "-Xmx1g", "-cp", given[5]]
+    assert given[5].endswith("/opt/spark/jars/*")
+    assert given[given.index("--driver-url") + 1] == "spark://driver:7078"
+    assert given[given.index("--podName") + 1] == "exec-3"
+    other = run_tool(PACKAGING / "spark" / "entrypoint.sh", "echo", "other", **told)
+    assert other.stdout == "other\n"
+
+
+def test_the_job_on_kubernetes_gives_options_that_there_are() -> None:
+    text = (PACKAGING / "spark" / "kubernetes.yaml").read_text()
+    arguments = re.findall(r"^            - (\S+)$", text, re.MULTILINE)
+    assert arguments[:3] == ["pipeline", "archive", "events"]
+    result = CliRunner().invoke(app, ["pipeline", "archive", "--help"])
+    for argument in arguments[3:]:
+        option = argument.partition("=")[0]
+        assert option in result.output, option
+    assert "amqp" not in "".join(arguments), "credentials don't belong on a command line"
+
+
 # ---- what it is made of -------------------------------------------------------------------------
 
 

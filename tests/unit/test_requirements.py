@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "docs" / "requirements.md"
-LAST_NUMBERS = {"O": 34, "Q": 8, "H": 23, "J": 15, "P": 1}
-ROW = re.compile(r"^\| ([A-Z]\d+) \| (.*?) \| (.*?) ?\| (.*?) \|$", re.MULTILINE)
+LAST_NUMBERS = {"O": 34, "Q": 8, "H": 23, "J": 15, "P1.": 12}
+ROW = re.compile(r"^\| ([A-Z]\d+(?:\.\d+)?) \| (.*?) \| (.*?) ?\| (.*?) \|$", re.MULTILINE)
 OPEN = "open"
 SOAK = "pytest.mark.soak"
 PARAMETRIZE = "pytest.mark.parametrize"
@@ -78,7 +78,7 @@ def test_every_demand_stands_in_the_table_once() -> None:
 
 
 def test_every_row_of_the_table_is_understood() -> None:
-    begun = re.findall(r"^\| [A-Z]\d+ .*$", TABLE.read_text(), re.MULTILINE)
+    begun = re.findall(r"^\| [A-Z]\d+(?:\.\d+)? .*$", TABLE.read_text(), re.MULTILINE)
     assert len(begun) == len(rows())
 
 
@@ -109,10 +109,13 @@ def test_every_demand_is_shown_in_each_run(row: Row) -> None:
 @pytest.mark.parametrize(
     ("name", "soak"),
     [
-        ("tests/process/test_hooks.py::test_who_takes_over_is_told", True),
-        ("tests/process/test_cluster_soak.py::known_to", True),
-        ("tests/process/test_takeover.py::test_all_misfortunes_in_namespaces", False),
-        ("tests/process/test_cluster.py::test_each_step_may_go_through_another_broker", False),
+        ("tests/process/cluster/test_hooks.py::test_who_takes_over_is_told", True),
+        ("tests/process/cluster/test_cluster_soak.py::known_to", True),
+        ("tests/process/cluster/test_takeover.py::test_all_misfortunes_in_namespaces", False),
+        (
+            "tests/process/cluster/test_cluster.py::test_each_step_may_go_through_another_broker",
+            False,
+        ),
     ],
 )
 def test_soaks_are_known_by_their_marks(name: str, soak: bool) -> None:

@@ -12,6 +12,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from rhizome.amqp.methods import Method
+from rhizome.amqp.primitives import put_shortstr, put_u16, put_u32, put_u64, u32_at
 from rhizome.amqp.spec import (
     FRAME_BODY,
     FRAME_END,
@@ -20,7 +21,6 @@ from rhizome.amqp.spec import (
     FRAME_METHOD,
     FRAME_OVERHEAD,
 )
-from rhizome.amqp.wire import put_shortstr, put_u16, put_u32, put_u64, u32_at
 from rhizome.errors import FrameError
 
 __all__ = [

@@ -13,9 +13,9 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from rhizome.amqp import spec
-from rhizome.amqp.fields import FieldReader
-from rhizome.amqp.values import put_table
-from rhizome.amqp.wire import (
+from rhizome.amqp.field_reader import FieldReader
+from rhizome.amqp.field_table import put_table
+from rhizome.amqp.primitives import (
     put_longstr,
     put_shortstr,
     put_u8,

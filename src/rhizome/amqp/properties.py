@@ -13,10 +13,10 @@ from typing import Final, final
 from librt.strings import BytesWriter, read_i64_be
 from mypy_extensions import i64
 
-from rhizome.amqp.fields import FieldReader
+from rhizome.amqp.field_reader import FieldReader
+from rhizome.amqp.field_table import put_table, signed_64, unsigned_64
+from rhizome.amqp.primitives import put_shortstr, put_u8, put_u16, put_u64, u16_at, u32_at
 from rhizome.amqp.spec import BASIC, BASIC_PUBLISH
-from rhizome.amqp.values import put_table, signed_64, unsigned_64
-from rhizome.amqp.wire import put_shortstr, put_u8, put_u16, put_u64, u16_at, u32_at
 from rhizome.errors import SyntaxErrorFault
 
 FLAG_CONTENT_TYPE: Final = 0x8000
@@ -94,6 +94,25 @@ class Properties:
         self.user_id = user_id
         self.app_id = app_id
         self.cluster_id = cluster_id
+
+    def with_headers(self, headers: dict[str, object] | None) -> "Properties":
+        """The same properties with other headers."""
+        return Properties(
+            self.content_type,
+            self.content_encoding,
+            headers,
+            self.delivery_mode,
+            self.priority,
+            self.correlation_id,
+            self.reply_to,
+            self.expiration,
+            self.message_id,
+            self.timestamp,
+            self.type,
+            self.user_id,
+            self.app_id,
+            self.cluster_id,
+        )
 
     def flags(self) -> i64:
         """Return the flags of the properties that are present."""

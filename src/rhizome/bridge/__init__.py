@@ -1,30 +1,18 @@
-"""Bridges: programs that move messages from one cluster to another.
+"""Bridges: programs that move messages from one cluster to another, as RabbitMQ's shovels do.
 
-A cluster is a closed set of brokers; what joins two of them stands outside both and is a client of
-each (O12). One `Bridge` consumes on the source side and publishes on the destination side:
-
-    source       a queue, or an exchange through a durable queue of the bridge's own
-    window       what was delivered and is not settled yet, in order; never more than the prefetch
-    destination  a queue or an exchange
-
-The promise is at least once: a delivery is acknowledged only after the destination has confirmed
-it. Repeats after a failure carry the message-id of the first try, so a destination queue with
-`x-dedup: message-id` drops them.
-
-    settings, config   what a bridge is to do
-    window             order, resends and settlements, without input or output
-    ids, passage       what is added to a message on its way, and when it has gone in a circle
-    source, destination, bridge, program   the asyncio side of it
-    parameters, following   bridges that a cluster keeps as parameters, as RabbitMQ's shovels
-
-The package knows the client and nothing of the broker.
+A bridge is a client of both clusters (O12). It acknowledges a delivery only once the destination
+has confirmed it: at least once; repeats keep their message-id, so `x-dedup` drops them.
+`bridge` is the place to begin: `source_consumer` fills the `in_flight_window`,
+`destination_publisher` empties it. `settings` and `bridge_config_file` say what a bridge does;
+`shovel_settings` and `shovel_supervisor` run one for each shovel that a cluster has.
+May import client and amqp; knows nothing of the broker.
 """
 
 from rhizome.bridge.bridge import Bridge
-from rhizome.bridge.config import load_bridges
+from rhizome.bridge.bridge_config_file import load_bridges
+from rhizome.bridge.bridge_events import BridgeEvent, Counters
+from rhizome.bridge.bridge_process import follow_parameters, run_bridges
 from rhizome.bridge.errors import BridgeError, BridgeFailed, InvalidBridge
-from rhizome.bridge.events import BridgeEvent, Counters
-from rhizome.bridge.program import follow_parameters, run_bridges
 from rhizome.bridge.settings import BridgeSettings, Refused
 
 __all__ = [

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from rhizome.bridge import events
-from rhizome.bridge.destination import Destination
+from rhizome.bridge import bridge_events
+from rhizome.bridge.bridge_events import Report, Reporter
+from rhizome.bridge.bridge_state import Flow, Side
+from rhizome.bridge.destination_publisher import Destination
 from rhizome.bridge.errors import BridgeError
-from rhizome.bridge.events import Report, Reporter
-from rhizome.bridge.flow import Flow, Side
-from rhizome.bridge.ids import Ids
-from rhizome.bridge.passage import Passage
+from rhizome.bridge.forwarded_properties import ForwardedProperties
+from rhizome.bridge.message_ids import MessageIds
 from rhizome.bridge.settings import BridgeSettings
-from rhizome.bridge.source import Source
+from rhizome.bridge.source_consumer import Source
 from rhizome.client import parse_uris
 
 
@@ -29,11 +29,11 @@ class Bridge:
         settings.check()
         self.settings = settings
         self.reporter = Reporter(settings.id, report)
-        ids = Ids(settings.id, f"{chance.getrandbits(64):016x}", settings.content_ids)
+        ids = MessageIds(settings.id, f"{chance.getrandbits(64):016x}", settings.content_ids)
         user = parse_uris(settings.destination_uri)[0].user
         self._flow = Flow(
             settings,
-            Passage(settings, ids, user),
+            ForwardedProperties(settings, ids, user),
             self.reporter,
             Side("source", settings.source_uri, settings.source_name, settings, chance),
             Side(
@@ -55,13 +55,15 @@ class Bridge:
         try:
             await self._run(stop)
         except BridgeError as error:
-            self.reporter.tell(events.FAILED, str(error), reason=str(error))
+            self.reporter.tell(bridge_events.FAILED, str(error), reason=str(error))
             raise
         left = self.reporter.counters.window
         text = f"stopped; moved {self.reporter.counters.moved}"
         if left:
             text += f"; {left} without an answer stay at the source and may come again"
-        self.reporter.tell(events.STOPPED, text, moved=self.reporter.counters.moved, left=left)
+        self.reporter.tell(
+            bridge_events.STOPPED, text, moved=self.reporter.counters.moved, left=left
+        )
 
     async def _run(self, stop: asyncio.Event) -> None:
         source = asyncio.create_task(Source(self._flow, stop).run())
@@ -85,5 +87,5 @@ class Bridge:
         await stop.wait()
         self._flow.count_window()
         count = self.reporter.counters.window
-        self.reporter.tell(events.DRAINING, f"draining: {count} under way", left=count)
+        self.reporter.tell(bridge_events.DRAINING, f"draining: {count} under way", left=count)
         await asyncio.sleep(self.settings.drain_s)

@@ -1,4 +1,9 @@
-"""The lone broker, sans-IO: exchanges, queues, sessions, transactions, policies.
+"""The broker core: what one broker does with bytes and time, without sockets, files or clocks.
 
-It knows nothing of clusters beyond port.py, the interface that it owns. Time comes in as now_ms.
+A message passes connection/, channel/, publishing/, routing/ and queue/; dead_letters/, streams/
+and queue_leases/ are what it may meet there. group_log/ records decisions about messages,
+metadata/ is what was declared (queues, users, policies), access/ who may do what.
+
+Imports journal, amqp, regex and errors, and knows a cluster only through port.py. Begin with
+broker.py and turn.py: all work is done in turns, one for each wake-up of the event loop.
 """

@@ -1,6 +1,6 @@
-"""Broker: the lone broker core, sans-IO.
+"""Broker: the broker core, sans-IO.
 
-The shell calls in with bytes and ticks, then ``end_turn`` once per wake-up, then writes the
+The shell calls in with bytes and ticks, then ``end_turn`` once per wake-up. Then it writes the
 outboxes of the connections in ``turn.connections`` and hands the journal's batch to its writer.
 When the writer has synced, the shell calls ``synced``.
 
@@ -12,8 +12,8 @@ The duties of the shell, in order, once per wake-up:
 4. write and clear the outboxes of ``turn.connections`` and call ``flushed`` on each;
 5. if ``turn.pending()``, come back soon.
 
-A confirm is only ever put into an outbox after ``synced`` said that its record is on disk, so the
-order of 3 and 4 within one wake-up is a matter of speed, not of safety.
+A confirm is put into an outbox only after ``synced`` said that its record is on disk. So the order
+of 3 and 4 within one wake-up is a matter of speed, not of safety.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from rhizome.amqp.methods import BasicCancel
-from rhizome.broker.access import AccessEpoch, Authenticator, Identity, Peer
-from rhizome.broker.arguments import QueueArguments
-from rhizome.broker.blocking import judge_blocking
-from rhizome.broker.channel import Channel
-from rhizome.broker.commands import Command, DeleteQueue
-from rhizome.broker.connection import Connection
-from rhizome.broker.consumer import Consumer
-from rhizome.broker.damage import Damage
-from rhizome.broker.definitions import QueueDefinition
-from rhizome.broker.delayed import Delayed
+from rhizome.broker.access.auth_interface import AccessEpoch, Authenticator, Identity, Peer
+from rhizome.broker.access.revocation import Revocation
+from rhizome.broker.access.usage_limits import Limits
+from rhizome.broker.channel.channel import Channel
+from rhizome.broker.channel.channel_transaction import PendingCommit
+from rhizome.broker.channel.consumer import Consumer
+from rhizome.broker.channel.deferred_methods import DeferredMethods
+from rhizome.broker.channel.direct_reply_to import REPLY_QUEUE, DirectReplyTo
+from rhizome.broker.connection.amqp_handshake import Handshake
+from rhizome.broker.connection.connection import Connection
+from rhizome.broker.connection.connection_states import RUNNING
+from rhizome.broker.connection.session_resume import SuspendedSessions
+from rhizome.broker.dead_letters.dead_letter_routing import DeadLetter, bury_apart
 from rhizome.broker.fault_log import (
     FAULT_CONNECTION,
     FAULT_GROUP,
@@ -43,13 +46,9 @@ from rhizome.broker.fault_log import (
     FAULT_TURN,
     FaultLog,
 )
-from rhizome.broker.handshake import Handshake
-from rhizome.broker.leases.leases import Leases
-from rhizome.broker.letters import DeadLetter, bury_apart
-from rhizome.broker.limits import Limits
 from rhizome.broker.message import Message, Route
-from rhizome.broker.observer import Observer
-from rhizome.broker.outcome import (
+from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
+from rhizome.broker.metadata.metadata_changes import (
     AccessChanged,
     BindingAdded,
     BindingRemoved,
@@ -60,29 +59,45 @@ from rhizome.broker.outcome import (
     QueueDeleted,
     VhostDeleted,
 )
-from rhizome.broker.pager import Pager
+from rhizome.broker.metadata.metadata_commands import Command, DeleteQueue
+from rhizome.broker.metadata.metadata_entities import QueueDefinition
+from rhizome.broker.metadata.metadata_state import State
+from rhizome.broker.metadata.vhost import VHost
+from rhizome.broker.observer import Observer
+from rhizome.broker.periodic_sweep import Timers
 from rhizome.broker.port import Across, Cluster, GroupLog
-from rhizome.broker.publishing import Publication, place
-from rhizome.broker.queue import Queue
-from rhizome.broker.replies import REPLY_QUEUE, Replies
-from rhizome.broker.resuming import Ghosts
-from rhizome.broker.revocation import Revocation
-from rhizome.broker.routing.destination import Destination
-from rhizome.broker.settings import Settings
-from rhizome.broker.showing import Showing
-from rhizome.broker.stages import RUNNING
-from rhizome.broker.state import State
-from rhizome.broker.steering import Steering
-from rhizome.broker.streams.registry import Streams
-from rhizome.broker.timers import Timers
-from rhizome.broker.times import ConfirmTimes, Times
-from rhizome.broker.transactions import PendingCommit
-from rhizome.broker.turn import COMMAND_WORK, Turn
-from rhizome.broker.unfinished_contents import UnfinishedContents
-from rhizome.broker.vhost import VHost
-from rhizome.broker.waiting import Waiting
-from rhizome.broker.worker import touch_workers
+from rhizome.broker.publishing.blocked_publishers import update_blocking
+from rhizome.broker.publishing.confirm_latency import ConfirmLatencies, LatencyHistogram
+from rhizome.broker.publishing.delayed_messages import Delayed
+from rhizome.broker.publishing.message_options import MessageOptions
+from rhizome.broker.publishing.publish_path import Publication, place
+from rhizome.broker.publishing.unfinished_content_limits import UnfinishedContents
+from rhizome.broker.queue.damaged_messages import Damage
+from rhizome.broker.queue.exclusive_queue_cleanup import OrphanedQueues, is_late
+from rhizome.broker.queue.internal_queues import touch_workers
+from rhizome.broker.queue.pager import Pager
+from rhizome.broker.queue.queue import Queue
+from rhizome.broker.queue.redelivered_flag import DeliveredMarks
+from rhizome.broker.queue_leases.active_leases import Leases
+from rhizome.broker.routing.bindings_and_destinations import Destination
+from rhizome.broker.streams.active_streams import Streams
+from rhizome.broker.turn import COMMAND_WORK, FACT_WORK, Turn
 from rhizome.errors import AmqpError, InternalFault
+
+
+@final
+class BrokerSettings:
+    """The name, version and cluster name that the broker tells clients."""
+
+    name: str
+    version: str
+    cluster_name: str
+
+    def __init__(self, name: str, version: str, cluster_name: str) -> None:
+        self.name = name
+        self.version = version
+        self.cluster_name = cluster_name
+
 
 TICK_PARTS: Final = (
     "timers",
@@ -93,15 +108,15 @@ TICK_PARTS: Final = (
     "commits",
     "methods that wait",
 )
-"""What happens because time passes, in this order."""
+"""The parts of a tick, in the order in which they run."""
 
 
 @final
 class Broker:
-    """``older_peers`` are brokers linked with this one that don't know that producers belong to
-    users (`journal/seen.py`)."""
+    """``older_peers`` are linked brokers that don't know that producers belong to users
+    (`journal/dedup_state.py`)."""
 
-    settings: Settings
+    settings: BrokerSettings
     incarnation: str
     turn: Turn
     state: State
@@ -110,8 +125,8 @@ class Broker:
     pager: Pager
     damage: Damage
     faults: FaultLog
-    showing: Showing
-    ghosts: Ghosts
+    delivered_marks: DeliveredMarks
+    suspended_sessions: SuspendedSessions
     cluster: Cluster
     across: Across
     authenticator: Authenticator
@@ -120,30 +135,32 @@ class Broker:
     limits: Limits
     contents: UnfinishedContents
     observer: Observer
-    replies: Replies
+    replies: DirectReplyTo
     delayed: Delayed
     leases: Leases
     timers: Timers
     streams: Streams
     connections: dict[int, Connection]
     carriers: dict[int, Connection]
-    errands: dict[int, Connection]
+    releases: dict[int, Connection]
+    """The carriers with closed channels whose messages are going back to their queues."""
+    admin_consumers: dict[int, Connection]
     shared: dict[int, Queue]
     internal: dict[int, Queue]
     unconfirmed: list[Channel]
     commits: list[PendingCommit]
     dead_letters: list[DeadLetter]
-    waiting: Waiting
+    waiting: DeferredMethods
     published: i64
-    confirm_times: ConfirmTimes
+    confirm_latencies: ConfirmLatencies
     levels_told: list[int]
-    takeover_times: Times
+    takeover_times: LatencyHistogram
     may_deliver: bool
     blocking: bool
     block_reason: str
     alarmed: bool
     alarm_reason: str
-    disk_full: bool  # others are told, who may have a copy and room
+    disk_full: bool  # the cluster is told: another broker may have a copy and room
     isolation: str
     disabled: str
     suspended: bool
@@ -161,7 +178,7 @@ class Broker:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: BrokerSettings,
         log: GroupLog,
         pager: Pager,
         authenticator: Authenticator,
@@ -171,7 +188,7 @@ class Broker:
         seed: bytes,
         now_ms: i64,
     ) -> None:
-        """``seed``: at least 16 bytes that no other start of a broker has had."""
+        """``seed``: at least 16 bytes that no other start of a broker has used."""
         self.settings = settings
         self.incarnation = hashlib.sha256(seed).hexdigest()[:12]
         self.turn = Turn()
@@ -179,14 +196,14 @@ class Broker:
         self.log = log
         self.logs = {int(log.group): log}
         self.published = self._names = self._next_connection = 0
-        self.confirm_times = ConfirmTimes()
+        self.confirm_latencies = ConfirmLatencies()
         self.levels_told = [0, 0, 0, 0]
-        self.takeover_times = Times()
+        self.takeover_times = LatencyHistogram()
         self.pager = pager
         self.damage = Damage(self)
         self.faults = FaultLog()
-        self.showing = Showing(pager.journal)
-        self.ghosts = Ghosts(self)
+        self.delivered_marks = DeliveredMarks(pager.journal)
+        self.suspended_sessions = SuspendedSessions(self)
         self.cluster = Cluster()
         self.across = Across()
         self.authenticator = authenticator
@@ -196,20 +213,20 @@ class Broker:
         limits.broker = self
         self.contents = UnfinishedContents(limits)
         self.observer = observer
-        self.replies = Replies()
+        self.replies = DirectReplyTo()
         self.timers = Timers(self)
         self.delayed = Delayed(self)
         self.leases = Leases(self)
         self.streams = Streams(self)
         self.connections = {}
-        self.carriers = {}
-        self.errands = {}
+        self.carriers, self.releases = {}, {}
+        self.admin_consumers = {}
         self.shared = {}
         self.internal = {}
         self.unconfirmed = []
         self.commits = []
         self.dead_letters = []
-        self.waiting = Waiting(self)
+        self.waiting = DeferredMethods(self)
         self.may_deliver = True
         self.blocking = self.alarmed = self.suspended = self.disk_full = False
         self.block_reason = self.alarm_reason = ""
@@ -220,7 +237,7 @@ class Broker:
         self.congested = {}
         self._seed = seed
         self._reply_queue = None
-        # What a connection has before it has logged in and opened a vhost.
+        # The stand-ins of a connection that has not logged in and opened a vhost.
         self._nobody = Identity("", "", (), access_epoch)
         self._nowhere = VHost("", self.make_queue)
         self.state = State(self.make_queue)
@@ -239,8 +256,8 @@ class Broker:
 
     def apply(self, command: Command) -> Outcome:
         """Apply a committed command and react to what it changed."""
-        self.turn.work += COMMAND_WORK
         outcome = self.state.apply(command)
+        self.turn.work += COMMAND_WORK + len(outcome.facts) * FACT_WORK
         for fact in outcome.facts:
             self._react(fact)
         return outcome
@@ -274,10 +291,10 @@ class Broker:
         if queue.definition.is_private():
             self.cluster.private_deleted(queue.vhost, queue.name)
             for binding in queue.incoming:
-                # It goes with its vhost; else its bindings were told one by one.
+                # The exchange goes with its vhost; otherwise its bindings were reported one by one.
                 self.cluster.private_unbound(queue.vhost, binding)
         queue.ready_bytes = 0
-        queue.pacing.judge(self.turn.now_ms)
+        queue.flow_control.update(self.turn.now_ms)
         self.timers.unwatch(queue)
         queue.orphans = queue.consumers()
         for consumer in queue.orphans:
@@ -293,7 +310,7 @@ class Broker:
         self.leases.deleted(queue)
 
     def announce(self, outcome: Outcome) -> None:
-        """Tell clients what a command took from them, after whoever proposed it has its answer.
+        """Tell clients what a command took from them, after the proposer has its answer.
 
         Clients that delete a queue they consume from rely on delete-ok coming first.
         """
@@ -349,21 +366,28 @@ class Broker:
         if self.connections.pop(connection.id, None) is None:
             return
         self.revocation.forget(connection)
-        self.ghosts.closed(connection)
+        self.suspended_sessions.closed(connection)
         self.stalled.pop(connection.id, None)
         self.unread.pop(connection.id, None)
         self.observer.connection_closed(connection)
 
     def drop_private_queues(self, connection: Connection) -> None:
-        """Private queues are gone before their owner is told that its connection is."""
+        """Delete the private queues of a connection before its owner is told that the connection is
+        gone. Queues that are too much for one turn are deleted later."""
+        late: list[Queue] = []
         for name in list(connection.private_queues):
             queue = connection.router.queues.get(name)
             if isinstance(queue, Queue) and queue.definition.exclusive_owner == connection.owner:
-                self.delete_queue(queue)
+                if is_late(self.turn, queue):
+                    late.append(queue)
+                else:
+                    self.delete_queue(queue)
         connection.private_queues = {}
+        if len(late) > 0:
+            self.turn.chores.append(OrphanedQueues(self, late))
 
     def carry(self, name: str) -> Connection:
-        """A connection that holds the channels of another broker's applications.
+        """Make a connection that holds the channels of another broker's applications.
 
         It never speaks AMQP itself: a link feeds its channels and takes what they deliver.
         """
@@ -388,38 +412,43 @@ class Broker:
         return [*self.connections.values(), *self.carriers.values()]
 
     def applications(self) -> list[Connection]:
-        """The connections of this broker's applications, those that keep what clients held that may
-        come back, and what people have the broker do in their place."""
-        return [*self.connections.values(), *self.ghosts.carriers(), *self.errands.values()]
+        """The connections of this broker's applications; connections that keep what resuming
+        clients held, or what goes back to its queues; and the admin consumers."""
+        return [
+            *self.connections.values(),
+            *self.suspended_sessions.carriers(),
+            *self.admin_consumers.values(),
+            *self.releases.values(),
+        ]
 
     def running_connections(self) -> list[Connection]:
         return [each for each in self.connections.values() if each.stage == RUNNING]
 
     def report_bug(self, error: BaseException, where: str, kind: str = FAULT_CONNECTION) -> None:
-        """Something was raised that nobody expected; what it was about has been contained."""
+        """Report an unexpected exception; the fault has been contained."""
         self.faults.note(kind, error, where, self.turn.now_ms)
         self.observer.bug(error, where)
 
-    def disable(self, error: BaseException, where: str) -> None:
-        """A fault may have kept a record out of the log that others rely on: confirm, deliver and
-        admit nothing any more until the broker is started again."""
+    def disable(self, error: BaseException, where: str, why: str = "") -> None:
+        """Confirm, deliver and admit nothing any more until the broker is restarted: a fault may
+        have kept a record out of the log that others rely on. ``why`` is for people."""
         self.report_bug(error, where, FAULT_TURN)
         if not self.disabled:
-            self.disabled = (
+            self.disabled = why or (
                 f"this broker serves nobody until it is started again: a fault at {where}; its log"
                 " has the details"
             )
             self.isolate(self.disabled)
 
     def make_name(self, prefix: str) -> str:
-        """A name that nobody else has and nobody can guess."""
+        """Make a name that is unique and can't be guessed."""
         self._names += 1
         digest = hashlib.sha256(self._seed + str(self._names).encode()).digest()[:16]
         name = base64.urlsafe_b64encode(digest).decode().rstrip("=")
         return prefix + name + self.cluster.name_suffix()
 
     def reply_queue(self, vhost: str) -> Queue:
-        """The queue that reply consumers are said to consume; it never holds anything."""
+        """The queue that reply consumers nominally consume; it never holds anything."""
         if self._reply_queue is None:
             arguments = QueueArguments()
             definition = QueueDefinition(
@@ -429,7 +458,7 @@ class Broker:
         return self._reply_queue
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """A consumer is gone; an auto-delete queue may go with its last one."""
+        """A consumer is gone; an auto-delete queue is deleted with its last one."""
         queue = consumer.queue
         if queue.deleted:
             return
@@ -442,29 +471,29 @@ class Broker:
             self.delete_if_unused(queue)
 
     def delete_if_unused(self, queue: Queue) -> None:
-        """Delete an auto-delete queue that nobody consumes, or is expected to."""
+        """Delete an auto-delete queue that has no consumers and expects none back."""
         if queue.definition.auto_delete and queue.consumer_count == 0 and queue.expected == 0:
             self.delete_queue(queue)
 
     # ---- blocking publishers --------------------------------------------------------------------
 
     def block(self, reason: str) -> None:
-        """Hold publishers up, for a reason that they are told if the cause is an alarm."""
+        """Block publishers for a reason, which they are told if the cause is an alarm."""
         self.alarmed = True
         self.alarm_reason = reason
-        judge_blocking(self)
+        update_blocking(self)
 
     def unblock(self) -> None:
         self.alarmed = False
-        judge_blocking(self)
+        update_blocking(self)
 
     def isolate(self, reason: str) -> None:
-        """Deliver, confirm and admit nothing, for this reason, until it is empty (R9)."""
+        """Deliver, confirm and admit nothing until the reason is empty (R9)."""
         if self.disabled:
             reason = self.disabled
         self.may_deliver = reason == ""
         self.isolation = reason
-        judge_blocking(self)
+        update_blocking(self)
         if self.may_deliver:
             for queue in self.shared.values():
                 if queue.ready > 0 and not queue.marked:
@@ -474,9 +503,9 @@ class Broker:
             self.cluster.submitted()
 
     def hold_back(self, reason: str) -> None:
-        """Have publishers wait for copies of what they publish, until the reason is empty (G10)."""
+        """Have publishers wait for copies of what they publish until the reason is empty (G10)."""
         self.stall = reason
-        judge_blocking(self)
+        update_blocking(self)
 
     # ---- dead letters and transactions ----------------------------------------------------------
 
@@ -485,7 +514,7 @@ class Broker:
         self.dead_letters.append(DeadLetter(queue, message, reason))
 
     def route_to(self, exchange: str, key: str) -> Route:
-        """A route for a message that the broker itself publishes."""
+        """The route for a message that the broker itself publishes."""
         exchange_bytes = exchange.encode("utf-8", "surrogateescape")
         key_bytes = key.encode("utf-8", "surrogateescape")
         tail = bytes([len(exchange_bytes)]) + exchange_bytes + bytes([len(key_bytes)]) + key_bytes
@@ -493,12 +522,12 @@ class Broker:
 
     def publish_internally(self, message: Message, queues: list[Queue]) -> None:
         """Publish on behalf of the broker itself."""
-        place(self, Publication(message, queues, [], False, Steering()), None)
+        place(self, Publication(message, queues, [], False, MessageOptions()), None)
 
     # ---- turns ----------------------------------------------------------------------------------
 
     def tick(self, now_ms: i64) -> None:
-        """Time has passed. A fault in one part must not keep the others from their turn."""
+        """Time has passed: run the timers. A fault in one must not keep the others from running."""
         part: i64 = 0
         while part < len(TICK_PARTS):
             try:
@@ -511,12 +540,12 @@ class Broker:
         if part == 0:
             self.timers.tick(now_ms)
         elif part == 1:
-            self.showing.tick(now_ms)
+            self.delivered_marks.tick(now_ms)
         elif part == 2:
-            self.ghosts.tick(now_ms)
+            self.suspended_sessions.tick(now_ms)
         elif part == 3:
             for queue in list(self.congested):
-                queue.pacing.judge(now_ms)
+                queue.flow_control.update(now_ms)
         elif part == 4:
             self.streams.tick(now_ms)
         elif part == 5:
@@ -526,8 +555,8 @@ class Broker:
             self.waiting.try_again()
 
     def end_turn(self) -> None:
-        """Dispatch, settle and confirm everything that this wake-up has touched. Whatever is
-        raised, the rest is done."""
+        """Dispatch, settle and confirm everything that this wake-up has touched. If one step
+        raises, the rest is still done."""
         turn = self.turn
         try:
             self._prepare_end()
@@ -541,9 +570,9 @@ class Broker:
             if len(self.dead_letters) > 0:
                 self._bury()
         self.write_settled()
-        if len(self.showing.queues) > 0:
+        if len(self.delivered_marks.queues) > 0:
             try:
-                self.showing.write(turn.now_ms)
+                self.delivered_marks.write(turn.now_ms)
             except Exception as failure:
                 self.report_bug(failure, "the note of what was delivered", FAULT_TURN)
         if len(turn.channels) > 0:
@@ -562,14 +591,15 @@ class Broker:
         self.leases.pump()
 
     def _go_on(self) -> None:
-        """Take up what the last turn had no time for: each gets on, one after the other."""
+        """Continue what the last turn had no time for, one connection, queue or chore after the
+        other."""
         turn = self.turn
         turn.keep_half()
         chores = turn.chores
         turn.chores = []
         for at, chore in enumerate(chores):
             if turn.is_full():
-                # Those that had nothing of this turn come first in the next.
+                # Those that had no share of this turn come first in the next.
                 turn.chores = chores[at:] + turn.chores
                 break
             try:
@@ -583,7 +613,7 @@ class Broker:
             connection.take_up()
 
     def _dispatch(self, queue: Queue) -> None:
-        """Dispatch a queue; one that fails must not hold up the others."""
+        """Dispatch a queue; a queue that fails must not hold up the others."""
         self.turn.doing = queue
         try:
             queue.dispatch(self.turn.now_ms)
@@ -591,8 +621,8 @@ class Broker:
             self.report_bug(error, f"queue '{queue.name}' in vhost '{queue.vhost}'", FAULT_QUEUE)
 
     def _bury(self) -> None:
-        """Send dead letters on. A fault may leave the transaction that they are in open, and with
-        it everything that is recorded from here on."""
+        """Route the dead letters. A fault may leave their transaction open, and with it everything
+        that is recorded from here on."""
         try:
             bury_apart(self)
         except Exception as error:
@@ -606,7 +636,8 @@ class Broker:
             self.connection_fault(channel.connection, error)
 
     def connection_fault(self, connection: Connection, error: BaseException) -> None:
-        """A fault that is about one connection ends it: its client mustn't wait for ever."""
+        """End a connection after a fault that is about it, so that its client doesn't wait for
+        ever."""
         self.report_bug(error, connection.name)
         connection.fail(InternalFault("the broker made a mistake; its log has the details"))
 
@@ -630,7 +661,7 @@ class Broker:
 
     def synced(self, position: i64) -> None:
         """Everything below ``position`` of the journal is on disk."""
-        self.ghosts.durable = position
+        self.suspended_sessions.durable = position
         for log in self.logs.values():
             try:
                 log.synced(position)
@@ -644,7 +675,7 @@ class Broker:
         self.cluster.synced(position)
 
     def committed(self) -> None:
-        """A log has come further: confirm and answer what waited for that."""
+        """A log has committed more: confirm and answer what waited for that."""
         waiting = self.unconfirmed
         self.unconfirmed = []
         for channel in waiting:
@@ -654,8 +685,8 @@ class Broker:
                 self._confirm(channel)
         if len(self.commits) > 0:
             self._answer_commits()
-        if len(self.ghosts.syncs) > 0:
-            self.ghosts.answer_syncs()
+        if len(self.suspended_sessions.syncs) > 0:
+            self.suspended_sessions.answer_syncs()
         try:
             self.leases.committed()
         except Exception as error:
@@ -667,7 +698,7 @@ class Broker:
                 self._wake(log)
 
     def _wake(self, log: GroupLog) -> None:
-        """More of a log is visible: go on with the queues that wait for that."""
+        """More of a log is visible: dispatch the queues that wait for that."""
         waiting = log.waiting
         log.waiting = []
         for queue in waiting:

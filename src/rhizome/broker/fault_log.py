@@ -1,8 +1,8 @@
-"""FaultLog: exceptions that nobody expected, by what they were about.
+"""FaultLog: unexpected exceptions, by what they were about.
 
 A fault in one queue, group, link, connection or timer must not keep the others from their turn. So
-whoever calls such a thing catches what leaves it, notes it here, and goes on with the next. The
-counts are a metric, and the last fault of each kind is told by `rhizome doctor`.
+the caller catches the exception, notes it here, and goes on with the next. The counts are a metric,
+and `rhizome doctor` shows the last fault of each kind.
 """
 
 from __future__ import annotations

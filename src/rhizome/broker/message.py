@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 from librt.strings import read_i64_be
 from mypy_extensions import i64
 
+from rhizome.amqp.primitives import u16_at, u32_at
 from rhizome.amqp.properties import (
     FLAG_DELIVERY_MODE,
     FLAG_EXPIRATION,
@@ -22,20 +23,19 @@ from rhizome.amqp.properties import (
     FLAG_REPLY_TO,
     FLAG_USER_ID,
 )
-from rhizome.amqp.wire import u16_at, u32_at
-from rhizome.journal.seen import Identity
+from rhizome.journal.dedup_state import DedupIdentity
 
 if TYPE_CHECKING:
     from rhizome.broker.port import GroupLog
-    from rhizome.broker.queue import Queue
-    from rhizome.broker.targets import Target
+    from rhizome.broker.publishing.remote_targets import Target
+    from rhizome.broker.queue.queue import Queue
 
 NO_EXPIRATION: Final = -1
 
 SPILL_POSITION_FIRST: Final = 1 << 62
 """Positions from here on are in spill segments (segment numbers from 1 << 30)."""
 
-# A message with none of these properties needs no scan: nothing in it steers the broker.
+# A message with none of these properties needs no scan: it has no message options.
 STEERING_FLAGS: Final = (
     FLAG_HEADERS | FLAG_PRIORITY | FLAG_EXPIRATION | FLAG_USER_ID | FLAG_REPLY_TO | FLAG_MESSAGE_ID
 )
@@ -45,14 +45,15 @@ HEADER_FLAGS_OFFSET: Final = 7 + 12
 """Where the property flags stand in a content-header frame (frame header, class, weight, size)."""
 
 MESSAGE_OVERHEAD_BYTES: Final = 184
-"""What a resident message costs beyond its content: the object, the bytes header, its slot."""
+"""What a resident message costs beyond its content: the object, the bytes header, its place in a
+ring."""
 
 
 @final
 class Part:
-    """Those queues of a route that share a log, and what a record in that log names of them.
+    """The queues of a route that share a log, and what a record in that log names of them.
 
-    A local log names durable queues only; a replicated one all.
+    A local log names durable queues only, a replicated log all of them.
     """
 
     log: GroupLog
@@ -80,9 +81,8 @@ class Route:
 
     Invariant: ``queues`` (active here) and ``targets`` (on other brokers) are what the router
     answered at topology epoch ``epoch``; ``parts`` are the queues by log; ``unrouted`` says that
-    all of them only tap what comes by; ``level`` is what they have in common (`levels.py`). A
-    route of an older epoch is never used to publish, but messages go on referring to it for
-    ``tail``.
+    all of them are taps; ``level`` is what they have in common (`reliability_levels.py`). A route
+    of an older epoch is never used to publish, but messages go on referring to it for ``tail``.
     """
 
     exchange: str
@@ -123,12 +123,13 @@ class Message:
 
     Invariant: ``index`` orders messages within their group and is the message's place in each of
     its queues; a requeued message goes back to that place. ``position`` is where its record is (0:
-    nowhere) and counts as one reference per queue that the record names, or, for a message that was
-    read back from the spill, as the one reference of the queue that read it. ``spilled`` only
-    remembers where a copy was written for the first queue that paged it, so that others share it.
+    nowhere). It counts as one reference per queue that the record names or, for a message read back
+    from the spill, as the one reference of the queue that read it. ``spilled`` only remembers where
+    a copy was written for the first queue that paged it, so that others share it.
+
     ``shared`` says that its record names several queues. ``cost`` is what each queue that has it in
-    memory is charged. ``identity`` is by what its queues know it again (L5), while it is on its way
-    to them; ``tag`` that of its delivery at its home, if that is another broker.
+    memory is charged. ``identity`` is what its queues know it by (L5), until they have it. ``tag``
+    is that of its delivery at its home, if that is another broker.
     """
 
     route: Route
@@ -144,7 +145,7 @@ class Message:
     persistent: bool
     shared: bool
     cost: i64
-    identity: Identity | None
+    identity: DedupIdentity | None
     tag: i64
 
     def __init__(self, route: Route, content: bytes, channel: i64, frame_bytes_max: i64) -> None:
@@ -165,7 +166,7 @@ class Message:
         self.tag = 0
 
     def kept_identity(self) -> bytes:
-        """What the record of this message says of its identity; empty if nothing."""
+        """The identity that the record of this message contains; empty if none."""
         identity = self.identity
         return b"" if identity is None or not identity.is_kept() else identity.packed()
 

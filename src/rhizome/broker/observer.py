@@ -1,4 +1,4 @@
-"""Observer: what the core tells the shell for its log, in words of the domain."""
+"""Observer: the events that the core reports to the shell, which logs them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from mypy_extensions import mypyc_attr
 from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
-    from rhizome.broker.channel import Channel
-    from rhizome.broker.commands import Command
-    from rhizome.broker.connection import Connection
-    from rhizome.broker.queue import Queue
+    from rhizome.broker.channel.channel import Channel
+    from rhizome.broker.connection.connection import Connection
+    from rhizome.broker.metadata.metadata_commands import Command
+    from rhizome.broker.queue.queue import Queue
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Observer:
-    """Does nothing; the shell overrides what it wants to hear of."""
+    """Does nothing; the shell overrides the events that it wants."""
 
     def connection_opened(self, connection: Connection) -> None:
         pass
@@ -40,8 +40,8 @@ class Observer:
     def topology_changed(
         self, connection: Connection, command: Command, private: bool, error: AmqpError | None
     ) -> None:
-        """An application has had queues, exchanges or bindings changed, or was told that it can't
-        be; ``private``: it is about an exclusive queue of its own."""
+        """An application changed queues, exchanges or bindings, or was refused; ``private``: this
+        is about an exclusive queue of its own."""
 
     def queue_purged(self, connection: Connection, queue: Queue, count: int) -> None:
         pass
@@ -59,10 +59,17 @@ class Observer:
         """A message can't be read, and is set aside."""
 
     def copy_damaged(self, queue_id: int, index: int, reason: str) -> None:
-        """A message can't be read that is kept here for a home elsewhere."""
+        """A message in a copy kept here, whose home is elsewhere, can't be read."""
 
     def message_repaired(self, queue: Queue, index: int) -> None:
-        """A message could not be read, and a copy had it."""
+        """A message could not be read, and was restored from a copy."""
+
+    def readers_left_behind(self, queue: Queue, unread: dict[bytes, int], dropped: bool) -> None:
+        """Retention is about to drop messages of a stream, or has ``dropped`` them, that named
+        readers have not read; the counts are per reader."""
+
+    def reader_expired(self, queue: Queue, name: bytes) -> None:
+        """The position of a named reader of a stream is forgotten, because it was not used."""
 
     def bug(self, error: BaseException, where: str) -> None:
         pass

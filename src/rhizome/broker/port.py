@@ -1,20 +1,20 @@
-"""The port: all that the broker core knows of whatever surrounds it, alone or in a cluster.
+"""The port: all that the broker core knows of its surroundings, alone or in a cluster.
 
 Interfaces, all owned by the broker:
 
 - ``GroupLog``: where the broker records its decisions about messages (enqueued, dequeued, requeued,
   purged), in batches per turn. The log says how far its records are safe: ``committed_memory`` and
-  ``committed_disk`` never fall, and a publish is confirmed once the index that it needs is at or
-  below the one that its reliability level asks for.
+  ``committed_disk`` never fall. A publish is confirmed once the index that it needs is at or below
+  the one that its reliability level asks for.
 - ``Cluster``: where the broker proposes changes of the cluster state (declare, bind, delete, ...).
   A proposal is answered through a ``Waiter`` when it is committed, applied and safe.
-- ``Forward``: the way to another broker for what is published here and belongs there.
-- ``Away``: where a shared queue is active, if that is not here; ``Proxy`` is what one consumer of
-  such a queue has there.
-- ``Carrier``: the way back, for deliveries to consumers that are on another broker.
+- ``Forward``: the forward queue to another broker, for what is published here and belongs there.
+- ``Away``: the home of a shared queue that is active on another broker; ``Proxy`` is what one
+  consumer of such a queue has there.
+- ``Carrier``: takes deliveries to consumers that are on another broker.
 
-A lone broker runs on ``lone.py``, which commits at once; there is no "if clustered" in the core.
-Nothing here knows sockets, files, clocks or threads.
+A single broker runs on ``single_node_cluster.py``, which commits at once; there is no "if
+clustered" in the core. Nothing here knows sockets, files, clocks or threads.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from rhizome.broker.group_log.uncommitted_local_work import UncommittedRecords
 from rhizome.broker.message import Message
-from rhizome.broker.unsure import Unsure
 
 if TYPE_CHECKING:
     from rhizome.amqp.methods import BasicGet, QueueDelete
-    from rhizome.broker.application_tokens import ApplicationTokens, Shown
-    from rhizome.broker.channel import Channel
-    from rhizome.broker.commands import Command
-    from rhizome.broker.connection import Connection
-    from rhizome.broker.consumer import Consumer
-    from rhizome.broker.queue import Queue
-    from rhizome.broker.routing.destination import Binding, Destination
+    from rhizome.broker.access.application_tokens import ApplicationTokens, Shown
+    from rhizome.broker.channel.channel import Channel
+    from rhizome.broker.channel.channel_transaction import Transaction
+    from rhizome.broker.channel.consumer import Consumer
+    from rhizome.broker.connection.connection import Connection
+    from rhizome.broker.metadata.metadata_commands import Command
+    from rhizome.broker.metadata.metadata_state import Outcome
+    from rhizome.broker.publishing.remote_targets import Target
+    from rhizome.broker.queue.queue import Queue
+    from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
     from rhizome.broker.routing.exchange import Exchange
-    from rhizome.broker.state import Outcome
-    from rhizome.broker.targets import Target
-    from rhizome.broker.transactions import Transaction
     from rhizome.journal.checkpoint import CheckpointBuilder
-    from rhizome.journal.index import PagedIndex
+    from rhizome.journal.paged_index import PagedIndex
 
 
 EVERYTHING: Final = 1 << 62
@@ -51,22 +51,23 @@ EVERYTHING: Final = 1 << 62
 class GroupLog:
     """The log of one group as its home's queues see it.
 
-    A ``replicated`` log records every decision, transient messages and those of queues that are not
-    durable included; others record what must survive a restart.
+    A ``replicated`` log records every decision, including those about transient messages and queues
+    that are not durable. Other logs record what must survive a restart.
 
     Invariant: indexes are handed out in the order of ``append``; ``committed_disk`` and
     ``committed_memory`` never fall and never pass ``next_index - 1`` (G6). A message above
     ``visible`` must not be delivered yet (L1); queues that wait for that are in ``waiting``. While
-    the log is ``still`` nothing leaves its queues, dropped or expired either: somebody elsewhere
-    may hold what is ready here (A2). While it is ``recovering`` its home is new and confirms
-    nothing (G7). ``unsure`` is what was recorded for this broker's own applications and may not be
-    committed on the copies of the log.
-    Up to ``reliable_memory`` and ``reliable_disk`` an in-sync standby has had everything, too.
-    ``starts`` has the first index of each epoch of a replicated log, this one included (L2), and
-    ``origins`` the last number that was taken from each edge (A1), which is part of the records
-    if the log is ``numbered``; ``refused`` are those that the edge may not know to be. What is
-    recorded while it is ``derived`` follows from what the log has: whoever is home next would do
-    the same.
+    the log is ``still`` nothing leaves its queues, not even dropped or expired: an application
+    elsewhere may hold what is ready here (A2). While it is ``recovering`` its home is new and
+    confirms nothing (G7).
+
+    ``uncommitted`` is what was recorded for this broker's own applications and may not yet be
+    committed on the copies of the log. An in-sync standby has had everything up to
+    ``reliable_memory`` and ``reliable_disk``, too. ``starts`` has the first index of each epoch of
+    a replicated log, this one included (L2). ``origins`` has the last number that was taken from
+    each edge (A1), which is part of the records if the log is ``numbered``; ``refused`` are the
+    numbers whose refusal the edge may not know. What is recorded while the log is ``derived``
+    follows from what the log has: the next home would do the same.
     """
 
     group: i64
@@ -86,7 +87,7 @@ class GroupLog:
     origins: dict[int, int]
     refused: dict[int, list[int]]
     waiting: list[Queue]
-    unsure: Unsure
+    uncommitted: UncommittedRecords
 
     def __init__(self, group: i64, epoch: i64, next_index: i64) -> None:
         self.group = group
@@ -106,7 +107,7 @@ class GroupLog:
         self.origins = {}
         self.refused = {}
         self.waiting = []
-        self.unsure = Unsure()
+        self.uncommitted = UncommittedRecords()
 
     def append(self, message: Message, ids: list[int], durable: bool) -> None:
         """Give the message its index and record it, if it is persistent and ``durable`` or if the
@@ -116,24 +117,25 @@ class GroupLog:
     def append_from(
         self, message: Message, ids: list[int], durable: bool, origin: i64, number: i64
     ) -> None:
-        """Append what an edge sent under this number, which the record remembers (A1)."""
+        """Append what an edge sent under this number, which becomes part of the record (A1)."""
         raise NotImplementedError
 
     def take_from(self, origin: i64, number: i64) -> None:
-        """What is appended next, if anything is before ``taken``, an edge sent under this number:
-        one record has both (A1)."""
+        """Give the next append, if one comes before ``taken``, this number of an edge: one record
+        has both (A1)."""
         raise NotImplementedError
 
     def taken(self) -> None:
-        """What an edge sent has been dealt with."""
+        """What an edge sent under the number has been dealt with."""
         raise NotImplementedError
 
     def note_number(self, origin: i64, number: i64) -> None:
-        """A number of an edge was taken without a message; 0: the edge won't come back."""
+        """Record a number of an edge that came without a message; 0: the edge won't come back."""
         raise NotImplementedError
 
     def note_refused(self, origin: i64, number: i64) -> None:
-        """A queue refused what an edge sent under this number, be it that others took it (A1)."""
+        """Record that a queue refused what an edge sent under this number, even if others took it
+        (A1)."""
         raise NotImplementedError
 
     def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:
@@ -144,11 +146,11 @@ class GroupLog:
         raise NotImplementedError
 
     def shown(self, queue_id: i64, priority: i64, message_index: i64) -> None:
-        """The messages of a priority were delivered up to an index; nobody waits for this."""
+        """Record up to which index messages of a priority were delivered; nobody waits for this."""
         raise NotImplementedError
 
     def leased(self, queue_id: i64, packed: bytes) -> None:
-        """The leases of a queue are these from now on; none if that is empty."""
+        """Record the leases of a queue, which replace those before; empty if there are none."""
         raise NotImplementedError
 
     def purge(self, queue_id: i64, up_to_index: i64) -> None:
@@ -163,19 +165,20 @@ class GroupLog:
         raise NotImplementedError
 
     def commit(self) -> i64:
-        """Close the transaction; the index that must be on disk before it may be answered, 0 if
-        nothing was recorded."""
+        """Close the transaction; return the index that must be on disk before it may be answered, 0
+        if nothing was recorded."""
         raise NotImplementedError
 
     def buried(self, queue_id: i64, index: i64, rejected: bool) -> None:
-        """That a message left a queue is due to what followed from it, or to its rejection."""
+        """A message left a queue as a dead letter or because its delay is over; ``rejected``: a
+        consumer rejected it."""
 
     def epoch_of(self, index: i64) -> i64:
         """The epoch that a record belongs to."""
         return self.epoch
 
     def mark(self) -> i64:
-        """An index that is on disk once everything is that was recorded so far."""
+        """An index that is on disk once everything recorded so far is."""
         raise NotImplementedError
 
     def handed_over(self, token: i64) -> None:
@@ -189,7 +192,12 @@ class GroupLog:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waiter:
-    """Whoever waits for a proposal."""
+    """Waits for a proposal."""
+
+    def takes_whole_state(self) -> bool:
+        """Whether only the limit of the whole state applies to the proposal, and not its vhost's
+        quota."""
+        return False
 
     def resolved(self, outcome: Outcome) -> None:
         raise NotImplementedError
@@ -197,14 +205,14 @@ class Waiter:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Forward:
-    """The way to another broker for publishes.
+    """The forward queue to another broker for publishes.
 
     It leads to the queues of one group, wherever their home is, or (group 0) to the private queues
     of one broker; ``broker_name`` is where that is now.
 
-    Invariant: each message that is sent gets the number after the one before; ``confirmed`` never
-    falls and never passes ``sent``. What was sent is kept until it is confirmed. ``thin`` is the
-    last number that was confirmed though no standby has what it names.
+    Invariant: messages are numbered without gaps in the order of sending; ``confirmed`` never falls
+    and never passes ``sent``. What was sent is kept until it is confirmed. ``thin`` is the last
+    number that was confirmed although no standby has the message.
     """
 
     broker_name: str
@@ -223,14 +231,14 @@ class Forward:
         self.congested = False
 
     def send(self, message: Message, target: Target, channel: Channel | None, tag: i64) -> i64:
-        """Send a message to what ``target`` names there; answers its number.
+        """Send a message to what ``target`` names there; return its number.
 
         A refusal is told to ``channel`` as a nack of ``tag``, unless that is 0.
         """
         raise NotImplementedError
 
     def pause(self, connection: Connection) -> None:
-        """Let a publisher wait until there is room on this way."""
+        """Pause a publisher until there is room in this forward queue."""
         raise NotImplementedError
 
 
@@ -243,12 +251,12 @@ class Proxy:
         raise NotImplementedError
 
     def commit(self, elsewhere: dict[Forward, int]) -> None:
-        """What was settled so far belongs to a transaction: add what has to be confirmed before
-        it is safe at the home."""
+        """What was settled so far belongs to a transaction: add what must be confirmed before it is
+        safe at the home."""
         raise NotImplementedError
 
     def detach(self, consumer: Consumer) -> None:
-        """The consumer is gone; what it holds unacked it may still settle."""
+        """The consumer is gone; it may still settle what it holds unacked."""
         raise NotImplementedError
 
     def drained(self, consumer: Consumer) -> None:
@@ -256,7 +264,7 @@ class Proxy:
         raise NotImplementedError
 
     def epoch(self) -> i64:
-        """The epoch of the home that what is delivered comes from."""
+        """The epoch of the home that sent the deliveries."""
         raise NotImplementedError
 
 
@@ -272,7 +280,7 @@ class Away:
         raise NotImplementedError
 
     def consume(self, consumer: Consumer, no_wait: bool) -> None:
-        """Have a consumer attached there, then answer consume-ok."""
+        """Attach a consumer there, then answer consume-ok."""
         raise NotImplementedError
 
     def get(self, channel: Channel, queue: Queue, method: BasicGet) -> None:
@@ -286,7 +294,7 @@ class Away:
         raise NotImplementedError
 
     def delete(self, channel: Channel, queue: Queue, method: QueueDelete) -> None:
-        """Have the home look whether the queue may go, then propose that."""
+        """Have the home check whether the queue may be deleted, then propose that."""
         raise NotImplementedError
 
     def prefetch(self, channel: Channel) -> None:
@@ -302,16 +310,17 @@ class Away:
         raise NotImplementedError
 
     def catch_up(self, channel: Channel, queue: Queue, entries: bytes, asked: list[Away]) -> None:
-        """Resume once the home has told this broker of its epoch, or can't be reached; the homes
-        in ``asked`` have been."""
+        """Resume once the home has told this broker of its epoch, or can't be reached; the homes in
+        ``asked`` have been asked already."""
         raise NotImplementedError
 
     def holder(self, channel: Channel) -> Proxy:
-        """What a channel holds messages through that its client held before."""
+        """The consumer through which a channel holds messages that its client held before."""
         raise NotImplementedError
 
     def present(self, channel: Channel, first_tag: i64) -> None:
-        """Tell the home what a channel holds from this tag on: its client held it before."""
+        """Tell the home what a channel holds from this tag on, because its client held it
+        before."""
         raise NotImplementedError
 
 
@@ -328,7 +337,7 @@ class Carrier:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Across:
-    """Commits what changes several groups, or one whose home is another broker."""
+    """Commits transactions that change several groups, or one whose home is another broker."""
 
     def commit(self, channel: Channel, transaction: Transaction) -> None:
         """Commit a transaction as a whole, and answer the channel (L4)."""
@@ -337,7 +346,7 @@ class Across:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Holdings:
-    """What a client held before it came back. It is asked within one frame."""
+    """The deliveries that a client held before it came back. They are valid within one frame."""
 
     def take(self, queue: Queue, index: i64) -> Message | None:
         """Take a message from where the client held it; it goes on counting as unacked."""
@@ -346,14 +355,15 @@ class Holdings:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Cluster:
-    """Where changes of the cluster state are put in order, and who knows the other brokers."""
+    """Orders changes of the cluster state, and knows the other brokers."""
 
     def propose(self, command: Command, waiter: Waiter | None) -> None:
         """Have a command committed and applied; then tell the waiter, now or later."""
         raise NotImplementedError
 
     def queue_made(self, queue: Queue) -> None:
-        """A shared queue was made: say where it is active, and give it what was kept for it."""
+        """A shared queue was made: find out where it is active, and restore what was kept for
+        it."""
 
     def handed_over(self, token: i64) -> None:
         """The journal's batch of this turn, which ends at position ``token``, went to the
@@ -366,7 +376,7 @@ class Cluster:
         """Add what the journal holds for groups that are active elsewhere."""
 
     def passive_indexes(self) -> list[tuple[int, PagedIndex]]:
-        """The messages kept here of queues that are active elsewhere, by queue."""
+        """The messages kept here as copies of queues that are active elsewhere, by queue."""
         return []
 
     def submitted(self) -> None:
@@ -374,20 +384,20 @@ class Cluster:
 
     def ask_copies(self, queue: Queue, index: i64) -> bool:
         """Ask the copies of a queue's group for a message that can't be read here; False if there
-        is nobody to ask. The answer is `Damage.repair` or `Damage.nobody_has`, later."""
+        is no broker to ask. The answer comes later, as `Damage.repair` or `Damage.nobody_has`."""
         return False
 
     def channel_released(self, channel: Channel) -> None:
-        """A channel is closed and has settled all that it held."""
+        """A channel is closed and has settled everything that it held."""
 
     def client_left(self, channel: Channel) -> None:
-        """What a channel holds is kept for a client whose connection is lost (J12)."""
+        """A client's connection is lost: what its channel holds is kept for it (J12)."""
 
     def client_came_back(self, connection: Connection) -> None:
-        """A client has presented everything that it has; the rest can go to others."""
+        """A client has presented everything that it has; the rest may go to others."""
 
     def holdings_of(self, connection: Connection) -> Holdings:
-        """What a client held before it came back, here or through other brokers."""
+        """The deliveries that a client held before it came back, here or through other brokers."""
         return Holdings()
 
     def private_declared(self, vhost: str, name: str) -> None:
@@ -397,29 +407,29 @@ class Cluster:
         """A private queue of this broker is gone."""
 
     def private_bound(self, vhost: str, binding: Binding) -> None:
-        """A private queue of this broker is bound: others must send what matches."""
+        """A private queue of this broker is bound: other brokers must forward what matches."""
 
     def private_unbound(self, vhost: str, binding: Binding) -> None:
         """A binding of a private queue of this broker is gone."""
 
     def private_applied(self, outcome: Outcome, waiter: Waiter) -> None:
-        """Tell the waiter once everybody who must know of ``outcome`` does: now, or later."""
+        """Tell the waiter, now or later, once every broker that must know of ``outcome`` does."""
         waiter.resolved(outcome)
 
     def private_elsewhere(self, vhost: str, name: str) -> Destination | None:
-        """What leads to a private queue or a reply token of this name on another broker."""
+        """The destination for a private queue or reply token of this name on another broker."""
         return None
 
     def demand(self, tokens: ApplicationTokens) -> None:
-        """What applications have to show from here on."""
+        """Set the token that applications have to show from here on."""
 
     def check_application(self, connection: Connection, shown: Shown) -> None:
-        """Raises what an application of another cluster is refused with."""
+        """Raise the refusal for an application of another cluster."""
 
     def destination(self, connection: Connection) -> str:
-        """The address of the broker that an application is to go to; "" if it is served here.
+        """The address of the broker that an application is redirected to; "" if it is served here.
 
-        Raises what it is refused with.
+        Raises the refusal if it is served nowhere.
         """
         return ""
 
@@ -435,10 +445,10 @@ class Cluster:
         return False
 
     def exchange_unused(self, exchange: Exchange) -> None:
-        """An auto-delete exchange has lost its last binding that is known here: have it deleted,
-        unless others are known elsewhere."""
+        """An auto-delete exchange has lost its last binding known here: have it deleted, unless
+        other brokers know of bindings."""
         raise NotImplementedError
 
     def name_suffix(self) -> str:
-        """What names of private queues end with, so that others know whose they are."""
+        """The suffix of private queue names that tells other brokers whose they are."""
         return ""

@@ -1,8 +1,7 @@
 """Turn: what one wake-up of the broker has touched, to be finished once at its end.
 
-Everything per message is batched by turns: queues are dispatched once per turn, dequeues become one
-journal record per queue and turn, confirms one frame per channel and turn, output one write per
-connection and turn.
+All work per message is batched by turn: each queue is dispatched once, dequeues become one journal
+record per queue, confirms one frame per channel, and output one write per connection.
 """
 
 from __future__ import annotations
@@ -11,34 +10,42 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
+from rhizome.amqp.primitives import u32_at
 from rhizome.amqp.spec import FRAME_HEADER_SIZE
-from rhizome.amqp.wire import u32_at
 
 if TYPE_CHECKING:
-    from rhizome.broker.channel import Channel
-    from rhizome.broker.connection import Connection
-    from rhizome.broker.leases.reader import LeaseReader
-    from rhizome.broker.queue import Queue
+    from rhizome.broker.channel.channel import Channel
+    from rhizome.broker.connection.connection import Connection
+    from rhizome.broker.queue.queue import Queue
+    from rhizome.broker.queue_leases.lease_consumer import LeaseReader
 
 
 TURN_WORK_MAX: Final = 10_000
-"""What a turn does before the rest has to wait for the next, in units of about a microsecond of
-compiled code. Everybody waits for the end of a turn, so nobody's input may make it long. Only what
+"""How much a turn does before the rest has to wait for the next, in units of about a microsecond of
+compiled code. Everybody waits for the end of a turn, so no input may make it long. Only work that
 costs far more than the bytes that ask for it is counted: a plain publish is not."""
 
+CHEAP_AT_ONCE_MAX: Final = 100
+"""How many messages leave a queue unconsumed before the queue checks whether the turn is full. So
+what one publish displaces is gone at once. Only masses of messages leave over several turns, and
+dead letters whose routes are long."""
+
 METHOD_WORK: Final = 10
-"""A method other than publish and ack."""
+"""The work of a method other than publish and ack."""
 COMMAND_WORK: Final = 100
-"""A change of the state: declare, bind, delete."""
+"""The work of a change of the state: declare, bind, delete."""
+FACT_WORK: Final = 5
+"""The work of a further effect of such a change: a binding that goes with its queue."""
 DISCARD_WORK: Final = 1
 LETTER_WORK: Final = 8
-"""A message that is dead-lettered, beyond discarding it."""
+"""The work of dead-lettering a message, beyond discarding it."""
 ENQUEUES_PER_WORK: Final = 4
-"""One message into so many queues."""
+"""One unit of work for putting a message into this many queues."""
 STEPS_PER_WORK: Final = 8
-"""Steps of routing."""
+"""One unit of work for this many routing steps."""
 DECODED_BYTES_PER_WORK: Final = 24
-"""Headers that are decoded: thousands of tiny entries fit into one frame."""
+"""One unit of work for this many bytes of decoded headers: thousands of tiny entries fit in a
+frame."""
 SETTLED_PER_WORK: Final = 3
 
 
@@ -51,28 +58,26 @@ def decoding_work(content: bytes) -> i64:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Chore:
-    """Work that may be too much for one turn. It goes on in each until it is done."""
+    """Work that may be too much for one turn. It continues in each turn until it is done."""
 
     def run(self) -> bool:
-        """Go on until this is done, which is answered, or the turn is full."""
+        """Continue until the work is done or the turn is full; return whether it is done."""
         raise NotImplementedError
 
 
 @final
 class Turn:
-    """Invariant: an object is in a list here if and only if its own mark says so.
+    """Invariant: an object is in a list here if and only if its own mark says so. ``users`` are the
+    users that have changed, and whether they were deleted (`revocation.py`).
 
-    ``users`` are those about whom something has changed, and whether they were
-    deleted (`revocation.py`).
-
-    ``work`` is what this turn has done so far. What came when it was full goes on in the next turn:
-    connections that had a part of this one (``resting``) after those that had none (``deferred``),
-    queues (``postponed``) and ``chores``.
+    ``work`` is what this turn has done so far. What comes when the turn is full continues in the
+    next one: connections that had a share of this turn (``resting``) after those that had none
+    (``deferred``), queues (``postponed``) and ``chores``.
     """
 
     now_ms: i64
     doing: object
-    """What is at work: a connection, a queue, or words. For people who ask what takes so long."""
+    """What is running now: a connection, a queue, or a text. It tells people what takes so long."""
     queues: list[Queue]
     settled: list[Queue]
     channels: list[Channel]
@@ -83,7 +88,7 @@ class Turn:
     resting: list[Connection]
     deferred: list[Connection]
     rested: list[Connection]
-    """Those that go on in this turn: they rested in the last."""
+    """The connections that continue in this turn, because they rested in the last."""
     postponed: list[Queue]
     chores: list[Chore]
 
@@ -104,19 +109,26 @@ class Turn:
         self.chores = []
 
     def is_full(self) -> bool:
-        """Whether this turn has done enough: what can wait does so."""
+        """Whether this turn is full, so that what can wait has to."""
         return self.work >= TURN_WORK_MAX
 
+    def is_too_full(self, done: i64) -> bool:
+        """Like ``is_full``, for callers that have ``done`` this much in one go: a hundred cheap
+        things are done however full the turn is."""
+        return self.work >= TURN_WORK_MAX and (
+            done >= CHEAP_AT_ONCE_MAX or self.work >= 2 * TURN_WORK_MAX
+        )
+
     def has_more(self) -> bool:
-        """Whether the last turn has left chores or input for this one."""
+        """Whether the last turn left chores or input for this one."""
         return len(self.chores) > 0 or len(self.rested) > 0
 
     def keep_half(self) -> None:
-        """Half of a turn is kept for what the last one has left, however much came in since."""
+        """Reserve half of this turn for what the last one left, however much input came since."""
         self.work = min(self.work, TURN_WORK_MAX // 2)
 
     def close(self) -> None:
-        """The turn is over: what was left goes on in the next."""
+        """End the turn: what is left continues in the next."""
         self.work = 0
         if len(self.resting) > 0 or len(self.deferred) > 0:
             self.rested = self.deferred + self.resting

@@ -1,4 +1,4 @@
-"""How failures are told: one line on stderr, what to do in it, exit code 1."""
+"""How failures are reported: one line on stderr that says what to do, and exit code 1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 def _remedy(code: int, text: str) -> str:
-    """What to do about an answer of a broker, where its words don't say so."""
+    """What to do about an error of a broker, where its text doesn't say so."""
     if code == 403 and "Login was refused" in text:
         return "; check the user and the password in --uri or RHIZOME_URI"
     if code == 403:
@@ -36,7 +36,7 @@ def _remedy(code: int, text: str) -> str:
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether this is a failure of the world (told in one line) or a defect (a traceback)."""
+    """Whether this is an ordinary failure (reported in one line) or a bug (a traceback)."""
     from rhizome.errors import RhizomeError
 
     return isinstance(error, (CliError, RhizomeError, OSError))
@@ -47,7 +47,7 @@ def one_line(text: str) -> str:
 
 
 def print_failure(text: str) -> None:
-    """Tell a failure; a password in it that belongs to a URI is hidden."""
-    from rhizome.cli.output import say
+    """Print a failure; the password of a URI in it is hidden."""
+    from rhizome.cli.output.printer import say
 
     say(f"error: {text}", to_errors=True)

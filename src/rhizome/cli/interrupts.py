@@ -3,10 +3,10 @@
 Python's own handler raises KeyboardInterrupt wherever the signal strikes: amid an import, in a
 destructor, between the start of a process and the note of it. That shows as a traceback, or leaves
 something behind. With `install` a signal never raises. It ends the process at once with exit code
-130, which is right while there is nothing to tidy up; who has to tidy up says with `handled` what
-is to be done instead.
+130, which is right while there is nothing to clean up. Code that has to clean up says with
+`handled` what to do instead.
 
-Imports nothing of the project: it must be in force before anything that takes time is imported.
+Imports nothing of the project: it must be installed before any slow import.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _actions: Final[list[Action]] = []
 
 
 def install() -> None:
-    """Take over Ctrl-C, unless whoever started the process wants it ignored."""
+    """Take over Ctrl-C, unless the parent process has it ignored."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _strike)
 
@@ -40,13 +40,13 @@ def _strike(number: int, frame: FrameType | None) -> None:
 
 
 def leave() -> None:
-    """End the process at once, without a word."""
+    """End the process at once, without output."""
     os._exit(EXIT_CODE)
 
 
 @contextmanager
 def handled(action: Action) -> Iterator[None]:
-    """Meanwhile Ctrl-C does this: something that neither raises nor takes long."""
+    """In this block Ctrl-C does this instead: something that neither raises nor takes long."""
     _actions.append(action)
     try:
         yield
@@ -56,7 +56,7 @@ def handled(action: Action) -> Iterator[None]:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Meanwhile Ctrl-C raises KeyboardInterrupt: for code that knows nothing else."""
+    """In this block Ctrl-C raises KeyboardInterrupt, for code that expects that."""
 
     def strike() -> None:
         raise KeyboardInterrupt
@@ -67,7 +67,7 @@ def raised() -> Iterator[None]:
 
 @contextmanager
 def withheld() -> Iterator[None]:
-    """Meanwhile Ctrl-C waits. A process that is started in here never sees any.
+    """In this block Ctrl-C waits. A process that is started here never gets it.
 
     A terminal sends it to children too; a Python that starts answers with a traceback.
     """
@@ -83,14 +83,14 @@ def starting_processes() -> Iterator[None]:
     """`withheld`, for processes of `multiprocessing`."""
     from multiprocessing import resource_tracker
 
-    # Started along with the first process it would let signals through again, too early.
+    # If it started with the first process, it would unblock signals too early.
     resource_tracker.ensure_running()
     with withheld():
         yield
 
 
 class Interruption:
-    """Takes note of Ctrl-C, for work that looks whether it is wanted any longer."""
+    """Remembers Ctrl-C, for work that checks whether it should continue."""
 
     def __init__(self) -> None:
         self.strikes = 0
@@ -99,14 +99,14 @@ class Interruption:
         self.strikes += 1
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt, here where nothing is half done, if there was one."""
+        """Raise KeyboardInterrupt if there was a Ctrl-C; called where nothing is half done."""
         if self.strikes:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def noted() -> Iterator[Interruption]:
-    """Meanwhile Ctrl-C is only noted."""
+    """In this block Ctrl-C is only remembered."""
     interruption = Interruption()
     with handled(interruption.note):
         yield interruption

@@ -1,6 +1,6 @@
 """The command `rhizome`. Each family of commands is a module, loaded when it is asked for.
 
-`serve` and `--version` must start fast, so nothing here imports more than typer; a test holds it.
+`serve` and `--version` must start fast, so nothing here imports more than typer; a test checks it.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from rhizome.cli.errors import describe_failure, is_expected, one_line, print_fa
 
 # Command: module whose `app` it is, in the order in which --help shows them.
 COMMANDS: Final = {
-    "serve": "rhizome.cli.serve",
-    "up": "rhizome.cli.up",
-    "status": "rhizome.cli.status",
-    "top": "rhizome.cli.top",
-    "doctor": "rhizome.cli.doctor",
-    "context": "rhizome.cli.context",
-    "broker": "rhizome.cli.broker",
-    "cluster": "rhizome.cli.cluster",
-    "group": "rhizome.cli.group",
-    "queue": "rhizome.cli.queue",
-    "stream": "rhizome.cli.stream",
-    "exchange": "rhizome.cli.exchange",
-    "tap": "rhizome.cli.tap",
-    "connection": "rhizome.cli.connection",
-    "user": "rhizome.cli.user",
-    "vhost": "rhizome.cli.vhost",
-    "policy": "rhizome.cli.policy",
-    "parameter": "rhizome.cli.parameter",
-    "definitions": "rhizome.cli.definitions",
-    "publish": "rhizome.cli.publish",
-    "consume": "rhizome.cli.consume",
-    "browse": "rhizome.cli.browse",
-    "bridge": "rhizome.cli.bridge",
-    "bench": "rhizome.cli.bench",
-    "journal": "rhizome.cli.journal",
-    "pipeline": "rhizome.cli.pipeline",
-    "store": "rhizome.cli.store",
-    "salvage": "rhizome.cli.salvage",
-    "tx": "rhizome.cli.tx",
-    "sim": "rhizome.cli.sim",
-    "config": "rhizome.cli.config",
+    "serve": "rhizome.cli.commands.serve_command",
+    "up": "rhizome.cli.local_cluster.up_command",
+    "status": "rhizome.cli.commands.cluster.status_command",
+    "top": "rhizome.cli.commands.cluster.top_command",
+    "doctor": "rhizome.cli.commands.cluster.doctor_command",
+    "context": "rhizome.cli.commands.context_command",
+    "broker": "rhizome.cli.commands.cluster.broker_command",
+    "cluster": "rhizome.cli.commands.cluster.cluster_command",
+    "group": "rhizome.cli.commands.cluster.group_command",
+    "queue": "rhizome.cli.commands.resources.queue_command",
+    "stream": "rhizome.cli.commands.resources.stream_command",
+    "exchange": "rhizome.cli.commands.resources.exchange_command",
+    "tap": "rhizome.cli.commands.resources.tap_command",
+    "connection": "rhizome.cli.commands.resources.connection_command",
+    "user": "rhizome.cli.commands.resources.user_command",
+    "vhost": "rhizome.cli.commands.resources.vhost_command",
+    "policy": "rhizome.cli.commands.resources.policy_command",
+    "parameter": "rhizome.cli.commands.resources.parameter_command",
+    "definitions": "rhizome.cli.commands.resources.definitions_command",
+    "publish": "rhizome.cli.commands.messages.publish_command",
+    "consume": "rhizome.cli.commands.messages.consume_command",
+    "browse": "rhizome.cli.commands.messages.browse_command",
+    "bridge": "rhizome.cli.commands.messages.bridge_command",
+    "bench": "rhizome.cli.bench.bench_command",
+    "journal": "rhizome.cli.commands.storage.journal_command",
+    "pipeline": "rhizome.cli.pipeline.pipeline_command",
+    "store": "rhizome.cli.commands.storage.store_command",
+    "salvage": "rhizome.cli.commands.storage.salvage_command",
+    "tx": "rhizome.cli.commands.cluster.tx_command",
+    "sim": "rhizome.cli.commands.sim_command",
+    "config": "rhizome.cli.commands.config_command",
 }
 
 WITHOUT_CONTEXT: Final = ("serve", "up", "context", "journal", "store", "sim", "config")
@@ -108,14 +108,14 @@ class RhizomeGroup(TyperGroup):
 def _load(name: str) -> Any:
     command = typer.main.get_command(import_module(COMMANDS[name]).app)
     command.name = name
-    # A sub-command thinks that it is the whole program, and offers to complete itself.
+    # A sub-command would act as a whole program, and offer options to complete itself.
     command.params = [each for each in command.params if each.name not in _COMPLETION_OPTIONS]
     return command
 
 
 def _tell_usage(error: typer.TyperException) -> int:
     """Print what is wrong with the command line. A missing sub-command shows the help instead."""
-    from rhizome.cli.output import say
+    from rhizome.cli.output.printer import say
 
     message = error.format_message()
     context = getattr(error, "ctx", None)
@@ -147,17 +147,17 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from rhizome.build import describe
-        from rhizome.cli.output import say
+        from rhizome.build_info import describe
+        from rhizome.cli.output.printer import say
 
         say(describe())
         raise typer.Exit
 
 
 def _context_names(incomplete: str) -> list[str]:
-    from rhizome.cli import contexts
+    from rhizome.cli import context_file
 
-    return contexts.known_names(incomplete)
+    return context_file.known_names(incomplete)
 
 
 @app.callback()
@@ -183,6 +183,6 @@ def _root(
 ) -> None:
     """Rhizome, a clustered AMQP 0-9-1 message broker."""
     if ctx.invoked_subcommand not in WITHOUT_CONTEXT:
-        from rhizome.cli import contexts
+        from rhizome.cli import context_file
 
-        contexts.apply(context)
+        context_file.apply(context)

@@ -1,4 +1,4 @@
-"""Channels: publishing, consuming, settling, transactions."""
+"""A channel: it publishes, consumes, settles, and runs transactions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 from rhizome.amqp import methods
 from rhizome.amqp.methods import Method
 from rhizome.amqp.properties import Properties
-from rhizome.client.confirms import ConfirmLedger, MandatoryKey
+from rhizome.client.confirm_level import Level, LevelCallback
 from rhizome.client.consumer import BUFFERED_MESSAGES_MAX, Consumer
 from rhizome.client.errors import MessageReturned, PublishNacked, SendBufferFull, renewed
-from rhizome.client.events import ContentReceived
-from rhizome.client.levels import Level, LevelCallback
 from rhizome.client.message import Message, ReturnedMessage, Settler
-from rhizome.client.topology import Arguments, TopologyCalls
+from rhizome.client.protocol_events import ContentReceived
+from rhizome.client.topology_calls import Arguments, TopologyCalls
+from rhizome.client.unconfirmed_publishes import ConfirmLedger, MandatoryKey
 
 if TYPE_CHECKING:
     from rhizome.client.connection import Connection
@@ -136,7 +136,7 @@ class Channel(TopologyCalls):
         return self._publish(body, exchange, routing_key, properties, mandatory)
 
     async def ready(self) -> None:
-        """Wait until the broker takes publishes and the socket's buffer has room."""
+        """Wait until the broker accepts publishes and the socket's buffer has room."""
         while not (self._connection._gate.is_set() and self._flow.is_set()):
             self._require_open()
             await self._connection._gate.wait()
@@ -144,7 +144,7 @@ class Channel(TopologyCalls):
         self._require_open()
 
     async def confirmed(self, unconfirmed_max: int = 0) -> None:
-        """Wait until at most so many publishes are unconfirmed.
+        """Wait until at most `unconfirmed_max` publishes are unconfirmed.
 
         Raises PublishNacked with the numbers of those that `publish_soon` sent and the broker
         refused since the last call, MessageReturned for the first mandatory one that came back.
@@ -231,7 +231,7 @@ class Channel(TopologyCalls):
     async def nack(
         self, delivery_tag: int, *, requeue: bool = True, multiple: bool = False
     ) -> None:
-        """Give a delivery back, or drop it (to the dead letter exchange) without `requeue`."""
+        """Requeue a delivery; without `requeue` it is dropped or dead-lettered."""
         self._send(methods.BasicNack(delivery_tag, multiple, requeue))
 
     async def reject(self, delivery_tag: int, *, requeue: bool = False) -> None:
@@ -239,7 +239,7 @@ class Channel(TopologyCalls):
         self._send(methods.BasicReject(delivery_tag, requeue))
 
     async def recover(self) -> None:
-        """Give all unacknowledged deliveries of the channel back to their queues."""
+        """Requeue all unacknowledged deliveries of the channel."""
         await self._call(methods.BasicRecover(requeue=True), methods.BasicRecoverOk)
 
     # --- transactions
@@ -277,7 +277,7 @@ class Channel(TopologyCalls):
     # --- life
 
     async def close(self) -> None:
-        """Close the channel; what is unacknowledged goes back to its queues."""
+        """Close the channel; its unacknowledged deliveries are requeued."""
         if self._ended is None:
             self._connection._close_channel(self.number)
             self._ended = self._closed_by_us()
@@ -300,7 +300,7 @@ class Channel(TopologyCalls):
         await self._expect(methods.ChannelOpenOk)
 
     def _awaits_broker(self) -> bool:
-        """Whether somebody waits for the broker beyond the calls that the connection counts."""
+        """Whether a caller waits for the broker beyond the calls that the connection counts."""
         return False
 
     def _method(self, method: Method) -> None:
@@ -309,7 +309,7 @@ class Channel(TopologyCalls):
             if not self._connection.tells_levels:
                 self._settle(int(method.delivery_tag), method.multiple, refused=False)
         elif isinstance(method, methods.ConfirmLevel):
-            # The ack of what isn't refused went before: nothing below this tag is open any more.
+            # The broker acked all others before this nack: nothing below this tag is open any more.
             level = Level(int(method.level))
             self._settle(int(method.delivery_tag), True, refused=False, level=level)
         elif isinstance(method, methods.BasicNack):
@@ -345,7 +345,7 @@ class Channel(TopologyCalls):
             self._message_returned(method, event)
 
     def _end(self, error: Exception | None) -> None:
-        """The channel is over, by our wish (None) or not. Everybody who waits learns of it."""
+        """The channel is over, because we closed it (None) or not. All that wait are told."""
         self._ended = self._ended or error or self._closed_by_us()
         self._fail_calls(self._ended)
         for confirmed in self._ledger.abandon():
@@ -373,7 +373,7 @@ class Channel(TopologyCalls):
         try:
             await self._call(request, methods.BasicConsumeOk)
         except asyncio.CancelledError:
-            # The broker may have started it: what it delivers until it reads this goes back.
+            # The broker may have started it: what it delivers until it reads this is requeued.
             if self.is_open:
                 self._send(methods.BasicCancel(consumer.tag, no_wait=True))
             consumer.end(None)
@@ -417,7 +417,7 @@ class Channel(TopologyCalls):
             self._connection._overfull.add(consumer)
 
     def _give_back(self, message: object) -> None:
-        """Nobody waits for this message any more: back to its queue."""
+        """Requeue a message that no caller waits for any more."""
         if isinstance(message, Message) and self.is_open:
             self._send(methods.BasicNack(message.delivery_tag, False, True))
 
@@ -438,7 +438,8 @@ class Channel(TopologyCalls):
         refused: bool,
         level: Level | None,
     ) -> None:
-        """A publish was answered: tell whoever waits for it, or remember what went wrong."""
+        """A publish was answered: tell the caller that waits for it, or remember what went
+        wrong."""
         if level is not None and self.on_level is not None:
             self._connection._call_back(self.on_level, number, level)
         if confirmed is None:
@@ -482,7 +483,7 @@ class Channel(TopologyCalls):
         self._ledger.mark_returned(key, message)
 
     def _broker_flow(self, active: bool) -> None:
-        """The broker asks the channel to stop or to go on publishing (channel.flow)."""
+        """The broker asks the channel to stop or to continue publishing (channel.flow)."""
         if active:
             self._flow.set()
         else:
@@ -491,6 +492,6 @@ class Channel(TopologyCalls):
 
 
 def fail(future: asyncio.Future[None] | Confirmed, error: Exception) -> None:
-    """Let whoever waits for it know of an error, if somebody does."""
+    """Set an error on a future, if a caller waits for it."""
     if not future.done():
         future.set_exception(renewed(error))

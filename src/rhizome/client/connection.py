@@ -10,7 +10,6 @@ comes through `Connection._ended` and nowhere else: the one place to change for 
 from __future__ import annotations
 
 import asyncio
-import platform
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,21 +17,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVarTuple, cast
 
-from rhizome import __version__
 from rhizome.amqp.methods import Method
 from rhizome.amqp.properties import Properties
-from rhizome.client.address import Address, Tls, parse_uris
+from rhizome.client.awaitable_context import AwaitableContext
 from rhizome.client.channel import Channel, ReturnCallback
+from rhizome.client.confirm_level import CAPABILITY, tells_levels
+from rhizome.client.connection_uri import Address, parse_uris
 from rhizome.client.consumer import Consumer
 from rhizome.client.errors import (
-    ConnectFailed,
-    ConnectionLost,
     NotOpen,
     ProtocolViolation,
     Redirected,
     renewed,
 )
-from rhizome.client.events import (
+from rhizome.client.handshake_settings import settings_for
+from rhizome.client.protocol import ClientConnection, Phase
+from rhizome.client.protocol_events import (
     ChannelEnded,
     ConnectionBlocked,
     ConnectionEnded,
@@ -44,11 +44,8 @@ from rhizome.client.events import (
     MethodReceived,
     MoveAsked,
 )
-from rhizome.client.levels import CAPABILITY, tells_levels
-from rhizome.client.opening import Opening
-from rhizome.client.protocol import ClientConnection, Phase
-from rhizome.client.settings import Settings
-from rhizome.errors import CommandInvalid, ConnectionForced
+from rhizome.client.session.failover_addresses import UNREACHABLE, Search
+from rhizome.errors import CommandInvalid
 
 Ts = TypeVarTuple("Ts")
 
@@ -57,7 +54,6 @@ WRITE_BYTES_PENDING_MAX: Final = 128 * 1024
 SOCKET_BUFFER_BYTES_HIGH: Final = 1024 * 1024
 COMMAND_INVALID: Final = CommandInvalid.code
 CLOSE_TIMEOUT_S: Final = 5.0
-REDIRECTS_MAX: Final = 3
 SOCKET_CLOSE_TIMEOUT_S: Final = 1.0
 TICK_S_DEFAULT: Final = 1.0
 
@@ -84,8 +80,8 @@ def connect(
     ssl_context: ssl.SSLContext | None = None,
     on_blocked: BlockedCallback | None = None,
     confirm_levels: bool = False,
-) -> Opening[Connection]:
-    """Connect to the first broker of the list that takes us.
+) -> AwaitableContext[Connection]:
+    """Connect to the first broker of the list that accepts the connection.
 
     `uri` is one URI, whose host part may list several `host:port` separated by commas, or a list
     of URIs. Addresses are tried in order; ConnectFailed tells why each of them failed. A broker
@@ -105,29 +101,20 @@ def connect(
     addresses = parse_uris(uri)
 
     async def opener() -> Connection:
-        attempts: list[tuple[str, BaseException]] = []
-        ahead = list(addresses)
-        properties = dict(client_properties or {})
         asked = (CAPABILITY,) if confirm_levels else ()
-        redirects = 0
-        while ahead:
-            address = ahead.pop(0)
+        search = Search(addresses)
+        for address in search:
+            properties = {**(client_properties or {}), **search.properties}
             connection = Connection(address, name, properties, on_blocked, asked)
             try:
                 await connection._open(ssl_context)
-            except Redirected as elsewhere:
-                attempts.append((address.label, elsewhere))
-                redirects += 1
-                if redirects <= REDIRECTS_MAX:
-                    properties["redirected"] = True
-                    ahead.insert(0, address.at(elsewhere.host))
-            except (OSError, ConnectionLost, ConnectionForced, ProtocolViolation) as error:
-                attempts.append((address.label, error))
+            except (Redirected, *UNREACHABLE) as error:
+                search.failed(address, error)
             else:
                 return connection
-        raise ConnectFailed(attempts)
+        raise search.failure()
 
-    return Opening(opener)
+    return AwaitableContext(opener)
 
 
 class _Wire(asyncio.Protocol):
@@ -137,7 +124,7 @@ class _Wire(asyncio.Protocol):
         self._connection = connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's, though they do the same.
+        # uvloop's transports are not subclasses of asyncio's, but do the same.
         self._connection._connected(cast(asyncio.Transport, transport))
 
     def data_received(self, data: bytes) -> None:
@@ -158,7 +145,7 @@ class Connection:
 
     Invariant: `_error` is None exactly as long as methods can be sent; `_gate` is set when
     publishes can be: the broker doesn't block, the socket's buffer has room. It is also set once
-    the connection has ended, so that nobody waits for ever.
+    the connection has ended, so that no caller waits for ever.
     """
 
     def __init__(
@@ -177,7 +164,7 @@ class Connection:
         self.known_hosts = ""
         self._loop = asyncio.get_running_loop()
         self._core = ClientConnection(
-            _settings(address, name, client_properties, capabilities), self._now_ms()
+            settings_for(address, name, client_properties, capabilities), self._now_ms()
         )
         self._transport: asyncio.Transport | None = None
         self._channels: dict[int, Channel] = {}
@@ -212,7 +199,7 @@ class Connection:
 
     @property
     def tells_levels(self) -> bool:
-        """Whether the broker says which levels confirms have reached, since we asked for it."""
+        """Whether the broker tells the levels of confirms, because we asked for them."""
         return self._asks_levels and tells_levels(self.server_properties)
 
     def channel(
@@ -221,18 +208,18 @@ class Connection:
         prefetch: int = 0,
         confirms: bool = False,
         on_return: ReturnCallback | None = None,
-    ) -> Opening[Channel]:
+    ) -> AwaitableContext[Channel]:
         """Open a channel; await it, or use it with `async with`.
 
         `prefetch` limits the unacknowledged messages of each consumer (0: no limit). With
-        `confirms`, `publish` returns only when the broker has taken the message. `on_return` gets
-        every mandatory message that reached no queue.
+        `confirms`, `publish` returns only when the broker has confirmed the message. `on_return`
+        gets every mandatory message that reached no queue.
         """
 
         async def opener() -> Channel:
             return await self._open_channel(prefetch, confirms, on_return)
 
-        return Opening(opener)
+        return AwaitableContext(opener)
 
     async def update_secret(self, secret: str, reason: str = "refresh") -> None:
         """Replace the credential of the connection (a token that is about to expire)."""
@@ -249,7 +236,7 @@ class Connection:
     ) -> None:
         """Close the connection and wait for the broker's agreement, a few seconds at most.
 
-        With `deliveries`, consumers get what the broker sent before it heard of this.
+        With `deliveries`, consumers get what the broker sent before it got the close.
         """
         if self._error is None:
             self._error = NotOpen("the connection was closed; connect again")
@@ -286,7 +273,7 @@ class Connection:
         """Dial and shake hands. Whatever goes wrong, the socket is closed afterwards."""
         tls = self.address.tls
         if tls is not None and ssl_context is None:
-            ssl_context = _ssl_context(tls)
+            ssl_context = tls.context()
         try:
             async with asyncio.timeout(self.address.connect_timeout_ms / 1000 or None):
                 await self._loop.create_connection(
@@ -362,7 +349,7 @@ class Connection:
 
     @contextmanager
     def _awaiting_broker(self) -> Iterator[None]:
-        """While somebody waits for the broker, it is listened to, full buffers or not."""
+        """While a caller waits for the broker, keep reading, even if buffers are full."""
         self._awaiting += 1
         if not self._reading:
             self._update_reading()
@@ -372,10 +359,10 @@ class Connection:
             self._awaiting -= 1
 
     def _update_reading(self) -> None:
-        """Stop reading while a consumer has too many messages waiting, and go on afterwards.
+        """Stop reading while a consumer has too many messages waiting, and continue afterwards.
 
-        Never while a call waits for its reply: the application may be in the midst of handling a
-        message, and would wait for ever. Nor once it is closed: the broker's agreement comes last.
+        Never while a call waits for its reply: the application may be handling a message, and would
+        wait for ever. Nor once it is closing: the broker's close-ok comes last.
         """
         wanted = not self._overfull or self._awaiting > 0 or self._error is not None
         wanted = wanted or any(channel._awaits_broker() for channel in self._channels.values())
@@ -410,7 +397,7 @@ class Connection:
             self._update_reading()
 
     async def _socket_gone(self) -> None:
-        """Wait until the transport has let go of its socket, lest the loop end before it does."""
+        """Wait until the transport has closed its socket, so that the loop doesn't end before."""
         if self._transport is None:
             return
         try:
@@ -483,7 +470,7 @@ class Connection:
             self._call_back(self.on_blocked, reason)
 
     def _ended(self, error: Exception | None) -> None:
-        """The connection is over: send the last words, tell everybody who waits."""
+        """The connection is over: send what is left, and tell all callers that wait."""
         self._error = self._error or error or NotOpen("the connection was closed; connect again")
         if self._timer is not None:
             self._timer.cancel()
@@ -554,42 +541,3 @@ class Connection:
 def _fulfil(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _settings(
-    address: Address,
-    name: str,
-    client_properties: dict[str, object],
-    capabilities: tuple[str, ...],
-) -> Settings:
-    properties: dict[str, object] = {
-        "product": "rhizome.client",
-        "version": __version__,
-        "platform": f"Python {platform.python_version()}",
-        **client_properties,
-    }
-    if name or address.connection_name:
-        properties["connection_name"] = name or address.connection_name
-    if address.cluster_token:
-        properties["cluster_token"] = address.cluster_token
-    return Settings(
-        user=address.user,
-        password=address.password,
-        vhost=address.vhost,
-        mechanism=address.mechanism,
-        heartbeat_s=address.heartbeat_s,
-        channel_max=address.channel_max,
-        frame_bytes_max=address.frame_bytes_max,
-        client_properties=properties,
-        capabilities=capabilities,
-    )
-
-
-def _ssl_context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls.ca_file)
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if tls.certificate_file is not None:
-        context.load_cert_chain(tls.certificate_file, tls.key_file)
-    return context

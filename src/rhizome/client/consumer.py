@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from types import TracebackType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from rhizome.client.errors import ConsumerCancelled, renewed
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rhizome.client.channel import Channel
 
 # A no-ack consumer has no prefetch to hold the broker back. Beyond this many undelivered messages
-# the connection stops reading, so that TCP does.
+# the connection stops reading, so that TCP holds it back.
 BUFFERED_MESSAGES_MAX: Final = 10_000
 
 
@@ -22,7 +22,7 @@ class Consumer:
     """Messages of one queue, in the order in which the broker sends them.
 
     Iterating subscribes first if need be. `async with` subscribes on entry; on exit it cancels and
-    gives back what was delivered but not yet taken from the iterator.
+    requeues what was delivered and not yet taken from the iterator.
 
     Ends with an exception, never silently: `ConsumerCancelled` if the broker cancels it, the
     channel's or connection's error if those end. After `cancel()` the iteration just stops.
@@ -69,7 +69,7 @@ class Consumer:
             await self._channel._subscribe(self)
 
     async def cancel(self) -> None:
-        """Stop the deliveries; what was delivered and not taken is given back to the queue."""
+        """Stop the deliveries; what was delivered and not taken is requeued."""
         if self._subscribed and not self._ended and self._channel.is_open:
             await self._channel._unsubscribe(self)
         self.end(None)
@@ -92,6 +92,10 @@ class Consumer:
         self._channel._taken(self)
         return taken
 
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Undo a `batch`, or the rest of one: these are the next to be taken, or requeued."""
+        self._buffer.extendleft(reversed(messages))
+
     def __aiter__(self) -> Consumer:
         return self
 
@@ -109,12 +113,7 @@ class Consumer:
         await self.subscribe()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.cancel()
 
     # --- called by the channel

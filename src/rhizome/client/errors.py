@@ -20,12 +20,43 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from rhizome.errors import AmqpError, RhizomeError
+from rhizome.errors import AmqpError, ChannelError, ConnectionFault, InternalFault, RhizomeError
 
 if TYPE_CHECKING:
     from rhizome.client.message import ReturnedMessage
+
+
+def _by_code(base: type[AmqpError]) -> dict[int, type[AmqpError]]:
+    return {leaf.code: leaf for leaf in base.__subclasses__() if leaf.code}
+
+
+_OF_CHANNELS: Final = _by_code(ChannelError)
+_OF_CONNECTIONS: Final = _by_code(ConnectionFault)
+
+
+def channel_error(code: int, text: str, class_id: int, method_id: int) -> AmqpError:
+    """The exception for a channel.close."""
+    return _error(
+        _OF_CHANNELS.get(code) or _OF_CONNECTIONS.get(code), code, text, class_id, method_id
+    )
+
+
+def connection_error(code: int, text: str, class_id: int, method_id: int) -> AmqpError:
+    """The exception for a connection.close."""
+    return _error(
+        _OF_CONNECTIONS.get(code) or _OF_CHANNELS.get(code), code, text, class_id, method_id
+    )
+
+
+def _error(
+    kind: type[AmqpError] | None, code: int, text: str, class_id: int, method_id: int
+) -> AmqpError:
+    """Texts come as "NAME - what happened"; the name is the class, so only the rest is kept."""
+    if kind is None:
+        return InternalFault(f"reply code {code}: {text}", class_id, method_id)
+    return kind(text.removeprefix(f"{kind.name} - "), class_id, method_id)
 
 
 class ClientError(RhizomeError):
@@ -49,7 +80,7 @@ class ConnectFailed(ClientError):
 
 
 class FailoverFailed(ConnectFailed):
-    """A session lost its broker, and none that it knows took it in time.
+    """A session lost its broker, and no broker that it knows accepted it in time.
 
     `attempts` holds one (address, error) per try; `lost` is what ended the last connection.
     """
@@ -62,7 +93,7 @@ class FailoverFailed(ConnectFailed):
 
 
 class Redirected(ClientError):
-    """The broker wants another one to take the connection: the one at ``host``."""
+    """The broker redirects the client to the one at ``host``."""
 
     def __init__(self, host: str, known_hosts: str) -> None:
         self.host = host
@@ -83,11 +114,11 @@ class NotOpen(ClientError):
 
 
 class SendBufferFull(ClientError):
-    """So much is waiting to be sent that no more is taken; nothing of this message was sent."""
+    """Too much is waiting to be sent; nothing of this message was sent."""
 
 
 class PublishNacked(ClientError):
-    """The broker answered basic.nack: `sequences` were not taken by (all of) their queues."""
+    """The broker answered basic.nack: not all queues accepted the publishes `sequences`."""
 
     def __init__(self, sequences: Sequence[int]) -> None:
         self.sequences = list(sequences)
@@ -123,7 +154,7 @@ class ConsumerCancelled(ClientError):
 
 
 def renewed(error: Exception) -> Exception:
-    """A copy to raise at one more place: one that is raised twice collects both tracebacks."""
+    """A copy to raise at another place: an error that is raised twice collects both tracebacks."""
     if isinstance(error, (AmqpError, ConnectionLost, ProtocolViolation, NotOpen)):
         return copy.copy(error)
     return error

@@ -8,7 +8,7 @@ from rhizome.amqp.properties import Properties, decode_properties
 
 
 class Settler(Protocol):
-    """What messages are settled through: the channel that they came on."""
+    """The channel that a message came on, through which it is settled."""
 
     async def ack(self, delivery_tag: int, *, multiple: bool = False) -> None: ...
 
@@ -84,7 +84,7 @@ class Message:
         await self._channel.ack(self.delivery_tag, multiple=multiple)
 
     async def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:
-        """Give the message back; without `requeue` it is dropped or dead-lettered."""
+        """Requeue the message; without `requeue` it is dropped or dead-lettered."""
         await self._channel.nack(self.delivery_tag, requeue=requeue, multiple=multiple)
 
     async def reject(self, *, requeue: bool = False) -> None:

@@ -41,6 +41,7 @@ from typing import Final
 
 from rhizome.amqp import frames, methods
 from rhizome.amqp.methods import Method
+from rhizome.amqp.primitives import SHORTSTR_BYTES_MAX
 from rhizome.amqp.properties import (
     BODY_SIZE_OFFSET,
     PROPERTIES_OFFSET,
@@ -58,10 +59,10 @@ from rhizome.amqp.spec import (
     REPLY_FRAME_ERROR,
     REPLY_SUCCESS,
 )
-from rhizome.amqp.wire import SHORTSTR_BYTES_MAX
-from rhizome.client import replies
+from rhizome.client import errors
 from rhizome.client.errors import ConnectionLost, NotOpen, ProtocolViolation, Redirected
-from rhizome.client.events import (
+from rhizome.client.handshake_settings import CAPABILITIES, Settings, lower, response
+from rhizome.client.protocol_events import (
     ChannelEnded,
     ConnectionBlocked,
     ConnectionEnded,
@@ -73,7 +74,6 @@ from rhizome.client.events import (
     MethodReceived,
     MoveAsked,
 )
-from rhizome.client.settings import CAPABILITIES, Settings, lower, response
 from rhizome.errors import AmqpError
 
 FRAME_PREFIX: Final = Struct(">BHI")
@@ -120,7 +120,7 @@ class _ChannelState:
         self.missing = 0
 
     def end_content(self) -> None:
-        """The content is complete, or what is left of it belongs to nothing."""
+        """The content is complete, or the rest of it is to be ignored."""
         self.method = None
         self.header = None
         if self.parts:
@@ -182,8 +182,8 @@ class ClientConnection:
     ) -> None:
         """Ask the broker to close the connection; `ConnectionEnded` reports that it did.
 
-        With `deliveries`, those that come before its answer are reported: it sent them before it
-        heard of this, and to whoever goes on elsewhere they are as good as any.
+        With `deliveries`, those that come before its answer are reported: the broker sent them
+        before it got the close, and a session that resumes elsewhere can use them.
         """
         if self.phase in (Phase.CLOSING, Phase.ENDED):
             return
@@ -239,7 +239,9 @@ class ClientConnection:
             return events
         self._received_ms = self._tick_ms
         try:
-            self._receive_frames(self._incoming + data if self._incoming else data, events)
+            offset = self._complete_frame(data, events) if self._incoming else 0
+            if not self._incoming:
+                self._receive_frames(data, offset, events)
         except ProtocolViolation as violation:
             events += self.refuse(violation, REPLY_FRAME_ERROR)
         except AmqpError as fault:
@@ -247,7 +249,7 @@ class ClientConnection:
         return events
 
     def refuse(self, violation: ProtocolViolation, code: int) -> list[Event]:
-        """The peer broke the protocol: say so, expect nothing more of it."""
+        """The peer broke the protocol: send a close and expect nothing more."""
         if self.phase is not Phase.START:
             text = str(violation).encode()[:SHORTSTR_BYTES_MAX].decode(errors="ignore")
             self._append(frames.method_frame(0, methods.ConnectionClose(code, text, 0, 0)))
@@ -285,9 +287,21 @@ class ClientConnection:
 
     # --- frames
 
-    def _receive_frames(self, data: bytes, events: list[Event]) -> None:
+    def _complete_frame(self, data: bytes, events: list[Event]) -> int:
+        """Handle the frame that an earlier call has begun, or keep what there is of it; returns
+        how much of `data` was handled. Only this frame is joined, not everything behind it: a busy
+        driver reads a megabyte at a time.
+        """
+        before = len(self._incoming)
+        begun = self._incoming + data[: max(0, FRAME_OVERHEAD - before)]
+        if len(begun) >= FRAME_OVERHEAD:
+            size = FRAME_OVERHEAD + FRAME_PREFIX.unpack_from(begun)[2]
+            begun = self._incoming + data[: max(0, size - before)]
+        self._receive_frames(begun, 0, events)
+        return len(data) if self.phase is Phase.ENDED else len(begun) - before
+
+    def _receive_frames(self, data: bytes, offset: int, events: list[Event]) -> None:
         """Handle all complete frames of `data`; keep the rest for the next call."""
-        offset = 0
         end = len(data)
         unpack = FRAME_PREFIX.unpack_from
         largest = self.frame_bytes_max or 0xFFFFFFFF
@@ -405,7 +419,7 @@ class ClientConnection:
         if state.phase is ChannelPhase.CLOSING:
             return
         del self._channels[channel]
-        error = replies.channel_error(
+        error = errors.channel_error(
             method.reply_code, method.reply_text, method.class_id, method.method_id
         )
         events.append(ChannelEnded(channel, error))
@@ -500,7 +514,7 @@ class ClientConnection:
         self._append(frames.method_frame(0, reply))
 
     def _tune(self, method: Method, events: list[Event]) -> None:
-        """Answer with the lower of both wishes; 0 means "no limit" (heartbeat: "none")."""
+        """Answer with the lower of both values; 0 means "no limit" (heartbeat: "none")."""
         assert isinstance(method, methods.ConnectionTune)
         self.channel_max = lower(method.channel_max, self.settings.channel_max)
         self.frame_bytes_max = lower(method.frame_max, self.settings.frame_bytes_max)
@@ -545,7 +559,7 @@ class ClientConnection:
         self._append(frames.method_frame(0, methods.ConnectionCloseOk()))
         crossed = self.phase is Phase.CLOSING
         self.phase = Phase.ENDED
-        error = replies.connection_error(
+        error = errors.connection_error(
             method.reply_code, method.reply_text, method.class_id, method.method_id
         )
         events.append(ConnectionEnded(None if crossed else error))

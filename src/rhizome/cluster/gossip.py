@@ -1,6 +1,8 @@
-"""Gossip: what brokers tell each other now and then: for people to see, what they have of what is
-limited in the whole cluster, and what they know of logins. No promise about messages relies on
-it."""
+"""Gossip: what brokers tell each other now and then.
+
+It is about what people want to see, what brokers use of what is limited in the whole cluster, and
+what they know of logins. No promise about messages relies on it.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +10,25 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from rhizome.amqp.values import encode_table, read_table
-from rhizome.broker.commands import PutUser
-from rhizome.cluster.commands import Envelope, encode
-from rhizome.cluster.identity import SECONDARY
+from rhizome.amqp.field_table import encode_table, read_table
+from rhizome.broker.metadata.metadata_commands import PutUser
+from rhizome.cluster.link.broker_hello import SECONDARY
+from rhizome.cluster.protocol.catalogue import GOSSIP
+from rhizome.cluster.state.cluster_commands import Envelope, encode
 
 if TYPE_CHECKING:
     from rhizome.cluster.node import Node
 
-GOSSIP: Final = 66
 GOSSIP_EVERY_MS: Final = 1_000
 
 SILENT_PART: Final = 2
-"""A link that was silent for this part of its timeout is not told as one that works. At least two
-heartbeats and two tellings have been missed by then."""
+"""A link that was silent for this part of its timeout is not reported as working. At least two
+heartbeats and two rounds of gossip have been missed by then."""
 
 UPGRADES_MAX: Final = 4096
-"""Better hashes of passwords that wait to be told; beyond that they are made at a later login."""
+"""How many better password hashes wait to be told; beyond that they are made at a later login."""
 UPGRADES_TOLD_MAX: Final = 16
-"""How many of them one broker tells at a time."""
+"""How many of them a broker tells at a time."""
 
 
 class SharedLogins(Protocol):
@@ -38,8 +40,11 @@ class SharedLogins(Protocol):
 
 
 class Gossip:
-    """``heard``: the latest news of each broker that there is a link with. ``known_logins`` are
-    told once when they are new, and all of them when a link comes up."""
+    """What this broker tells its peers, and has heard of them.
+
+    ``heard``: the latest news of each broker with a link. ``known_logins`` are told once when they
+    are new, and all of them when a link comes up.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -49,7 +54,7 @@ class Gossip:
         self._told_ms = node.now_ms
 
     def all_news(self) -> dict[str, dict[str, object]]:
-        """Of every broker that is heard of, this one first."""
+        """The news of every broker that is heard of, this one first."""
         return {self.node.me.name: self.news(), **self.heard}
 
     def news(self) -> dict[str, object]:
@@ -81,8 +86,12 @@ class Gossip:
         }
 
     def reach(self) -> dict[str, object]:
-        """Whom this broker could serve as a home, and whether it has room to (``relief.py``). A
-        link that has been silent for a while counts as none."""
+        """Which brokers this one could serve as a home, whether it has room to
+        (``impaired_homes.py``), and the groups that it is home of and can't serve because of its
+        own fault (``takeover.py``).
+
+        A link that has been silent for a while counts as none.
+        """
         links = self.node.links
         silent_ms = links.settings.timeout_ms // SILENT_PART
         return {
@@ -92,6 +101,11 @@ class Gossip:
                 if self.node.now_ms - int(link.last_received_ms) < silent_ms
             ],
             "disk_full": self.node.broker.disk_full,
+            "failed_homes": {
+                str(number): home.group.epoch
+                for number, home in self.node.roles.homes.items()
+                if home.failed
+            },
         }
 
     # ---- logins ---------------------------------------------------------------------------------
@@ -127,9 +141,10 @@ class Gossip:
     def _upgrade(self, upgrades: Mapping[str, Sequence[str]]) -> None:
         """At the root: replace hashes of users that are still the ones that were verified.
 
-        The commands are appended right behind what this broker has applied, so they are applied to
-        the very state that was looked at here, by everybody, releases that know nothing of this
-        included. They aren't sent again to another root: by then a password may be another one.
+        The commands are appended right behind what this broker has applied. So all brokers apply
+        them to the very state that was looked at here, including brokers of releases that know
+        nothing of this. The commands aren't sent again to another root: by then a password may be
+        another one.
         """
         node = self.node
         batch: list[bytes] = []
@@ -145,7 +160,7 @@ class Gossip:
         return dict(islice(self._upgrades.items(), UPGRADES_TOLD_MAX))
 
     def _own_upgrades(self) -> None:
-        """Forget what is done or void, and do what is left, at the root."""
+        """Forget upgrades that are done or void, and do the rest, at the root."""
         users = self.node.broker.state.users
         for user, (before, _) in list(self._upgrades.items()):
             record = users.get(user)
@@ -157,7 +172,7 @@ class Gossip:
     # ---- what others use ------------------------------------------------------------------------
 
     def _relayed(self) -> dict[str, object]:
-        """Secondaries, which have no links with each other, hear from the root what others use."""
+        """What others use, as the root tells secondaries, which have no links with each other."""
         if not self.node.consensus.is_root:
             return {}
         brokers = self.node.state.registry.brokers
@@ -168,7 +183,7 @@ class Gossip:
         }
 
     def used_elsewhere(self, kind: str, name: str) -> int:
-        """How much other brokers have of what is limited, as they have told last."""
+        """How much other brokers use of what is limited, as they told last."""
         used = {broker: told.get("used") for broker, told in self.heard.items()}
         for told in self.heard.values():
             relayed = told.get("relayed")
@@ -197,12 +212,12 @@ class Gossip:
 
 
 def _is_upgrade(told: object) -> bool:
-    """Whether it is a hash and a better one."""
+    """Whether it is a hash, and a better one."""
     return isinstance(told, list) and len(told) == 2 and all(isinstance(x, str) and x for x in told)
 
 
 def _count(used: object, kind: str, name: str) -> int:
-    """What a broker has told that it has; one of an earlier release tells nothing."""
+    """What a broker has told that it uses; one of an earlier release tells nothing."""
     of_kind = used.get(kind) if isinstance(used, dict) else None
     count = of_kind.get(name) if isinstance(of_kind, dict) else None
     return count if isinstance(count, int) else 0

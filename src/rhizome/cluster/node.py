@@ -1,10 +1,10 @@
 """Node: one broker's place in its cluster, and the broker's port to it. Sans-IO.
 
-Composes consensus, the cluster state, the links and what goes over them. Whoever drives it (the
-server, the simulator) keeps to this order in every wake-up:
+It composes consensus, the cluster state, the links and what goes over them. Its driver (the server,
+the simulator) keeps to this order in every wake-up:
 
 1. ``begin(now_ms)``, with a monotonic clock, before any input of links, store or clients;
-2. inputs: links as in ``link/__init__.py``, ``written`` after a sync, ``tick`` every 100 ms;
+2. inputs: of links (``link/link.py``), ``written`` after a sync, ``tick`` every 100 ms;
 3. the broker's ``end_turn``; then ``end_turn`` here;
 4. submit what the journal has; flush clients and links.
 
@@ -20,29 +20,20 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from rhizome.broker.application_tokens import ApplicationTokens, Shown
-from rhizome.broker.commands import Command, DeclareExchange, DeclareQueue
-from rhizome.broker.delayed import DELAYED_QUEUE
+from rhizome.broker.access.application_tokens import ApplicationTokens, Shown
 from rhizome.broker.fault_log import FAULT_GROUP, FAULT_LINK, FAULT_TIMER, FAULT_TURN
-from rhizome.broker.outcome import Outcome
+from rhizome.broker.metadata.metadata_changes import Outcome
+from rhizome.broker.metadata.metadata_commands import Command, DeclareExchange, DeclareQueue
+from rhizome.broker.metadata.vhost_metadata_quota import check_command, vhost_of
 from rhizome.broker.port import Away, Cluster, Holdings, Waiter
-from rhizome.broker.quotas import check_command, vhost_of
-from rhizome.broker.restoring import restore_queue
-from rhizome.broker.routing.kinds import DELAYED_KIND
-from rhizome.cluster.admission import Admission, AdmissionRules
-from rhizome.cluster.attachrules import AttachRules
-from rhizome.cluster.commands import PutSettings, RegisterBroker, RetireBroker
-from rhizome.cluster.consensus import Consensus
-from rhizome.cluster.consensus import messages as consensus_messages
-from rhizome.cluster.consensus.codec import decode
-from rhizome.cluster.consensus.entries import (
-    APPLICATION,
-    REGISTRATION,
-    RETIREMENT,
-    Registration,
-    Retirement,
-)
-from rhizome.cluster.consensus.events import (
+from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
+from rhizome.broker.queue.queue_recovery import restore_queue
+from rhizome.broker.routing.exchange_types import DELAYED_KIND
+from rhizome.cluster.clients.client_relocation import ClientDrain
+from rhizome.cluster.clients.connect_policy import Admission, AdmissionRules
+from rhizome.cluster.clients.failover_map_push import FailoverMapPush
+from rhizome.cluster.consensus import Consensus, consensus_messages
+from rhizome.cluster.consensus.consensus_events import (
     ClusterNamed,
     Event,
     LeaseGained,
@@ -51,49 +42,60 @@ from rhizome.cluster.consensus.events import (
     RootKnown,
     RootReady,
 )
+from rhizome.cluster.consensus.dataclass_codec import decode
+from rhizome.cluster.consensus.log.log_entries import (
+    APPLICATION,
+    REGISTRATION,
+    RETIREMENT,
+    Registration,
+    Retirement,
+)
+from rhizome.cluster.consensus.log.storage import ClusterStore, Entry
 from rhizome.cluster.consensus.settings import STALL_MS
-from rhizome.cluster.departing import forget_departed
-from rhizome.cluster.edge import Edge
-from rhizome.cluster.gossip import GOSSIP, Gossip
-from rhizome.cluster.handling import NodeObserver
-from rhizome.cluster.holdings import ClientHoldings
-from rhizome.cluster.homesettings import HomeSettings
-from rhizome.cluster.identity import SECONDARY, Hello
-from rhizome.cluster.interest import Interest, interest_of
-from rhizome.cluster.interests import NAME_MARK, Interests
-from rhizome.cluster.learning import Learning
-from rhizome.cluster.leaving import Leaving
+from rhizome.cluster.edge.edge import Edge
+from rhizome.cluster.edge.edge_group import EdgeGroup
+from rhizome.cluster.gossip import Gossip
+from rhizome.cluster.group_roles import GroupRoles
+from rhizome.cluster.home.edge_reconciliation import EdgeSessionsByGroup
+from rhizome.cluster.home.resumed_client_holdings import ClientResumedDeliveries
+from rhizome.cluster.home.settings import HomeSettings
+from rhizome.cluster.link.broker_hello import SECONDARY, Hello
 from rhizome.cluster.link.link import Link
-from rhizome.cluster.link.links import Links
-from rhizome.cluster.neighbour import Neighbour
-from rhizome.cluster.proposals import Proposal, Proposals
-from rhizome.cluster.remote import RemoteGroup
-from rhizome.cluster.roles import Roles, is_about_groups
-from rhizome.cluster.rootsettings import RootSettings
-from rhizome.cluster.standings import ASK_STANDING, STANDING
-from rhizome.cluster.state import Applied as AppliedEntry
-from rhizome.cluster.state import ClusterState
-from rhizome.cluster.storage import ClusterStore, Entry
-from rhizome.cluster.succession import Succession
-from rhizome.cluster.telling import Telling
-from rhizome.cluster.tenure import Tenures
-from rhizome.cluster.track import Applied
-from rhizome.cluster.unused import drop_unused
+from rhizome.cluster.link.link_manager import LinkTable
+from rhizome.cluster.node_observer import NodeObserver
+from rhizome.cluster.peer_frame_dispatch import PeerBroker
+from rhizome.cluster.peer_link_state import Applied
+from rhizome.cluster.private_queues.meta_binding_entry import MetaBinding, meta_binding_of
+from rhizome.cluster.private_queues.meta_bindings import NAME_MARK, MetaBindings
+from rhizome.cluster.private_queues.unused_exchanges import drop_unused_exchanges
+from rhizome.cluster.protocol.attach_rule_switches import AttachRules
+from rhizome.cluster.protocol.catalogue import (
+    ASK_COPY_PROGRESS,
+    CONSENSUS,
+    COPY_PROGRESS,
+    GOSSIP,
+    PROPOSE,
+)
+from rhizome.cluster.protocol.frame_dispatch import FrameTable, PayloadHandler
+from rhizome.cluster.state.cluster_commands import PutSettings, RegisterBroker, RetireBroker
+from rhizome.cluster.state.cluster_state import Applied as AppliedEntry
+from rhizome.cluster.state.cluster_state import ClusterState, StateFailed
+from rhizome.cluster.state.pending_proposals import Proposal, Proposals
+from rhizome.cluster.state_listener import StateListener, forget_departed_brokers
+from rhizome.cluster.takeover.settings import RootSettings
+from rhizome.cluster.takeover.takeover_driver import TakeoverDriver
 from rhizome.errors import AmqpError, InternalFault
 from rhizome.journal.recovery import Recovered
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
-    from rhizome.broker.channel import Channel
-    from rhizome.broker.connection import Connection
-    from rhizome.broker.queue import Queue
-    from rhizome.broker.routing.destination import Binding, Destination
+    from rhizome.broker.channel.channel import Channel
+    from rhizome.broker.connection.connection import Connection
+    from rhizome.broker.queue.queue import Queue
+    from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
     from rhizome.broker.routing.exchange import Exchange
     from rhizome.journal.checkpoint import CheckpointBuilder
-    from rhizome.journal.index import PagedIndex
-
-CONSENSUS: Final = 64
-PROPOSE: Final = 65
+    from rhizome.journal.paged_index import PagedIndex
 
 TICK_PARTS: Final = (
     "the timers of links",
@@ -114,28 +116,32 @@ TURN_PARTS: Final = (
     "what homes and standbys send",
     "what homes answer edges",
 )
-"""What a turn ends with, in this order; then each neighbour."""
+"""What a turn ends with, in this order; then each peer broker."""
 
 EXPLAIN_AFTER_MS: Final = 1_000
 """Publishers that wait for a broker are told so when it has been away for this long."""
 
 
 class Node(Cluster):
-    """Invariant: ``applied.index`` is that of the last committed entry whose effects the broker's
-    state has.
+    """One broker's place in its cluster.
+
+    Invariant: ``applied.index`` is that of the last committed entry whose effects the broker's
+    state has. ``frames`` has the handlers of frames that aren't about messages; other parts add
+    theirs before the first link is up. ``when_down`` hears of each link that is gone.
     """
 
     broker: Broker
     consensus: Consensus
-    links: Links
+    links: LinkTable
     state: ClusterState
     store: ClusterStore
     observer: NodeObserver
     applied: Applied
-    interests: Interests
+    frames: FrameTable
+    meta_bindings: MetaBindings
     edge: Edge
-    tenures: Tenures
-    neighbours: dict[str, Neighbour]
+    tenures: EdgeSessionsByGroup
+    peer_brokers: dict[str, PeerBroker]
     proposals: Proposals
     now_ms: int
     ready: bool
@@ -170,38 +176,46 @@ class Node(Cluster):
         self.first_commands = first_commands
         attach_rules = AttachRules()
         self.edge = Edge(broker, attach_rules)
-        self.tenures = Tenures(broker, state, attach_rules)
+        self.tenures = EdgeSessionsByGroup(broker, state, attach_rules)
         self.now_ms = now_ms
+        self.frames = FrameTable()
         self.admission = Admission(self, rules)
-        self.telling = Telling(self)
-        self.leaving = Leaving(self)
+        self.failover_map_push = FailoverMapPush(self)
+        self.client_drain = ClientDrain(self)
         self.applied = Applied()
-        self.succession = Succession(self, root_settings)
-        self.interests = Interests(broker, me.role == SECONDARY)
-        self.roles = Roles(self, recovered, home_settings)
+        self.takeover_driver = TakeoverDriver(self, root_settings)
+        self.meta_bindings = MetaBindings(broker, me.role == SECONDARY)
+        self.roles = GroupRoles(self, recovered, home_settings)
         self.kept = recovered.queues
-        """Of queues without copies, until they are made."""
+        """Messages of queues without copies, until the queues are made."""
         self.crashed = not recovered.clean
-        """Whether the last process that had the journal did not stop cleanly."""
-        self.neighbours = {}
+        """Whether the last process that used the journal did not stop cleanly."""
+        self.peer_brokers = {}
         self.proposals = Proposals(me.incarnation)
         self.ready = False
         self.isolated = True
         self.when_ready: list[Callable[[], None]] = []
+        self.when_down: list[Callable[[Link], None]] = []
         self._begun = False
         self.gossip = Gossip(self)
         broker.limits.elsewhere = self.gossip.used_elsewhere
-        self.learning = Learning(self)
+        broker.limits.queues_elsewhere = self.meta_bindings.queues_elsewhere
+        self.state_listener = StateListener(self)
         self.down_since_ms: dict[str, int] = {}
+        self._register()
         broker.isolate("this broker has not joined its cluster yet")
 
-    def attach(self, links: Links) -> None:
-        """The links, which need a handler before there is a node."""
+    def attach(self, links: LinkTable) -> None:
+        """Set the links, which need a handler before there is a node."""
         self.links = links
 
     def recover(self) -> None:
         """Apply what the store knows to be committed; then this broker may vote (R5)."""
-        self._pump()
+        try:
+            self._pump()
+        except StateFailed as error:
+            # The node starts all the same, to say why it serves nobody.
+            self._fault(0, error)
         self.consensus.started(self.now_ms)
 
     # ---- the port -------------------------------------------------------------------------------
@@ -210,14 +224,15 @@ class Node(Cluster):
         vhost = vhost_of(command)
         if vhost is not None:
             under_way = self.proposals.bytes_under_way.get(vhost, 0)
+            takes_whole = waiter is not None and waiter.takes_whole_state()
             try:
-                check_command(self.broker.state, command, under_way)
+                check_command(self.broker.state, command, under_way, takes_whole)
             except AmqpError as error:
                 if waiter is not None:
                     waiter.resolved(Outcome(error=error))
                 return
         if isinstance(command, DeclareExchange) and command.kind == DELAYED_KIND:
-            # What is published there must find a place to wait at once.
+            # Messages published there must find a place to wait at once.
             held = DeclareQueue(command.vhost, DELAYED_QUEUE, durable=True)
             self._send(self.proposals.make(held, None, self.now_ms))
         self._send(self.proposals.make(command, waiter, self.now_ms))
@@ -243,7 +258,7 @@ class Node(Cluster):
             restore_queue(queue, found, self.crashed)
 
     def _drop_orphans(self) -> None:
-        """Messages of queues that were deleted while this broker was away (H13)."""
+        """Drop the messages of queues that were deleted while this broker was away (H13)."""
         for queue_id, found in self.kept.items():
             for level in found.levels.values():
                 self.broker.pager.release_paged(level)
@@ -255,7 +270,7 @@ class Node(Cluster):
         group = self.state.group_of(queue.definition)
         if group is None or self.roles.serves(group.id):
             return None
-        return self.remote(group.id)
+        return self.edge_group(group.id)
 
     def handed_over(self, token: i64) -> None:
         self.roles.handed_over(token)
@@ -267,16 +282,16 @@ class Node(Cluster):
         return self.roles.passive_indexes()
 
     def submitted(self) -> None:
-        for neighbour in self.neighbours.values():
-            if neighbour.serving is not None:
-                neighbour.serving.answers.try_again()
+        for peer_broker in self.peer_brokers.values():
+            if peer_broker.edge_connection is not None:
+                peer_broker.edge_connection.answers.try_again()
 
     def ask_copies(self, queue: Queue, index: i64) -> bool:
         home = self.roles.homes.get(queue.definition.group)
         return home is not None and home.copies.fetches.ask(queue.id, index)
 
     def holdings_of(self, connection: Connection) -> Holdings:
-        return ClientHoldings(self.tenures, connection.resume_id, connection.visit)
+        return ClientResumedDeliveries(self.tenures, connection.resume_id, connection.visit)
 
     def client_left(self, channel: Channel) -> None:
         self.tenures.client_left(channel.connection.resume_id, channel.visit)
@@ -291,34 +306,38 @@ class Node(Cluster):
 
     def private_declared(self, vhost: str, name: str) -> None:
         if not name.endswith(self.name_suffix()):
-            self.interests.add(interest_of(vhost, "", name, {}), {})
+            self.meta_bindings.add(meta_binding_of(vhost, "", name, {}), {})
 
     def private_deleted(self, vhost: str, name: str) -> None:
         if not name.endswith(self.name_suffix()):
-            self.interests.remove(interest_of(vhost, "", name, {}))
+            self.meta_bindings.remove(meta_binding_of(vhost, "", name, {}))
 
     def private_bound(self, vhost: str, binding: Binding) -> None:
-        self.interests.add(self._interest(vhost, binding), binding.arguments)
+        self.meta_bindings.add(self._interest(vhost, binding), binding.arguments)
 
     def private_unbound(self, vhost: str, binding: Binding) -> None:
-        self.interests.remove(self._interest(vhost, binding))
+        self.meta_bindings.remove(self._interest(vhost, binding))
 
-    def _interest(self, vhost: str, binding: Binding) -> Interest:
+    def _interest(self, vhost: str, binding: Binding) -> MetaBinding:
         queue = binding.destination.name if binding.chooses else ""
-        return interest_of(vhost, binding.source, binding.key, binding.arguments, queue)
+        return meta_binding_of(vhost, binding.source, binding.key, binding.arguments, queue)
 
     def private_applied(self, outcome: Outcome, waiter: Waiter) -> None:
-        self.interests.when_known(outcome, waiter)
+        queue = outcome.queue
+        if queue is not None and self.broker.limits.counts_queues(queue.vhost, queue.user):
+            self.meta_bindings.recount()
+        self.meta_bindings.when_known(outcome, waiter)
 
     def private_elsewhere(self, vhost: str, name: str) -> Destination | None:
-        return self.interests.private_elsewhere(vhost, name)
+        return self.meta_bindings.private_elsewhere(vhost, name)
 
     def is_private_elsewhere(self, vhost: str, name: str) -> bool:
-        return self.interests.is_private_elsewhere(vhost, name)
+        return self.meta_bindings.is_private_elsewhere(vhost, name)
 
     def exchange_unused(self, exchange: Exchange) -> None:
-        """It goes once it is certain that nobody else has private queues bound to it."""
-        self.interests.unused[exchange] = None
+        """The exchange is deleted once it is certain that nobody else has private queues bound to
+        it."""
+        self.meta_bindings.unused[exchange] = None
 
     def demand(self, tokens: ApplicationTokens) -> None:
         self.admission.tokens = tokens
@@ -333,24 +352,30 @@ class Node(Cluster):
         return self.admission.known_hosts()
 
     def opened(self, connection: Connection) -> None:
-        self.telling.opened(connection)
+        self.failover_map_push.opened(connection)
 
     def name_suffix(self) -> str:
         return NAME_MARK + self.me.name
 
-    # ---- neighbours -----------------------------------------------------------------------------
+    # ---- peer brokers ----------------------------------------------------------------------------
 
-    def neighbour(self, name: str) -> Neighbour:
-        neighbour = self.neighbours.get(name)
-        if neighbour is None:
-            neighbour = Neighbour(
-                self.broker, self.applied, self.interests, self.edge, self.tenures, name
+    def peer_broker(self, name: str) -> PeerBroker:
+        peer_broker = self.peer_brokers.get(name)
+        if peer_broker is None:
+            peer_broker = PeerBroker(
+                self.broker,
+                self.frames,
+                self.applied,
+                self.meta_bindings,
+                self.edge,
+                self.tenures,
+                name,
             )
-            neighbour.waits = not self.ready
-            self.neighbours[name] = neighbour
-        return neighbour
+            peer_broker.waits = not self.ready
+            self.peer_brokers[name] = peer_broker
+        return peer_broker
 
-    def remote(self, group: int) -> RemoteGroup:
+    def edge_group(self, group: int) -> EdgeGroup:
         """What this broker has of a group whose home is another one."""
         return self.edge.group(group)
 
@@ -358,41 +383,45 @@ class Node(Cluster):
         self.down_since_ms.pop(link.name, None)
         self.observer.link_up(link.name)
         self.gossip.link_up()
-        self.neighbour(link.name).connect(link)
-        self.edge.explain(self.neighbour(link.name), "")
+        self.peer_broker(link.name).connect(link)
+        self.edge.explain(self.peer_broker(link.name), "")
         self.consensus.peer_up(link.peer, self.now_ms)
         self.roles.link_up(link)
         if link.name == self.consensus.root:
             self._send_all()
 
     def link_down(self, link: Link, reason: str) -> None:
+        for hear in self.when_down:
+            hear(link)
         self.down_since_ms[link.name] = self.now_ms
         self.gossip.forget(link.name)
         self.observer.link_down(link.name, reason)
         try:
-            self.neighbour(link.name).disconnect()
+            self.peer_broker(link.name).disconnect()
         except Exception as error:
             self.broker.report_bug(error, f"the end of the link with {link.name}", FAULT_LINK)
         self.roles.link_down(link.name)
         self.consensus.peer_down(link.name, self.now_ms)
 
-    def frame(self, link: Link, method: i64, data: bytes, start: i64, end: i64) -> None:
-        if method == CONSENSUS:
-            message = consensus_messages.decode(data[start:end])
-            self.consensus.step(link.name, message, self.now_ms)
-        elif method == PROPOSE:
-            self.consensus.submit(data[start:end], self.now_ms)
-        elif method == GOSSIP:
-            self.gossip.received(link.name, data[start:end])
-            self.admission.heard_of(link.name)
-        elif is_about_groups(method):
-            self.roles.frame(link.name, int(method), data, int(start), int(end))
-        elif method == ASK_STANDING:
-            self.succession.asked(link, data[start:end])
-        elif method == STANDING:
-            self.succession.answered(link.name, data[start:end])
-        else:
-            self.neighbour(link.name).frame(method, data, start, end)
+    def _register(self) -> None:
+        """Take the frames that aren't about messages; each peer broker takes those that are."""
+        frames = self.frames
+        frames.register(CONSENSUS, PayloadHandler(self.consensus_message))
+        frames.register(PROPOSE, PayloadHandler(self.proposed))
+        frames.register(GOSSIP, PayloadHandler(self.gossiped))
+        frames.register(ASK_COPY_PROGRESS, PayloadHandler(self.takeover_driver.asked))
+        frames.register(COPY_PROGRESS, PayloadHandler(self.takeover_driver.answered))
+        self.roles.register(frames)
+
+    def consensus_message(self, link: Link, payload: bytes) -> None:
+        self.consensus.step(link.name, consensus_messages.decode(payload), self.now_ms)
+
+    def proposed(self, link: Link, payload: bytes) -> None:
+        self.consensus.submit(payload, self.now_ms)
+
+    def gossiped(self, link: Link, payload: bytes) -> None:
+        self.gossip.received(link.name, payload)
+        self.admission.heard_of(link.name)
 
     # ---- turns ----------------------------------------------------------------------------------
 
@@ -402,9 +431,9 @@ class Node(Cluster):
         away_ms = now_ms - self.now_ms
         self.now_ms = now_ms
         self.links.now_ms = now_ms
-        self.succession.begin(now_ms)
+        self.takeover_driver.begin(now_ms)
         if away_ms > STALL_MS:
-            self.succession.takeover.stood_still(away_ms)
+            self.takeover_driver.takeover.stood_still(away_ms)
             self.roles.stood_still(away_ms)
 
     def tick(self) -> None:
@@ -423,7 +452,7 @@ class Node(Cluster):
         elif part == 1:
             self.consensus.tick(self.now_ms)
         elif part == 2:
-            self.succession.tick()
+            self.takeover_driver.tick()
         elif part == 3:
             self.roles.tick()
         elif part == 4:
@@ -434,16 +463,16 @@ class Node(Cluster):
         elif part == 6:
             self.tenures.tick(self.broker.turn.now_ms)
         elif part == 7:
-            self.interests.tick(self.broker.turn.now_ms)
+            self.meta_bindings.tick(self.broker.turn.now_ms)
         else:
             self.gossip.tick()
-            self.leaving.tick()
+            self.client_drain.tick()
 
     def next_deadline_ms(self) -> int:
         return min(
             self.consensus.next_deadline_ms(),
             self.links.next_deadline_ms(),
-            self.succession.deadline_ms(),
+            self.takeover_driver.deadline_ms(),
         )
 
     def synced(self, token: i64) -> None:
@@ -455,8 +484,8 @@ class Node(Cluster):
         self.consensus.written(token, self.now_ms)
 
     def end_turn(self) -> None:
-        """After the broker's own: agree, apply, and put onto the links what this turn made.
-        Whatever one part raises, the others are done."""
+        """After the broker's own end of the turn: agree, apply, and put onto the links what this
+        turn made. Whatever one part raises, the others are done."""
         part = 0
         while part < len(TURN_PARTS):
             try:
@@ -464,19 +493,19 @@ class Node(Cluster):
             except Exception as error:
                 self._fault(part, error)
             part += 1
-        for neighbour in self.neighbours.values():
+        for peer_broker in self.peer_brokers.values():
             try:
-                neighbour.end_turn()
+                peer_broker.end_turn()
             except Exception as failure:
-                self._link_fault(neighbour, failure)
+                self._link_fault(peer_broker, failure)
 
     def _end_part(self, part: int) -> None:
         if part == 0:
             self._pump()
         elif part == 1:
             self._answer_settled()
-            if self.interests.unused:
-                drop_unused(self)
+            if self.meta_bindings.unused:
+                drop_unused_exchanges(self)
         elif part == 2:
             self.edge.end_turn()
         elif part == 3:
@@ -485,23 +514,25 @@ class Node(Cluster):
             self.tenures.end_turn()
 
     def _fault(self, part: int, error: Exception) -> None:
-        if part == 0:
-            # What was agreed on may be half done, and what was promised not written.
+        if isinstance(error, StateFailed):
+            self.broker.disable(error, "the cluster's log", str(error))
+        elif part == 0:
+            # What was agreed on may be half done, and what was promised may not be written.
             self.broker.disable(error, TURN_PARTS[part])
         else:
             self.broker.report_bug(error, TURN_PARTS[part], FAULT_TURN)
 
-    def _link_fault(self, neighbour: Neighbour, error: Exception) -> None:
-        self.broker.report_bug(error, f"link with {neighbour.name}", FAULT_LINK)
-        link = self.links.link_to(neighbour.name)
+    def _link_fault(self, peer_broker: PeerBroker, error: Exception) -> None:
+        self.broker.report_bug(error, f"link with {peer_broker.name}", FAULT_LINK)
+        link = self.links.link_to(peer_broker.name)
         if link is not None:
             link.fail(InternalFault("the broker made a mistake; its log has the details"))
 
     def flushed(self, link: Link) -> None:
         """The driver has written what the link's socket takes."""
-        neighbour = self.neighbours.get(link.name)
-        if neighbour is not None:
-            neighbour.flushed()
+        peer_broker = self.peer_brokers.get(link.name)
+        if peer_broker is not None:
+            peer_broker.flushed()
 
     def _pump(self) -> None:
         # A broker that was disabled is silent: its lease ends, and others take over.
@@ -522,9 +553,9 @@ class Node(Cluster):
             if ready.snapshot is not None or ready.committed:
                 self.consensus.applied(int(self.applied.index), self.now_ms)
                 self.edge.caught_up()
-                for neighbour in self.neighbours.values():
-                    neighbour.caught_up()
-                self.succession.state_changed()
+                for peer_broker in self.peer_brokers.values():
+                    peer_broker.caught_up()
+                self.takeover_driver.state_changed()
             for event in ready.events:
                 self._react(event)
             if self.consensus.snapshot_due:
@@ -536,26 +567,26 @@ class Node(Cluster):
             self.applied.index = index
 
     def _install(self, index: int, data: bytes) -> None:
-        """Become the state of a snapshot; proposals that it answers are answered."""
+        """Replace the state by that of a snapshot; proposals that it answers are answered."""
         for outcome in self.state.restore(index, data):
             self.broker.announce(outcome)
         self._advance(index)
-        self.learning.everything()
+        self.state_listener.everything()
         for number in list(self.proposals.open):
             answer = self.state.outcome_of(self.me.incarnation, number)
             if answer is not None:
                 self.proposals.applied(self.me.incarnation, number, index, answer)
 
     def _apply(self, entry: Entry) -> None:
-        applied: AppliedEntry | None = None
+        """Apply an entry. If it fails, nothing more is applied.
+
+        A failed entry may be half done, and may have failed on this broker alone. After the next
+        entry this broker's state would differ from everybody's, and it would vote and serve by it.
+        """
         try:
             applied = self._applied(entry)
-        except MemoryError:
-            raise
         except Exception as error:
-            # Every broker applies the same to the same, so it fails on all of them alike: without
-            # it they still agree.
-            self.broker.report_bug(error, f"entry {entry.index} of the cluster's log", FAULT_TURN)
+            raise StateFailed(entry.index, error) from error
         self._advance(entry.index)
         if applied is not None:
             if applied.facts:
@@ -564,10 +595,10 @@ class Node(Cluster):
         self.observer.applied(entry)
 
     def _learn(self, applied: AppliedEntry) -> None:
-        """What follows here from an entry is this broker's own affair: a fault must not keep the
-        entries behind it from being applied."""
+        """Act on an applied entry. The consequences here are this broker's own affair: a fault must
+        not keep the entries behind it from being applied."""
         try:
-            self.learning.learn(applied.facts)
+            self.state_listener.learn(applied.facts)
         except Exception as error:
             self.broker.report_bug(error, "what follows from a change of groups", FAULT_GROUP)
 
@@ -629,8 +660,8 @@ class Node(Cluster):
 
     def _react(self, event: Event) -> None:
         self.observer.event(event)
-        self.succession.react(event)
-        self.interests.react(event)
+        self.takeover_driver.react(event)
+        self.meta_bindings.react(event)
         if isinstance(event, RootReady):
             self._begun = False
             self._send_all()
@@ -675,9 +706,8 @@ class Node(Cluster):
         self.broker.delayed.recover()
         self.broker.isolate("")
         self.edge.begin()
-        for neighbour in self.neighbours.values():
-            neighbour.waits = False
-            neighbour.caught_up()
+        for peer_broker in self.peer_brokers.values():
+            peer_broker.wait(False)
         waiting = self.when_ready
         self.when_ready = []
         for work in waiting:
@@ -696,15 +726,15 @@ class Node(Cluster):
 
     def _explain_waiting(self) -> None:
         if any(name not in self.state.registry.brokers for name in self.down_since_ms):
-            forget_departed(self)
+            forget_departed_brokers(self)
         for name, since_ms in self.down_since_ms.items():
             if self.now_ms - since_ms >= EXPLAIN_AFTER_MS:
                 self.edge.explain(
-                    self.neighbour(name),
+                    self.peer_broker(name),
                     f"broker '{name}', home of a queue published to, can't be reached",
                 )
 
     def stop(self) -> None:
-        """Leave in good order: give the lease back, so that nobody waits for it."""
+        """Stop in good order: give the lease back, so that nobody waits for it."""
         self.consensus.leave(self.now_ms)
         self._pump()

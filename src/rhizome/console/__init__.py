@@ -1,8 +1,8 @@
 """The console: static files for the browser, served as they are by every broker.
 
 Plain ES modules, one style sheet, nothing from elsewhere and nothing to build. `main.js` begins;
-each page is a module. All text that comes from the broker goes into the document as text, never as
-markup (`dom.js`), and the content security policy allows no inline script or style.
+each page is a module. All text that comes from the broker goes into the document as text, never
+as markup (`dom.js`), and the content security policy allows no inline script or style.
 """
 
 from __future__ import annotations

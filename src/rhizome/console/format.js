@@ -46,9 +46,11 @@ export function plural(number, word, words = `${word}s`) {
   return `${count(number)} ${number === 1 ? word : words}`;
 }
 
-// Control characters would be invisible, and hide what a name really is.
+// Control characters would be invisible, and hide what a name really is. Applications also send lists and
+// tables where a text belongs, and of some of them JavaScript can make no text by itself.
 export function visible(name) {
-  return String(name).replace(/[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g, (sign) =>
+  const text = typeof name === "object" && name !== null ? JSON.stringify(name) : String(name);
+  return text.replace(/[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g, (sign) =>
     `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 

@@ -9,6 +9,7 @@ import { loginPage } from "./login.js";
 import { clusterPage } from "./page-cluster.js";
 import { connectionsPage } from "./page-connections.js";
 import { exchangePage, exchangesPage } from "./page-exchanges.js";
+import { pipelinesPage } from "./page-pipelines.js";
 import { policiesPage } from "./page-policies.js";
 import { queuePage, queuesPage } from "./page-queues.js";
 import { stallsPage } from "./page-stalls.js";
@@ -23,6 +24,7 @@ const PAGES = [
   { path: "connections", label: "Connections", key: "n", make: connectionsPage },
   { path: "exchanges", label: "Exchanges", key: "e", make: exchangesPage, one: exchangePage },
   { path: "policies", label: "Policies", key: "p", make: policiesPage },
+  { path: "pipelines", label: "Pipelines", key: "l", make: pipelinesPage },
   { path: "users", label: "Users", key: "u", make: usersPage, may: "administrator" },
   { path: "stalls", label: "Stalls", key: "s", make: stallsPage, may: "monitoring" },
 ];

@@ -8,6 +8,7 @@ import { bytes, count, moment, plural, visible } from "./format.js";
 const PAGE = 10;
 const MOVED_MAX = 1000;
 const SHOWN_BYTES = 64 * 1024;
+const INDENTED_CHARACTERS_MAX = 8 * SHOWN_BYTES; // Each level of nesting indents all that is within it.
 
 const PUBLISH_FIELDS = [
   { name: "payload", label: "Payload", kind: "text", rows: 5 },
@@ -120,9 +121,12 @@ function firstDeath(found) {
   return death ? `The first one died in ${visible(death.queue)} (${visible(death.reason)}).` : "";
 }
 
+// Publishers may set the header, too, to anything.
 function deaths(headers) {
   const listed = headers?.["x-death"];
-  return Array.isArray(listed) ? listed.map((each) => ["Died", `${plural(each.count, "time")} in ${each.queue}: ${each.reason}`]) : [];
+  if (!Array.isArray(listed)) return [];
+  const known = listed.filter((each) => typeof each?.count === "number");
+  return known.map((each) => ["Died", `${plural(each.count, "time")} in ${visible(each.queue)}: ${visible(each.reason)}`]);
 }
 
 function messageItem(message) {
@@ -145,9 +149,10 @@ function payloadText(message) {
   if (message.payload_encoding === "base64") return hexDump(message.payload);
   if (/json/.test(message.properties.content_type ?? "") || /^\s*[{[]/.test(message.payload)) {
     try {
-      return JSON.stringify(JSON.parse(message.payload), null, 2);
+      const indented = JSON.stringify(JSON.parse(message.payload), null, 2);
+      if (indented.length <= INDENTED_CHARACTERS_MAX) return indented;
     } catch {
-      // Not JSON after all.
+      // Not JSON after all, or nested too deeply.
     }
   }
   return message.payload;

@@ -106,6 +106,7 @@ export function queuePage({ changed }, vhost, name) {
   let headAskedAt = 0;
   const here = path("queues", vhost, name);
   const messages = messagesPanel({ vhost, name, changed });
+  let readers = [];
 
   async function refresh(background) {
     try {
@@ -114,6 +115,8 @@ export function queuePage({ changed }, vhost, name) {
       headMs = queue.head_arrived_ms ?? await headOnDiskMs(background);
       points = asPoints(await get(path("rhizome", "queues", vhost, name, "history"), { background }), headMs);
       if (points.length) points.push(nowPoint(queue, headMs));
+      readers = queue.type === "stream"
+        ? (await get(path("rhizome", "streams", vhost, name), { background })).reader_details ?? [] : [];
       failure = null;
     } catch (error) {
       failure = error.status === 404 ? "There is no such queue any more." : error.message;
@@ -219,6 +222,16 @@ export function queuePage({ changed }, vhost, name) {
           { label: "Prefetch", numeric: true, cell: (row) => row.prefetch_count || "none" },
           { label: "Active", cell: (row) => (row.active ? "yes" : "waits") },
         ], queue.consumer_details ?? [], "Nobody consumes.")),
+      queue.type === "stream" && h("section", { class: "panel" },
+        h("h2", {}, "Named readers"),
+        plainTable("readers", [
+          { label: "Reader", cell: (row) => visible(row.name) },
+          { label: "Next offset", numeric: true, cell: (row) => count(row.next) },
+          { label: "Lag", numeric: true, cell: (row) => count(row.lag) },
+          { label: "Kept", cell: (row) => (row.kept ? "yes" : "while it runs") },
+          { label: "About to be dropped", numeric: true, cell: (row) => (row.at_risk
+              ? h("span", { class: "tag bad", title: "Retention is about to drop messages that it has not read" }, count(row.at_risk)) : "–") },
+        ], readers, "Nobody reads under a name.")),
       h("section", { class: "panel" },
         h("div", { class: "panel-head" }, h("h2", {}, "Bindings"), h("button", { onclick: bind }, "Bind…")),
         plainTable("bindings", [
@@ -251,7 +264,7 @@ function deadLetters(queue) {
   const exchange = said("dead-letter-exchange");
   if (exchange === undefined) return "are dropped";
   const key = said("dead-letter-routing-key");
-  return `to ${exchange === "" ? "the default exchange" : `exchange ${exchange}`}${key === undefined ? "" : ` with key ${key}`}`;
+  return `to ${exchange === "" ? "the default exchange" : `exchange ${visible(exchange)}`}${key === undefined ? "" : ` with key ${visible(key)}`}`;
 }
 
 export function objectText(value) {

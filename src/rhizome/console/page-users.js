@@ -7,7 +7,7 @@ import { count, visible } from "./format.js";
 import { vhostField } from "./page-queues.js";
 import { plainTable } from "./table.js";
 
-const TAGS = ["administrator", "monitoring", "policymaker", "management"];
+const TAGS = ["administrator", "monitoring", "policymaker", "management", "auditor"];
 
 export function usersPage({ changed, session }) {
   let users = null;

@@ -1,5 +1,7 @@
-"""The segmented, append-only store: records, segments, index, recovery, compaction.
+"""The store on disk: a segmented, append-only journal of records, with checkpoints and compaction.
 
-The cores are sans-IO and write into batches that the server flushes once per wake-up. Only
-files.py and writer.py make file calls or own a thread.
+store.py is what the server opens; journal.py appends records (records.py has the format) and
+writer.py writes and syncs them in a thread. recovery.py and record_replay.py rebuild what is
+live; paged_index.py finds messages on disk at 8 bytes each. streams/ has the logs of streams.
+Only files.py and writer.py do input or output. Imports rhizome.errors only. Begin with store.py.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints: what all records below a position amount to, in one file.
+"""Checkpoints: the state that all records below a position amount to, in one file.
 
     8s magic "RHIZCKP\\0" | u32 version | u8 1 if little-endian | u8 1 if clean | u16 0
     16s store uuid | u64 position
@@ -9,16 +9,16 @@
     u32 n | n * (u64 segment, u64 references ever made to it)
     u32 n | n * (u32 queue id, u16 group, i64 content bytes (-1: unknown),
                  u32 m, m * (u64 index, u32 delivery count),
-                 u32 length, what it has accepted (seen.py; empty: nothing that it would know again)
+                 u32 length, what it has accepted (dedup_state.py; empty: nothing that it knows)
                  u32 m, m * (u8 priority, u64 index up to which messages were delivered),
-                 u32 length, its leases (broker/leases/lease.py; empty: none),
+                 u32 length, its leases (broker/queue_leases/lease.py; empty: none),
                  u32 k, k * (u8 priority, u64 length, packed index))
     if there are any, u32 n | n * (u16 group, u64 origin, u32 m, m * u64 number that was refused)
     u32 crc of all of this, at the end in every version
 
 Numbers are big-endian, the packed indexes in the byte order of the machine. A checkpoint is written
 under another name, synced, renamed, and the directory synced; the two newest are kept. `clean` says
-that the broker stopped in good order: nothing follows the position.
+that the broker stopped cleanly: nothing follows the position.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rhizome.journal.dedup_state import DedupState, unpack_dedup_state
 from rhizome.journal.errors import CorruptRecord, ForeignStore
 from rhizome.journal.files import Files
-from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import SPILL_SEGMENT_FIRST
+from rhizome.journal.paged_index import PagedIndex
+from rhizome.journal.record_replay import QueueReplay, Replay, merged
 from rhizome.journal.records import crc32c
-from rhizome.journal.scan import QueueReplay, Replay, merged
-from rhizome.journal.seen import Seen, unpack_seen
 
 CHECKPOINT_VERSION: Final = 4
 CHECKPOINT_MAGIC: Final = b"RHIZCKP\0"
@@ -69,10 +69,10 @@ class _QueuePart:
 class CheckpointBuilder:
     """Collects a checkpoint within one wake-up: nothing may be appended to the journal meanwhile.
 
-    Every live persistent message of every queue must be given, in any number of parts per queue:
+    The caller gives every live persistent message of every queue, in any number of parts per queue:
     the paged ones as their PagedIndex, those in memory and the unacked ones as (index, position)
     pairs. `entries` refers to the last `queue`. Transient messages (in spill segments, or without a
-    position) are left out by themselves.
+    position) are left out automatically.
     """
 
     def __init__(self, position: int, store_uuid: bytes) -> None:
@@ -124,14 +124,13 @@ class CheckpointBuilder:
         group: int,
         content_bytes: int = -1,
         delivery_counts: dict[int, int] | None = None,
-        seen: Seen | None = None,
+        seen: DedupState | None = None,
         shown: dict[int, int] | None = None,
         leases: bytes = b"",
     ) -> None:
-        """Begin a queue. `content_bytes` sums its persistent messages; -1 makes recovery
-        read them. `seen`: what it has accepted (L5); `shown`: by priority, up to which index
-        messages were delivered; `leases`: those of the queue, packed.
-        """
+        """Begin a queue. `content_bytes` sums its persistent messages; -1 makes recovery read them.
+        `seen`: its deduplication state (L5); `shown`: by priority, up to which index messages were
+        delivered; `leases`: those of the queue, packed."""
         packed = b"" if seen is None or seen.is_empty() else seen.packed()
         self._queues.append(
             _QueuePart(
@@ -187,7 +186,7 @@ class CheckpointBuilder:
         for queue in self._queues:
             found.extend(_queue_pieces(queue))
         if self._refused:
-            # Behind everything, where a program that doesn't know of it stops reading.
+            # At the very end, where a program that doesn't know this part stops reading.
             found.append(_U32.pack(len(self._refused)))
             found.extend(self._refused)
         crc = 0
@@ -247,7 +246,8 @@ class _Reader:
 
 
 def decode(name: str, data: bytes, store_uuid: bytes) -> Checkpoint:
-    """The checkpoint in `data`. Raises CorruptRecord, or ForeignStore if it isn't ours to read."""
+    """The checkpoint in `data`. Raises CorruptRecord, or ForeignStore if it belongs to another
+    program."""
     header = _checked_header(name, data, store_uuid)
     reader = _Reader(data)
     reader.at = _HEADER.size
@@ -265,9 +265,8 @@ def decode(name: str, data: bytes, store_uuid: bytes) -> Checkpoint:
 
 
 def decode_state(name: str, data: bytes) -> tuple[int, bytes]:
-    """Where the checkpoint of any store stands, and its snapshot of the definitions; raises as
-    `decode` does. What it says of messages, which may be millions, is passed over.
-    """
+    """The position of any store's checkpoint, and its snapshot of the definitions; raises as
+    `decode` does. The part about messages, which may be millions, is skipped."""
     header = _checked_header(name, data, b"")
     reader = _Reader(data)
     reader.at = _HEADER.size
@@ -278,7 +277,7 @@ def _checked_header(name: str, data: bytes, store_uuid: bytes) -> tuple[Any, ...
     if len(data) < _HEADER.size + 4 or data[:8] != CHECKPOINT_MAGIC:
         raise CorruptRecord(f"{name} is no checkpoint", 0)
     if crc32c(memoryview(data)[:-4]) != _U32.unpack_from(data, len(data) - 4)[0]:
-        # First of all: a flipped bit of the version doesn't make it another program's.
+        # Checked first: a flipped bit in the version doesn't make it another program's.
         raise CorruptRecord(f"{name} fails its checksum", 0)
     header = _HEADER.unpack_from(data, 0)
     if header[1] != CHECKPOINT_VERSION:
@@ -324,7 +323,7 @@ def _read_queue(reader: _Reader, replay: Replay) -> None:
         queue.delivery_counts[index] = count
     packed = reader.take(reader.number(_U32))
     if packed:
-        queue.seen = unpack_seen(packed, 0)
+        queue.seen = unpack_dedup_state(packed, 0)
     for _ in range(reader.number(_U32)):
         priority, index = reader.numbers(_PART)
         queue.shown[priority] = index

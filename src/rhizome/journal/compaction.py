@@ -27,10 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rhizome.journal.index import PagedIndex
-from rhizome.journal.journal import Journal
+from rhizome.journal.journal import Journal, SegmentCount
+from rhizome.journal.paged_index import PagedIndex
 from rhizome.journal.records import FLAG_IDENTITY, FLAG_ORIGIN, StoredMessage
-from rhizome.journal.segments import SegmentCount
 
 LIVE_PERCENT_MAX: Final = 25
 VICTIMS_PER_ROUND_MAX: Final = 4
@@ -42,7 +41,7 @@ def choose_victims(
     live_percent_max: int = LIVE_PERCENT_MAX,
     count_max: int = VICTIMS_PER_ROUND_MAX,
 ) -> list[int]:
-    """The oldest closed segments of which little is alive; `segments` as the journal lists them."""
+    """The oldest closed segments with little that is live; `segments` as the journal lists them."""
     closed = segments[:-1]
     sparse = (s for s in closed if 0 < s.live * 100 <= s.total * live_percent_max)
     return [int(s.segment) for s in sparse][:count_max]
@@ -70,8 +69,8 @@ def apply(
 ) -> int:
     """Append `messages`, read at the plan's positions, again; returns how many were moved.
 
-    What has left the index since it was planned (delivered, dropped) stays where it is. Origins
-    and identities stay behind: the checkpoint that lets the old segment go holds them.
+    Messages that have left the index since the plan (delivered, dropped) stay where they are.
+    Origins and identities are not copied: the checkpoint that lets the old segment go holds them.
     """
     moves: dict[int, int] = {}
     for (index, position), message in zip(relocation.entries, messages, strict=True):

@@ -1,4 +1,4 @@
-"""What can be wrong with a store.
+"""The errors of a store.
 
 RhizomeError
   JournalError

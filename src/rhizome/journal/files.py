@@ -15,6 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
+from io import UnsupportedOperation
 from pathlib import Path
 from typing import Final
 
@@ -101,6 +102,27 @@ class Files(ABC):
     def rename_directory(self, name: str, to: str) -> None:
         """Give a directory another name, which nothing has; none there is fine."""
 
+    def opened(self, name: str) -> Files:
+        """A directory in this one, for reading; raises FileNotFoundError. It is never made."""
+        if name not in self.directories():
+            raise FileNotFoundError(f"there is no directory '{name}'")
+        return self.inside(name)
+
+    def lend(self, segment: int, to: Files, number: int) -> None:
+        """Link the file of a segment into another directory, as a segment of that number: it stays
+        readable there after it is removed here. Raises FileNotFoundError."""
+        if segment not in self.segments():
+            raise FileNotFoundError(f"there is no segment {segment}")
+        to.create(number, 0)
+        to.write(number, 0, [self.read(segment, 0, self.size(segment))])
+
+    def lend_named(self, name: str, to: Files, number: int) -> None:
+        """The same of a named file, which becomes a segment there."""
+        if name not in self.names():
+            raise FileNotFoundError(f"there is no file '{name}'")
+        to.create(number, 0)
+        to.write(number, 0, [self.load(name)])
+
     @abstractmethod
     def free_bytes(self) -> int:
         """Space left on the disk."""
@@ -122,10 +144,10 @@ def make_directory(directory: Path) -> None:
 
 
 class _Handle:
-    """A file descriptor that is closed when the last thread that uses it lets go of it.
+    """A file descriptor that is closed when the last thread that uses it releases it.
 
-    So whoever uses ``fd`` keeps the handle in a variable of its own meanwhile: another thread may
-    remove the segment, and the number may be another file's the next moment.
+    So a user of ``fd`` keeps the handle in a variable of its own meanwhile. Otherwise another
+    thread may remove the segment, and the number may be another file's the next moment.
     """
 
     def __init__(self, path: Path, flags: int) -> None:
@@ -164,7 +186,7 @@ class DiskFiles(Files):
         try:
             os.posix_fallocate(handle.fd, 0, bytes_reserved)
         except OSError:
-            # Half a reservation must not stay behind on a full disk.
+            # A partial reservation must not stay behind on a full disk.
             os.unlink(self.path(segment))
             raise
         os.fsync(handle.fd)
@@ -238,7 +260,7 @@ class DiskFiles(Files):
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
-            # A disk that is full has better use for the space.
+            # A full disk has better use for the space.
             unfinished.unlink(missing_ok=True)
             raise
         unfinished.rename(self.directory / name)
@@ -264,6 +286,19 @@ class DiskFiles(Files):
     def rename_directory(self, name: str, to: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             (self.directory / name).rename(self.directory / to)
+
+    def opened(self, name: str) -> DiskFiles:
+        if not (self.directory / name).is_dir():
+            raise FileNotFoundError(f"there is no directory '{self.directory / name}'")
+        return DiskFiles(self.directory / name, True, NESTED_OPEN_FILES_MAX)
+
+    def lend(self, segment: int, to: Files, number: int) -> None:
+        assert isinstance(to, DiskFiles)
+        os.link(self.path(segment), to.path(number))
+
+    def lend_named(self, name: str, to: Files, number: int) -> None:
+        assert isinstance(to, DiskFiles)
+        os.link(self.directory / name, to.path(number))
 
     def free_bytes(self) -> int:
         status = os.statvfs(self.directory)
@@ -366,8 +401,57 @@ class MemoryFiles(Files):
         if name in self.nested:
             self.nested[to] = self.nested.pop(name)
 
+    def lend(self, segment: int, to: Files, number: int) -> None:
+        assert isinstance(to, MemoryFiles)
+        if segment not in self.contents:
+            raise FileNotFoundError(f"there is no segment {segment}")
+        to.contents[number] = self.contents[segment]
+
     def free_bytes(self) -> int:
         return 1 << 62
+
+    def close(self) -> None:
+        pass
+
+
+class ReadOnlyFiles(Files):
+    """Files that can only be read: a base class for files stored elsewhere."""
+
+    def create(self, segment: int, bytes_reserved: int) -> None:
+        raise UnsupportedOperation("these files are for reading")
+
+    def write(self, segment: int, offset: int, pieces: Sequence[bytes]) -> None:
+        raise UnsupportedOperation("these files are for reading")
+
+    def sync(self, segment: int) -> None:
+        raise UnsupportedOperation("these files are for reading")
+
+    def cut(self, segment: int, size: int) -> None:
+        raise UnsupportedOperation("these files are for reading")
+
+    def remove(self, segment: int) -> None:
+        raise UnsupportedOperation("these files are for reading")
+
+    def store(self, name: str, pieces: Sequence[bytes]) -> None:
+        raise UnsupportedOperation("these files are for reading")
+
+    def discard(self, name: str) -> None:
+        raise UnsupportedOperation("these files are for reading")
+
+    def inside(self, name: str) -> Files:
+        raise UnsupportedOperation("these files are for reading")
+
+    def directories(self) -> list[str]:
+        return []
+
+    def remove_directory(self, name: str) -> None:
+        raise UnsupportedOperation("these files are for reading")
+
+    def rename_directory(self, name: str, to: str) -> None:
+        raise UnsupportedOperation("these files are for reading")
+
+    def free_bytes(self) -> int:
+        return 0
 
     def close(self) -> None:
         pass

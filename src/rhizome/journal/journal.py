@@ -1,8 +1,8 @@
 """Journal: the append side of one segmented journal. Sans-IO and compiled.
 
 Records are appended to a batch in memory; the position of each is known at once. Once per wake-up
-`take` hands the batch to whoever writes it (writer.py), which answers later with how far it is
-synced. A record at position p is durable when the synced position is above p.
+`take` hands the batch to the writer (writer.py), which reports later how far it is synced.
+A record at position p is durable when the synced position is above p.
 
 Segments. A record never crosses segments, and every segment but the last ends with an END record.
 A record that is larger than a segment gets a segment of its own. Inside a transaction no segment
@@ -61,7 +61,36 @@ from rhizome.journal.records import (
     segment_header,
     state_record,
 )
-from rhizome.journal.segments import SegmentCount, bytes_within
+
+
+@final
+class SegmentCount:
+    """A segment's size, live references, and references that were ever made to it."""
+
+    segment: i64
+    size: i64
+    live: i64
+    total: i64
+
+    def __init__(self, segment: i64, size: i64, live: i64, total: i64) -> None:
+        self.segment = segment
+        self.size = size
+        self.live = live
+        self.total = total
+
+
+def bytes_within(pieces: list[bytes], offset: i64, length: i64) -> bytes:
+    """Up to `length` bytes of the joined pieces, from `offset` on."""
+    found: list[bytes] = []
+    for piece in pieces:
+        size: i64 = len(piece)
+        if offset < size and length > 0:
+            part = piece[offset : offset + length]
+            found.append(part)
+            length -= len(part)
+        offset = max(offset - size, 0)
+    return b"".join(found)
+
 
 SEGMENT_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 SEGMENT_BYTES_MIN: Final = 4096
@@ -75,7 +104,7 @@ they are.
 
 
 @final
-class Chunk:
+class SegmentWrite:
     """Bytes to write at `offset` of `segment`.
 
     A chunk at offset 0 begins its segment. `closes` says that the segment ends with this chunk: it
@@ -116,8 +145,8 @@ class Journal:
     _offset: i64
     _writer: BytesWriter
     _body: BytesWriter
-    _chunk: Chunk
-    _full: list[Chunk]
+    _chunk: SegmentWrite
+    _full: list[SegmentWrite]
     _live_active: i64
     _total_active: i64
     _live: dict[int, int]
@@ -156,7 +185,7 @@ class Journal:
         self._offset = 0
         self._writer = BytesWriter()
         self._body = BytesWriter()
-        self._chunk = Chunk(segment, 0)
+        self._chunk = SegmentWrite(segment, 0)
         self._full = []
         self._live_active = 0
         self._total_active = 0
@@ -298,7 +327,7 @@ class Journal:
     def begin_tx(
         self, group: i64 = 0, epoch: i64 = 0, index: i64 = 0, bytes_expected: i64 = 0
     ) -> None:
-        """What is appended until `end_tx` takes effect as a whole or not at all.
+        """Begin a transaction: what is appended until `end_tx` takes effect whole or not at all.
 
         `bytes_expected` (contents and a little for each record) lets the transaction begin in a new
         segment if it wouldn't fit in this one.
@@ -364,10 +393,10 @@ class Journal:
         """Whether something was appended since the last `take`."""
         return len(self._full) > 0 or self._chunk.size > 0 or len(self._writer) > 0
 
-    def take(self, now_ms: i64 = 0) -> list[Chunk]:
+    def take(self, now_ms: i64 = 0) -> list[SegmentWrite]:
         """The batch: what was appended since the last call, to be written in this order.
 
-        With the time it ends with a mark of it: only messages carry one of their own.
+        If the time is given, the batch ends with a mark of it: only messages have their own time.
         """
         assert self._tx_piece < 0, "a transaction is open"
         if not self.pending():
@@ -381,7 +410,7 @@ class Journal:
         self._full = []
         if self._chunk.size > 0:
             batch.append(self._chunk)
-            self._chunk = Chunk(self._segment, self._offset)
+            self._chunk = SegmentWrite(self._segment, self._offset)
         return batch
 
     def unwritten(self, position: i64, length: i64) -> bytes:
@@ -576,7 +605,7 @@ class Journal:
         self._total_active = 0
         self._segment += 1
         self._offset = 0
-        self._chunk = Chunk(self._segment, 0)
+        self._chunk = SegmentWrite(self._segment, 0)
 
     def _flush_writer(self) -> None:
         size: i64 = len(self._writer)

@@ -4,7 +4,7 @@
              | payload
     ENQUEUE  u64 arrived ms | i64 expiration ms | u8 priority | u8 0 | u16 n | n * u32 queue id
     MOVED    | u16 length, route tail | u32 length, content | FLAG_ORIGIN: u64 origin, u64 number
-             | FLAG_IDENTITY: what the queues know the message by (seen.py)
+             | FLAG_IDENTITY: what the queues know the message by (dedup_state.py)
     DEQUEUE  u32 queue id | u32 n | n * (u64 first index | u32 count)
     REQUEUE  u32 queue id | u64 message index | u32 delivery count
     PURGE    u32 queue id | u64 up to this message index, inclusive
@@ -12,7 +12,7 @@
     TX       whole records, each with its own header and crc
     STATE    a command to the state machine, opaque here
     EPOCH    nothing: epoch `epoch` of `group` begins at `index`; messages from there on are void
-    WATER    u32 queue id | what the queue has accepted, packed (seen.py): replaces what was known
+    WATER    u32 queue id | what the queue has accepted, packed (dedup_state.py): replaces the known
     SYNCED   nothing: when this was written, all before position `index` had been synced; that was
              at `epoch` << 16 | `group` ms, unless these are 0
     END      nothing: the segment is complete
@@ -20,7 +20,7 @@
              FLAG_REFUSED: a queue refused what came under it
     INSTALL  u8 1: the copy of `group` is being made from here on, not eligible; 0: it is whole
     SHOWN    u32 queue id | u8 priority | u64 message index: all up to it were delivered once
-    LEASES   u32 queue id | the queue's leases (broker/leases/lease.py): replaces what was known
+    LEASES   u32 queue id | its leases (broker/queue_leases/lease.py): replaces what was known
 
 An origin is an incarnation of an edge (A1); 0 is none. FLAG_DURABLE says that a record of a group
 belongs into the journal of each of its copies; without it a copy keeps a message in its spill and
@@ -113,7 +113,7 @@ MESSAGE_META_BYTES_MIN: Final = 26
 """Payload of an ENQUEUE for no queue, without tail and content."""
 ORIGIN_BYTES: Final = 16
 
-# Answers of check_record that are not a record's size.
+# Results of check_record that are not a record's size.
 CHECK_UNWRITTEN: Final = 0
 CHECK_INCOMPLETE: Final = -1
 CHECK_BAD: Final = -2
@@ -252,8 +252,8 @@ def enqueue_record(
     number: i64 = 0,
     identity: bytes = b"",
 ) -> bytes:
-    """A message taken by `queue_ids`, the `number`-th of `origin` unless that is 0 (A1); they know
-    it again by its packed `identity` (L5)."""
+    """A message taken by `queue_ids`, the `number`-th of `origin` unless that is 0 (A1). The queues
+    recognise it by its packed `identity` (L5)."""
     writer = BytesWriter()
     if origin != 0:
         flags |= FLAG_ORIGIN
@@ -396,7 +396,7 @@ def drop_queue_record(group: i64, epoch: i64, index: i64, queue_id: i64, flags: 
 def watermark_record(
     group: i64, epoch: i64, index: i64, queue_id: i64, packed: bytes, flags: i64 = 0
 ) -> bytes:
-    """What a queue has accepted, as `Seen.packed` tells it."""
+    """What a queue has accepted, as `DedupState.packed` encodes it."""
     writer = BytesWriter()
     put_checked_header(writer, KIND_WATERMARK, flags, group, epoch, index)
     put_u32(writer, queue_id)

@@ -1,13 +1,13 @@
-"""Recovery: from the files of a store to what is live in them.
+"""Recovery: finds what is live in the files of a store.
 
-Load the newest valid checkpoint, apply all records from its position on (scan.py), and decide what
-a place means where no valid record is:
+Load the newest valid checkpoint, apply all records from its position on (record_replay.py), and
+decide what a place means where no valid record is:
 
 - nothing but zeros follow in the last segment: its end;
 - no valid record follows in the last segment: a torn tail. A crash cut the last writes short;
   nothing of it was ever reported durable. It is cut off.
 - valid records follow in the last segment: damage, unless the bad part has a hole (sectors that
-  the disk never got) and no SYNCED record after it tells that it had been synced: then
+  the disk never got) and no SYNCED record after it says that it had been synced: then
   the power went while the pages of an unsynced batch were written in another order;
 - anything else (an earlier segment, a missing segment, a live message in a missing segment) is
   damage to records that may have been confirmed.
@@ -22,9 +22,21 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rhizome.journal.checkpoint import Checkpoint, checkpoint_names, decode
+from rhizome.journal.dedup_state import DedupState
 from rhizome.journal.errors import CorruptRecord, CorruptStore, ForeignStore
 from rhizome.journal.files import Files
-from rhizome.journal.index import PagedIndex
+from rhizome.journal.journal import SegmentCount
+from rhizome.journal.paged_index import PagedIndex
+from rhizome.journal.record_replay import (
+    STOP_END_RECORD,
+    STOP_INCOMPLETE,
+    STOP_UNWRITTEN,
+    GroupReplay,
+    QueueReplay,
+    Replay,
+    find_record,
+    merged,
+)
 from rhizome.journal.records import (
     KIND_END,
     KIND_SYNCED,
@@ -43,18 +55,6 @@ from rhizome.journal.records import (
     segment_of,
     u32_at,
 )
-from rhizome.journal.scan import (
-    STOP_END_RECORD,
-    STOP_INCOMPLETE,
-    STOP_UNWRITTEN,
-    GroupReplay,
-    QueueReplay,
-    Replay,
-    find_record,
-    merged,
-)
-from rhizome.journal.seen import Seen
-from rhizome.journal.segments import SegmentCount
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 SECTOR_BYTES: Final = 512
@@ -80,17 +80,15 @@ class Corruption:
 @dataclass
 class RecoveredQueue:
     """The live messages of a queue: an index per priority, delivery counts of requeued ones.
-
-    `seen`: what it has accepted (L5); `shown`: by priority, up to which index messages were
-    delivered; `leases`: those of the queue, packed.
-    """
+    `seen`: its deduplication state (L5); `shown`: by priority, up to which index messages were
+    delivered; `leases`: those of the queue, packed."""
 
     queue_id: int
     group: int
     levels: dict[int, PagedIndex]
     delivery_counts: dict[int, int]
     content_bytes: int
-    seen: Seen | None = None
+    seen: DedupState | None = None
     shown: dict[int, int] = field(default_factory=dict)
     leases: bytes = b""
 
@@ -126,7 +124,7 @@ class Recovered:
 
 @dataclass
 class _Repair:
-    """What to do to the last segment once recovery goes ahead."""
+    """What to do with the last segment once recovery goes ahead."""
 
     segment: int = 0
     size: int = 0
@@ -193,7 +191,7 @@ class _Recovery:
             offset = self._judge(segment, stop_offset, size, last, reason)
 
     def _check_header(self, segment: int, offset: int, size: int, last: bool) -> int:
-        """Where to scan from; -1 if the segment never came to hold a record."""
+        """The offset to scan from; -1 if the segment never held a record."""
         header = self.files.read(segment, 0, SEGMENT_HEADER_BYTES)
         fault = segment_header_fault(header, segment, self.store_uuid)
         if not fault:
@@ -226,7 +224,8 @@ class _Recovery:
     # --- judging a place without a valid record -----------------------------------------------
 
     def _judge(self, segment: int, offset: int, size: int, last: bool, reason: int) -> int:
-        """Decide what a stop means; where to go on scanning, -1 if nowhere."""
+        """Decide what a stop means; return the offset to continue the scan at, -1 if there is
+        none."""
         if last and self.is_torn(segment, offset, size):
             self._end(segment, offset, last, complete=False)
             return -1
@@ -413,13 +412,13 @@ def recover(
 
 
 def is_torn_tail(files: Files, segment: int, offset: int) -> bool:
-    """Whether a crash, or a writer that is still at it, explains that no valid record is at
+    """Whether a crash, or a writer that is still writing, explains that no valid record is at
     `offset` of the last segment."""
     return _Recovery(files, b"").is_torn(segment, offset, files.size(segment))
 
 
 def following_record(files: Files, segment: int, offset: int) -> int:
-    """Where to go on reading behind a bad record at `offset`; -1 if nowhere in its segment."""
+    """Where to continue reading behind a bad record at `offset`; -1 if nowhere in its segment."""
     rest = files.read(segment, offset, files.size(segment) - offset)
     following = _following(rest)
     return -1 if following < 0 else offset + following
@@ -452,7 +451,7 @@ def _synced_beyond(buffer: bytes, offset: int, position: int) -> bool:
 
 
 def _following(rest: bytes) -> int:
-    """Where to go on behind the bad record that `rest` begins with; -1 if nowhere.
+    """Where to continue behind the bad record that `rest` begins with; -1 if nowhere.
 
     The records of a damaged transaction are no records of their own: half of it must not count.
     """

@@ -1,13 +1,14 @@
-"""Store: what the shell opens, feeds and closes.
+"""Store: the directory of a broker on disk, which the shell opens, feeds and closes.
 
     DIR/lock                     held while a broker runs
     DIR/store.json               format, uuid of the store, uuid of its cluster, checksum
     DIR/journal/NNNNNNNNNN.seg   segments
     DIR/journal/checkpoint-N     the two newest checkpoints
     DIR/spill/NNNNNNNNNN.seg     bodies of transient messages; emptied at every start
-    DIR/streams/ID/              the segments of one stream (streamstore.py)
-    DIR/salvage/NAME/            what a copy had to give up (salvage.py)
-    DIR/kept/NAME/               what is on its way to the next home of its queue
+    DIR/streams/ID/              the segments of one stream (stream_store.py)
+    DIR/salvage/NAME/            what a copy had to give up (salvaged_messages.py)
+    DIR/kept/NAME/               messages that are being sent to the next home of their queue
+    DIR/pins/ID/                 parts that are read slowly (pinned_files.py); emptied at each start
 
 The shell's duties, once per wake-up and in this order:
 1. let the core append to `journal`, `spill` and `streams`;
@@ -31,12 +32,18 @@ from rhizome.journal import checkpoint as checkpoints
 from rhizome.journal.checkpoint import CheckpointBuilder
 from rhizome.journal.errors import CorruptRecord, ForeignStore
 from rhizome.journal.files import DirectoryLock, DiskFiles, Files, MemoryFiles
-from rhizome.journal.identity import Identity, add_checksum, load_identity, save_identity
-from rhizome.journal.journal import SEGMENT_BYTES_DEFAULT, SPILL_SEGMENT_FIRST, Chunk, Journal
+from rhizome.journal.journal import (
+    SEGMENT_BYTES_DEFAULT,
+    SPILL_SEGMENT_FIRST,
+    Journal,
+    SegmentWrite,
+)
+from rhizome.journal.pinned_files import Committed, PinnedStore, Pins
 from rhizome.journal.records import StoredMessage, decode_message, decode_run
 from rhizome.journal.recovery import Recovered, recover
-from rhizome.journal.salvage import KEPT, Salvage
-from rhizome.journal.streamstore import STREAM_BYTES_RESERVED, StreamStore, StreamWriter
+from rhizome.journal.salvaged_messages import KEPT, Salvage
+from rhizome.journal.store_identity import StoreIdentity, add_checksum, load_identity, save_identity
+from rhizome.journal.streams.stream_store import STREAM_BYTES_RESERVED, StreamStore, StreamWriter
 from rhizome.journal.writer import (
     ALWAYS,
     FULL_DISK_ERRORS,
@@ -58,7 +65,7 @@ CHECKPOINT_COST_FACTOR: Final = 4
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """How a store is kept."""
+    """The settings of a store."""
 
     segment_bytes_max: int = SEGMENT_BYTES_DEFAULT
     spill_segment_bytes_max: int = SEGMENT_BYTES_DEFAULT
@@ -68,7 +75,7 @@ class StoreOptions:
 
 
 class StoreEvents(Protocol):
-    """What the store tells the shell, in the loop's thread."""
+    """The events that the store reports to the shell, in the loop's thread."""
 
     def durable(self, token: int) -> None:
         """Every batch up to this token counts as durable by the flush policy."""
@@ -85,12 +92,12 @@ HandOver = Callable[[Callable[[], None]], None]
 
 
 class Writer(Protocol):
-    """What a store needs of a writer."""
+    """The interface of a writer that a store needs."""
 
     statistics: WriterStatistics
     backlog_bytes: int
 
-    def submit(self, chunks: list[Chunk], token: int) -> None: ...
+    def submit(self, chunks: list[SegmentWrite], token: int) -> None: ...
     def sync_soon(self) -> None: ...
     def congested(self) -> bool: ...
     def read(self, segment: int, offset: int, length: int) -> bytes: ...
@@ -111,10 +118,11 @@ class Store(ABC):
         hand_over: HandOver,
         options: StoreOptions,
     ) -> None:
-        """``root`` is the directory that has what is asked for by name only."""
+        """``root`` is the directory for what is accessed by name only."""
         self.uuid = store_uuid
         self.salvage = Salvage(root, store_uuid)
         self.kept = Salvage(root, store_uuid, KEPT)
+        self.pins = Pins(PinnedStore(root, files, stream_files))
         self.options = options
         self._files = files
         self._spill_files = spill_files
@@ -129,11 +137,13 @@ class Store(ABC):
         self.recovered = recover(files, store_uuid, options.accept_corruption)
         self.journal = self._new_journal(self.recovered)
         self._remove(self._take_dead())
+        # Everything that recovery found is on disk, up to the segment that is about to begin.
+        self._opened_at = int(self.journal.end_position())
         self.spill = Journal(
             store_uuid, options.spill_segment_bytes_max, SPILL_SEGMENT_FIRST, scratch=True
         )
         self._checkpoint_bytes = self.recovered.checkpoint_bytes
-        # What was replayed counts: else a broker that crashes often replays ever more of it.
+        # Replayed bytes count: otherwise a broker that crashes often replays more and more.
         self._checkpoint_end = -_replayed_bytes(self.recovered)
         self._spill_written = 0
         self._durable_token = 0
@@ -200,7 +210,7 @@ class Store(ABC):
                 messages = decode_run(data, offset, run)
                 found.extend(messages or [self._fetch_long(rest[0], len(data))])
             except CorruptRecord as error:
-                # Offsets within what was read help nobody: say where it is on disk.
+                # Offsets within the read are no help: name the place on disk.
                 place = f"segment {rest[0][1] >> 32}: {error.reason}"
                 raise CorruptRecord(place, offset + error.offset) from error
         return found
@@ -220,11 +230,20 @@ class Store(ABC):
                 raise CorruptRecord("a record that its segment is too short for", 0)
             length = asked
 
+    def committed(self) -> Committed:
+        """How far journal and streams are durable by the flush policy."""
+        streams = {
+            stream: (int(log.durable_segment), int(log.durable_position))
+            for stream, log in self.streams.logs.items()
+        }
+        return Committed(max(self._opened_at, self._durable_token), streams)
+
     # --- checkpoints --------------------------------------------------------------------------
 
     def checkpoint_due(self) -> bool:
         """Whether enough was appended since the last checkpoint to make a new one, or there is
-        space now for one that found none: publishers wait for that, so nothing is appended."""
+        now space for one that failed for lack of it: publishers wait for that, so nothing is
+        appended."""
         if self._checkpoint is not None or self._checkpoint_writing:
             return False
         if self._checkpoint_alarmed:
@@ -233,12 +252,12 @@ class Store(ABC):
         return self.uncheckpointed_bytes() >= max(self.options.checkpoint_bytes, cost)
 
     def uncheckpointed_bytes(self) -> int:
-        """How much of the journal a crash at this instant would make the next start replay."""
+        """How many bytes of the journal the next start would replay after a crash now."""
         return int(self.journal.bytes_appended) - self._checkpoint_end
 
     def removable_bytes(self) -> int:
-        """What a checkpoint at this instant would let go of; 0 while one is being made, and where
-        it would take more than it gives."""
+        """How many bytes a checkpoint made now would free; 0 while one is being made, and if it
+        would take more than it frees."""
         if self._checkpoint is not None or self._checkpoint_writing:
             return 0
         found = sum(int(each.size) for each in self.journal.segments()[:-1] if not each.live)
@@ -263,7 +282,7 @@ class Store(ABC):
     # --- the end ------------------------------------------------------------------------------
 
     def close(self, builder: CheckpointBuilder | None = None) -> None:
-        """Write everything, with `builder` a clean checkpoint too, and let go of the files.
+        """Write everything, with `builder` a clean checkpoint too, and close the files.
 
         Raises JournalFailed if something couldn't be written; the store is closed all the same.
         """
@@ -280,6 +299,7 @@ class Store(ABC):
                     self._files.remove(segment)
                 self._cut_active_segment()
         finally:
+            self.pins.clear()
             self._spill_files.wipe()
             self._files.close()
             self._spill_files.close()
@@ -288,14 +308,14 @@ class Store(ABC):
         return self._files.free_bytes()
 
     def torn_bytes(self) -> int:
-        """How much was cut off journal and streams since the store was opened: the ends that a
-        crash had left torn."""
+        """How many bytes of torn tails were cut off journal and streams since the store was
+        opened."""
         return self.recovered.torn_bytes + self.streams.torn_bytes
 
     def stopped_unsynced(self) -> bool:
         """Whether what was confirmed last may be lost: the store was not closed, and its flush
-        policy doesn't wait for syncs. A crash of the process alone has lost nothing; nobody can
-        tell that from a power cut that left no torn end."""
+        policy doesn't wait for syncs. A crash of the process alone loses nothing, but can't be told
+        from a power cut that left no torn tail."""
         found = self.recovered
         had_something = found.records > 0 or len(found.snapshot) > 0
         return had_something and not found.clean and not self.options.flush.waits
@@ -316,11 +336,11 @@ class Store(ABC):
 
     @abstractmethod
     def _run_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """Run `work` where it blocks nobody, then `then` in the loop's thread."""
+        """Run `work` in a thread of its own, then `then` in the loop's thread."""
 
     @abstractmethod
     def _finish_aside(self) -> None:
-        """Wait for the work that was set aside."""
+        """Wait for the work that runs aside."""
 
     def _new_journal(self, recovered: Recovered) -> Journal:
         journal = Journal(self.uuid, self.options.segment_bytes_max, recovered.next_segment)
@@ -374,7 +394,7 @@ class Store(ABC):
     def _checkpoint_written(self, builder: CheckpointBuilder) -> None:
         self._checkpoint_writing = False
         if self._checkpoint_fault:
-            # The journal alone is enough; the next checkpoint will do what this one couldn't.
+            # The journal alone is enough; the next checkpoint does what this one couldn't.
             self._checkpoint_alarmed = True
             self._events.alarm(f"{self._checkpoint_fault}: free some space")
             return
@@ -401,7 +421,7 @@ class Store(ABC):
             self._files.remove(segment)
 
     def _remove_dead_spill(self) -> None:
-        # Not before it is written: the writer would find its segment gone.
+        # Not before it is written, or the writer would find its segment gone.
         written = self._spill_written >> 32
         dead = [segment for segment in self.spill.dead_segments() if segment < written]
         if dead:
@@ -487,7 +507,7 @@ class JournalStore(Store):
             raise ForeignStore(
                 f"{self.directory} belongs to cluster {known.hex()}, not {cluster_uuid.hex()}"
             )
-        self.identity = Identity(self.identity.uuid, cluster_uuid)
+        self.identity = StoreIdentity(self.identity.uuid, cluster_uuid)
         save_identity(DiskFiles(self.directory), self.identity)
 
     def close(self, builder: CheckpointBuilder | None = None) -> None:

@@ -2,7 +2,7 @@
 
 Group commit: the thread takes everything that has been submitted, writes it, syncs once, and
 reports how far it got. While it syncs, the next batches gather; so the number of syncs adapts to
-what the disk can do, a lone message waits for one sync only, and an idle journal causes none.
+what the disk can do, a single message waits for one sync only, and an idle journal causes none.
 
 Order of writing (recovery relies on it):
 1. batches are written in the order of submission;
@@ -26,14 +26,14 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from rhizome.journal.errors import JournalFailed
-from rhizome.journal.journal import Chunk
+from rhizome.journal.journal import SegmentWrite
 
 Thread: TypeAlias = threading.Thread
 SETTLE_S_MAX: Final = 30.0
 FULL_DISK_RETRY_MS: Final = 500
 BACKLOG_BYTES_MAX: Final = 64 * 1024 * 1024
 SCRATCH_BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Spilled bodies that wait to be written are in memory, where they were not to be."""
+"""Spilled bodies that wait to be written are in memory, where they were not meant to be."""
 FULL_DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 SYNC_BUCKETS_MS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1000.0)
 
@@ -92,7 +92,7 @@ class WriterStatistics:
 
 
 class SegmentFiles(Protocol):
-    """What a writer needs of `Files`."""
+    """The methods of `Files` that a writer needs."""
 
     def create(self, segment: int, bytes_reserved: int) -> None: ...
     def write(self, segment: int, offset: int, pieces: Sequence[bytes]) -> None: ...
@@ -102,7 +102,7 @@ class SegmentFiles(Protocol):
 
 
 class _Batch:
-    def __init__(self, chunks: list[Chunk], token: int) -> None:
+    def __init__(self, chunks: list[SegmentWrite], token: int) -> None:
         self.chunks = chunks
         self.token = token
         self.size = sum(int(chunk.size) for chunk in chunks)
@@ -156,7 +156,7 @@ class JournalWriter:
 
     # --- called by the shell ------------------------------------------------------------------
 
-    def submit(self, chunks: list[Chunk], token: int) -> None:
+    def submit(self, chunks: list[SegmentWrite], token: int) -> None:
         """Queue a batch; `token` is the journal's end position after it."""
         if not chunks:
             return
@@ -179,7 +179,7 @@ class JournalWriter:
         return self.backlog_bytes > self.backlog_bytes_max
 
     def read(self, segment: int, offset: int, length: int) -> bytes:
-        """Bytes of a segment, those included that are submitted and not yet written."""
+        """Bytes of a segment, including those that are submitted and not yet written."""
         with self._changed:
             waiting = [
                 chunk
@@ -193,7 +193,7 @@ class JournalWriter:
         return _overlaid(data, offset, length, waiting) if waiting else data
 
     def settle(self) -> None:
-        """Wait until all that was submitted is written. It blocks: only for what hardly happens."""
+        """Wait until everything submitted is written. This blocks, so it is only for rare cases."""
         with self._changed:
             done = self._changed.wait_for(
                 lambda: not self._pending or self._failure is not None, SETTLE_S_MAX
@@ -251,7 +251,7 @@ class JournalWriter:
 
     def _write_batch(self, batch: _Batch) -> None:
         for chunk in batch.chunks:
-            # A stream that was dropped and copied anew begins with the same segment again.
+            # A stream that was dropped and copied again begins with the same segment again.
             if chunk.offset == 0:
                 self._retry_while_full(self._create, chunk)
             self._retry_while_full(self._write_chunk, chunk)
@@ -259,14 +259,14 @@ class JournalWriter:
         self.statistics.batches += 1
         self.statistics.bytes_written += batch.size
 
-    def _create(self, chunk: Chunk) -> None:
+    def _create(self, chunk: SegmentWrite) -> None:
         size = max(self._segment_bytes_max, int(chunk.size))
         self._files.create(int(chunk.segment), size)
 
-    def _write_chunk(self, chunk: Chunk) -> None:
+    def _write_chunk(self, chunk: SegmentWrite) -> None:
         self._files.write(int(chunk.segment), int(chunk.offset), chunk.pieces)
 
-    def _note_written(self, chunk: Chunk) -> None:
+    def _note_written(self, chunk: SegmentWrite) -> None:
         if not self._dirty and self._flush.interval_ms > 0:
             self._sync_due = time.monotonic() + self._flush.interval_ms / 1000
         segment, end = int(chunk.segment), int(chunk.offset + chunk.size)
@@ -294,7 +294,7 @@ class JournalWriter:
         return None if self._sync_due == 0.0 else max(0.0, self._sync_due - time.monotonic())
 
     def _forget(self, batches: list[_Batch]) -> None:
-        """The batches are durable: let go of their bytes."""
+        """The batches are durable: release their bytes."""
         now = time.perf_counter()
         for batch in batches:
             self.statistics.committed(now - batch.submitted)
@@ -304,7 +304,9 @@ class JournalWriter:
                 self.backlog_bytes -= batch.size
             self._changed.notify_all()
 
-    def _retry_while_full(self, attempt: Callable[[Chunk], None], chunk: Chunk) -> None:
+    def _retry_while_full(
+        self, attempt: Callable[[SegmentWrite], None], chunk: SegmentWrite
+    ) -> None:
         while True:
             try:
                 attempt(chunk)
@@ -333,7 +335,8 @@ def run_aside(
     then: Callable[[], None],
     on_failure: Callable[[BaseException], None],
 ) -> threading.Thread:
-    """Run `work` and then `then` in a thread of their own: for what would hold up the batches."""
+    """Run `work` and then `then` in a thread of their own, because they would hold up the
+    batches."""
 
     def run() -> None:
         try:
@@ -365,7 +368,7 @@ class InlineWriter:
         self._on_durable = on_durable
         self._token = start
 
-    def submit(self, chunks: list[Chunk], token: int) -> None:
+    def submit(self, chunks: list[SegmentWrite], token: int) -> None:
         if not chunks:
             return
         for chunk in chunks:
@@ -393,8 +396,8 @@ class InlineWriter:
         pass
 
 
-def _overlaid(data: bytes, offset: int, length: int, chunks: list[Chunk]) -> bytes:
-    """`data` as read at `offset`, with what `chunks` will write there."""
+def _overlaid(data: bytes, offset: int, length: int, chunks: list[SegmentWrite]) -> bytes:
+    """`data` as read at `offset`, overlaid with what `chunks` will write there."""
     found = bytearray(data)
     for chunk in chunks:
         at = int(chunk.offset) - offset

@@ -23,7 +23,7 @@ class ApiError(RhizomeError):
 
 
 class BadRequest(ApiError):
-    """What was sent makes no sense, or contradicts what exists."""
+    """The request makes no sense, or contradicts what exists."""
 
     status: ClassVar[int] = 400
     error: ClassVar[str] = "bad_request"
@@ -37,14 +37,14 @@ class PageOutOfRange(ApiError):
 
 
 class NotAuthorised(ApiError):
-    """Somebody who may not do this."""
+    """The caller may not do this."""
 
     status: ClassVar[int] = 401
     error: ClassVar[str] = "not_authorised"
 
 
 class LoginFailed(NotAuthorised):
-    """Nobody has shown who they are. RabbitMQ spells this one in American English."""
+    """The caller has not shown who they are. RabbitMQ spells this one in American English."""
 
     error: ClassVar[str] = "not_authorized"
 
@@ -77,7 +77,7 @@ class MethodNotAllowed(ApiError):
 
 
 class Conflict(ApiError):
-    """What is asked for doesn't go with how things are now."""
+    """The request does not fit the current state."""
 
     status: ClassVar[int] = 409
     error: ClassVar[str] = "conflict"

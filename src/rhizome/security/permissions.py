@@ -11,18 +11,55 @@ unrestricted. `{username}`, `{vhost}` and `{client_id}` in a rule stand for the 
 connection, taken literally: unlike in RabbitMQ a user called `.*` gains nothing by that name. A
 variable without a value (AMQP connections have no client id) stays as it is written.
 
-Patterns are those of `rhizome.patterns`: PCRE's dialect as far as it can be matched in linear time.
+Patterns are those of `rhizome.regex`: PCRE's dialect as far as it can be matched in linear time.
 Names and routing keys have at most 255 bytes, and an answer is remembered per connection until
 permissions change.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
 
-from rhizome.broker.access import CONFIGURE, WRITE, AccessEpoch, Identity
-from rhizome.patterns import PatternError, escape, pattern_of
-from rhizome.security.records import AccessRecords
+from rhizome.broker.access.auth_interface import CONFIGURE, WRITE, AccessEpoch, Identity
+from rhizome.regex import PatternError, escape, pattern_of
+
+
+class UserRecord(Protocol):
+    @property
+    def password_hash(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def tags(self) -> Collection[str]: ...
+
+
+class PermissionRecord(Protocol):
+    @property
+    def configure(self) -> str: ...
+    @property
+    def write(self) -> str: ...
+    @property
+    def read(self) -> str: ...
+
+
+class TopicPermissionRecord(Protocol):
+    @property
+    def write(self) -> str: ...
+    @property
+    def read(self) -> str: ...
+
+
+class AccessRecords(Protocol):
+    """`permissions` by (user, vhost), `topic_permissions` by (user, vhost, exchange)."""
+
+    @property
+    def users(self) -> Mapping[str, UserRecord]: ...
+    @property
+    def permissions(self) -> Mapping[tuple[str, str], PermissionRecord]: ...
+    @property
+    def topic_permissions(self) -> Mapping[tuple[str, str, str], TopicPermissionRecord]: ...
+
 
 __all__ = ["PatternError", "UserIdentity", "expand_topic_pattern", "matches"]
 

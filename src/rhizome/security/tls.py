@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rhizome.errors import RhizomeError
+from rhizome.security.tls_empty_record_limit import MeteredTls
 
 VERIFY_NONE: Final = "none"
 VERIFY_OPTIONAL: Final = "optional"
@@ -86,6 +87,8 @@ def server_context(settings: TlsSettings, verify_client: str = "") -> ssl.SSLCon
     # not resumed: a ticket would vouch for a client whose authority is no longer trusted.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_NO_TICKET
     context.num_tickets = 0
+    # Nor for new keys without end, which TLS 1.3 has instead.
+    context.sslobject_class = MeteredTls
     _load_certificate(context, settings)
     context.verify_mode = _VERIFY_MODES[verify_client or settings.verify_client]
     if context.verify_mode != ssl.CERT_NONE:

@@ -1,4 +1,8 @@
-"""The asyncio shell: configuration, listeners, connections, the sync thread, and their composition.
+"""The broker as a process: configuration, sockets, event loop, files, signals.
 
-It moves bytes and ticks between the operating system and the sans-IO cores, and decides nothing.
+It moves bytes and ticks between the operating system and the sans-IO cores, and decides nothing
+about messages. `broker_server` is the place to begin: start, serve, stop. `broker_bootstrap`
+makes the core from a store. What only a broker of a cluster has is in clustered_broker/, what
+operators are shown in operator_views/, several brokers on one machine in multi_core/.
+May import everything but cli, testing and spark.
 """

@@ -17,6 +17,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rhizome.spark.source.read_limit_compat import HAS_LIMITS
+
 
 def _struct(*columns: tuple[str, DataType]) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns])
@@ -103,7 +105,9 @@ def stream(with_headers: bool = True) -> StructType:
 
 def arrow_schema(schema: StructType) -> Any:
     """Arrow's schema for rows of `schema`, exactly as Spark wants it."""
-    return to_arrow_schema(schema, timezone="UTC")
+    if HAS_LIMITS:
+        return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)  # Spark 4.1: in UTC unless told otherwise
 
 
 class UnknownColumnError(ValueError):

@@ -1,1 +1,8 @@
-"""Fakes and drivers that ship with the product, for its own tests and for those of applications."""
+"""Brokers and clusters for tests: of this project and of applications.
+
+in_memory_broker and in_memory_cluster run broker cores without sockets, threads or clock, and
+have clients that speak AMQP frames. broker_process and cluster_process start real brokers on
+loopback. sim is the simulator: a cluster with faults, from one seed.
+
+It may import everything but rhizome.cli. Begin with in_memory_broker.
+"""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from rhizome.amqp import methods, spec
+from rhizome.amqp.field_table import encode_table
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import Method
-from rhizome.amqp.values import encode_table
 from tests.process.worst.talker import FRAME_MAX, PROTOCOL_HEADER, Talker
 from tests.process.worst.world import CROWD, DURABLE, PLAIN, World, published
 

@@ -3,13 +3,19 @@ largest body that is read."""
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from rhizome.amqp import methods
-from rhizome.management.application import ENDPOINTS
-from rhizome.management.endpoint import Endpoint
+from rhizome.management.asgi_application import ENDPOINTS
+from rhizome.management.http.api_call import BODY_BYTES_MAX
+from rhizome.management.http.endpoint import Endpoint
+from rhizome.management.http.json_body import SHORT_BYTES_MAX
+from rhizome.management.http.json_decoder import DEPTH_MAX, ENTRY_VALUES_MAX
+from rhizome.management.rabbitmq_api import queue_messages
 from tests.process.worst.world import CROWD, World
 
 Input = Callable[[World], Iterator[None]]
@@ -19,7 +25,9 @@ INPUTS: Final[list[tuple[str, str, Input]]] = []
 HEAD_BYTES: Final = 50_000
 """A little less than what is read of the head of a request."""
 BODY_BYTES: Final = 1_000_000
-"""A little less than what is read of a body outside of definitions."""
+"""More than what is read of most bodies."""
+DEFINITIONS_BYTES: Final = 16 << 20
+"""Of a body with definitions; it may have more, and is decoded as it comes."""
 
 
 def key_of(endpoint: Endpoint) -> str:
@@ -42,6 +50,8 @@ NAMES: Final[dict[str, str]] = {
     "limit": "max-queues",
     "consumer": "c",
     "lease": "l",
+    "pin": "p",
+    "part": "segment-1",
     "port": "5672",
     "protocol": "amqp",
     "within": "1",
@@ -78,7 +88,12 @@ def target(endpoint: Endpoint, **names: str) -> str:
 PAGE: Final = "a page of what a pattern matches"
 MANY_COLUMNS: Final = "thousands of columns"
 HISTORY: Final = "the last minutes"
-VARIANTS: Final = frozenset({PAGE, MANY_COLUMNS, HISTORY})
+RATES: Final = "a page in the order of rates"
+SOME_COLUMNS: Final = "some columns, many times, of what has a name"
+VARIANTS: Final = frozenset({PAGE, MANY_COLUMNS, HISTORY, RATES, SOME_COLUMNS})
+"""What is asked of each of many lists."""
+BODY: Final = "body: "
+"""How the kinds of bodies begin that every endpoint is sent."""
 COLUMNS: Final = "COLUMNS"
 """Stands for as many columns as the world has room for."""
 
@@ -91,8 +106,14 @@ def queries(endpoint: Endpoint) -> list[tuple[str, dict[str, str]]]:
         made[0] = ("everything, sorted downwards", {"sort": "name", "sort_reverse": "true"})
         page = {"page": "1", "page_size": "500", "use_regex": "true"}
         made.append((PAGE, {**page, "name": "(.*a){1,9}(x|y|z)*q"}))
+        rate = "message_stats.publish_details.rate"
+        made.append(
+            (RATES, {"page": "1", "page_size": "500", "sort": rate, "sort_reverse": "true"})
+        )
     if "columns" in asked:
         made.append((MANY_COLUMNS, {"columns": COLUMNS}))
+        some = ",".join(["name", "vhost", "arguments.x"] * 60)
+        made.append((SOME_COLUMNS, {"name": "9", "columns": some}))
     if "history" in asked:
         made.append((HISTORY, {"history": "true"}))
     return made
@@ -177,6 +198,121 @@ for _endpoint in ENDPOINTS:
         large_bodies(_endpoint)
     elif _endpoint.method == "DELETE":
         deletes(_endpoint)
+
+
+# ---- every field of every body ------------------------------------------------------------------
+
+UNTOUCHED: Final = ("/drain", "/undrain", "/home", "/move")
+"""Ends of paths that would end what others need; their bodies are as bounded as all others."""
+SHORT: Final = ("/get", "/offsets/{consumer}")
+"""Ends of paths whose bodies are short."""
+Body = Callable[[], bytes]
+
+
+def bytes_max_of(endpoint: Endpoint) -> int:
+    if "definitions" in endpoint.path or "all-configuration" in endpoint.path:
+        return DEFINITIONS_BYTES
+    if endpoint.path.endswith("/publish"):
+        return queue_messages.BODY_BYTES_MAX
+    return SHORT_BYTES_MAX if endpoint.path.endswith(SHORT) else BODY_BYTES_MAX
+
+
+def bodies_of(endpoint: Endpoint) -> Iterator[tuple[str, Body]]:
+    """The body as a list without end, and the worst values in the place of each field."""
+    assert endpoint.takes is not None
+    bytes_max = bytes_max_of(endpoint)
+    yield "lists", lambda: filled(b'{"x": [', b"[],", b"[]]}", bytes_max)
+    yield "numbers", lambda: filled(b'{"x": [', b"0.5,", b"0]}", bytes_max)
+    yield "deep", lambda: b'{"x": ' + b"[" * (bytes_max - 6)
+    for field, schema in endpoint.takes["properties"].items():
+        if bytes_max == DEFINITIONS_BYTES and field != "queues":
+            continue  # they are all alike
+        fields = {**right_fields(endpoint), field: None}
+        for kind, value in values_of(schema, bytes_max - len(json.dumps(fields)) - 16):
+            yield f"{field}: {kind}", in_field(fields, field, value)
+    if endpoint.path.endswith("/publish"):
+        whole = {**right_fields(endpoint), "payload_encoding": "base64"}
+        payload = b64encode(bytes((bytes_max - 200) // 4 * 3))
+        yield "base64", lambda: with_field(whole, "payload", b'"%s"' % payload)
+
+
+def values_of(schema: Any, size: int) -> Iterator[tuple[str, Body]]:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if kind in ("string", None):
+        yield "text", lambda: b'"' + b"a" * size + b'"'
+        yield "escapes", lambda: b'"' + b"\\n" * (size // 2) + b'"'
+    count = min(ENTRY_VALUES_MAX - 100, size // 12)
+    if kind in ("object", None):
+        yield "fields", lambda: b"{" + b",".join(b'"%d":0.5' % at for at in range(count)) + b"}"
+        yield "nested", lambda: b'{"a":' * (DEPTH_MAX - 40) + b"0" + b"}" * (DEPTH_MAX - 40)
+    if kind in ("array", None):
+        yield "entries", lambda: filled(b"[", b'{"name":"x"},', b"{}]", size)
+
+
+def in_field(fields: dict[str, object], name: str, value: Body) -> Body:
+    return lambda: with_field(fields, name, value())
+
+
+def with_field(fields: dict[str, object], name: str, value: bytes) -> bytes:
+    text = json.dumps({**fields, name: None}).encode()
+    mark = json.dumps(name).encode() + b": "
+    return text.replace(mark + b"null", mark + value)
+
+
+def right_fields(endpoint: Endpoint) -> dict[str, object]:
+    assert endpoint.takes is not None
+    right: dict[str, object] = {
+        "pattern": "^none$",
+        "definition": {"max-length": 1_000_000},
+        "routing_key": "nowhere",
+        "payload": "x",
+        "tags": "",
+        "ackmode": "ack_requeue_true",
+        "users": [],
+    }
+    return {name: right.get(name, "x") for name in endpoint.takes["required"]}
+
+
+def filled(head: bytes, item: bytes, tail: bytes, size: int) -> bytes:
+    return head + item * max(0, (size - len(head) - len(tail)) // len(item)) + tail
+
+
+def sends(endpoint: Endpoint, kind: str, body: Body) -> None:
+    def made(world: World) -> Iterator[None]:
+        whole = body()
+        yield
+        status, _ = world.http(endpoint.method, target(endpoint, name=world.name("made")), whole)
+        assert status != 500
+
+    INPUTS.append((key_of(endpoint), BODY + kind, made))
+
+
+for _endpoint in {each.handle: each for each in reversed(ENDPOINTS)}.values():
+    _path = _endpoint.path
+    if _endpoint.takes is None or _path.endswith(UNTOUCHED) or "/rhizome/cluster/" in _path:
+        continue
+    for _kind, _body in bodies_of(_endpoint):
+        sends(_endpoint, _kind, _body)
+
+
+# ---- pages outside of the API -------------------------------------------------------------------
+
+PAGES: Final[list[tuple[str, str, Input]]] = []
+
+
+def page(path: str) -> None:
+    def made(world: World) -> Iterator[None]:
+        yield
+        world.http("GET", path)
+
+    PAGES.append((f"GET {path}", "a page", made))
+
+
+for _path in ("/metrics", "/metrics/per-object", "/", "/console/main.js"):
+    page(_path)
+
+
+# ---- one by one ---------------------------------------------------------------------------------
 
 
 def worst(name: str, what: str) -> Callable[[Input], Input]:
@@ -292,6 +428,25 @@ def browse(world: World) -> Iterator[None]:
     offset = min(world.sizes.messages, 100_000) - 1000
     world.ok("GET", f"/api/rhizome/queues/%2F/{queue}/messages?count=1000&offset={offset}")
     yield
+    talker.call(methods.QueueDelete(queue))
+    talker.close()
+
+
+PINS: Final = "/api/rhizome/journals/{broker}/pins"
+
+
+@worst("POST " + PINS, "of a store with all there is, and the longest ranges of it")
+def read_journal(world: World) -> Iterator[None]:
+    talker = world.talker()
+    queue = world.queue(talker)
+    world.fill(talker, queue, world.sizes.messages)
+    pins = PINS.replace("{broker}", "rhizome")
+    yield
+    pin = world.ok("POST", pins)
+    for part in pin["parts"][:10]:
+        world.http("GET", f"{pins}/{pin['pin']}/{part['name']}")
+    yield
+    world.ok("DELETE", f"{pins}/{pin['pin']}")
     talker.call(methods.QueueDelete(queue))
     talker.close()
 

@@ -24,7 +24,7 @@ from typing import Final
 
 from rhizome.amqp import methods
 from rhizome.amqp.frames import method_frame
-from rhizome.testing.processes import BrokerProcess
+from rhizome.testing.broker_process import BrokerProcess
 from tests.process.worst.talker import Talker
 
 QUEUE: Final = "nothing-in-it"

@@ -15,7 +15,7 @@ from typing import Any, Final
 from rhizome.amqp import methods
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import Method
-from rhizome.testing.processes import BrokerProcess, wait_until
+from rhizome.testing.broker_process import BrokerProcess, wait_until
 from tests.process.worst.round_trips import RoundTrips, Worst
 from tests.process.worst.talker import Talker
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rhizome.amqp.field_table import Timestamp
 from rhizome.amqp.properties import (
     FLAG_HEADERS,
     FLAGS_OFFSET,
@@ -16,7 +17,6 @@ from rhizome.amqp.properties import (
     encode_header,
     scan,
 )
-from rhizome.amqp.values import Timestamp
 from rhizome.errors import SyntaxErrorFault
 
 FIELDS = [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rhizome.amqp.values import (
+from rhizome.amqp.field_table import (
     TABLE_DEPTH_MAX,
     Timestamp,
     check_table,

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rhizome.bridge import InvalidBridge
-from rhizome.cli.bridge import app
+from rhizome.cli.commands.messages.bridge_command import app
 from rhizome.cli.errors import CliError
 
 ENDS = ("--from", "amqp://127.0.0.1:1/", "--to", "amqp://127.0.0.1:1/")

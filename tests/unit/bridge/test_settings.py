@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from rhizome.bridge import BridgeSettings, InvalidBridge, Refused, load_bridges
-from rhizome.bridge.addresses import Addresses
-from rhizome.bridge.backoff import FIRST_S, Backoff
+from rhizome.bridge.address_rotation import Addresses
+from rhizome.bridge.bridge_events import REFUSED, BridgeEvent, Reporter
+from rhizome.bridge.bridge_state import FIRST_S, Backoff, Side
 from rhizome.bridge.errors import needs_a_person
-from rhizome.bridge.events import REFUSED, BridgeEvent, Reporter
-from rhizome.bridge.flow import Side
 from rhizome.errors import AccessRefused, ConnectionForced, NotFound
 
 URI = "amqp://guest:guest@127.0.0.1/"

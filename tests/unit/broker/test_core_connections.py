@@ -42,11 +42,11 @@ from rhizome.amqp.methods import (
     TxSelectOk,
 )
 from rhizome.amqp.properties import Properties
-from rhizome.broker.outcome import Outcome
-from rhizome.broker.pacing import CONGESTED_BYTES
-from rhizome.broker.timers import CLOSE_OK_TIMEOUT_MS
-from rhizome.broker.topology import QueueDeclared
-from rhizome.testing.core import Core, CoreClient, make_core
+from rhizome.broker.channel.topology_methods import QueueDeclared
+from rhizome.broker.metadata.metadata_changes import Outcome
+from rhizome.broker.periodic_sweep import CLOSE_OK_TIMEOUT_MS
+from rhizome.broker.queue.publisher_flow_control import CONGESTED_BYTES
+from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
 PERSISTENT = Properties(delivery_mode=2)
 
@@ -485,7 +485,7 @@ def test_congested_queue_pauses_its_publisher_while_its_consumer_is_busy(core: C
     pieces = CONGESTED_BYTES // (64 * 1024) + 2
     client.send_bytes(piece * pieces)
     client.send_bytes(piece)
-    assert core.queue(queue).pacing.congested
+    assert core.queue(queue).flow_control.congested
     assert not client.connection.wants_input()
     consumer.go_on_reading()
     core.advance(50)

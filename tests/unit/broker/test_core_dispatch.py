@@ -19,7 +19,7 @@ from rhizome.amqp.methods import (
     QueueDeleteOk,
 )
 from rhizome.amqp.properties import Properties
-from rhizome.testing.core import Core, CoreClient, make_core
+from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
 
 @pytest.fixture

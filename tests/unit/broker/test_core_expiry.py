@@ -14,7 +14,7 @@ from rhizome.amqp.methods import (
     QueueBindOk,
 )
 from rhizome.amqp.properties import Properties
-from rhizome.testing.core import Content, Core, CoreClient, make_core
+from rhizome.testing.in_memory_broker import Content, Core, CoreClient, make_core
 
 
 @pytest.fixture

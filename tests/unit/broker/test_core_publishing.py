@@ -41,7 +41,7 @@ from rhizome.amqp.properties import (
     encode_header,
 )
 from rhizome.amqp.spec import FRAME_BODY, FRAME_HEADER
-from rhizome.testing.core import Content, Core, CoreClient, make_core
+from rhizome.testing.in_memory_broker import Content, Core, CoreClient, make_core
 
 PERSISTENT = Properties(delivery_mode=2)
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from rhizome.amqp import methods as m
 from rhizome.amqp.frames import method_frame
-from rhizome.broker.stages import CLOSED, CLOSING, RUNNING
-from rhizome.testing.core import PROTOCOL_HEADER
-from tests.fuzz.arena import Arena, RawClient
+from rhizome.broker.connection.connection_states import CLOSED, CLOSING, RUNNING
+from rhizome.testing.in_memory_broker import PROTOCOL_HEADER
+from tests.fuzz.attacked_core import Arena, RawClient
 from tests.fuzz.choices import Choices
+from tests.fuzz.frame_generator import Traffic
 from tests.fuzz.session import cut, furnish, run_session
-from tests.fuzz.traffic import Traffic
 
 EXAMPLES = settings.default.max_examples if settings.default is not None else 100
 SLOW_CHECKS = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)

@@ -10,10 +10,10 @@ from rhizome.amqp import methods as m
 from rhizome.amqp.frames import frame, method_frame
 from rhizome.amqp.properties import Properties, encode_header
 from rhizome.amqp.spec import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD
-from tests.fuzz.arena import Arena
+from tests.fuzz.attacked_core import Arena
 from tests.fuzz.choices import Choices
+from tests.fuzz.frame_generator import nested_table
 from tests.fuzz.session import cut
-from tests.fuzz.traffic import nested_table
 
 EXAMPLES = settings.default.max_examples if settings.default is not None else 100
 PUBLISH = method_frame(1, m.BasicPublish("", "q0"))

@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rhizome.amqp import methods as m
 from rhizome.amqp.frames import body_of, header_payload_of
 from rhizome.amqp.properties import Properties, decode_properties
-from rhizome.broker.browsing import COUNT_MAX, Browsed, browse
-from rhizome.broker.queue import Queue
-from rhizome.broker.showing import was_delivered
+from rhizome.broker.queue.message_browser import COUNT_MAX, Browsed, browse
+from rhizome.broker.queue.queue import Queue
+from rhizome.broker.queue.redelivered_flag import was_delivered
 from rhizome.journal.files import MemoryFiles
-from rhizome.testing.core import Content, Core, CoreClient, Event, make_core
-from tests.fuzz.model import (
+from rhizome.testing.in_memory_broker import Content, Core, CoreClient, Event, make_core
+from tests.fuzz.queue_model import (
     ACK,
     REJECT,
     REQUEUE,

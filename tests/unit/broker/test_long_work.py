@@ -14,16 +14,34 @@ from rhizome.amqp.methods import (
     BasicQosOk,
     BasicRecover,
     BasicRecoverOk,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConnectionClose,
+    ConnectionCloseOk,
     QueueBind,
     QueueBindOk,
     QueueDeclare,
     QueueDeclareOk,
+    TxCommit,
+    TxCommitOk,
+    TxSelect,
+    TxSelectOk,
 )
 from rhizome.amqp.properties import Properties
-from rhizome.broker.channel import SETTLED_AT_ONCE_MAX
-from rhizome.broker.queue import Queue
-from rhizome.broker.turn import COMMAND_WORK, LETTER_WORK, STEPS_PER_WORK, TURN_WORK_MAX
-from rhizome.testing.core import Core, CoreClient, make_core
+from rhizome.broker.channel.channel import SETTLED_AT_ONCE_MAX
+from rhizome.broker.metadata.metadata_commands import DeleteVhost, PutPolicy
+from rhizome.broker.queue.checkpoint_live_messages import unacked_messages
+from rhizome.broker.queue.queue import Queue
+from rhizome.broker.turn import (
+    COMMAND_WORK,
+    LETTER_WORK,
+    SETTLED_PER_WORK,
+    STEPS_PER_WORK,
+    TURN_WORK_MAX,
+)
+from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
 DECLARES = 3 * TURN_WORK_MAX // COMMAND_WORK
 MESSAGES = 3 * TURN_WORK_MAX // LETTER_WORK
@@ -78,6 +96,56 @@ def test_headers_of_dead_letters_fill_a_turn(core: Core) -> None:
     client.connection.receive(one * 12)
     assert run_turns(core) >= 3
     assert queue_of(core, "letters").ready == 12
+
+
+WILD = [".".join("a" if at >> bit & 1 else "*" for bit in range(8)) for at in range(200)]
+
+
+def wild_letters(core: Core, count: int, **arguments: object) -> CoreClient:
+    """A queue with so many messages, whose dead letters have long routes."""
+    client = CoreClient(core)
+    for at, words in enumerate(WILD):
+        name = f"t{at}"
+        client.declare(name)
+        client.call(QueueBind(name, "amq.topic", f"#.{words}.{words}.#"), QueueBindOk)
+    client.declare(
+        "dying",
+        x_dead_letter_exchange="amq.topic",
+        x_dead_letter_routing_key=".".join("a" * 40),
+        **arguments,
+    )
+    fill(client, "dying", count)
+    return client
+
+
+@pytest.mark.parametrize("cause", ["nack", "limit", "expiry", "length"])
+def test_dead_letters_with_long_routes_are_spread_over_turns(core: Core, cause: str) -> None:
+    count = 100
+    arguments: dict[str, object] = {"x_message_ttl": 50} if cause == "expiry" else {}
+    if cause == "limit":
+        policy = PutPolicy("/", "never", "dying", {"delivery-limit": 0})
+        core.broker.cluster.propose(policy, None)
+    client = wild_letters(core, count, **arguments)
+    dead = queue_of(core, "t0")
+    if cause in ("nack", "limit"):
+        hold_all(client, "dying", count)
+        requeues = cause == "limit"
+        client.connection.receive(method_frame(1, BasicNack(0, True, requeues)))
+        core.one_turn()
+    elif cause == "expiry":
+        core.now_ms += 100
+        core.broker.turn.now_ms = core.now_ms
+        core.broker.tick(core.now_ms)
+        core.one_turn()
+    else:
+        policy = PutPolicy("/", "short", "dying", {"max-length": 0})
+        core.broker.cluster.propose(policy, None)
+        core.one_turn()
+    assert 0 < int(dead.ready) < count // 2
+    core.advance(2_000)
+    run_turns(core)
+    assert int(dead.ready) == count
+    assert queue_of(core, "dying").ready == 0
 
 
 def test_headers_that_a_queue_of_last_values_decodes_fill_a_turn(core: Core) -> None:
@@ -178,6 +246,33 @@ def test_a_connection_that_is_lost_while_it_rests_is_gone(core: Core) -> None:
     assert client.connection.id not in core.broker.connections
 
 
+# ---- transactions
+
+
+@pytest.mark.parametrize("parts", ["publishes", "acks", "both"])
+def test_a_transaction_has_no_more_parts_than_one_turn_may_do(core: Core, parts: str) -> None:
+    core.broker.limits.transaction_parts_max = 10
+    client = CoreClient(core)
+    client.declare("q")
+    fill(client, "q", 20)
+    hold_all(client, "q", 20)
+    client.call(TxSelect(), TxSelectOk)
+    publishes, acks = {"publishes": (10, 0), "acks": (0, 10), "both": (4, 6)}[parts]
+    for commit in (1, 2):
+        fill(client, "q", publishes)
+        if acks:
+            client.send(BasicAck(acks * commit, True))
+        client.call(TxCommit(), TxCommitOk)
+    fill(client, "q", publishes)
+    if acks:
+        fill(client, "q", acks)
+    assert not client.take()
+    fill(client, "q", 1)
+    close = client.expect(ChannelClose)
+    assert close.reply_code == 406
+    assert "limits.transaction_parts_max" in close.reply_text
+
+
 # ---- messages that leave their queue ------------------------------------------------------------
 
 
@@ -245,6 +340,93 @@ def test_what_was_acked_stays_acked_when_the_connection_is_lost_meanwhile(core: 
     assert int(queue_of(core, "q").ready) == 0
 
 
+HELD = 50_000
+"""More than a turn has time for, and no more than a prefetch count can say."""
+assert HELD > TURN_WORK_MAX * SETTLED_PER_WORK
+
+
+def hold_many(core: Core) -> CoreClient:
+    """A client that holds all messages of q but the last ten."""
+    client = CoreClient(core)
+    client.declare("q")
+    fill(client, "q", HELD + 10)
+    client.call(BasicQos(0, HELD), BasicQosOk)
+    client.send(BasicConsume("q", "holder"))
+    run_turns(core)
+    assert queue_of(core, "q").unacked == HELD
+    client.take()
+    return client
+
+
+@pytest.mark.parametrize("ending", ["channel", "connection", "error", "lost"])
+def test_what_a_closed_channel_held_goes_back_over_several_turns_in_order(
+    core: Core, ending: str
+) -> None:
+    client = hold_many(core)
+    other = CoreClient(core)
+    if ending == "lost":
+        client.connection.lost()
+    elif ending == "channel":
+        client.connection.receive(method_frame(1, ChannelClose(200, "", 0, 0)))
+    elif ending == "connection":
+        client.connection.receive(method_frame(0, ConnectionClose(200, "", 0, 0)))
+    else:
+        client.connection.receive(method_frame(1, BasicAck(HELD * 2)))
+    queue = queue_of(core, "q")
+    assert 0 < queue.unacked < HELD
+    assert not client.take(0)
+    assert not client.take(1)
+    assert len(unacked_messages(queue)) == queue.unacked, "whoever looks for them finds them"
+    other.connection.receive(method_frame(1, BasicConsume("q", "other", no_ack=True)))
+    core.one_turn()
+    assert queue.unacked > 0
+    assert not other.deliveries(), "later messages don't overtake"
+    assert run_turns(core) >= 2
+    assert (queue.ready, queue.unacked) == (0, 0)
+    assert [int(each.body) for each in other.deliveries()] == [*range(HELD + 10)]
+    assert not core.broker.carriers
+    if ending == "channel":
+        client.expect(ChannelCloseOk)
+    elif ending == "connection":
+        (answer,) = client.take(0)
+        assert isinstance(answer, ConnectionCloseOk)
+    elif ending == "error":
+        client.expect(ChannelClose)
+
+
+def test_a_consumer_that_waits_gets_what_goes_back_in_the_order_of_the_queue(core: Core) -> None:
+    """The oldest messages were given back and delivered again: their tags are the latest."""
+    client = hold_many(core)
+    client.send(BasicNack(10, multiple=True, requeue=True))
+    run_turns(core)
+    other = CoreClient(core)
+    other.send(BasicConsume("q", "other", no_ack=True))
+    run_turns(core)
+    assert [int(each.body) for each in other.deliveries()] == [*range(HELD, HELD + 10)]
+    client.connection.lost()
+    assert run_turns(core) >= 2
+    assert [int(each.body) for each in other.deliveries()] == [*range(HELD)]
+
+
+def test_a_channel_number_may_be_used_again_when_its_close_is_answered(core: Core) -> None:
+    client = hold_many(core)
+    client.connection.receive(method_frame(1, ChannelClose(200, "", 0, 0)))
+    client.connection.receive(method_frame(1, ChannelOpen()))
+    run_turns(core)
+    answers = client.take(1)
+    assert [type(each) for each in answers] == [ChannelCloseOk, ChannelOpenOk]
+    assert queue_of(core, "q").ready == HELD + 10
+
+
+def test_what_was_rejected_is_rejected_before_the_rest_goes_back(core: Core) -> None:
+    client = hold_many(core)
+    client.connection.receive(method_frame(1, BasicNack(HELD // 2, multiple=True, requeue=False)))
+    client.connection.lost()
+    run_turns(core)
+    queue = queue_of(core, "q")
+    assert (queue.ready, queue.unacked) == (HELD - HELD // 2 + 10, 0)
+
+
 def test_many_messages_expire_over_several_ticks(core: Core) -> None:
     client = CoreClient(core)
     dead_letter_queue(client, "q", x_message_ttl=10)
@@ -294,3 +476,61 @@ def test_consumers_take_turns_when_some_of_them_leave(core: Core) -> None:
     fill(client, "q", 6)
     tags = [delivery.method.consumer_tag for delivery in client.deliveries()]
     assert sorted(tags) == ["a", "a", "c", "c", "d", "d"]
+
+
+# ---- what goes with a connection ----------------------------------------------------------------
+
+BINDINGS = 3 * TURN_WORK_MAX // COMMAND_WORK * 10
+
+
+def bind_many(client: CoreClient, queue: str, count: int) -> None:
+    binds = [QueueBind(queue, "amq.topic", f"{queue}.{at}", no_wait=True) for at in range(count)]
+    client.send_bytes(b"".join(method_frame(1, each) for each in binds))
+    client.core.settle()
+
+
+def bound(core: Core) -> int:
+    return len(core.broker.state.vhosts["/"].router.exchanges["amq.topic"].bindings())
+
+
+def test_a_private_queue_with_many_bindings_goes_over_several_turns(core: Core) -> None:
+    client, other = CoreClient(core), CoreClient(core)
+    client.call(QueueDeclare("private", exclusive=True), QueueDeclareOk)
+    bind_many(client, "private", BINDINGS)
+    client.connection.lost()
+    assert bound(core) > BINDINGS // 2, "not all at once"
+    assert run_turns(core) >= 3
+    assert bound(core) == 0
+    assert "private" not in core.broker.state.vhosts["/"].destinations
+    other.call(QueueDeclare("private", exclusive=True), QueueDeclareOk)
+
+
+def test_private_queues_of_many_connections_go_over_several_turns(core: Core) -> None:
+    clients = [CoreClient(core) for _ in range(30)]
+    for number, client in enumerate(clients):
+        client.call(QueueDeclare(f"private{number}", exclusive=True), QueueDeclareOk)
+        bind_many(client, f"private{number}", 500)
+    for client in clients:
+        client.connection.lost()
+    assert bound(core) > 5_000
+    assert run_turns(core) >= 3
+    assert bound(core) == names(core) == 0
+
+
+def test_an_ordinary_private_queue_is_gone_before_its_owner_is_told(core: Core) -> None:
+    client = CoreClient(core)
+    client.call(QueueDeclare("private", exclusive=True), QueueDeclareOk)
+    bind_many(client, "private", 100)
+    core.broker.turn.work = TURN_WORK_MAX  # others have filled the turn
+    client.connection.lost()
+    assert bound(core) == names(core) == 0
+
+
+def test_a_vhost_that_is_deleted_meanwhile_takes_its_private_queues_along(core: Core) -> None:
+    client = CoreClient(core)
+    client.call(QueueDeclare("private", exclusive=True), QueueDeclareOk)
+    bind_many(client, "private", BINDINGS)
+    client.connection.lost()
+    core.broker.cluster.propose(DeleteVhost("/"), None)
+    run_turns(core)
+    assert "/" not in core.broker.state.vhosts

@@ -10,6 +10,7 @@ import itertools
 
 import pytest
 
+from rhizome.amqp.field_table import Timestamp
 from rhizome.amqp.methods import (
     BasicCancel,
     BasicConsume,
@@ -28,9 +29,8 @@ from rhizome.amqp.methods import (
     QueueUnbind,
 )
 from rhizome.amqp.properties import Properties
-from rhizome.amqp.values import Timestamp
-from rhizome.broker.access import OpenAuthenticator
-from rhizome.testing.core import CAPABILITIES, Core, CoreClient, make_core
+from rhizome.broker.access.auth_interface import OpenAuthenticator
+from rhizome.testing.in_memory_broker import CAPABILITIES, Core, CoreClient, make_core
 
 RAW = b"\xff\xfe\x80".decode("utf-8", "surrogateescape")
 """A text that is no UTF-8, as it comes from the wire."""
@@ -85,6 +85,7 @@ QUEUE_ARGUMENTS = [
     "x-quorum-initial-group-size",
     "x-replicate",
     "x-single-active-consumer",
+    "x-stream-filter-size-bytes",
     "x-stream-max-segment-size-bytes",
     RAW,
 ]
@@ -103,7 +104,13 @@ CONSUMER_ARGUMENTS = [
     "x-priority",
     "x-stream-chunks",
     "x-stream-consumer-name",
+    "x-stream-filter",
+    "x-stream-from",
+    "x-stream-match-unfiltered",
     "x-stream-offset",
+    "x-stream-reader",
+    "x-stream-reader-keep",
+    "x-stream-reader-next",
     "x-stream-time-ms",
     RAW,
 ]

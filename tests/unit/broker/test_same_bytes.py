@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.broker.commands import PutUser
-from rhizome.server.boot import first_definitions
-from rhizome.server.config import Config
-from rhizome.server.sections import SecuritySection, UserDefinition
+from rhizome.broker.metadata.metadata_commands import PutUser
+from rhizome.server.broker_bootstrap import first_definitions
+from rhizome.server.config.broker_config import Config
+from rhizome.server.config.config_sections import SecuritySection, UserDefinition
 from tests.fuzz.footprint import footprint, session_of
 from tests.fuzz.session import run_session
 

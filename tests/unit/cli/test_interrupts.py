@@ -11,7 +11,7 @@ import pytest
 SECONDS_MAX = 30
 BEGIN = """
 import asyncio, signal, subprocess, sys, time
-from rhizome.cli import interrupts, loops
+from rhizome.cli import coroutine_runner, interrupts
 interrupts.install()
 """
 
@@ -53,7 +53,7 @@ async def work():
         await asyncio.sleep(0)
         print('tidy')
 try:
-    loops.run(work())
+    coroutine_runner.run(work())
 except KeyboardInterrupt:
     sys.exit(3)
 """
@@ -69,7 +69,7 @@ async def work():
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             pass
-loops.run(work())
+coroutine_runner.run(work())
 """
     assert interrupted(script, strikes=2) == (130, "", "")
 
@@ -83,7 +83,7 @@ async def work():
     finally:
         raise OSError("half open")
 try:
-    loops.run(work())
+    coroutine_runner.run(work())
 except KeyboardInterrupt:
     sys.exit(3)
 """

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from rhizome.build import describe
+from rhizome.build_info import describe
 from rhizome.cli.main import COMMANDS, _load
 
 Rhizome = Callable[..., Result]
 
 WITHOUT_JSON = {
+    "pipeline run": "runs until it is stopped",
+    "pipeline script": "its commands do",
     "serve": "runs until it is stopped",
     "up": "runs until it is stopped",
 }
@@ -129,7 +131,7 @@ def test_a_failure_is_one_line_and_exit_code_1(
 
 def test_starting_imports_neither_the_client_nor_the_display() -> None:
     script = (
-        "import sys, rhizome.cli.main, rhizome.cli.serve;"
+        "import sys, rhizome.cli.main, rhizome.cli.commands.serve_command;"
         "heavy = {'rhizome.client', 'rhizome.server', 'rich', 'asyncio', 'http.client'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
@@ -141,10 +143,10 @@ def test_starting_imports_neither_the_client_nor_the_display() -> None:
 
 def test_a_lone_broker_loads_nothing_of_a_cluster_but_its_settings() -> None:
     script = (
-        "import sys, rhizome.server.app, rhizome.management.application;"
+        "import sys, rhizome.server.broker_server, rhizome.management.asgi_application;"
         "print([name for name in sys.modules if name.startswith('rhizome.cluster.')])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout == "['rhizome.cluster.rootsettings']\n"
+    assert done.stdout == "['rhizome.cluster.takeover', 'rhizome.cluster.takeover.settings']\n"

@@ -16,14 +16,14 @@ import pytest
 from typer.testing import Result
 
 from rhizome.bridge import BridgeSettings, InvalidBridge
-from rhizome.bridge.config import parse_bridges
-from rhizome.cli.benchload import Plan
-from rhizome.cli.contexts import Context, Contexts, contexts_file, save
+from rhizome.bridge.bridge_config_file import parse_bridges
+from rhizome.cli.bench.load_generator import Plan
+from rhizome.cli.context_file import Context, Contexts, contexts_file, save
 from rhizome.cli.main import COMMANDS, _load
 from rhizome.client import InvalidUri, parse_uris
-from rhizome.shovels import InvalidShovel, parse_shovel
-from rhizome.spark.options import OptionError, Options
-from rhizome.spark.wire import addresses_of
+from rhizome.shovel_parameters import InvalidShovel, parse_shovel
+from rhizome.spark.amqp_socket import addresses_of
+from rhizome.spark.data_source_options import OptionError, Options
 
 Rhizome = Callable[..., Result]
 
@@ -153,9 +153,9 @@ def test_no_error_of_a_part_shows_the_password(uri: str) -> None:
 def test_no_representation_shows_the_password() -> None:
     from rhizome.spark.jobs.archive import ArchiveOptions
     from rhizome.spark.jobs.replay import ReplayOptions
-    from rhizome.spark.queuesource import QueueSettings
-    from rhizome.spark.sink import SinkSettings
-    from rhizome.spark.streamsource import SourceSettings
+    from rhizome.spark.sink.message_sink import SinkSettings
+    from rhizome.spark.source.queue_source import QueueSettings
+    from rhizome.spark.source.stream_source import SourceSettings
 
     uri = f"amqp://app:{MARKER}@b1"
     shovel = {"src-uri": uri, "src-queue": "a", "dest-uri": uri, "dest-queue": "b"}

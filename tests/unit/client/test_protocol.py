@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rhizome.amqp import frames, methods, spec
 from rhizome.amqp.methods import Method
 from rhizome.amqp.properties import Properties, encode_header
-from rhizome.client import events
+from rhizome.client import protocol_events
 from rhizome.client.errors import ConnectionLost, NotOpen, ProtocolViolation
+from rhizome.client.handshake_settings import Settings
 from rhizome.client.protocol import ClientConnection, Phase
-from rhizome.client.settings import Settings
 from rhizome.errors import AccessRefused, LoginRefused, NotAllowed, NotFound
 
 START = methods.ConnectionStart(0, 9, {"product": "P"}, b"AMQPLAIN PLAIN", b"en_US")
@@ -52,7 +52,7 @@ def sent_methods(data: bytes) -> list[tuple[int, Method]]:
     return sent
 
 
-def feed(core: ClientConnection, pieces: Sequence[bytes]) -> list[events.Event]:
+def feed(core: ClientConnection, pieces: Sequence[bytes]) -> list[protocol_events.Event]:
     return [event for piece in pieces for event in core.receive_data(piece)]
 
 
@@ -64,21 +64,21 @@ def delivery(channel: int, body: bytes, frame_max: int = 131_072, tag: int = 1) 
     )
 
 
-def plain(found: Sequence[events.Event]) -> list[object]:
+def plain(found: Sequence[protocol_events.Event]) -> list[object]:
     """Events in a form that compares by value."""
     return [
         (event.channel, event.method.encode(), event.header, event.body)
-        if isinstance(event, events.ContentReceived)
+        if isinstance(event, protocol_events.ContentReceived)
         else (event.channel, event.method.encode())
-        if isinstance(event, events.MethodReceived)
+        if isinstance(event, protocol_events.MethodReceived)
         else event
         for event in found
     ]
 
 
-def ending(found: Sequence[events.Event]) -> BaseException | None:
+def ending(found: Sequence[protocol_events.Event]) -> BaseException | None:
     last = found[-1]
-    assert isinstance(last, events.ConnectionEnded)
+    assert isinstance(last, protocol_events.ConnectionEnded)
     return last.error
 
 
@@ -93,7 +93,7 @@ def test_handshake_opens_the_connection_in_one_piece_and_byte_by_byte() -> None:
     for pieces in ([HANDSHAKE], [HANDSHAKE[i : i + 1] for i in range(len(HANDSHAKE))]):
         core = ClientConnection(Settings(user="app", password="secret", vhost="orders"))
         found = feed(core, pieces)
-        assert found == [events.ConnectionOpened({"product": "P"}, "b2")]
+        assert found == [protocol_events.ConnectionOpened({"product": "P"}, "b2")]
         assert core.phase is Phase.OPEN
         sent = [method for _, method in sent_methods(core.data_to_send()[8:])]
         assert [type(method) for method in sent] == [
@@ -183,7 +183,7 @@ def test_a_delivery_is_assembled_from_its_frames(body: bytes) -> None:
         found = feed(core, pieces)
         assert len(found) == 1
         content = found[0]
-        assert isinstance(content, events.ContentReceived)
+        assert isinstance(content, protocol_events.ContentReceived)
         assert content.body == body
 
 
@@ -194,7 +194,7 @@ def test_contents_of_several_channels_may_be_interleaved() -> None:
     one, two = delivery(first, b"a" * 5000, 4096), delivery(second, b"b" * 5000, 4096)
     cut_one, cut_two = int(frames.frame_end(one, 0)), int(frames.frame_end(two, 0))
     found = core.receive_data(one[:cut_one] + two[:cut_two] + one[cut_one:] + two[cut_two:])
-    bodies = [event.body for event in found if isinstance(event, events.ContentReceived)]
+    bodies = [event.body for event in found if isinstance(event, protocol_events.ContentReceived)]
     assert bodies == [b"a" * 5000, b"b" * 5000]
 
 
@@ -266,7 +266,7 @@ def test_a_channel_error_ends_the_channel_alone() -> None:
     close = methods.ChannelClose(404, "NOT_FOUND - no queue 'q' in vhost '/'", 50, 10)
     found = core.receive_data(frames.method_frame(number, close))
     ended = found[0]
-    assert isinstance(ended, events.ChannelEnded)
+    assert isinstance(ended, protocol_events.ChannelEnded)
     assert isinstance(ended.error, NotFound)
     assert (ended.error.class_id, ended.error.method_id) == (50, 10)
     channel, answer = sent_methods(core.data_to_send())[0]
@@ -281,7 +281,7 @@ def test_403_is_another_class_on_a_channel_than_on_the_connection() -> None:
     core, number = opened_with_channel()
     close = methods.ChannelClose(403, "ACCESS_REFUSED - no", 60, 40)
     ended = core.receive_data(frames.method_frame(number, close))[0]
-    assert isinstance(ended, events.ChannelEnded)
+    assert isinstance(ended, protocol_events.ChannelEnded)
     assert type(ended.error) is AccessRefused
 
 
@@ -292,7 +292,7 @@ def test_what_comes_between_close_and_close_ok_is_dropped() -> None:
     with pytest.raises(NotOpen):
         core.publish(number, "", "q", False, Properties(), b"")
     close_ok = frames.method_frame(number, methods.ChannelCloseOk())
-    assert core.receive_data(close_ok) == [events.ChannelEnded(number, None)]
+    assert core.receive_data(close_ok) == [protocol_events.ChannelEnded(number, None)]
 
 
 def test_crossing_closes_of_a_channel_end_it_once() -> None:
@@ -303,7 +303,7 @@ def test_crossing_closes_of_a_channel_end_it_once() -> None:
     assert core.receive_data(frames.method_frame(number, close)) == []
     assert isinstance(sent_methods(core.data_to_send())[0][1], methods.ChannelCloseOk)
     close_ok = frames.method_frame(number, methods.ChannelCloseOk())
-    assert core.receive_data(close_ok) == [events.ChannelEnded(number, None)]
+    assert core.receive_data(close_ok) == [protocol_events.ChannelEnded(number, None)]
 
 
 def test_channel_numbers_are_reused_late_and_never_beyond_the_maximum() -> None:
@@ -384,7 +384,7 @@ def test_close_waits_for_close_ok() -> None:
     assert isinstance(sent_methods(core.data_to_send())[0][1], methods.ConnectionClose)
     assert core.receive_data(delivery(1, b"late")) == []
     close_ok = frames.method_frame(0, methods.ConnectionCloseOk())
-    assert core.receive_data(close_ok) == [events.ConnectionEnded(None)]
+    assert core.receive_data(close_ok) == [protocol_events.ConnectionEnded(None)]
 
 
 def test_deliveries_under_way_are_reported_while_it_closes_if_they_are_wanted() -> None:
@@ -407,11 +407,11 @@ def test_deliveries_under_way_are_reported_while_it_closes_if_they_are_wanted() 
         + close_ok
     )
     told, delivered, ended = found
-    assert isinstance(told, events.MethodReceived)
+    assert isinstance(told, protocol_events.MethodReceived)
     assert isinstance(told.method, methods.SessionMessage)
-    assert isinstance(delivered, events.ContentReceived)
+    assert isinstance(delivered, protocol_events.ContentReceived)
     assert delivered.body == b"under way"
-    assert ended == events.ConnectionEnded(None)
+    assert ended == protocol_events.ConnectionEnded(None)
 
 
 def test_deliveries_under_way_are_dropped_while_it_closes() -> None:
@@ -426,7 +426,7 @@ def test_a_lost_socket_is_an_error_unless_we_were_closing() -> None:
     assert core.connection_lost("again") == []
     closing = opened()
     closing.close()
-    assert closing.connection_lost("eof") == [events.ConnectionEnded(None)]
+    assert closing.connection_lost("eof") == [protocol_events.ConnectionEnded(None)]
 
 
 def test_blocked_and_unblocked_are_reported() -> None:
@@ -435,4 +435,7 @@ def test_blocked_and_unblocked_are_reported() -> None:
         frames.method_frame(0, methods.ConnectionBlocked("low on disk"))
         + frames.method_frame(0, methods.ConnectionUnblocked())
     )
-    assert found == [events.ConnectionBlocked("low on disk"), events.ConnectionUnblocked()]
+    assert found == [
+        protocol_events.ConnectionBlocked("low on disk"),
+        protocol_events.ConnectionUnblocked(),
+    ]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from rhizome.journal import compaction
 from rhizome.journal.files import MemoryFiles
-from rhizome.journal.index import PagedIndex
-from rhizome.journal.journal import Journal
+from rhizome.journal.journal import Journal, SegmentCount
+from rhizome.journal.paged_index import PagedIndex
 from rhizome.journal.records import StoredMessage, decode_message
-from rhizome.journal.segments import SegmentCount
 
 UUID = bytes(range(16))
 

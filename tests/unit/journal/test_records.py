@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rhizome.journal.dedup_state import DedupIdentity, DedupState
 from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.files import MemoryFiles
-from rhizome.journal.inspect import records
-from rhizome.journal.journal import Chunk, Journal
+from rhizome.journal.journal import Journal, SegmentWrite
+from rhizome.journal.record_walk import walk, walk_kind
 from rhizome.journal.records import (
     CHECK_BAD,
     CHECK_INCOMPLETE,
@@ -32,14 +33,13 @@ from rhizome.journal.records import (
     tx_record,
     watermark_record,
 )
-from rhizome.journal.seen import Identity, Seen
-from rhizome.journal.walk import walk, walk_kind
+from rhizome.journal.store_inspection import records
 
 UUID = bytes(range(16))
 GOLDEN = Path(__file__).parent / "golden" / "segment-v1.hex"
 
 
-def written(chunks: list[Chunk]) -> dict[int, bytes]:
+def written(chunks: list[SegmentWrite]) -> dict[int, bytes]:
     files = MemoryFiles()
     for chunk in chunks:
         if chunk.offset == 0:
@@ -63,9 +63,9 @@ def every_kind() -> Journal:
     journal.dequeue(2, 7, 6, [5])
     journal.end_tx()
     journal.state(1, b"declare")
-    seen = Seen()
+    seen = DedupState()
     for index, sequence in ((1, 1 << 40), (2, (1 << 40) + 1), (4, (1 << 40) + 3)):
-        identity = Identity(b"producer", sequence, b"id %d" % index)
+        identity = DedupIdentity(b"producer", sequence, b"id %d" % index)
         identity.window = 2
         seen.take(index, index == 1, identity, 1_700_000_000_000)
     journal.append_raw(watermark_record(2, 7, 5, 5, seen.packed()), 0)
@@ -80,7 +80,7 @@ def every_kind() -> Journal:
     ]
     journal.append_raw(tx_record(2, 7, 10, FLAG_DURABLE, inner), 2)
     journal.append_raw(install_record(2, 7, 10, True), 0)
-    known = Identity(b"producer", 77, b"id").packed()
+    known = DedupIdentity(b"producer", 77, b"id").packed()
     both = enqueue_record(2, 7, 11, [5], tail, 1, 2, 3, FLAG_DURABLE, b"known", 0xFEDC, 15, known)
     journal.append_raw(both, 1)
     journal.append_raw(shown_record(2, 7, 12, 5, 9, 1 << 41, FLAG_DURABLE), 0)

@@ -7,10 +7,11 @@ import pytest
 from rhizome.journal import checkpoint as checkpoints
 from rhizome.journal import compaction
 from rhizome.journal.checkpoint import CheckpointBuilder
+from rhizome.journal.dedup_state import DedupIdentity, DedupState
 from rhizome.journal.errors import CorruptStore, ForeignStore
 from rhizome.journal.files import MemoryFiles
-from rhizome.journal.index import PagedIndex
 from rhizome.journal.journal import Journal
+from rhizome.journal.paged_index import PagedIndex
 from rhizome.journal.records import (
     FLAG_DURABLE,
     crc32c,
@@ -21,8 +22,7 @@ from rhizome.journal.records import (
     tx_record,
 )
 from rhizome.journal.recovery import Corruption, Recovered, recover
-from rhizome.journal.seen import Identity, Seen
-from tests.unit.journal.crashing import copy_of
+from tests.unit.journal.crashing_files import copy_of
 
 UUID = bytes(range(16))
 
@@ -210,8 +210,8 @@ def checkpoint(
     builder.state(b"snapshot")
     refused = {0xA: [2, 8], 0xB: []}
     builder.group(0, 3, 1000, [(1, 1), (3, 900)], {0xA: 9, 0xB: 5}, refused, installing=True)
-    seen = Seen()
-    seen.take(1, True, Identity(b"producer", 77, b""), 5)
+    seen = DedupState()
+    seen.take(1, True, DedupIdentity(b"producer", 77, b""), 5)
     builder.queue(1, 0, 100 * len(paged), {2: 5}, seen, {0: 12})
     builder.entries(0, paged)
     checkpoints.write(files, builder.pieces(clean))

@@ -13,10 +13,10 @@ import pytest
 from rhizome.journal.checkpoint import CheckpointBuilder
 from rhizome.journal.errors import CorruptRecord, CorruptStore, ForeignStore, StoreInUse
 from rhizome.journal.files import MemoryFiles
-from rhizome.journal.index import PagedIndex
-from rhizome.journal.inspect import inspect, open_offline, records
 from rhizome.journal.journal import SPILL_SEGMENT_FIRST
+from rhizome.journal.paged_index import PagedIndex
 from rhizome.journal.store import JournalStore, MemoryStore, Store, StoreOptions
+from rhizome.journal.store_inspection import inspect, open_offline, records
 from rhizome.journal.writer import NEVER, every
 
 UUID = bytes(range(16))

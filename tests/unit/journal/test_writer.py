@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from rhizome.journal.errors import JournalFailed
-from rhizome.journal.journal import Chunk, Journal
+from rhizome.journal.journal import Journal, SegmentWrite
 from rhizome.journal.recovery import recover
 from rhizome.journal.writer import ALWAYS, NEVER, Flush, JournalWriter, every
-from tests.unit.journal.crashing import CrashingFiles
+from tests.unit.journal.crashing_files import CrashingFiles
 
 UUID = bytes(range(16))
 
@@ -220,7 +220,7 @@ def test_a_backlog_beyond_its_maximum_is_congestion() -> None:
 
 def test_an_empty_batch_is_nothing() -> None:
     harness = Harness()
-    chunks: list[Chunk] = []
+    chunks: list[SegmentWrite] = []
     harness.writer.submit(chunks, 5)
     harness.writer.close()
     assert harness.files.segments() == []

@@ -15,25 +15,24 @@ from urllib.parse import quote
 import pytest
 from starlette.types import ASGIApp, Message
 
-from rhizome.broker.access import AccessEpoch, Peer
+from rhizome.broker.access.auth_interface import AccessEpoch, Peer
+from rhizome.broker.connection.connection_states import RUNNING
 from rhizome.broker.observer import Observer
-from rhizome.broker.queue import Queue
-from rhizome.broker.stages import RUNNING
+from rhizome.broker.queue.queue import Queue
 from rhizome.journal.files import MemoryFiles
 from rhizome.journal.store import MemoryStore
-from rhizome.management.application import make_application
-from rhizome.management.auth import Caller
-from rhizome.management.context import Context, Listener
-from rhizome.management.direct import open_channel
-from rhizome.management.rates import Rates
-from rhizome.security.login import LoginService
-from rhizome.security.passwords import ScryptCost, hash_password
+from rhizome.management.api_context import Context, Listener
+from rhizome.management.asgi_application import make_application
+from rhizome.management.direct_channel import open_channel
+from rhizome.management.http.auth import Caller
+from rhizome.management.metrics.message_rates import Rates
+from rhizome.security.login_service import LoginService
+from rhizome.security.password_hashes import ScryptCost, hash_password
 from rhizome.security.permissions import UserIdentity
-from rhizome.server.app import StateRecords
-from rhizome.server.boot import make_broker, make_log
-from rhizome.server.busypoll import BusyPoll
-from rhizome.server.config import Config
-from rhizome.server.sections import (
+from rhizome.server.broker_bootstrap import make_broker, make_log
+from rhizome.server.broker_server import StateRecords
+from rhizome.server.config.broker_config import Config
+from rhizome.server.config.config_sections import (
     PASSWORD_COST_MIN,
     BrokerSection,
     MemorySection,
@@ -41,8 +40,9 @@ from rhizome.server.sections import (
     SecuritySection,
     UserDefinition,
 )
-from rhizome.server.shell import Shell
-from rhizome.testing.core import SEED
+from rhizome.server.event_loop.broker_driver import Shell
+from rhizome.server.event_loop.busy_poll import BusyPoll
+from rhizome.testing.in_memory_broker import SEED
 
 T = TypeVar("T")
 

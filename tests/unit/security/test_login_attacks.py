@@ -12,19 +12,18 @@ from typing import Any
 
 import pytest
 
-from rhizome.broker.access import AccessEpoch, AuthDone, Identity, Peer
-from rhizome.security.bearer import Bearers, BearerSettings
-from rhizome.security.login import LoginService, LoginSettings
-from rhizome.security.mechanisms import Credentials
-from rhizome.security.passwords import (
+from rhizome.broker.access.auth_interface import AccessEpoch, AuthDone, Identity, Peer
+from rhizome.security.login_service import LoginService, LoginSettings
+from rhizome.security.password_hashes import (
     ScryptCost,
     hash_password,
     import_rabbitmq_hash,
     needs_rehash,
     verify_password,
 )
-
-from .issuer import Issuer
+from rhizome.security.sasl_mechanisms import Credentials
+from rhizome.security.token_login import BearerSettings, TokenAuthenticator
+from tests.unit.security.token_issuer import Issuer
 
 COST = ScryptCost(cost_log2=5, block_size=2, parallel=3)
 WORK = 2**5 * 2 * 3
@@ -193,7 +192,7 @@ def issuer() -> Issuer:
 
 def with_tokens(world: World, issuer: Issuer, directory: Path) -> Callable[..., bytes]:
     settings = BearerSettings("mq", (issuer.write_keys(directory),))
-    world.service.bearers = Bearers(settings, lambda: NOW_S)
+    world.service.bearers = TokenAuthenticator(settings, lambda: NOW_S)
 
     def token(**claims: Any) -> bytes:
         made = {"sub": "eve", "aud": "mq", "exp": NOW_S + 600, "scope": ""}

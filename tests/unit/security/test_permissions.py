@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rhizome.broker.access import AccessEpoch
-from rhizome.patterns import check_pattern
+from rhizome.broker.access.auth_interface import AccessEpoch
+from rhizome.regex import check_pattern
 from rhizome.security.permissions import UserIdentity, expand_topic_pattern, matches
 
 

@@ -1,9 +1,13 @@
-"""Routing: exchanges, bindings and the router of a vhost, as pure data structures."""
+"""Exchanges, bindings and the router of a vhost, as pure data structures.
 
-from rhizome.broker.routing.consistent_hash import HASHABLE_PROPERTIES, PROPERTY_PREFIX
-from rhizome.broker.routing.destination import Binding, Destination
+Each exchange type with an index of its own has a module; direct, fanout and the default exchange
+are in exchange.py. Imports amqp, errors and erlang_term_text.py. Begin with router.py.
+"""
+
+from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
+from rhizome.broker.routing.consistent_hash_exchange import HASHABLE_PROPERTIES, PROPERTY_PREFIX
 from rhizome.broker.routing.exchange import Exchange
-from rhizome.broker.routing.kinds import EXCHANGE_KINDS, make_exchange
+from rhizome.broker.routing.exchange_types import EXCHANGE_KINDS, make_exchange
 from rhizome.broker.routing.router import Router
 
 __all__ = [

@@ -1,15 +1,20 @@
-"""Exchanges: the base of all kinds, and the kinds that need no structure of their own.
+"""Exchanges: the base of all exchange types, and the types that need no structure of their own.
 
-An exchange keeps its bindings once, by identity, and tells its kind of every first and last one
-through ``_added`` and ``_removed``; the kind keeps whatever index makes ``match`` fast.
+An exchange keeps its bindings once, by identity, and tells its subclass of every first and last one
+through ``_added`` and ``_removed``; the subclass keeps whatever index makes ``match`` fast.
 """
 
 from __future__ import annotations
 
 from typing import final
 
-from rhizome.amqp.values import encode_table
-from rhizome.broker.routing.destination import Binding, Destination, Fan, Walk
+from rhizome.amqp.field_table import encode_table
+from rhizome.broker.routing.bindings_and_destinations import (
+    Binding,
+    CountedDestinations,
+    Destination,
+    Walk,
+)
 
 
 def arguments_key(arguments: dict[str, object]) -> bytes:
@@ -22,14 +27,14 @@ def arguments_key(arguments: dict[str, object]) -> bytes:
 class Exchange(Destination):
     """A named exchange with its bindings.
 
-    ``id`` tells it from earlier and later ones of its name (0 for those that are always there).
-    ``alternate`` names where messages go that match nothing ("" for nowhere), policies included.
-    ``tap`` names a stream that gets everything that comes here ("" if there is none).
-    ``delayed`` says that messages wait here for their x-delay before they are routed.
-    ``chooses`` says that a message goes to one destination of all, not to each that matches.
-    ``reads_key`` says that the key counts for ``match``; if not, a message with several keys is
-    matched once.
+    ``id`` tells it from earlier and later ones of its name (0 for those that always exist).
+    ``alternate`` names the exchange that gets messages that match nothing ("" for none), policies
+    included. ``tap`` names a stream that gets everything published here ("" if there is none).
+    ``delayed`` says that messages wait here for their x-delay before they are routed. ``chooses``
+    says that a message goes to one destination of all, not to each that matches. ``reads_key`` says
+    that the key counts for ``match``; if not, a message with several keys is matched once.
     ``reads_headers`` says that ``match`` looks at headers or properties, not only at the key.
+
     Invariant: ``links`` counts the bindings to each destination that is an exchange.
     """
 
@@ -87,7 +92,7 @@ class Exchange(Destination):
         raise NotImplementedError
 
     def check_binding(self, key: str, arguments: dict[str, object]) -> None:
-        """Raise PreconditionFailed if this kind of exchange cannot take such a binding."""
+        """Raise PreconditionFailed if this exchange type cannot take such a binding."""
 
     def _added(self, binding: Binding) -> None:
         """``binding`` is new: index it."""
@@ -161,7 +166,7 @@ class Exchange(Destination):
 class DirectExchange(Exchange):
     """Destinations whose binding key equals the routing key."""
 
-    _fans: dict[str, Fan]
+    _fans: dict[str, CountedDestinations]
 
     def __init__(
         self,
@@ -183,7 +188,7 @@ class DirectExchange(Exchange):
     def _added(self, binding: Binding) -> None:
         fan = self._fans.get(binding.key)
         if fan is None:
-            fan = Fan()
+            fan = CountedDestinations()
             self._fans[binding.key] = fan
         fan.add(binding.destination)
 
@@ -198,7 +203,7 @@ class DirectExchange(Exchange):
 class FanoutExchange(Exchange):
     """All destinations, whatever the key."""
 
-    _fan: Fan
+    _fan: CountedDestinations
 
     def __init__(
         self,
@@ -212,7 +217,7 @@ class FanoutExchange(Exchange):
     ) -> None:
         super().__init__(vhost, name, kind, durable, auto_delete, internal, arguments)
         self.reads_key = False
-        self._fan = Fan()
+        self._fan = CountedDestinations()
 
     def match(self, key: str, headers: dict[str, object] | None, walk: Walk) -> bool:
         return self._fan.collect(walk)
@@ -228,8 +233,8 @@ class FanoutExchange(Exchange):
 class DefaultExchange(Exchange):
     """The nameless exchange: every queue of the vhost is bound to it by its own name.
 
-    It shares the router's table of queues and has no bindings of its own; whoever lets clients bind
-    refuses it as a source and as a destination first.
+    It shares the router's table of queues and has no bindings of its own. Bind methods refuse it as
+    a source and as a destination before they get here.
     """
 
     _queues: dict[str, Destination]

@@ -1,7 +1,7 @@
 """The router of one vhost: from (exchange, key, headers) to queues.
 
 All changes to exchanges, queues and bindings of a vhost go through its router, which counts them in
-``epoch``: whatever was learnt by routing holds as long as the epoch does.
+``epoch``. A cached route is valid as long as the epoch stays the same.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.routing.destination import ROUTE_STEPS_MAX, Binding, Destination, Walk
+from rhizome.broker.routing.bindings_and_destinations import (
+    ROUTE_QUEUES_MAX,
+    ROUTE_STEPS_MAX,
+    Binding,
+    Destination,
+    Walk,
+)
 from rhizome.broker.routing.exchange import DefaultExchange, Exchange
 
 UNCOUNTED: Final = 1 << 62
@@ -21,7 +27,7 @@ class Router:
     """Exchanges, queues and bindings of a vhost.
 
     Invariant: every binding's source is in ``exchanges`` and its destination in ``exchanges`` or
-    ``queues``, under their names. ``tapped`` are the queues that tap what was routed last.
+    ``queues``, under their names. ``tapped`` are the queues that tap the message routed last.
     """
 
     vhost: str
@@ -54,6 +60,8 @@ class Router:
         walk = self._begin(exchange)
         found = exchange.match(key, headers, walk)
         if found and not exchange.links:
+            if len(walk.reached) > ROUTE_QUEUES_MAX:
+                walk.refuse_queues()
             return walk.reached
         if not found:
             self._try_alternate(exchange, walk)
@@ -64,10 +72,10 @@ class Router:
     ) -> list[Destination]:
         """The queues that a message published to ``exchange`` with these keys reaches, each once.
 
-        Bindings between exchanges are followed, with all keys, and the alternate of each exchange
-        on the way that matched nothing; no exchange is visited twice, so loops end. The order
-        depends on the bindings only. The list is new and belongs to the caller. Raises
-        PreconditionFailed if it takes more than ``ROUTE_STEPS_MAX`` steps.
+        Bindings between exchanges are followed, with all keys. So is the alternate of each exchange
+        where nothing matched. No exchange is visited twice, so loops end. The order depends on the
+        bindings only. The list is new and belongs to the caller. Raises PreconditionFailed if it
+        takes more than ``ROUTE_STEPS_MAX`` steps.
         """
         walk = self._begin(exchange)
         self._visit(exchange, keys, headers, walk)
@@ -78,8 +86,8 @@ class Router:
     ) -> list[Destination]:
         """The destinations that bindings of this very exchange lead to, followed no further.
 
-        Asked for messages that another broker has routed, by bindings with the same keys and within
-        the maximum of steps: nothing is counted, and nobody is refused any more.
+        This is for messages that another broker has routed, by bindings with the same keys and
+        within the maximum of steps. So no steps are counted, and nothing is refused.
         """
         walk = self._walk
         walk.begin(exchange.name, UNCOUNTED)
@@ -88,7 +96,7 @@ class Router:
         return walk.reached
 
     def take_steps(self) -> i64:
-        """How many steps routing has taken since this was last asked, in vain or not."""
+        """How many steps routing has taken since the last call, including routings that failed."""
         steps = self._steps + self._walk.taken()
         self._steps = 0
         return steps
@@ -141,6 +149,8 @@ class Router:
                 self._visit(destination, keys, headers, walk)
             else:
                 queues.append(destination)
+        if len(queues) > ROUTE_QUEUES_MAX:
+            walk.refuse_queues()
         return queues
 
     def _tap(self, exchange: Exchange) -> None:
@@ -218,7 +228,8 @@ class Router:
     def bind(
         self, source: Exchange, destination: Destination, key: str, arguments: dict[str, object]
     ) -> bool:
-        """Bind; False if that binding exists. Raises PreconditionFailed as the kind demands."""
+        """Bind; False if that binding exists. Raises PreconditionFailed as the exchange type
+        demands."""
         added = source.bind(destination, key, arguments)
         if added:
             self.epoch += 1
@@ -246,7 +257,7 @@ class Router:
             self.epoch += 1
 
     def bindings(self) -> list[Binding]:
-        """All bindings of the vhost, exchange by exchange, the implicit ones left out."""
+        """All bindings of the vhost, exchange by exchange, without the implicit ones."""
         found: list[Binding] = []
         for exchange in self.exchanges.values():
             found.extend(exchange.bindings())

@@ -1,12 +1,7 @@
-"""Streams: queues that are append-only logs, read by many consumers at their own places.
+"""Streams: queues that are append-only logs, read by many consumers, each at its own offset.
 
-    stamp.py     the header x-stream-offset, put into a content before it is stored
-    log.py       a stream's log as the port of the broker sees it
-    stream.py    what a stream is to its queue: append, commit, dispatch, retention
-    reader.py    one consumer: its place in the log, its credit, what it has done with
-    rules.py     what can't be done with a stream, in the words of RabbitMQ
-    registry.py  all streams that are active here
-
-A queue whose type is `stream` has a `Stream` while it is active on this broker. Routing, bindings,
-permissions, prefetch and unacked deliveries are those of any queue.
+A queue of type `stream` has a Stream while it is active on this broker. Routing, bindings,
+permissions, prefetch and unacked deliveries are those of any queue; the files are the journal's.
+Imports the journal, channel/ and queue/. Begin with stream.py (append, commit, retention), then
+stream_reader.py (one consumer) and active_streams.py (all of this broker).
 """

@@ -1,4 +1,4 @@
-"""Stream: what makes a queue a stream. Compiled."""
+"""Stream: the part of a queue that makes it a stream. Compiled."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from mypy_extensions import i64
 
 from rhizome.amqp.methods import BasicCancel
 from rhizome.broker.fault_log import FAULT_QUEUE
-from rhizome.broker.streams.log import StreamGroupLog
-from rhizome.broker.streams.reader import StreamReader, name_of, start_of
+from rhizome.broker.streams.reader_positions import ReaderPositions
+from rhizome.broker.streams.stream_filters import bloom_bytes_of
+from rhizome.broker.streams.stream_group_log import StreamGroupLog
+from rhizome.broker.streams.stream_reader import StreamReader, name_of, start_of
 from rhizome.journal.errors import CorruptRecord
-from rhizome.journal.streamlog import (
+from rhizome.journal.streams.stream_log import (
     STREAM_SEGMENT_BYTES_DEFAULT,
     STREAM_SEGMENT_BYTES_MIN,
     StreamLog,
@@ -19,15 +21,15 @@ from rhizome.journal.streamlog import (
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
-    from rhizome.broker.consumer import Consumer
-    from rhizome.broker.queue import Queue
+    from rhizome.broker.channel.consumer import Consumer
+    from rhizome.broker.queue.queue import Queue
 
 
 @final
 class Stream:
-    """A stream that is active on this broker, with the queue that it is known as.
+    """A stream that is active on this broker, with its queue.
 
-    Invariant: the queue's lanes are empty, and its ``ready`` counts the messages that may be shown.
+    Invariant: the queue's lanes are empty, and its ``ready`` counts the visible messages.
     ``readers`` has the reader of each of the queue's consumers.
     """
 
@@ -36,16 +38,18 @@ class Stream:
     log: StreamLog
     group_log: StreamGroupLog
     readers: dict[Consumer, StreamReader]
+    positions: ReaderPositions
 
     def __init__(self, broker: Broker, queue: Queue, log: StreamLog, epoch: i64) -> None:
         self.broker = broker
         self.log = log
         self.group_log = StreamGroupLog(self, log, queue.definition.group, epoch)
         self.readers = {}
+        self.positions = ReaderPositions(self)
         self.become(queue)
 
     def become(self, queue: Queue) -> None:
-        """Be known as this queue, which may have been made anew."""
+        """Attach this stream to a queue, which may have been made again."""
         self.queue = queue
         queue.stream = self
         queue.use_log(self.group_log)
@@ -60,6 +64,7 @@ class Stream:
         if size < 0:
             size = STREAM_SEGMENT_BYTES_DEFAULT
         self.log.segment_bytes_max = max(size, STREAM_SEGMENT_BYTES_MIN)
+        self.log.bloom.size = bloom_bytes_of(self.queue.definition.arguments)
 
     # ---- messages in ----------------------------------------------------------------------------
 
@@ -71,21 +76,21 @@ class Stream:
         streams.port.touch(self.log)
 
     def synced(self, durable: i64) -> bool:
-        """Batches up to a number are safe here; whether that is everything."""
+        """Batches up to a number are safe here; return whether that is everything."""
         log = self.log
         if log.synced(durable):
             self.committed()
         return not log.touched and log.is_written()
 
     def committed(self) -> None:
-        """More of the log may be shown and confirmed than before (L1, G6)."""
+        """More of the log may be delivered and confirmed than before (L1, G6)."""
         group_log = self.group_log
         if group_log.recovering:
             return
         index = self.log.committed
         group_log.committed_disk = max(index, group_log.committed_disk)
         group_log.committed_memory = max(index, group_log.committed_memory)
-        group_log.unsure.committed(index, index)
+        group_log.uncommitted.committed(index, index)
         queue = self.queue
         if queue.stream is self:
             self._count()
@@ -93,7 +98,7 @@ class Stream:
                 queue.touch()
 
     def let_go(self) -> None:
-        """The stream is deleted: whoever waits for what was published to it waits for nothing."""
+        """The stream is deleted: confirms that wait for it wait no longer."""
         self.group_log.committed_disk = self.group_log.next_index - 1
         self.group_log.committed_memory = self.group_log.next_index - 1
 
@@ -105,7 +110,9 @@ class Stream:
     # ---- messages out ---------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
-        """A consumer begins where its arguments say, or after what its name has done with."""
+        """Attach a consumer, which begins where its arguments say or after what its name has
+        acknowledged."""
+        self.positions.take(consumer.arguments, self.broker.turn.now_ms)
         name = name_of(consumer.arguments)
         start = start_of(self.log, name, consumer.arguments, self.broker.turn.now_ms)
         reader = StreamReader(self, consumer, name, start)
@@ -117,7 +124,7 @@ class Stream:
             self.queue.touch()
 
     def dispatch(self) -> None:
-        """Let each consumer have what it has credit for."""
+        """Deliver to each consumer what it has credit for."""
         if not self.broker.may_deliver or self.group_log.still:
             return
         for reader in list(self.readers.values()):
@@ -127,7 +134,7 @@ class Stream:
                 self._cancel(reader.consumer, error)
 
     def _cancel(self, consumer: Consumer, error: CorruptRecord) -> None:
-        """What a consumer should get next can't be read: better nothing than a hole."""
+        """The next messages of a consumer can't be read: cancel it rather than leave a hole."""
         queue = self.queue
         where = f"stream '{queue.name}' in vhost '{queue.vhost}'"
         self.broker.report_bug(error, where, FAULT_QUEUE)
@@ -145,28 +152,40 @@ class Stream:
             return
         for reader in self.readers.values():
             reader.note()
+        self.positions.tick(now_ms)
         self.retire(now_ms)
 
     def retire(self, now_ms: i64) -> None:
         """Drop the oldest segments if there is more than the queue's options allow."""
         options = self.queue.options
         if options.retained_bytes_max < 0 and options.age_max_ms < 0:
+            self.positions.at_risk.clear()
             return
+        first = self.log.first
         dead = self.log.retire(now_ms, options.retained_bytes_max, options.age_max_ms)
         if len(dead) > 0:
             if self.log.pending() and not self.log.touched:
                 self.begin_append()
             self.broker.streams.port.remove_segments(self.log, dead)
             self._count()
+            self.positions.dropped(first, now_ms)
+        self.positions.warn(now_ms)
 
     def forget_origin(self, origin: i64) -> None:
-        """An edge won't come back: its numbers are of no use any more (A1)."""
+        """An edge won't come back: forget its numbers (A1)."""
         if not self.log.touched:
             self.begin_append()
         self.log.forget_origin(origin)
 
-    def note_offset(self, name: bytes, offset: i64) -> None:
-        """A consumer of this name has done with everything up to an offset (-1: forget it)."""
+    def note_offset(self, name: bytes, offset: i64) -> bool:
+        """Record that a consumer of this name has acknowledged everything up to an offset (-1:
+        forget it). Returns False if the name is new and the vhost has too many."""
+        streams = self.broker.streams
+        if offset >= 0 and name not in self.log.offsets:
+            if not streams.has_room_for_reader(self.queue.vhost):
+                streams.readers_refused += 1
+                return False
         if not self.log.touched:
             self.begin_append()
-        self.log.note_offset(name, offset)
+        self.log.note_offset(name, offset, self.broker.turn.now_ms)
+        return True

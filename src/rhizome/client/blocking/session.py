@@ -1,192 +1,64 @@
-"""A session whose calls wait; see `rhizome.client.session` for what each of them does."""
+"""A session whose calls wait; see `rhizome.client.session.session` for what each of them does."""
 
 from __future__ import annotations
 
-import asyncio
-import ssl
-from collections import deque
-from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from rhizome.amqp.properties import Properties
-from rhizome.client import browser as async_browser
 from rhizome.client import message as async_message
-from rhizome.client import producer as async_producer
-from rhizome.client import queue as async_queue
-from rhizome.client import session as async_session
-from rhizome.client.blocking.channel import Channel, Message
-from rhizome.client.blocking.loopthread import LoopThread
-from rhizome.client.channel import ReturnCallback
-from rhizome.client.connection import BlockedCallback
-from rhizome.client.errors import NotOpen
-from rhizome.client.failover import Failover, FailoverMap
-from rhizome.client.levels import Level
-from rhizome.client.policies import Policy
-from rhizome.client.topology import Arguments, QueueInfo
+from rhizome.client.blocking.channel import Channel, Message, Messages
+from rhizome.client.blocking.event_loop_thread import (
+    Attribute,
+    ClosedAtExit,
+    Facade,
+    Opened,
+    opened_by,
+    opens,
+    waits,
+)
+from rhizome.client.session import producer as async_producer
+from rhizome.client.session import queue as async_queue
+from rhizome.client.session import queue_browser as async_browser
+from rhizome.client.session import session as async_session
+from rhizome.client.session.failover_addresses import FailoverMap
+from rhizome.client.topology_calls import Arguments
 
-if TYPE_CHECKING:
-    from rhizome.client import sessionchannel
 
-
-class Producer:
+class Producer(Facade[async_producer.Producer], ClosedAtExit):
     """Publishes exactly once; see `rhizome.client.Producer`."""
 
-    def __init__(self, loop: LoopThread, producer: async_producer.Producer) -> None:
-        self._loop = loop
-        self._producer = producer
+    name = Attribute[str]()
+    sequence = Attribute[int]()
+    publish = waits(async_producer.Producer.publish)
+    send = waits(async_producer.Producer.send)
+    flush = waits(async_producer.Producer.flush)
+    close = waits(async_producer.Producer.close)
+    abandon = waits(async_producer.Producer.abandon)
 
-    @property
-    def name(self) -> str:
-        return self._producer.name
-
-    @property
-    def sequence(self) -> int:
-        return self._producer.sequence
-
-    def publish(
-        self,
-        body: bytes,
-        *,
-        exchange: str | None = None,
-        routing_key: str | None = None,
-        properties: Properties | None = None,
-        mandatory: bool = False,
-    ) -> Level | None:
-        """Publish one message and wait until it is safe."""
-        return self._loop.call(
-            self._producer.publish(
-                body,
-                exchange=exchange,
-                routing_key=routing_key,
-                properties=properties,
-                mandatory=mandatory,
-            )
-        )
-
-    def send(
-        self,
-        body: bytes,
-        *,
-        exchange: str | None = None,
-        routing_key: str | None = None,
-        properties: Properties | None = None,
-    ) -> int:
-        """Publish one message and wait only while too many others are unconfirmed."""
-        return self._loop.call(
-            self._producer.send(
-                body, exchange=exchange, routing_key=routing_key, properties=properties
-            )
-        )
-
-    def flush(self) -> None:
-        """Wait until everything that was sent is safe."""
-        self._loop.call(self._producer.flush())
-
-    def close(self) -> None:
-        """Wait for what is unconfirmed, then let go of the producer."""
-        self._loop.call(self._producer.close())
-
-    def abandon(self) -> None:
-        """Let go of the producer; what is unconfirmed may be safe or not."""
-        self._loop.call(self._producer.abandon())
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abandon()
+    def __exit__(self, *raised: object) -> None:
+        self._loop.call(self._inner.__aexit__(*raised))
 
 
-class Queue:
-    """Messages of one queue; see `rhizome.client.Queue`.
+class Queue(Messages[async_queue.Queue]):
+    """Messages of one queue; see `Messages` and `rhizome.client.Queue`."""
 
-    With `timeout_s`, iteration stops when no message came for so long.
-    """
-
-    def __init__(self, loop: LoopThread, queue: async_queue.Queue, timeout_s: float | None) -> None:
-        self._loop = loop
-        self._queue = queue
-        self._timeout_s = timeout_s
-        self._taken: deque[async_message.Message] = deque()
-
-    @property
-    def name(self) -> str:
-        return self._queue.name
-
-    def info(self) -> QueueInfo:
-        """How many messages are ready, how many consumers there are."""
-        return self._loop.call(self._queue.info())
-
-    def bind(
-        self, exchange: str, routing_key: str = "", *, arguments: Arguments | None = None
-    ) -> None:
-        """Let messages flow from an exchange to this queue."""
-        self._loop.call(self._queue.bind(exchange, routing_key, arguments=arguments))
+    name = Attribute[str]()
+    info = waits(async_queue.Queue.info)
+    bind = waits(async_queue.Queue.bind)
 
     def get(self) -> Message | None:
         """Take one message, or None if the queue is empty."""
-        message = self._loop.call(self._queue.get())
+        message = self._loop.call(self._inner.get())
         return None if message is None else Message(self._loop, message)
 
     def close(self) -> None:
-        """Stop consuming; what was delivered and not taken goes back."""
-        self._loop.call(self._close())
-
-    def __iter__(self) -> Iterator[Message]:
-        return self
-
-    def __next__(self) -> Message:
-        if not self._taken:
-            self._taken.extend(self._loop.call(self._next_batch()))
-        if not self._taken:
-            raise StopIteration
-        return Message(self._loop, self._taken.popleft())
-
-    def __enter__(self) -> Queue:
-        self._loop.call(self._queue.__aenter__())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def _next_batch(self) -> list[async_message.Message]:
-        """The timeout is inside the loop: one outside could lose a batch on its way."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._queue.batch()
-        except TimeoutError:
-            return []
-
-    async def _close(self) -> None:
-        while self._taken:
-            await self._taken.popleft().nack(requeue=True)
-        await self._queue.close()
+        """Stop consuming; what was delivered and not taken is requeued."""
+        self._loop.call(self._leave())
 
 
-class Browser:
+class Browser(Facade[async_browser.Browser], ClosedAtExit):
     """A look at the messages of a queue; see `rhizome.client.Browser`."""
 
-    def __init__(self, loop: LoopThread, browser: async_browser.Browser) -> None:
-        self._loop = loop
-        self._browser = browser
-
-    def close(self) -> None:
-        """Put everything back."""
-        self._loop.call(self._browser.close())
+    close = waits(async_browser.Browser.close)
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -197,23 +69,12 @@ class Browser:
             raise StopIteration
         return Message(self._loop, message)
 
-    def __enter__(self) -> Browser:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     async def _next(self) -> async_message.Message | None:
         # StopAsyncIteration can't pass through a future.
-        return await anext(self._browser, None)
+        return await anext(self._inner, None)
 
 
-class Session:
+class Session(Opened[async_session.Session]):
     """A session whose calls wait. Opens when it is made; see `rhizome.client.open_session`.
 
     Callbacks (`on_change`, `on_blocked`, `on_return`) run in the session's own thread and must not
@@ -228,98 +89,19 @@ class Session:
                     message.ack()
     """
 
-    def __init__(
-        self,
-        uri: str | Sequence[str] = "amqp://guest:guest@127.0.0.1:5672/",
-        *,
-        name: str = "",
-        client_properties: dict[str, object] | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        failover: Failover | None = None,
-        policy: str | Policy = "in-order",
-        recreate: bool = False,
-        on_change: async_session.ChangeCallback | None = None,
-        on_blocked: BlockedCallback | None = None,
-        confirm_levels: bool = False,
-    ) -> None:
-        opening = async_session.open_session(
-            uri,
-            name=name,
-            client_properties=client_properties,
-            ssl_context=ssl_context,
-            failover=failover,
-            policy=policy,
-            recreate=recreate,
-            on_change=on_change,
-            on_blocked=on_blocked,
-            confirm_levels=confirm_levels,
-        )
+    state = Attribute[str]()
+    broker = Attribute[str]()
+    failover_map = Attribute[FailoverMap]()
+    channel = opens(async_session.Session.channel, Channel)
+    producer = opens(async_session.Session.producer, Producer)
 
-        async def work() -> async_session.Session:
-            return await opening
-
-        self._loop = LoopThread()
-        try:
-            self._session = self._loop.call(work())
-        except BaseException:
-            self._loop.stop()
-            raise
-
-    @property
-    def state(self) -> str:
-        return self._session.state
-
-    @property
-    def broker(self) -> str:
-        return self._session.broker
-
-    @property
-    def failover_map(self) -> FailoverMap:
-        return self._session.failover_map
+    @opened_by(async_session.open_session)
+    def __init__(self) -> None:
+        """Open the session; takes what `rhizome.client.open_session` takes."""
 
     def statistics(self) -> async_session.SessionStatistics:
         """What the session has been through so far."""
-        return self._session.statistics()
-
-    def channel(
-        self,
-        *,
-        prefetch: int = 0,
-        confirms: bool = True,
-        on_return: ReturnCallback | None = None,
-    ) -> Channel:
-        """Open a channel that goes on after failovers."""
-
-        async def work() -> sessionchannel.SessionChannel:
-            return await self._session.channel(
-                prefetch=prefetch, confirms=confirms, on_return=on_return
-            )
-
-        return Channel(self._loop, self._loop.call(work()))
-
-    def producer(
-        self,
-        *,
-        exchange: str = "",
-        routing_key: str = "",
-        persistent: bool = True,
-        window: int = 1000,
-        name: str = "",
-        sequence: int = 0,
-    ) -> Producer:
-        """A producer, whose publishes are taken exactly once."""
-
-        async def work() -> async_producer.Producer:
-            return await self._session.producer(
-                exchange=exchange,
-                routing_key=routing_key,
-                persistent=persistent,
-                window=window,
-                name=name,
-                sequence=sequence,
-            )
-
-        return Producer(self._loop, self._loop.call(work()))
+        return self._inner.statistics()
 
     def queue(
         self,
@@ -335,7 +117,7 @@ class Session:
         timeout_s: float | None = None,
     ) -> Queue:
         """A queue to iterate over; declared first, unless `declare` is False."""
-        queue = self._session.queue(
+        queue = self._inner.queue(
             name,
             declare=declare,
             durable=durable,
@@ -349,23 +131,4 @@ class Session:
 
     def browse(self, queue: str) -> Browser:
         """Look at the ready messages of a queue, and leave them there."""
-        return Browser(self._loop, self._session.browse(queue))
-
-    def close(self) -> None:
-        """Close the session and stop its thread; may be called twice."""
-        try:
-            self._loop.call(self._session.close())
-        except NotOpen:
-            return
-        self._loop.stop()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        return Browser(self._loop, self._inner.browse(queue))

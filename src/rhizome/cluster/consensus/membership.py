@@ -1,8 +1,8 @@
-"""Who votes, and how many of them are enough (R1, R4, R7, R13).
+"""Membership: who votes, and how many votes are enough (R1, R4, R7, R13).
 
 A ``Membership`` names the primaries. One without a UUID hasn't come yet: it counts in N, but nobody
 can vote or store in its name until a later membership entry binds it (R7). Of the brokers with one
-machine id at most one votes (R13): the others are listed, but count nowhere. Nor does one that
+machine id at most one votes (R13): the others are listed, but don't count. Nor does one that
 *rests*: it was away for so long that the electorate shrank (last man standing).
 
 An ``Electorate`` is what a broker must satisfy now: one membership, or two while the newer one
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from rhizome.cluster.consensus.rules import Rules
+from rhizome.cluster.consensus.rule_switches import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class Membership:
         return tuple(voter for voter in self.voters if voter.votes)
 
     def resting(self) -> tuple[str, ...]:
-        """Those who don't vote though nobody votes for their machine: they were away."""
+        """Voters that don't vote because they were away, not because another one votes for their
+        machine."""
         voting = [voter.machine for voter in self.voting() if voter.machine]
         return tuple(v.name for v in self.voters if not v.votes and v.machine not in voting)
 

@@ -12,11 +12,11 @@ NEVER_MS: Final = 1 << 62
 """A deadline that doesn't come."""
 
 STALL_MS: Final = 250
-"""A driver that ticks as often as it should is never away for this long; one that is has stood
-still, or had no processor."""
+"""A driver that ticks as often as it should is never away for this long; one that is away longer
+has stood still, or had no processor."""
 
 EXCUSES_MAX: Final = 4
-"""How often a broker that stood still may take that for the reason why it hasn't heard of another,
+"""How often a broker that stood still may take that as the reason for not having heard of another,
 until it hears of it."""
 
 KIB: Final = 1024
@@ -82,8 +82,8 @@ class ConsensusSettings:
             raise SettingsError(f"max_drift is {self.max_drift}: it must be in [0, 1)")
 
     def honoured_ms(self, lease_ms: int) -> int:
-        """How long whoever answered keeps to a lease: longer than its holder does (R9).
+        """How long the grantor keeps to a lease: longer than its holder does (R9).
 
-        One more millisecond because clocks are read in whole ones.
+        It is one more millisecond because clocks are read in whole ones.
         """
         return ceil(lease_ms * (1 + self.max_drift)) + 1

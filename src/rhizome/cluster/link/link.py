@@ -14,8 +14,8 @@ Two lanes lead out. Urgent frames (elections, leases, heartbeats) overtake bulk 
 wait for the socket, so a lease is not lost because of a backlog; within a lane order is kept.
 Nothing on a link may rely on the order between lanes.
 
-A link is never paused: what is behind a frame that has to wait may be what it waits for. Whoever
-handles a frame that can't be handled yet keeps it.
+A link is never paused: what is behind a frame that has to wait may be what it waits for. A handler
+keeps a frame that it can't handle yet.
 """
 
 from __future__ import annotations
@@ -27,51 +27,45 @@ from mypy_extensions import i64, mypyc_attr
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import ConnectionClose, decode_method
 from rhizome.amqp.spec import FRAME_HEARTBEAT
-from rhizome.broker.outbox import Outbox
-from rhizome.cluster.link.frames import (
+from rhizome.broker.connection.outbox import Outbox
+from rhizome.cluster.link.frame_codec import (
     HEARTBEAT_FRAME,
     FrameSink,
     LinkReader,
     put_frame,
     put_frame_of,
 )
-from rhizome.cluster.link.mac import Guard, MacReader, MacWriter
+from rhizome.cluster.link.mac_records import Guard, MacReader, MacWriter
+from rhizome.cluster.protocol.catalogue import FRAME_NUMBERS
+from rhizome.cluster.protocol.frame_dispatch import LAST_NUMBER, FrameHandler, FrameTable
 from rhizome.errors import AmqpError, CommandInvalid, ConnectionForced, InternalFault
 
 if TYPE_CHECKING:
-    from rhizome.cluster.identity import Hello
+    from rhizome.cluster.link.broker_hello import Hello
 
 DIALLING: Final = 0
 OPENING: Final = 1
 OPEN: Final = 2
 CLOSED: Final = 3
 
-METHOD_HELLO: Final = 1
-"""The sender's hello has changed: another address, admitted to a cluster."""
-
-METHODS_OWN: Final = 16
-"""Methods below this number are the link's own; the handler's begin here."""
-
-METHODS_OF_MESSAGES: Final = 48
-"""Methods below this number are about messages: whoever ``sink`` is gets them directly, since there
-is one for each message."""
-
-KINDS_COUNTED: Final = 256
-"""Frames are counted by method below this number; the last count is for all others."""
-
 HANDSHAKE_FRAME_MAX: Final = 64 * 1024
 BATCH_BYTES: Final = 48 * 1024
-"""Bulk frames are written in pieces of about this size, between which urgent ones go out. Below
-what an outbox keeps of its writer, so that the next batch need not grow one again.
-"""
+"""Bulk frames are written in pieces of about this size, and urgent ones go out between them. It is
+below what an outbox keeps of its writer, so that the next batch need not grow one again."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LinkHandler:
-    """Whoever uses the links: hears of them, and takes their frames.
+    """The user of the links, which hears of them. ``frames`` has the handlers of the frames of a
+    link that is opened; ``link_up`` may give it others.
 
     Called in the middle of a wake-up, never from ``Link.send``. It may send on any open link.
     """
+
+    frames: FrameTable
+
+    def __init__(self) -> None:
+        self.frames = FrameTable()
 
     def link_up(self, link: Link) -> None:
         """A link is open. There was none with this peer, or ``link_down`` came first."""
@@ -81,12 +75,8 @@ class LinkHandler:
         """A link that was up is gone; what was sent on it may or may not have arrived."""
         raise NotImplementedError
 
-    def frame(self, link: Link, method: i64, data: bytes, start: i64, end: i64) -> None:
-        """A frame came; its payload is data[start:end], to be copied if it is kept."""
-        raise NotImplementedError
-
     def link_congested(self, link: Link) -> None:
-        """``link.congested`` has changed: hold back, or let go, who publishes to this peer."""
+        """``link.congested`` has changed: hold back, or release, publishers to this peer."""
 
     def peer_changed(self, link: Link) -> None:
         """``link.peer`` is a new hello of the same incarnation."""
@@ -99,12 +89,12 @@ class LinkHandler:
         """A link could not be made; called once per reason, not once per attempt."""
 
     def bug(self, error: BaseException, where: str) -> None:
-        """A mistake of our own while a frame was handled; its link is closed."""
+        """A bug of our own while a frame was handled; its link is closed."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LinkOwner:
-    """Where a link belongs: ``Links``."""
+    """The owner of a link: ``LinkTable``."""
 
     now_ms: i64
     handler: LinkHandler
@@ -137,10 +127,14 @@ class Opener:
 
 @final
 class Link(FrameSink):
-    """Invariant: ``peer`` is nobody until a dialled peer has proved itself and is asked for the
-    link; with ``version`` it is that of the handshake once the stage is OPEN. The link is in
+    """One end of the connection between two brokers.
+
+    Invariant: ``peer`` is nobody until a dialled peer has proved itself and is asked for the link;
+    with ``version`` it is that of the handshake once the stage is OPEN. The link is in
     ``owner.touched`` if and only if ``marked``. Everything that is sent and received on the open
-    link is in records with MACs if ``guard`` has them.
+    link is in records with MACs if ``guard`` has them. ``handlers`` has the handler of each frame
+    at its number; ``sent_kinds`` and ``received_kinds`` count frames alike. The last entries are
+    for all larger numbers.
     """
 
     owner: LinkOwner
@@ -154,7 +148,7 @@ class Link(FrameSink):
     stage: i64
     reason: str
     opener: Opener | None
-    sink: FrameSink | None
+    handlers: list[FrameHandler]
     reader: LinkReader
     guard: Guard
     urgent: Outbox
@@ -208,7 +202,7 @@ class Link(FrameSink):
         self.stage = DIALLING
         self.reason = ""
         self.opener = None
-        self.sink = None
+        self.handlers = owner.handler.frames.handlers
         self.reader = LinkReader(self, HANDSHAKE_FRAME_MAX)
         self.guard = Guard()
         self.urgent = Outbox()
@@ -229,8 +223,8 @@ class Link(FrameSink):
         self.sent_bytes = 0
         self.received_frames = 0
         self.received_bytes = 0
-        self.sent_kinds = [0] * KINDS_COUNTED
-        self.received_kinds = [0] * KINDS_COUNTED
+        self.sent_kinds = [0] * FRAME_NUMBERS
+        self.received_kinds = [0] * FRAME_NUMBERS
         self.port = None
 
     # ---- sending --------------------------------------------------------------------------------
@@ -262,7 +256,7 @@ class Link(FrameSink):
 
     def _count(self, method: i64) -> None:
         self.sent_frames += 1
-        self.sent_kinds[method if method < KINDS_COUNTED else KINDS_COUNTED - 1] += 1
+        self.sent_kinds[method if method < LAST_NUMBER else LAST_NUMBER] += 1
 
     def _seal(self) -> None:
         """Make a batch of whole frames: urgent frames go between batches, never into one."""
@@ -322,7 +316,7 @@ class Link(FrameSink):
             checked.receive(reader.rest)
 
     def next_output(self) -> list[bytes]:
-        """What is to be written next, in chunks; empty if there is nothing. Whole frames."""
+        """The next output, in chunks of whole frames; empty if there is nothing."""
         size: i64 = self.urgent.size()
         guard = self.guard
         if len(guard.plain) > 0:
@@ -382,14 +376,9 @@ class Link(FrameSink):
         if self.stage != OPEN:
             raise CommandInvalid(f"frame {method} of a link before it is open")
         self.received_frames += 1
-        self.received_kinds[method if method < KINDS_COUNTED else KINDS_COUNTED - 1] += 1
-        sink = self.sink
-        if METHODS_OWN <= method < METHODS_OF_MESSAGES and sink is not None:
-            sink.frame(method, data, start, end)
-        elif method >= METHODS_OWN:
-            self.owner.handler.frame(self, method, data, start, end)
-        elif method == METHOD_HELLO:
-            self.owner.hello_came(self, data[start:end])
+        at: i64 = method if method < LAST_NUMBER else LAST_NUMBER
+        self.received_kinds[at] += 1
+        self.handlers[at].take(self, method, data, start, end)
 
     def other_frame(self, kind: i64, data: bytes, start: i64, end: i64) -> None:
         if kind == FRAME_HEARTBEAT:
@@ -406,7 +395,7 @@ class Link(FrameSink):
     # ---- opening, time, closing -----------------------------------------------------------------
 
     def opened(self, peer: Hello, version: i64, frame_max: i64) -> None:
-        """The handshake is over. Whoever calls this tells the handler."""
+        """The handshake is over. The caller tells the handler."""
         self.peer = peer
         self.name = peer.name
         self.version = version

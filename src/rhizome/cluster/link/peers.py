@@ -1,9 +1,9 @@
 """Peers: what this broker knows about the others, and when it dials them.
 
-A peer that isn't linked is dialled at each of its addresses in turn, after a delay that doubles
-with each failure and is spread by chance, so that brokers which lost each other at once don't come
-back at once. A link that lasted ends the count of failures; one that broke at once doesn't, so two
-brokers that link and fall out again don't do so in a tight loop.
+A peer that isn't linked is dialled at each of its addresses in turn. The delay doubles with each
+failure and is randomised, so that brokers that lost each other at the same time don't all come back
+at the same time. A link that lasted resets the count of failures. One that broke at once doesn't,
+so two brokers that link and fall out again don't do so in a tight loop.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rhizome.cluster.identity import ADDRESSES_MAX, PRIMARY
+from rhizome.cluster.link.broker_hello import ADDRESSES_MAX, PRIMARY
+from rhizome.cluster.link.cluster_key_proof import Chance
 from rhizome.cluster.link.link import Link
-from rhizome.cluster.link.proof import Chance
 
 DOUBLINGS_MAX: Final = 20
 
@@ -40,8 +40,8 @@ class LinkSettings:
     """Frames have MACs where neither TLS nor a Unix socket protects them. A simulated network needs
     none."""
     host: str = ""
-    """Tells this machine from others, so that links within it do without MACs; empty: they have
-    them, too."""
+    """Tells this machine from others, so that links within it do without MACs; if empty, they have
+    MACs, too."""
     insecure: bool = False
     """Links beyond this machine may do without MACs too, if the peer's release has none."""
 
@@ -82,13 +82,14 @@ class Peer:
         self.failures += 1
 
     def ended(self, settings: LinkSettings, chance: Chance, now_ms: int) -> None:
-        """A link that lasted is gone, or one was dialled for nothing: begin from the shortest."""
+        """A link that lasted is gone, or one was dialled for nothing: begin with the shortest
+        delay."""
         self.failures = 0
         self.next_dial_ms = now_ms + jittered_delay_ms(0, settings, chance)
 
 
 def jittered_delay_ms(failures: int, settings: LinkSettings, chance: Chance) -> int:
-    """Between half and all of the delay after so many failures."""
+    """Between half and all of the delay after this many failures."""
     doubled = settings.delay_ms << min(failures, DOUBLINGS_MAX)
     longest_ms = min(doubled, settings.delay_max_ms)
     return longest_ms - int(chance.random() * longest_ms / 2)

@@ -32,12 +32,11 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from rhizome.cluster.placement import Group
-from rhizome.spark import register, stores
+from rhizome.cluster.state.groups_and_placement import Group
+from rhizome.errors import RhizomeError
+from rhizome.spark import register
 from rhizome.spark import schema as schemas
-from rhizome.spark.jobs.copiedmessages import MESSAGE, Messages
-from rhizome.spark.jobs.streamcopies import StreamCopies
-from rhizome.spark.jobs.violations import (
+from rhizome.spark.jobs.audit_findings import (
     CHANGED,
     DAMAGED,
     DIVERGING,
@@ -48,10 +47,21 @@ from rhizome.spark.jobs.violations import (
     SWAPPED,
     TRUNCATED,
     Violation,
+    odd_copies,
     violations,
 )
-from rhizome.spark.jobs.watching import JobError, Tell, silently, watch
-from rhizome.spark.journalsource import GONE
+from rhizome.spark.jobs.audit_live_messages import MESSAGE, Messages
+from rhizome.spark.jobs.audit_stream_copies import StreamCopies
+from rhizome.spark.jobs.job_progress import JobError, Tell, silently, watch
+from rhizome.spark.jobs.small_data import (
+    ROWS_MAX,
+    are_small,
+    interpreted,
+    table_of,
+)
+from rhizome.spark.journal import broker_stores as stores
+from rhizome.spark.journal.broker_stores import GONE, OpenStore, StorePlace
+from rhizome.spark.journal.journal_rows import CHECKPOINT
 
 _COLUMNS: Final = (
     "store", "segment", "offset", "group", "epoch", "record", "event", "vhost", "queue",
@@ -66,11 +76,13 @@ _TRUNCATION: Final = "without its end|too short|missing|incomplete|ends before"
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """Data directories of brokers, patterns allowed; at most so many violations of a kind are
-    listed (all are counted)."""
+    """Data directories of brokers, patterns allowed, or brokers that run (``uri``: all of the
+    cluster, or those named); at most so many violations of a kind are listed (all are counted)."""
 
-    paths: str
+    paths: str = ""
     listed_max: int = 100
+    uri: str = field(default="", repr=False)
+    brokers: str = ""
 
 
 @dataclass
@@ -97,59 +109,86 @@ class AuditReport:
 def run(spark: SparkSession, options: AuditOptions, tell: Tell = silently) -> AuditReport:
     """Audit the stores; violations are in the report, never an exception."""
     register(spark)
-    directories = [str(each) for each in stores.find(options.paths)]
+    place = StorePlace(options.paths, options.uri, options.brokers)
     for left in reversed(range(READS_MAX)):
-        audit = _Audit(spark, directories, options, tell)
-        try:
-            audit.read()
-            if not audit.moved or not left:
-                return audit.run()
-        except PySparkException as error:
-            if not left or GONE not in str(error):
-                raise
-        finally:
-            audit.events.unpersist()
+        with stores.opened(place) as found:
+            audit = _Audit(spark, found, place, options, tell)
+            try:
+                with interpreted(spark, are_small(found)):
+                    audit.read()
+                if not audit.moved or not left:
+                    with interpreted(spark, audit.report.records <= ROWS_MAX):
+                        return audit.run()
+            except (PySparkException, RhizomeError) as error:
+                if not left or GONE not in str(error):
+                    raise
+            finally:
+                audit.events.unpersist()
     raise AssertionError("the last reading returns or raises")
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """The rows of one event of a group in a store, and the highest index and epoch among them; 0
+    where none has any."""
+
+    group: int
+    store: str
+    event: str
+    rows: int
+    record: int
+    epoch: int
 
 
 class _Audit:
     """``events`` is the table that everything is asked of, read once."""
 
     def __init__(
-        self, spark: SparkSession, directories: list[str], options: AuditOptions, tell: Tell
+        self,
+        spark: SparkSession,
+        found: list[OpenStore],
+        place: StorePlace,
+        options: AuditOptions,
+        tell: Tell,
     ) -> None:
         self.spark = spark
-        self.directories = directories
-        self.states = _states(directories)
+        self.stores = {each.label: each for each in found}
+        self.states = self._states()
+        self.place = stores.as_now(found, place)
         self.brokers = {
             each: known.broker or Path(each).name for each, known in self.states.items()
         }
         if len(set(self.brokers.values())) < len(self.brokers):
-            self.brokers = {each: each for each in directories}
+            self.brokers = {each: each for each in self.stores}
         self.options = options
         self.tell = tell
         self.report = AuditReport(self.brokers)
-        for directory, state in self.states.items():
+        for store, state in self.states.items():
             if state.trouble:
                 self.report.notes.append(
-                    f"{self.brokers[directory]} can't be asked which copies there should be: "
+                    f"{self.brokers[store]} can't be asked which copies there should be: "
                     f"{state.trouble}"
                 )
+        self.counted: list[_Counted] = []
         self.behind: list[int] = []
         self.moved: list[int] = []
-        self.events = _read(spark, options.paths).persist()
+        self.events = _read(spark, self.place).persist()
+
+    def _states(self) -> dict[str, stores.StoreState]:
+        return {label: store.state() for label, store in self.stores.items()}
 
     def read(self) -> None:
         """Read all journals, and see whether groups got another home or other standbys meanwhile:
         whose copies must agree is known only of the others.
         """
-        counted = watch(self.spark, "reading journals", self.tell, self._count)
-        self.report.records, self.report.messages = counted
-        now = _states(self.directories)
-        begun = (
-            self.events.where("event = 'epoch'").groupBy("group").agg(F.max("epoch").alias("epoch"))
-        )
-        epochs = {row["group"]: int(row["epoch"]) for row in begun.collect()}
+        self.counted = watch(self.spark, "reading journals", self.tell, self._count)
+        self.report.records = sum(each.rows for each in self.counted)
+        self.report.messages = sum(each.rows for each in self.counted if each.event == "enqueued")
+        now = self._states()
+        epochs: dict[int, int] = {}
+        for each in self.counted:
+            if each.event == "epoch":
+                epochs[each.group] = max(epochs.get(each.group, 0), each.epoch)
         for group, known in _newest_groups(self.states).items():
             is_same = _newest_groups(now).get(group) == known
             if not is_same or epochs.get(group, 0) > known.epoch:
@@ -176,26 +215,33 @@ class _Audit:
         self._describe()
         return self.report
 
-    def _count(self) -> tuple[int, int]:
-        row = self.events.agg(
-            F.count("*"), F.sum(F.when(F.col("event") == "enqueued", 1).otherwise(0))
-        ).first()
-        assert row is not None
-        return int(row[0]), int(row[1] or 0)
+    def _count(self) -> list[_Counted]:
+        rows = self.events.groupBy("group", "store", "event").agg(
+            F.count("*").alias("rows"),
+            F.max("record").alias("record"),
+            F.max("epoch").alias("epoch"),
+        )
+        return [
+            _Counted(
+                int(row["group"] or 0),
+                row["store"],
+                row["event"],
+                int(row["rows"]),
+                int(row["record"] or 0),
+                int(row["epoch"] or 0),
+            )
+            for row in rows.collect()
+        ]
 
     # --- what is compared
 
     def _ends(self) -> dict[int, dict[str, int]]:
         """The last index that each store has of each group."""
-        rows = (
-            self.events.where("`group` > 0")
-            .groupBy("group", "store")
-            .agg(F.max("record").alias("last"))
-            .collect()
-        )
         found: dict[int, dict[str, int]] = {}
-        for row in rows:
-            found.setdefault(row["group"], {})[row["store"]] = int(row["last"] or 0)
+        for each in self.counted:
+            if each.group > 0:
+                last = found.setdefault(each.group, {})
+                last[each.store] = max(last.get(each.store, 0), each.record)
         return found
 
     def _choose_copies(self, ends: dict[int, dict[str, int]]) -> None:
@@ -248,19 +294,16 @@ class _Audit:
             for store, broker in self.brokers.items()
             if broker in self.report.copies[group]
         ]
-        return self.spark.createDataFrame(rows, "`group` INT, store STRING, reach BIGINT")
+        return table_of(self.spark, rows, "`group` INT, store STRING, reach BIGINT")
 
     def _note_far_ahead(self) -> None:
         """A checkpoint beyond the index of comparison forgets what was live at that index."""
-        rows = (
-            self.events.where("event = 'checkpoint' AND `group` > 0")
-            .groupBy("group")
-            .agg(F.max("record").alias("record"))
-            .collect()
-        )
-        for row in rows:
-            group = int(row["group"])
-            if row["record"] > self.report.compared_at.get(group, 1 << 62):
+        ends: dict[int, int] = {}
+        for each in self.counted:
+            if each.event == CHECKPOINT and each.group > 0:
+                ends[each.group] = max(ends.get(each.group, 0), each.record)
+        for group, record in ends.items():
+            if record > self.report.compared_at.get(group, 1 << 62):
                 self.behind.append(group)
                 self.report.notes.append(
                     f"a copy of group {group} is so far behind that its messages can't be compared "
@@ -278,13 +321,13 @@ class _Audit:
     def _missing_segments(self) -> DataFrame:
         """Segments between those that a restart would read."""
         rows = []
-        for directory in self.directories:
-            for segments in stores.segments_of(Path(directory), history=False):
+        for label, store in self.stores.items():
+            for segments in store.segments(history=False):
                 numbers, start = _settled_numbers(segments)
                 kept = [number for number in numbers if number >= start]
                 expected = range(start, kept[-1]) if kept else range(start, start + (start > 1))
-                rows += [(directory, number) for number in expected if number not in numbers]
-        gone = self.spark.createDataFrame(rows, "store STRING, segment BIGINT")
+                rows += [(label, number) for number in expected if number not in numbers]
+        gone = table_of(self.spark, rows, "store STRING, segment BIGINT")
         return violations(gone, F.lit(TRUNCATED), F.lit("the segment is not there"))
 
     def _duplicates(self) -> DataFrame:
@@ -383,28 +426,8 @@ class _Audit:
             F.countDistinct("event").alias("kinds"),
         )
         differing = valid.join(sums.where("sums > 1 OR epochs > 1"), ["group", "record"])
-        # What most copies have is taken for right; of two that differ, that of the higher epoch.
-        usual = differing.groupBy("group", "record", "epoch", "sum").agg(
-            F.countDistinct("store").alias("stores")
-        )
-        rank = Window.partitionBy("group", "record").orderBy(
-            F.desc("stores"), F.desc("epoch"), "sum"
-        )
-        usual = (
-            usual.withColumn("rank", F.row_number().over(rank))
-            .where("rank = 1")
-            .select(
-                "group",
-                "record",
-                F.col("sum").alias("usual_sum"),
-                F.col("epoch").alias("usual_epoch"),
-            )
-        )
-        odd = (
-            differing.join(usual, ["group", "record"])
-            .where("sum <> usual_sum OR epoch <> usual_epoch")
-            .withColumn("index", F.coalesce("index", "record"))
-        )
+        odd = odd_copies(differing, ["group", "record"], "sum")
+        odd = odd.withColumn("index", F.coalesce("index", "record"))
         changed = (F.col("epochs") == 1) & (F.col("kinds") == 1) & (F.col("event") == "enqueued")
         text = F.concat_ws(
             "", F.lit("its record ("), "event", F.lit(") differs from that of the other copies")
@@ -439,7 +462,7 @@ class _Audit:
 
     def _streams(self) -> list[DataFrame]:
         """What is wrong with the logs of streams, which are no part of the journal."""
-        found = StreamCopies(self.spark, self.directories, self.states, self.brokers)
+        found = StreamCopies(self.spark, self.stores, self.states, self.brokers)
         if not found.segments:
             return []
         watch(self.spark, "reading streams", self.tell, found.read)
@@ -465,8 +488,11 @@ class _Audit:
         self.report.violations.append(violation)
 
     def _collect(self, found: DataFrame) -> None:
-        for row in found.groupBy("kind").count().collect():
-            counts = self.report.counts
+        counted = found.groupBy("kind").count().collect()
+        if not counted:
+            return
+        counts = self.report.counts
+        for row in counted:
             counts[row["kind"]] = counts.get(row["kind"], 0) + int(row["count"])
         window = Window.partitionBy("kind").orderBy("store", "group", "index", "segment", "offset")
         listed = found.withColumn("place", F.row_number().over(window)).where(
@@ -490,7 +516,8 @@ class _Audit:
             .schema(_described_schema())
             .option("events", "enqueued,moved")
             .option("damage", "rows")
-            .load(self.options.paths)
+            .options(**self.place.options())
+            .load()
             .where(F.col("index").isin(*indexes))
             .collect()
         )
@@ -499,10 +526,6 @@ class _Audit:
             _with_message(each, known.get((each.group, each.index)))
             for each in self.report.violations
         ]
-
-
-def _states(directories: list[str]) -> dict[str, stores.StoreState]:
-    return {each: stores.state_of(Path(each)) for each in directories}
 
 
 def _newest_groups(states: dict[str, stores.StoreState]) -> dict[int, Group]:
@@ -516,14 +539,15 @@ def _newest_groups(states: dict[str, stores.StoreState]) -> dict[int, Group]:
     return found
 
 
-def _read(spark: SparkSession, paths: str) -> DataFrame:
+def _read(spark: SparkSession, place: StorePlace) -> DataFrame:
     wanted = [each for each in schemas.journal(with_sums=True) if each.name in _COLUMNS]
     return (
         spark.read.format("rhizome.journal")
         .schema(StructType(wanted))
         .option("damage", "rows")
         .option("checkpoints", True)
-        .load(paths)
+        .options(**place.options())
+        .load()
     )
 
 
@@ -557,10 +581,14 @@ def _with_message(violation: Violation, message: Any) -> Violation:
     return Violation(**{**asdict(violation), "message": message.asDict()})
 
 
-def check_paths(paths: str) -> None:
+def check_place(options: AuditOptions) -> None:
     """Raise JobError unless there is something to audit."""
     try:
-        for directory in stores.find(paths):
+        if options.uri:
+            for store in stores.stores_at(StorePlace("", options.uri, options.brokers), 10):
+                store.close()
+            return
+        for directory in stores.find(options.paths):
             stores.segments_of(directory)
-    except stores.StoreError as error:
+    except RhizomeError as error:
         raise JobError(str(error)) from None

@@ -1,8 +1,9 @@
-"""Charts as SVG, and the page that holds them: one file, no scripts, nothing to be loaded."""
+"""Charts as SVG, and the page that holds them: one file, and nothing to be loaded. Its only script
+searches long tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
@@ -32,6 +33,24 @@ th { color: var(--soft); font-weight: 500; } td.number, th.number { text-align: 
 .figures { display: flex; flex-wrap: wrap; gap: 1.2rem 2.4rem; margin: 1rem 0; }
 .figures b { display: block; font-size: 1.5rem; font-weight: 600; }
 .figures span, .key { color: var(--soft); font-size: .85rem; }
+input { font: inherit; color: inherit; background: var(--back); border: 1px solid var(--line);
+  border-radius: 4px; padding: .2rem .5rem; width: 20rem; max-width: 100%; }
+"""
+
+# Rows that a search doesn't find are hidden; without one the first few are shown.
+_SEARCH: Final = """
+for (const box of document.querySelectorAll("input[data-first]")) {
+  const rows = [...box.nextElementSibling.tBodies[0].rows];
+  const names = rows.map(row => row.cells[0].textContent.toLowerCase());
+  const show = () => {
+    const wanted = box.value.toLowerCase();
+    rows.forEach((row, place) => {
+      row.hidden = wanted ? !names[place].includes(wanted) : place >= Number(box.dataset.first);
+    });
+  };
+  box.addEventListener("input", show);
+  show();
+}
 """
 
 
@@ -51,12 +70,25 @@ def number_text(value: float) -> str:
     return f"{value:.3g}"
 
 
-def line_chart(labels: Sequence[str], series: Sequence[Series], unit: str) -> str:
-    """Lines over equal steps, with an axis from zero to a round number."""
+def milliseconds_text(value: float) -> str:
+    """1500 as 1.5 s; below a second in ms."""
+    for limit, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value:.3g} ms"
+
+
+def line_chart(
+    labels: Sequence[str],
+    series: Sequence[Series],
+    unit: str,
+    text: Callable[[float], str] = number_text,
+) -> str:
+    """Lines over equal steps, with an axis from zero to a round number; `text` writes a value."""
     top = _round_up(max((v for s in series for v in s.values if v is not None), default=0.0))
     inner = WIDTH - _LEFT - _RIGHT
     step = inner / max(1, len(labels) - 1)
-    parts = [_axis(top, unit), _labels(labels, lambda place: _LEFT + place * step)]
+    parts = [_axis(top, unit, text), _labels(labels, lambda place: _LEFT + place * step)]
     for place, each in enumerate(series):
         colour = _COLOURS[place % len(_COLOURS)]
         for run in _runs(each.values):
@@ -78,7 +110,10 @@ def bar_chart(labels: Sequence[str], values: Sequence[float], unit: str) -> str:
     top = _round_up(max(values, default=0.0))
     inner = WIDTH - _LEFT - _RIGHT
     step = inner / max(1, len(values))
-    parts = [_axis(top, unit), _labels(labels, lambda place: _LEFT + (place + 0.5) * step)]
+    parts = [
+        _axis(top, unit, number_text),
+        _labels(labels, lambda place: _LEFT + (place + 0.5) * step),
+    ]
     for place, value in enumerate(values):
         y = _y(value, top)
         parts.append(
@@ -105,7 +140,7 @@ def _round_up(value: float) -> float:
     return next(p for p in (power / 5, power / 2, power) if p >= value)
 
 
-def _axis(top: float, unit: str) -> str:
+def _axis(top: float, unit: str, text: Callable[[float], str]) -> str:
     found = []
     for tick in range(_TICKS + 1):
         value = top * tick / _TICKS
@@ -114,7 +149,7 @@ def _axis(top: float, unit: str) -> str:
             f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
             'stroke="var(--line)" stroke-width="1"/>'
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
-            f"{number_text(value)}{escape(unit)}</text>"
+            f"{text(value)}{escape(unit)}</text>"
         )
     return "".join(found)
 
@@ -163,8 +198,14 @@ def figures(pairs: Sequence[tuple[str, str]]) -> str:
     return f'<div class="figures">{cells}</div>'
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table; numbers go to the right."""
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    searched: bool = False,
+    shown_first: int = 0,
+) -> str:
+    """A table; numbers go to the right. One that is searched shows its first rows, and those whose
+    first cell has what is typed above it."""
     if not rows:
         return "<p>none</p>"
     numeric = [all(isinstance(row[n], (int, float)) for row in rows) for n in range(len(headings))]
@@ -176,7 +217,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         + "</tr>"
         for row in rows
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    search = (
+        f'<input type="search" data-first="{shown_first}" aria-label="Search"'
+        f' placeholder="search {len(rows):,} of them">'
+        if searched
+        else ""
+    )
+    return f"{search}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _cell(value: object) -> str:
@@ -197,5 +244,6 @@ def page(title: str, subtitle: str, sections: Sequence[tuple[str, str]]) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{escape(title)}</h1><p>{escape(subtitle)}</p>{body}</body></html>"
+        f"<h1>{escape(title)}</h1><p>{escape(subtitle)}</p>{body}"
+        f"{f'<script>{_SEARCH}</script>' if 'data-first=' in body else ''}</body></html>"
     )

@@ -5,11 +5,12 @@ they went to. They are grouped by the queue they died in, the reason, and their 
 JSON object, or the content type.
 
 Redriving takes messages out of a dead-letter queue and puts those that a condition chooses into the
-queue that they died in, or sends them to an exchange that is named. Nothing else that a message
-says of itself counts: its other keys (CC) and its user are not published again with the rights of
-whoever redrives it. Each carries a name made of its content, and of its place among equal ones,
-under which its queue takes it once; only then is it acknowledged. So a redrive that is killed and
-started again loses nothing and doubles nothing.
+queue that they died in, or sends them to an exchange that is named. Whoever may publish to that
+queue can write into x-death that a message has died anywhere, so the queues that letters may go
+back to are named, too. Nothing else that a message says of itself counts: its other keys (CC) and
+its user are not published again with the rights of whoever redrives it. Each carries a name made
+of its content, and of its place among equal ones, under which its queue takes it once; only then
+is it acknowledged. So a redrive that is killed and started again loses nothing and doubles nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from rhizome.amqp import methods
 from rhizome.amqp.properties import Properties, decode_properties, encode_header
-from rhizome.client.events import ContentReceived
+from rhizome.client.protocol_events import ContentReceived
 from rhizome.spark import register
+from rhizome.spark.amqp_socket import AmqpSocket, addresses_of, connect_patiently
 from rhizome.spark.jobs import archive, timetravel
-from rhizome.spark.jobs.watching import Figures, JobError, Tell, silently, watch
-from rhizome.spark.messageframes import Addressing, Framer
-from rhizome.spark.publisher import Publisher
-from rhizome.spark.wire import Wire, addresses_of, connect_patiently
+from rhizome.spark.jobs.job_progress import Figures, JobError, Tell, silently, watch
+from rhizome.spark.journal.broker_stores import StorePlace
+from rhizome.spark.sink.confirmed_publisher import Publisher
+from rhizome.spark.sink.publish_frames import Addressing, Framer
 
 DEATHS: Final = (
     "ARRAY<STRUCT<reason: STRING, queue: STRING, exchange: STRING, count: BIGINT, "
@@ -44,9 +46,9 @@ QUIET_SECONDS: Final = 1.0
 
 @dataclass(frozen=True)
 class DeadletterOptions:
-    """Where dead letters are: `stream` (with `uri`), `archive`, or `queue` in the stores `journal`.
-    `where` is a condition on reason, died_in, exchange, key, shape, deaths and the message's own
-    columns."""
+    """Where dead letters are: `stream` (with `uri`), `archive`, or `queue` in the stores `journal`
+    or, without those, at the brokers of `uri`. `where` is a condition on reason, died_in, exchange,
+    key, shape, deaths and the message's own columns."""
 
     uri: str = field(default="", repr=False)
     stream: str = ""
@@ -55,11 +57,15 @@ class DeadletterOptions:
     queue: str = ""
     vhost: str = "/"
     where: str = ""
+    catalog: str = field(default="", repr=False)
+    table: str = ""
+    brokers: str = ""
 
 
 @dataclass(frozen=True)
 class RedriveOptions:
-    """Take at most `limit` messages out of `queue` and send back what `where` chooses."""
+    """Take at most `limit` messages out of `queue` and send back what `where` chooses: to those of
+    the queues `died_in` that they died in, or to `exchange`."""
 
     uri: str = field(repr=False)
     queue: str
@@ -67,6 +73,7 @@ class RedriveOptions:
     limit: int = 10_000
     exchange: str | None = None
     key: str | None = None
+    died_in: tuple[str, ...] = ()
 
 
 @dataclass
@@ -99,7 +106,24 @@ class Redriven:
 def run(spark: SparkSession, options: DeadletterOptions, tell: Tell = silently) -> Deadletters:
     """Group the dead letters."""
     register(spark)
-    found = with_deaths(_letters(spark, options))
+    if options.stream or options.archive:
+        return _grouped(spark, _letters(spark, options), options, tell)
+    if not options.queue:
+        raise JobError("say which queue of the journal has the dead letters")
+    if not (options.journal or options.uri):
+        raise JobError("dead letters are in a stream, an archive, a journal or at brokers")
+    place = StorePlace(options.journal, "" if options.journal else options.uri, options.brokers)
+    with timetravel.stores_of_queue(place, options.queue, options.vhost) as found:
+        events = timetravel.queue_events(spark, found)
+        now = timetravel.contents_at(events, int(time.time() * 1000) + 60_000)
+        letters = now.where("message IS NOT NULL").select("message.*")
+        return _grouped(spark, letters, options, tell)
+
+
+def _grouped(
+    spark: SparkSession, letters: DataFrame, options: DeadletterOptions, tell: Tell
+) -> Deadletters:
+    found = with_deaths(letters)
     if options.where:
         found = found.where(options.where)
     grouped = (
@@ -128,20 +152,9 @@ def _letters(spark: SparkSession, options: DeadletterOptions) -> DataFrame:
     given = [each for each in (options.stream, options.archive, options.journal) if each]
     if len(given) != 1:
         raise JobError("dead letters are in one of a stream, an archive and a journal")
-    if options.archive:
-        return archive.read(spark, options.archive)
-    if options.stream:
-        return (
-            spark.read.format("rhizome")
-            .option("uri", options.uri)
-            .option("subscribe", options.stream)
-            .load()
-        )
-    if not options.queue:
-        raise JobError("say which queue of the journal has the dead letters")
-    events = timetravel.queue_events(spark, options.journal, options.queue, options.vhost)
-    now = timetravel.contents_at(events, int(time.time() * 1000) + 60_000)
-    return now.where("message IS NOT NULL").select("message.*")
+    return archive.read_messages(
+        spark, options.archive, options.catalog, options.table, options.uri, options.stream
+    )
 
 
 def with_deaths(letters: DataFrame) -> DataFrame:
@@ -172,6 +185,7 @@ def with_deaths(letters: DataFrame) -> DataFrame:
 
 def redrive(spark: SparkSession, options: RedriveOptions, tell: Tell = silently) -> Redriven:
     """Send chosen dead letters back; the others stay in their queue."""
+    check_target(options)
     register(spark)
     found = Redriven(options.queue)
     with connect_patiently(addresses_of(options.uri), "rhizome redrive", PATIENCE_SECONDS) as wire:
@@ -189,7 +203,20 @@ def redrive(spark: SparkSession, options: RedriveOptions, tell: Tell = silently)
     return found
 
 
-def _hold(wire: Wire, options: RedriveOptions, tell: Tell) -> dict[int, ContentReceived]:
+def check_target(options: RedriveOptions) -> None:
+    """Raise JobError if messages would choose for themselves which queue they go to."""
+    if options.exchange or (options.exchange is not None and options.key is not None):
+        return
+    if options.exchange is None and options.key is None and options.died_in:
+        return
+    raise JobError(
+        "say where the letters may go: --died-in for each queue that they go back to, or"
+        " --exchange, and --key with the default one. x-death can be written by everybody who may"
+        " publish to a queue of dead letters; `rhizome pipeline deadletters` shows what it says"
+    )
+
+
+def _hold(wire: AmqpSocket, options: RedriveOptions, tell: Tell) -> dict[int, ContentReceived]:
     """Take messages, by delivery tag, and keep them unacknowledged."""
     there = wire.call(
         methods.QueueDeclare(queue=options.queue, passive=True), methods.QueueDeclareOk
@@ -221,7 +248,7 @@ def _choose(
     """Tag, exchange and key of those that the condition chooses."""
     import json
 
-    from rhizome.spark.tables import text_of
+    from rhizome.spark.columns.header_columns import text_of
 
     rows = []
     for tag, event in held.items():
@@ -256,12 +283,12 @@ def _choose(
 
 
 def _addressed(found: DataFrame, options: RedriveOptions) -> DataFrame:
-    """Letters with where they go: the queue that they died in, unless the options say more."""
-    if options.exchange is None and options.key is None:
-        went = F.when(F.col("died_in").isNull(), F.col("exchange")).otherwise(F.lit(""))
-        return found.withColumn("exchange", went).withColumn("key", F.coalesce("died_in", "key"))
-    if options.exchange is not None:
-        found = found.withColumn("exchange", F.lit(options.exchange))
+    """Letters with where they go: the queue that they died in if it is one of those that are named,
+    else the exchange."""
+    if options.exchange is None:
+        found = found.where(F.col("died_in").isin(*options.died_in))
+        return found.withColumn("exchange", F.lit("")).withColumn("key", F.col("died_in"))
+    found = found.withColumn("exchange", F.lit(options.exchange))
     if options.key is not None:
         found = found.withColumn("key", F.lit(options.key))
     return found

@@ -18,7 +18,7 @@ from pyspark.sql.utils import AnalysisException
 
 from rhizome.spark import register
 from rhizome.spark.jobs import archive
-from rhizome.spark.jobs.watching import JobError, Tell, silently, watch
+from rhizome.spark.jobs.job_progress import JobError, Tell, silently, watch
 
 _SENT: Final = ("value", "key", "exchange", "raw_properties", "__queue", "__place")
 
@@ -45,6 +45,8 @@ class ReplayOptions:
     rows_per_second: int = 0
     partitions: int = 2
     exact: bool = False
+    catalog: str = field(default="", repr=False)
+    table: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,15 +87,10 @@ def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
 
 
 def _messages(spark: SparkSession, options: ReplayOptions) -> DataFrame:
-    if options.archive:
-        found = archive.read(spark, options.archive)
-    else:
-        found = (
-            spark.read.format("rhizome")
-            .option("uri", options.uri_from or options.uri)
-            .option("subscribe", options.stream)
-            .load()
-        )
+    uri = options.uri_from or options.uri
+    found = archive.read_messages(
+        spark, options.archive, options.catalog, options.table, uri, options.stream
+    )
     found = _where(found, options.where)
     return found.withColumn("__queue", F.col("queue")).withColumn("__place", F.col("offset"))
 

@@ -8,6 +8,8 @@ listed with its index only. Transient messages leave no trace.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,9 +17,11 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from rhizome.spark import register, stores
+from rhizome.spark import register
 from rhizome.spark.jobs import archive
-from rhizome.spark.jobs.watching import JobError, Tell, silently, watch
+from rhizome.spark.jobs.job_progress import JobError, Tell, silently, watch
+from rhizome.spark.journal import broker_stores as stores
+from rhizome.spark.journal.broker_stores import OpenStore, StorePlace
 
 _KEY: Final = ["group", "queue_id", "index"]
 _EVENTS: Final = "enqueued,moved,dequeued,purged,queue-dropped,epoch"
@@ -27,7 +31,8 @@ _EVENTS: Final = "enqueued,moved,dequeued,purged,queue-dropped,epoch"
 class TimetravelOptions:
     """Stores (of the queue's home, or of several copies), a queue, and one or two times.
 
-    Times are milliseconds since 1970. `to` writes the messages as Parquet.
+    Times are milliseconds since 1970. `to` writes the messages as Parquet. With `uri` the queue's
+    home is asked, or the brokers that are named.
     """
 
     paths: str
@@ -37,6 +42,11 @@ class TimetravelOptions:
     vhost: str = "/"
     to: str = ""
     listed_max: int = 100
+    uri: str = field(default="", repr=False)
+    brokers: str = ""
+
+    def place(self) -> StorePlace:
+        return StorePlace(self.paths, self.uri, self.brokers)
 
 
 @dataclass
@@ -71,45 +81,72 @@ class Travelled:
 def run(spark: SparkSession, options: TimetravelOptions, tell: Tell = silently) -> Travelled:
     """Look at the queue at one time, or at two and compare."""
     register(spark)
-    events = queue_events(spark, options.paths, options.queue, options.vhost).persist()
-    try:
-        return watch(spark, "reading the journal", tell, lambda: _travel(events, options))
-    finally:
-        events.unpersist()
+    with stores_of_queue(options.place(), options.queue, options.vhost) as found:
+        events = queue_events(spark, found).persist()
+        try:
+            return watch(
+                spark, "reading the journal", tell, lambda: _travel(events, found, options)
+            )
+        finally:
+            events.unpersist()
 
 
-def _travel(events: DataFrame, options: TimetravelOptions) -> Travelled:
+def _travel(events: DataFrame, found: QueueStores, options: TimetravelOptions) -> Travelled:
     first = contents_at(events, options.at_ms)
     if options.to:
         first.write.mode("overwrite").parquet(archive.absolute(options.to))
-    reach = _reach(events, options.paths)
-    found = Travelled(options.queue, reach, _moment(first, options.at_ms, options.listed_max))
+    reach = _reach(events, found.stores)
+    travelled = Travelled(options.queue, reach, _moment(first, options.at_ms, options.listed_max))
     if options.until_ms is None:
-        return found
+        return travelled
     second = contents_at(events, options.until_ms)
-    found.second = _moment(second, options.until_ms, options.listed_max)
-    found.came = second.join(first, _KEY, "left_anti").count()
-    found.went = first.join(second, _KEY, "left_anti").count()
-    found.stayed = first.join(second, _KEY, "left_semi").count()
-    return found
+    travelled.second = _moment(second, options.until_ms, options.listed_max)
+    travelled.came = second.join(first, _KEY, "left_anti").count()
+    travelled.went = first.join(second, _KEY, "left_anti").count()
+    travelled.stayed = first.join(second, _KEY, "left_semi").count()
+    return travelled
 
 
-def queue_events(spark: SparkSession, paths: str, queue: str, vhost: str) -> DataFrame:
+@dataclass
+class QueueStores:
+    """The stores that have what happened to a queue, where the source finds them, and the numbers
+    that the queue goes by."""
+
+    stores: list[OpenStore]
+    place: StorePlace
+    ids: set[int]
+
+
+@contextmanager
+def stores_of_queue(place: StorePlace, queue: str, vhost: str) -> Iterator[QueueStores]:
+    """The stores of a place that concern a queue: of brokers, its home's alone, unless some are
+    named. Positions in one store say nothing of those in another."""
+    with stores.opened(place) as found:
+        states = {store.label: store.state() for store in found}
+        ids = {
+            number
+            for state in states.values()
+            for number, name in state.names.queues.items()
+            if name == queue and state.names.vhosts[number] == vhost
+        }
+        if not ids:
+            raise JobError(f"no store knows a queue '{queue}' in vhost '{vhost}'")
+        if place.uri and not place.brokers:
+            homes = {
+                state.homes[each] for state in states.values() for each in ids & set(state.homes)
+            }
+            found = [store for store in found if store.label in homes] or found
+        yield QueueStores(found, stores.as_now(found, place), ids)
+
+
+def queue_events(spark: SparkSession, found: QueueStores) -> DataFrame:
     """Everything that happened to a queue, and the epochs of all groups."""
-    known = [stores.state_of(each).names for each in stores.find(paths)]
-    ids = {
-        number
-        for names in known
-        for number, name in names.queues.items()
-        if name == queue and names.vhosts[number] == vhost
-    }
-    if not ids:
-        raise JobError(f"no store knows a queue '{queue}' in vhost '{vhost}'")
     events = (
         spark.read.format("rhizome.journal")
         .option("events", _EVENTS)
-        .load(paths)
-        .where(F.col("queue_id").isin(*ids) | (F.col("event") == "epoch"))
+        .options(**found.place.options())
+        .load()
+        .where(F.col("queue_id").isin(*found.ids) | (F.col("event") == "epoch"))
     )
     place = F.col("segment") * (1 << 32) + F.col("offset")
     return events.withColumn("place", place)
@@ -193,20 +230,18 @@ def _shown(row: Any) -> dict[str, Any]:
     return shown
 
 
-def _reach(events: DataFrame, paths: str) -> str | None:
+def _reach(events: DataFrame, found: list[OpenStore]) -> str | None:
     """From when on no segment is missing; None if none ever was."""
     latest = None
-    for directory in stores.find(paths):
-        numbers = sorted(
-            number for each in stores.segments_of(directory) for number in each.files().segments()
-        )
+    for store in found:
+        numbers = sorted(number for each in store.segments() for number in each.files().segments())
         begin = next(
             (n for n in reversed(numbers) if n - 1 not in numbers), numbers[0] if numbers else 1
         )
         if begin <= 1:
             continue
         row = (
-            events.where((F.col("store") == str(directory)) & (F.col("segment") >= begin))
+            events.where((F.col("store") == store.label) & (F.col("segment") >= begin))
             .agg(F.min("time"))
             .first()
         )

@@ -1,16 +1,10 @@
 """The simulator: a cluster in one process, on a virtual clock, network and disk, from one seed.
 
-    world.py         virtual time, the order of events, chance, the trace
-    network.py       hosts, connections between them, partitions, delays
-    disk.py          a disk per host that loses what was not synced
-    files.py         the journal's files and store on that disk
-    process.py       a program on a host: start, kill, power cut, pause, a clock that drifts
-    faults.py        what goes wrong and when, drawn from the seed
-    observations.py  what programs tell the checkers
-    checkers.py      what must always hold, told the moment it does not
-    run.py           one seed of a scenario: which programs run, which checkers watch, how long
-    scenarios.py     the scenarios by name, many seeds of one
+world has time, network, disks and hosts; brokers and apps are the programs on those hosts; events
+is what the programs report; checkers say what must hold; faults say what goes wrong; scenarios
+put these together. seed_run runs one seed, scenario_runner finds scenarios by name and runs
+many seeds.
 
-The same seed gives the same trace, byte for byte, in any process: nothing here looks at the real
-clock, at real chance or at the order of a set.
+The same seed gives the same trace, byte for byte: nothing here reads the real clock, real chance
+or the order of a set. Begin with seed_run, then scenarios/messages_scenario.
 """

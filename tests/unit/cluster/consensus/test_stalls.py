@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rhizome.cluster.consensus import ConsensusSettings
-from rhizome.cluster.consensus.events import BrokerLeaseOver, Event, RootLost
+from rhizome.cluster.consensus.consensus_events import BrokerLeaseOver, Event, RootLost
 from rhizome.cluster.consensus.settings import EXCUSES_MAX
-from tests.interaction.stage import Actor, Stage
-from tests.unit.cluster.consensus.audience import Audience
+from tests.interaction.consensus_stage import Actor, Stage
+from tests.unit.cluster.consensus.invariant_watch import Audience
 
 FIVE = ("b1", "b2", "b3", "b4", "b5")
 LEASE_MS = 900

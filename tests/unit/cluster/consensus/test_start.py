@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.interaction.stage import Stage
+from tests.interaction.consensus_stage import Stage
 
 
 def started(seed: int = 1) -> Stage:

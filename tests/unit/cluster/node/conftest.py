@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-from rhizome.testing.core import CoreClient
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from anywhere import PLACES, ClusterAsCore
+from rhizome.testing.in_memory_broker import CoreClient
+from tests.unit.cluster.node.broker_tests_in_cluster import PLACES, ClusterAsCore
 
 
 def _everywhere_but_here_in_the_soak_run() -> list[object]:

@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from following import Standby, leads_to
 from mypy_extensions import i64
-from scene import (
-    AWAY,
-    PERSISTENT,
-    bind,
-    drain,
-    exchange,
-    queue_at,
-    refusal_of_consume,
-    refused,
-)
 
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
@@ -36,10 +25,21 @@ from rhizome.amqp.methods import (
     QueuePurge,
     QueuePurgeOk,
 )
-from rhizome.cluster.link.frames import FrameSink, LinkReader
-from rhizome.cluster.wire import DELIVER
-from rhizome.testing.cluster import CoreCluster, make_cluster
-from rhizome.testing.core import Content, CoreClient
+from rhizome.cluster.link.frame_codec import FrameSink, LinkReader
+from rhizome.cluster.protocol.catalogue import DELIVER
+from rhizome.testing.in_memory_broker import Content, CoreClient
+from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster
+from tests.unit.cluster.node.held_standby import Standby, leads_to
+from tests.unit.cluster.node.small_cluster import (
+    AWAY,
+    PERSISTENT,
+    bind,
+    drain,
+    exchange,
+    queue_at,
+    refusal_of_consume,
+    refused,
+)
 
 HOMES = ("b1", "b2", "b3")
 FRAME_BYTES_MAX = 1 << 20

@@ -5,20 +5,27 @@ from __future__ import annotations
 
 import pytest
 from mypy_extensions import i64
-from scene import PERSISTENT, confirmed, group_of, queue_at, wait_for_copy
 
 from rhizome.amqp.methods import ConfirmSelect, ConfirmSelectOk, QueueDeclare
-from rhizome.cluster.commands import Member as CopyMember
-from rhizome.cluster.copies.frames import INVITE, KEPT, RECORDS
-from rhizome.cluster.copies.listing import LiveQueue
-from rhizome.cluster.copies.port import CopiesPort
-from rhizome.cluster.copies.standby import Standby, StandbyPort
-from rhizome.cluster.handling import NodeObserver
-from rhizome.cluster.home import Home
-from rhizome.cluster.placement import Group
-from rhizome.cluster.storage import Entry
-from rhizome.testing.cluster import CoreCluster, Member, make_cluster
-from rhizome.testing.core import CoreClient
+from rhizome.cluster.consensus.log.storage import Entry
+from rhizome.cluster.home.home_group import HomeGroup
+from rhizome.cluster.node_observer import NodeObserver
+from rhizome.cluster.protocol.catalogue import INVITE, RECORDS, REPLICATED
+from rhizome.cluster.replication.catch_up_sender import LiveQueue
+from rhizome.cluster.replication.queue_standby import QueueStandby, QueueStandbyPort
+from rhizome.cluster.replication.replicator_port import ReplicatorPort
+from rhizome.cluster.state.cluster_commands import Member as CopyMember
+from rhizome.cluster.state.cluster_state import Applied, StateFailed
+from rhizome.cluster.state.groups_and_placement import Group
+from rhizome.testing.in_memory_broker import CoreClient
+from rhizome.testing.in_memory_cluster import CoreCluster, Member, make_cluster
+from tests.unit.cluster.node.small_cluster import (
+    PERSISTENT,
+    confirmed,
+    group_of,
+    queue_at,
+    wait_for_copy,
+)
 
 
 class Odd(Exception):
@@ -36,13 +43,13 @@ def cluster() -> CoreCluster:
 
 class Forgetful(list[BaseException]):
     def append(self, error: BaseException) -> None:
-        assert isinstance(error, Odd), error
+        assert isinstance(error, (Odd, StateFailed)), error
 
 
-class FaultyPort(CopiesPort):
+class FaultyPort(ReplicatorPort):
     """A home's port that fails in one of the things that it does."""
 
-    def __init__(self, home: Home, method: int = 0, proposes: bool = True) -> None:
+    def __init__(self, home: HomeGroup, method: int = 0, proposes: bool = True) -> None:
         super().__init__()
         self.port = home.copies.port
         self.method = method
@@ -77,15 +84,15 @@ class FaultyPort(CopiesPort):
         self.port.failed(name, error)
 
 
-class MuteStandby(StandbyPort):
+class MuteStandby(QueueStandbyPort):
     """Fails when it answers its home."""
 
-    def __init__(self, port: StandbyPort) -> None:
+    def __init__(self, port: QueueStandbyPort) -> None:
         super().__init__()
         self.port = port
 
     def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
-        if method == KEPT:
+        if method == REPLICATED:
             raise Odd("an answer")
         return self.port.send(broker, method, parts)
 
@@ -109,7 +116,7 @@ def two_queues(cluster: CoreCluster) -> tuple[CoreClient, str, str]:
     return client, first, second
 
 
-def home_of(cluster: CoreCluster, queue: str) -> tuple[Member, Home]:
+def home_of(cluster: CoreCluster, queue: str) -> tuple[Member, HomeGroup]:
     group = group_of(cluster, queue)
     member = cluster[group.home]
     return member, member.node.roles.homes[group.id]
@@ -158,7 +165,7 @@ def test_a_standby_that_fails_begins_anew(cluster: CoreCluster) -> None:
     (kept,) = group.in_sync
     member = cluster[kept.broker]
     standby = member.node.roles.standbys[group.id]
-    assert isinstance(standby, Standby)
+    assert isinstance(standby, QueueStandby)
     link = standby.link
     standby.link = MuteStandby(standby.port)
     client.send_bytes(client.published("", first, b"x", PERSISTENT))
@@ -193,6 +200,60 @@ def test_a_broker_that_fails_in_what_was_agreed_on_serves_nobody_and_others_take
     cluster.advance_until(lambda: group_of_at(cluster, "b3", first).home != "b1", 60_000)
     client.send_bytes(client.published("", first, b"x", PERSISTENT))
     cluster.advance_until(lambda: confirmed(client) == 1, 60_000)
+
+
+def test_a_broker_that_can_not_apply_an_entry_applies_nothing_more(cluster: CoreCluster) -> None:
+    """Its state may be another than everybody's: what it would vote for and serve, too."""
+    client, first, _ = two_queues(cluster)
+    broken, _ = home_of(cluster, first)
+    apply = broken.node.state.apply
+
+    def failing(index: int, payload: bytes) -> Applied:
+        if b"poison" in payload:
+            raise Odd("half way")
+        return apply(index, payload)
+
+    broken.node.state.apply = failing  # type: ignore[method-assign]
+    cluster["s1"].connect().send(QueueDeclare("poison", durable=True))
+    cluster.advance_until(lambda: bool(broken.broker.disabled), 60_000)
+    applied = broken.node.applied.index
+    assert broken.broker.disabled.startswith("state-failed: entry ")
+    assert "(Odd: half way)" in broken.broker.disabled
+    assert not broken.broker.may_deliver
+    cluster.advance_until(lambda: group_of_at(cluster, "b3", first).home != "b1", 60_000)
+    client.send_bytes(client.published("", first, b"x", PERSISTENT))
+    cluster.advance_until(lambda: confirmed(client) == 1, 60_000)
+    assert "poison" in cluster["b3"].broker.state.vhosts["/"].queues
+    assert broken.node.applied.index == applied, "nothing behind the entry is applied"
+    assert cluster.root() != "b1"
+    broken.kill()
+    broken.start()
+    cluster.advance_until(lambda: broken.node.ready, 60_000)
+    assert broken.broker.disabled == ""
+    cluster.advance_until(
+        lambda: broken.node.state.snapshot() == cluster["b3"].node.state.snapshot(), 60_000
+    )
+
+
+def test_a_home_that_fails_is_replaced_by_a_standby_that_is_in_sync(cluster: CoreCluster) -> None:
+    client, first, second = two_queues(cluster)
+    client.send_bytes(client.published("", first, b"before", PERSISTENT))
+    cluster.advance_until(lambda: confirmed(client) == 1, 60_000)
+    member, home = home_of(cluster, first)
+    (standby,) = group_of(cluster, first).in_sync
+    member.node.roles._fault(home.group.id, Odd("in the middle"))
+    assert home.failed
+    client.send_bytes(client.published("", first, b"after", PERSISTENT))
+    cluster.advance_until(lambda: group_of(cluster, first).home == standby.broker, 60_000)
+    assert group_of(cluster, second).home == "b2", "the others stay"
+    assert member.broker.disabled == ""
+    cluster.advance_until(lambda: confirmed(client) == 2, 60_000)
+    consumer = cluster["s1"].connect()
+    consumer.consume(first, "c")
+    cluster.advance_until(lambda: cluster[standby.broker].queue(first).ready == 0, 60_000)
+    cluster.settle()
+    assert consumer.bodies() == [b"before", b"after"]
+    wait_for_copy(cluster, first)
 
 
 def group_of_at(cluster: CoreCluster, broker: str, queue: str) -> Group:

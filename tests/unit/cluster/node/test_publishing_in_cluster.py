@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from following import Standby
-from scene import (
+
+from rhizome.amqp.frames import method_frame
+from rhizome.amqp.methods import (
+    BasicAck,
+    TxCommit,
+    TxCommitOk,
+    TxRollback,
+    TxRollbackOk,
+    TxSelect,
+    TxSelectOk,
+)
+from rhizome.amqp.properties import Properties
+from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster
+from tests.unit.cluster.node.held_standby import Standby
+from tests.unit.cluster.node.small_cluster import (
     AWAY,
     EVERYWHERE,
     PERSISTENT,
@@ -20,19 +33,6 @@ from scene import (
     sent_on,
     wait_for_copy,
 )
-
-from rhizome.amqp.frames import method_frame
-from rhizome.amqp.methods import (
-    BasicAck,
-    TxCommit,
-    TxCommitOk,
-    TxRollback,
-    TxRollbackOk,
-    TxSelect,
-    TxSelectOk,
-)
-from rhizome.amqp.properties import Properties
-from rhizome.testing.cluster import CoreCluster, make_cluster
 
 HOMES = ("b1", "b2", "b3")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.amqp.values import encode_table
-from rhizome.broker.commands import Command, DamagedCommandError, DeclareQueue
-from rhizome.cluster.commands import (
+from rhizome.amqp.field_table import encode_table
+from rhizome.broker.metadata.metadata_commands import Command, DamagedCommandError, DeclareQueue
+from rhizome.cluster.state.cluster_commands import (
     DISK,
     OPERATIONS,
     WHOLE,

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rhizome.amqp.values import encode_table, read_table
-from rhizome.broker.commands import (
+from rhizome.amqp.field_table import encode_table, read_table
+from rhizome.broker.metadata.metadata_changes import QueueDeleted
+from rhizome.broker.metadata.metadata_commands import (
     PRIVATE,
     Bind,
     Command,
@@ -27,8 +28,7 @@ from rhizome.broker.commands import (
     PutUser,
     Unbind,
 )
-from rhizome.broker.outcome import QueueDeleted
-from rhizome.cluster.commands import (
+from rhizome.cluster.state.cluster_commands import (
     WHOLE,
     AppointHome,
     ForceHome,
@@ -43,7 +43,7 @@ from rhizome.cluster.commands import (
     TransferHome,
 )
 from rhizome.errors import ResourceLocked
-from tests.unit.cluster.state.machines import Machine, make_machine, register
+from tests.unit.cluster.state.state_machines import Machine, make_machine, register
 
 GOLDEN = Path(__file__).parent / "golden" / "snapshot.txt"
 
@@ -158,7 +158,10 @@ def test_brokers_agree_whatever_they_missed_and_have_of_their_own(
         assert ours.state.snapshot() == theirs.state.snapshot()
         assert ours.state.failover_map == theirs.state.failover_map
         assert ours.state.size.bytes_used == theirs.state.size.bytes_used
-        assert ours.state.groups.wishes.by_group == theirs.state.groups.wishes.by_group
+        assert (
+            ours.state.groups.copy_requirements.by_group
+            == theirs.state.groups.copy_requirements.by_group
+        )
 
 
 @given(ENTRIES)
@@ -184,8 +187,10 @@ def test_groups_and_registry_keep_their_invariants(
             assert group.moving_to != group.home or not group.moving_to
             assert not group.local or not (group.in_sync or group.failover or group.moving_to)
             assert group.parent < group.epoch
-            wishes = state.groups.wishes
-            asked = wishes.copies(group.id, state.settings.copies, state.settings.min_copies)
+            copy_requirements = state.groups.copy_requirements
+            asked = copy_requirements.copies(
+                group.id, state.settings.copies, state.settings.min_copies
+            )
             assert (group.copies, group.min_copies) == ((1, 1) if group.local else asked)
         for vhost in machine.host.state.vhosts.values():
             assert all(q.group in state.groups.groups for q in vhost.queues.values())

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rhizome.broker.commands import DeclareQueue, DeleteQueue, DeleteVhost, PutPolicy, PutVhost
-from rhizome.cluster.commands import (
+from rhizome.broker.metadata.metadata_commands import (
+    DeclareQueue,
+    DeleteQueue,
+    DeleteVhost,
+    PutPolicy,
+    PutVhost,
+)
+from rhizome.cluster.state.cluster_commands import (
     DISK,
     ROOT,
     SPREAD,
@@ -18,9 +24,9 @@ from rhizome.cluster.commands import (
     RetireBroker,
     SetInSync,
 )
-from rhizome.cluster.facts import GroupChanged, GroupRemoved, SettingsChanged
-from rhizome.cluster.placement import STREAMS_FROM, STREAMS_TO, Group
-from tests.unit.cluster.state.machines import Machine, make_machine, register
+from rhizome.cluster.state.groups_and_placement import STREAMS_FROM, STREAMS_TO, Group
+from rhizome.cluster.state.state_changes import GroupChanged, GroupRemoved, SettingsChanged
+from tests.unit.cluster.state.state_machines import Machine, make_machine, register
 
 
 def settings(placement: str = SPREAD, copies: int = 2) -> PutSettings:

@@ -1,0 +1,412 @@
+"""One vhost of the cluster state: its exchanges, queues, bindings, policies and limits.
+
+Every method that changes something first checks everything that can be refused, so that an error
+leaves the vhost as it was. Then it appends the changes to ``facts``.
+
+Shared objects are the same on every broker of a cluster; private queues and their bindings exist on
+one broker only. So the outcome of a command about shared objects depends on shared objects only: a
+private queue is replaced by a shared one of its name, a shared bind ignores it, and an exchange
+that is bound to private queues alone counts as unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from rhizome.broker.erlang_term_text import exchange_resource
+from rhizome.broker.message import Route
+from rhizome.broker.metadata.declare_and_consume_arguments import (
+    check_exchange_arguments,
+    check_queue_arguments,
+)
+from rhizome.broker.metadata.metadata_changes import (
+    BindingAdded,
+    BindingRemoved,
+    ExchangeChanged,
+    ExchangeCreated,
+    ExchangeDeleted,
+    ExchangeUnused,
+    Fact,
+    QueueChanged,
+    QueueCreated,
+    QueueDeleted,
+)
+from rhizome.broker.metadata.metadata_commands import (
+    EXCHANGE,
+    PRIVATE,
+    Bind,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeletePolicy,
+    PutPolicy,
+    Unbind,
+)
+from rhizome.broker.metadata.metadata_entities import Policy, QueueDefinition
+from rhizome.broker.metadata.policy_resolution import (
+    Effective,
+    alternate_for,
+    combine,
+    make_policy,
+    policy_for_exchange,
+    policy_for_queue,
+)
+from rhizome.broker.metadata.redeclare_equivalence import (
+    ExchangeTraits,
+    QueueTraits,
+    check_exchange_equivalent,
+    check_queue_equivalent,
+    queue_locked,
+)
+from rhizome.broker.metadata.resource_names import (
+    check_deletable_exchange,
+    check_length,
+    check_not_default_exchange,
+    no_exchange,
+    no_queue,
+)
+from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.broker.routing.exchange_types import make_exchange, routing_kind
+from rhizome.broker.routing.router import Router
+from rhizome.errors import PreconditionFailed
+from rhizome.regex import Pattern
+
+# name -> (kind, internal)
+PREDECLARED_EXCHANGES: Final[dict[str, tuple[str, bool]]] = {
+    "amq.direct": ("direct", False),
+    "amq.fanout": ("fanout", False),
+    "amq.topic": ("topic", False),
+    "amq.headers": ("headers", False),
+    "amq.match": ("headers", False),
+    "amq.rabbitmq.trace": ("topic", True),
+}
+
+QueueFactory = Callable[[QueueDefinition], Destination]
+# The group of a new shared queue; raises PreconditionFailed if it can't be where it asks to be.
+Placement = Callable[[QueueDefinition], int]
+
+
+class VHost:
+    """A namespace of exchanges and queues.
+
+    Invariant: ``queues`` and ``destinations`` have the same names in the same order, and
+    ``destinations`` is the router's own table of queues. ``routes`` is a cache that belongs to
+    publishing; nothing here reads it. ``_bereft`` has every auto-delete exchange that has lost its
+    last binding, and perhaps some that were bound again since.
+    """
+
+    name: str
+    description: str
+    tags: tuple[str, ...]
+    router: Router
+    queues: dict[str, QueueDefinition]
+    destinations: dict[str, Destination]
+    policies: dict[str, Policy]
+    operator_policies: dict[str, Policy]
+    limits: dict[str, int]
+    routes: dict[bytes, Route]
+    _bereft: dict[Exchange, None]
+    _make_queue: QueueFactory
+
+    def __init__(self, name: str, make_queue: QueueFactory) -> None:
+        self.name = name
+        self.description = ""
+        self.tags = ()
+        self.router = Router(name)
+        self.queues = {}
+        self.destinations = self.router.queues
+        self.policies = {}
+        self.operator_policies = {}
+        self.limits = {}
+        self.routes = {}
+        self._bereft = {}
+        self._make_queue = make_queue
+        for exchange, (kind, internal) in PREDECLARED_EXCHANGES.items():
+            self.router.add_exchange(make_exchange(name, exchange, kind, True, False, internal))
+
+    # --- lookups
+
+    def exchange(self, name: str) -> Exchange:
+        """The exchange of that name; raises NotFound."""
+        found = self.router.exchanges.get(name)
+        if found is None:
+            raise no_exchange(self.name, name)
+        return found
+
+    def queue(self, name: str) -> QueueDefinition:
+        """The queue of that name; raises NotFound."""
+        found = self.queues.get(name)
+        if found is None:
+            raise no_queue(self.name, name)
+        return found
+
+    def policy_for_queue(self, definition: QueueDefinition) -> Effective:
+        """The policies in force for a queue."""
+        return combine(
+            policy_for_queue(self.policies.values(), definition),
+            policy_for_queue(self.operator_policies.values(), definition),
+        )
+
+    def policy_for_exchange(self, exchange: Exchange) -> Effective:
+        """The policies in force for an exchange."""
+        return combine(
+            policy_for_exchange(self.policies.values(), exchange),
+            policy_for_exchange(self.operator_policies.values(), exchange),
+        )
+
+    def is_shared(self, destination: Destination) -> bool:
+        """Whether every broker of a cluster has this destination of a binding."""
+        if isinstance(destination, Exchange):
+            return True
+        definition = self.queues.get(destination.name)
+        if definition is None or self.destinations[destination.name] is not destination:
+            return False  # Any other destination stands for something on another broker.
+        return not definition.is_private()
+
+    def unused_exchanges(self) -> list[Exchange]:
+        """The auto-delete exchanges that should be gone: `ExchangeUnused` was reported of each."""
+        unused = [exchange for exchange in self._bereft if self._is_here_and_unused(exchange)]
+        self._bereft = dict.fromkeys(unused)
+        return unused
+
+    def _is_here_and_unused(self, exchange: Exchange) -> bool:
+        return self.router.exchanges.get(exchange.name) is exchange and exchange.is_unused()
+
+    # --- exchanges
+
+    def declare_exchange(
+        self, command: DeclareExchange, exchange_id: int, facts: list[Fact]
+    ) -> Exchange:
+        """Create an exchange under ``exchange_id``, or find one with the same declaration."""
+        check_not_default_exchange(command.name)
+        check_length("exchange name", command.name)
+        routing_kind(command.kind, command.arguments)
+        check_exchange_arguments(self.name, command.name, command.arguments)
+        existing = self.router.exchanges.get(command.name)
+        if existing is not None:
+            check_exchange_equivalent(
+                self.name, command.name, _exchange_traits(existing), _exchange_traits(command)
+            )
+            return existing
+        exchange = make_exchange(
+            self.name,
+            command.name,
+            command.kind,
+            command.durable,
+            command.auto_delete,
+            command.internal,
+            command.arguments,
+        )
+        exchange.id = exchange_id
+        self.router.add_exchange(exchange)
+        self._refresh_exchange(exchange)
+        facts.append(ExchangeCreated(exchange))
+        return exchange
+
+    def delete_exchange(self, command: DeleteExchange, facts: list[Fact]) -> None:
+        check_deletable_exchange(self.name, command.name)
+        exchange = self.router.exchanges.get(command.name)
+        if exchange is None or command.exchange_id not in (0, exchange.id):
+            return
+        outgoing = exchange.bindings()
+        if command.if_unused and any(self.is_shared(each.destination) for each in outgoing):
+            raise PreconditionFailed(f"{exchange_resource(self.name, command.name)} in use")
+        incoming = [each for each in exchange.incoming if each.source != exchange.name]
+        self._removed(outgoing + incoming, facts)
+        facts.append(ExchangeDeleted(exchange))
+        self.note_unused(self.router.remove_exchange(exchange), facts)
+
+    def _removed(self, bindings: Iterable[Binding], facts: list[Fact]) -> None:
+        """Report bindings that are about to be removed with their source or destination."""
+        for binding in bindings:
+            facts.append(BindingRemoved(self.name, binding, self.is_shared(binding.destination)))
+
+    def note_unused(self, bereft: Iterable[Exchange], facts: list[Fact]) -> None:
+        """Report the auto-delete exchanges among those that have just lost a binding and are now
+        unused."""
+        for exchange in bereft:
+            if exchange.auto_delete and self._is_here_and_unused(exchange):
+                self._bereft[exchange] = None
+                facts.append(ExchangeUnused(exchange))
+
+    # --- queues
+
+    def declare_queue(
+        self, command: DeclareQueue, queue_id: int, place: Placement, facts: list[Fact]
+    ) -> QueueDefinition:
+        """Create a queue under ``queue_id``. The name is free, or taken by a private queue, which
+        is then replaced."""
+        check_length("queue name", command.name)
+        private = command.exclusive_owner != ""
+        declared = check_queue_arguments(
+            self.name,
+            command.name,
+            command.arguments,
+            command.durable,
+            private,
+            command.auto_delete,
+        )
+        definition = QueueDefinition(
+            queue_id,
+            self.name,
+            command.name,
+            command.durable,
+            command.auto_delete,
+            command.exclusive_owner,
+            command.arguments,
+            declared,
+            declared,
+            command.user,
+        )
+        self._refresh_options(definition)
+        if not private:
+            definition.group = command.group or place(definition)
+        displaced = self.queues.get(command.name)
+        if displaced is not None:
+            self.delete_queue(displaced.name, displaced.id, facts)
+        destination = self._make_queue(definition)
+        self.queues[command.name] = definition
+        self.router.add_queue(destination)
+        facts.append(QueueCreated(definition, destination))
+        return definition
+
+    def check_declared_alike(self, existing: QueueDefinition, command: DeclareQueue) -> None:
+        """Raise ResourceLocked or PreconditionFailed if a queue is declared differently than it
+        exists."""
+        if existing.exclusive_owner != command.exclusive_owner:
+            raise queue_locked(self.name, command.name, 50, 10)
+        check_queue_equivalent(
+            self.name, command.name, _queue_traits(existing), _queue_traits(command)
+        )
+
+    def delete_queue(self, name: str, queue_id: int, facts: list[Fact]) -> None:
+        definition = self.queues.get(name)
+        if definition is None or queue_id not in (0, definition.id):
+            return
+        if queue_id == 0 and definition.is_private():
+            return
+        destination = self.destinations[name]
+        self._removed(destination.incoming, facts)
+        del self.queues[name]
+        sources = self.router.remove_queue(destination)
+        facts.append(QueueDeleted(definition, destination))
+        self.note_unused(sources, facts)
+
+    # --- bindings
+
+    def bind(self, command: Bind, facts: list[Fact]) -> None:
+        source, destination = self._ends(command)
+        if source is None:
+            raise no_exchange(self.name, command.source)
+        if destination is None:
+            missing = no_exchange if command.destination_kind == EXCHANGE else no_queue
+            raise missing(self.name, command.destination)
+        check_length("binding key", command.key)
+        if self.router.bind(source, destination, command.key, command.arguments):
+            binding = source.find(destination, command.key, command.arguments)
+            assert binding is not None
+            facts.append(BindingAdded(self.name, binding, self.is_shared(destination)))
+
+    def has_binding(self, command: Bind) -> bool:
+        """Whether a bind would change nothing."""
+        source, destination = self._ends(command)
+        if source is None or destination is None:
+            return False
+        return source.find(destination, command.key, command.arguments) is not None
+
+    def bindings_to_destination(self, command: Bind) -> int:
+        """How many bindings the destination of a bind has."""
+        _, destination = self._ends(command)
+        return 0 if destination is None else len(destination.incoming)
+
+    def unbind(self, command: Unbind, facts: list[Fact]) -> None:
+        """Remove a binding; as in RabbitMQ a missing binding, source or destination is no error."""
+        source, destination = self._ends(command)
+        if source is None or destination is None:
+            return
+        binding = source.find(destination, command.key, command.arguments)
+        if binding is None:
+            return
+        self._removed([binding], facts)
+        self.router.unbind(source, destination, command.key, command.arguments)
+        self.note_unused([source], facts)
+
+    def _ends(self, command: Bind | Unbind) -> tuple[Exchange | None, Destination | None]:
+        check_not_default_exchange(command.source)
+        source = self.router.exchanges.get(command.source)
+        if command.destination_kind == EXCHANGE:
+            check_not_default_exchange(command.destination)
+            return source, self.router.exchanges.get(command.destination)
+        definition = self.queues.get(command.destination)
+        if definition is None or definition.is_private() != (command.destination_kind == PRIVATE):
+            return source, None
+        return source, self.destinations[command.destination]
+
+    # --- policies
+
+    def put_policy(self, command: PutPolicy, facts: list[Fact]) -> bool:
+        """Set a policy; False if the same one is there."""
+        policy = make_policy(command)
+        policies = self.operator_policies if command.operator else self.policies
+        old = policies.get(command.name)
+        if old == policy:
+            return False
+        policies[command.name] = policy
+        self._refresh(policy if old is None else old, policy, facts)
+        return True
+
+    def delete_policy(self, command: DeletePolicy, facts: list[Fact]) -> bool:
+        """Delete a policy; False if there is none."""
+        policies = self.operator_policies if command.operator else self.policies
+        old = policies.pop(command.name, None)
+        if old is None:
+            return False
+        self._refresh(old, old, facts)
+        return True
+
+    def _refresh(self, old: Policy, new: Policy, facts: list[Fact]) -> None:
+        """Bring options and alternates up to date after a policy has changed. Only names that match
+        its old or its new pattern are affected."""
+        patterns = (
+            [old.expression] if new.pattern == old.pattern else [old.expression, new.expression]
+        )
+        for name, definition in self.queues.items():
+            if _fits(patterns, name) and self._refresh_options(definition):
+                facts.append(QueueChanged(definition, self.destinations[name]))
+        for exchange in self.router.exchanges.values():
+            if _fits(patterns, exchange.name) and self._refresh_exchange(exchange):
+                facts.append(ExchangeChanged(exchange))
+
+    def _refresh_options(self, definition: QueueDefinition) -> bool:
+        effective = self.policy_for_queue(definition)
+        definition.policy = effective.policy
+        definition.operator_policy = effective.operator_policy
+        if definition.policy_definition == effective.definition:
+            return False
+        definition.policy_definition = effective.definition
+        definition.options = definition.declared.merged(effective.definition)
+        return True
+
+    def _refresh_exchange(self, exchange: Exchange) -> bool:
+        before = (exchange.alternate, exchange.tap)
+        effective = self.policy_for_exchange(exchange)
+        self.router.set_alternate(exchange, alternate_for(exchange, effective.definition))
+        tap = effective.definition.get("tap")
+        self.router.set_tap(exchange, tap if isinstance(tap, str) else "")
+        return (exchange.alternate, exchange.tap) != before
+
+
+def _fits(patterns: list[Pattern], name: str) -> bool:
+    if patterns[0].search(name):
+        return True
+    return len(patterns) > 1 and patterns[1].search(name)
+
+
+def _exchange_traits(of: Exchange | DeclareExchange) -> ExchangeTraits:
+    return ExchangeTraits(of.kind, of.durable, of.auto_delete, of.internal, of.arguments)
+
+
+def _queue_traits(of: QueueDefinition | DeclareQueue) -> QueueTraits:
+    return QueueTraits(of.durable, of.exclusive_owner != "", of.auto_delete, of.arguments)

@@ -1,0 +1,72 @@
+"""The consumers of a queue that have the same priority."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import final
+
+from mypy_extensions import i64
+
+from rhizome.broker.channel.consumer import Consumer
+
+
+@final
+class PriorityLevel:
+    """The consumers of one priority; ``cursor`` is whose turn it is.
+
+    ``members`` has them in order of arrival, and removing any of them costs the same: one
+    connection may end with a hundred thousand. ``_line`` is the same as a list, rebuilt on demand
+    after members have come or gone.
+    """
+
+    priority: i64
+    members: OrderedDict[Consumer, None]
+    cursor: i64
+    _line: list[Consumer]
+    _changed: bool
+
+    def __init__(self, priority: i64) -> None:
+        self.priority = priority
+        self.members = OrderedDict()
+        self.cursor = 0
+        self._line = []
+        self._changed = False
+
+    def add(self, consumer: Consumer) -> None:
+        self.members[consumer] = None
+        self._changed = True
+
+    def remove(self, consumer: Consumer) -> bool:
+        """Remove a consumer; return whether it was one of these."""
+        if consumer not in self.members:
+            return False
+        del self.members[consumer]
+        self._changed = True
+        return True
+
+    def first(self) -> Consumer:
+        """The consumer that came first; there must be one."""
+        return next(iter(self.members))
+
+    def consumers(self) -> list[Consumer]:
+        """All consumers, in order of arrival."""
+        if self._changed:
+            self._changed = False
+            self._line = list(self.members)
+        return self._line
+
+    def next(self) -> Consumer | None:
+        line = self.consumers() if self._changed else self._line
+        count: i64 = len(line)
+        at: i64 = self.cursor
+        tried: i64 = 0
+        while tried < count:
+            if at >= count:
+                at = 0
+            consumer = line[at]
+            at += 1
+            if consumer.can_take():
+                self.cursor = at
+                return consumer
+            tried += 1
+        return None

@@ -1,0 +1,90 @@
+"""Publisher flow control: publishers are slowed to the pace of consumers that are busy.
+
+Without this a fast publisher outruns consumers that could keep up, and every message goes over the
+disk. The queue does not wait for a consumer that has stopped reading, or that has its whole
+prefetch unacked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64
+
+if TYPE_CHECKING:
+    from rhizome.broker.connection.connection import Connection
+    from rhizome.broker.queue.queue import Queue
+
+CONGESTED_BYTES: Final = 512 * 1024
+"""Above this many bytes waiting for busy consumers, publishers are slowed to the consumers'
+pace."""
+
+QUANTUM_BYTES: Final = 256 * 1024
+"""How many bytes consumers take before a paused publisher continues."""
+
+BUSY_MS: Final = 100
+"""A consumer whose socket has taken nothing for this long counts as slow, not busy, and slows
+nobody down."""
+
+
+@final
+class FlowControl:
+    """The flow control of one queue.
+
+    Invariant: every connection in ``paused`` is paused. It is released when the consumers have
+    taken ``QUANTUM_BYTES`` for each since ``mark``, when the queue is no longer congested, or when
+    none of its consumers is busy any more (``update`` is called in every tick while it is
+    congested).
+    """
+
+    queue: Queue
+    congested: bool
+    paused: list[Connection]
+    mark: i64
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.congested = False
+        self.paused = []
+        self.mark = 0
+
+    def update(self, now_ms: i64) -> None:
+        """Check whether publishers have to wait, and release those that have waited enough."""
+        queue = self.queue
+        congested = queue.ready_bytes > CONGESTED_BYTES and self._is_consumer_busy(now_ms)
+        if congested and not self.congested:
+            self.congested = True
+            queue.broker.congested[queue] = None
+        elif not congested and self.congested:
+            self.congested = False
+            queue.broker.congested.pop(queue, None)
+            self._unpause()
+        elif len(self.paused) > 0:
+            taken: i64 = queue.delivered_bytes - self.mark
+            if taken >= QUANTUM_BYTES * len(self.paused):
+                self._unpause()
+
+    def _is_consumer_busy(self, now_ms: i64) -> bool:
+        for level in self.queue.levels:
+            for consumer in level.consumers():
+                drained_ms = consumer.channel.connection.drained_ms
+                if consumer.carrier is not None and consumer.credit <= 0:
+                    # The link can take more; the application behind it can't.
+                    drained_ms = consumer.drained_ms
+                if now_ms - drained_ms < BUSY_MS and not consumer.is_sated():
+                    return True
+        return False
+
+    def pause(self, connection: Connection) -> None:
+        """A connection has published to this queue while it is congested."""
+        if not connection.paused:
+            if len(self.paused) == 0:
+                self.mark = self.queue.delivered_bytes
+            connection.pause()
+            self.paused.append(connection)
+
+    def _unpause(self) -> None:
+        paused = self.paused
+        self.paused = []
+        for connection in paused:
+            connection.unpause()

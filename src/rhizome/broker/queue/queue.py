@@ -1,0 +1,673 @@
+"""Queue: ready messages, consumers, and the rules between them.
+
+A queue is told about messages one at a time but acts once per turn: ``dispatch`` hands ready
+messages to consumers, round robin within the highest priority that can take one. What leaves the
+queue for good goes through ``forget``, which is the only place that settles a message with the log
+and the pager.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64
+
+from rhizome.broker.channel.consumer import Consumer
+from rhizome.broker.message import NO_EXPIRATION, Message, body_bytes
+from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
+from rhizome.broker.port import EVERYTHING, Away, GroupLog
+from rhizome.broker.queue.checkpoint_live_messages import (
+    is_journaled,
+    ready_body_bytes,
+    ready_indexes,
+    unacked_durable_bytes,
+)
+from rhizome.broker.queue.consumer_priority import PriorityLevel
+from rhizome.broker.queue.last_value import LastValues
+from rhizome.broker.queue.priority_lane import UNUSED_LANE, Lane
+from rhizome.broker.queue.publisher_flow_control import CONGESTED_BYTES, FlowControl
+from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
+from rhizome.broker.queue_leases.lease_request import LEASE_ARGUMENT
+from rhizome.broker.routing.bindings_and_destinations import Destination
+from rhizome.broker.turn import DISCARD_WORK, LETTER_WORK, decoding_work
+from rhizome.journal.dedup_state import DedupState
+from rhizome.journal.errors import CorruptRecord
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.metadata.metadata_state import QueueDefinition
+    from rhizome.broker.queue.internal_queues import InternalQueueWorker
+    from rhizome.broker.queue.priority_lane import Lane
+    from rhizome.broker.streams.stream import Stream
+
+
+def claim(queue: Queue, index: i64) -> Message | None:
+    """Take the ready message of this index; it counts as unacked. None if it isn't ready."""
+    for lane in queue.lanes:
+        message = _take(queue, lane, index)
+        if message is None:
+            continue
+        queue.discount(message)
+        queue.unacked += 1
+        return message
+    return None
+
+
+def _take(queue: Queue, lane: Lane, index: i64) -> Message | None:
+    message = lane.take(index)
+    if message is None and lane.paged_count > 0:
+        position = lane.paged.remove(index)
+        if position != 0:
+            lane.paged_count -= 1
+            try:
+                message = queue.broker.pager.read_one(position)
+            except (CorruptRecord, OSError):
+                message = queue.broker.damage.held(queue, lane, index, position)
+            queue.broker.pager.charge(queue, message)
+    return message
+
+
+NEVER_MS: Final = 1 << 62
+
+
+REASON_REJECTED: Final = "rejected"
+REASON_EXPIRED: Final = "expired"
+REASON_MAXLEN: Final = "maxlen"
+REASON_DELIVERY_LIMIT: Final = "delivery_limit"
+
+
+@final
+class Queue(Destination):
+    """One queue. If it is shared and active on another broker, ``away`` leads there, and nothing is
+    ever ready here. ``worker`` processes it if it is an internal queue of a group
+    (`internal_queues.py`).
+
+    Invariant: ``ready`` is the sum of the lanes' ready messages; ``unacked`` counts deliveries not
+    yet settled; ``expected`` counts the brokers whose consumers may come back when their link does;
+    ``ready_bytes`` adds up the contents of the ready ones, and ``body_bytes`` their bodies, but
+    only if ``bytes_max`` bounds these.
+    """
+
+    broker: Broker
+    definition: QueueDefinition
+    id: i64
+    log: GroupLog
+    durable: bool
+    recorded: bool
+    options: QueueArguments
+    lanes: list[Lane]
+    lane: Lane
+    single: bool
+    ready: i64
+    ready_bytes: i64
+    body_bytes: i64
+    durable_bytes: i64
+    unacked: i64
+    resident_bytes: i64
+    counts: dict[int, int]
+    may_expire: bool
+    bounded: bool
+    plain: bool
+    levels: list[PriorityLevel]
+    consumer_count: i64
+    had_consumer: bool
+    releases: i64
+    """How many channels are putting messages back over several turns; nothing is delivered
+    meanwhile."""
+    expected: i64
+    active: Consumer | None
+    exclusive: bool
+    marked: bool
+    flow_control: FlowControl
+    delivered_bytes: i64
+    settled_marked: bool
+    settled: list[int]
+    settled_durable: bool
+    shown_marked: bool
+    shown_before: i64
+    last_values: LastValues | None
+    seen: DedupState | None
+    last_used_ms: i64
+    published: i64
+    delivered: i64
+    acked: i64
+    redelivered: i64
+    deleted: bool
+    orphans: list[Consumer]
+    away: Away | None
+    stream: Stream | None
+    worker: InternalQueueWorker | None
+
+    def __init__(self, broker: Broker, definition: QueueDefinition) -> None:
+        super().__init__(definition.vhost, definition.name)
+        self.broker = broker
+        self.definition = definition
+        self.id = definition.id
+        self.durable = definition.durable and not definition.exclusive_owner
+        self.use_log(broker.log)
+        self.lanes = []
+        self.lane = Lane()
+        self.single = True
+        self.ready = 0
+        self.ready_bytes = 0
+        self.body_bytes = 0
+        self.durable_bytes = 0
+        self.unacked = 0
+        self.resident_bytes = 0
+        self.counts = {}
+        self.may_expire = False
+        self.bounded = False
+        self.levels = []
+        self.consumer_count = 0
+        self.had_consumer = False
+        self.expected = self.releases = 0
+        self.active = None
+        self.exclusive = False
+        self.marked = False
+        self.flow_control = FlowControl(self)
+        self.delivered_bytes = 0
+        self.settled_marked = False
+        self.settled = []
+        self.settled_durable = False
+        self.shown_marked = False
+        self.shown_before = -1
+        self.last_values = None
+        self.seen = None
+        self.last_used_ms = broker.turn.now_ms
+        self.published = 0
+        self.delivered = 0
+        self.acked = 0
+        self.redelivered = 0
+        self.deleted = False
+        self.orphans = []
+        self.away = None
+        self.stream = None
+        self.worker = None
+        self._prepare_lanes(definition.options.priority_max)
+        self.apply_options(definition.options)
+
+    def use_log(self, log: GroupLog) -> None:
+        """Record what happens to this queue in this log."""
+        self.log = log
+        self.recorded = self.durable or log.replicated
+
+    def is_kept_here(self) -> bool:
+        """Whether its messages are here, including while its home is being moved away (G11)."""
+        return self.away is None or self.log.replicated
+
+    def apply_options(self, options: QueueArguments) -> None:
+        """Take over arguments merged with policy; called again whenever a policy changes."""
+        self.options = options
+        if options.message_ttl_ms >= 0:
+            self.may_expire = True
+        for lane in self.lanes:
+            if lane.is_made():
+                lane.fresh_index = -1
+        was_bounded = self.bounded
+        self.bounded = options.length_max >= 0 or options.bytes_max >= 0
+        if self.bounded and not was_bounded and self.ready > 0:
+            self.body_bytes = ready_body_bytes(self)
+        if options.last_value_key is not None and self.last_values is None:
+            self.last_values = LastValues(options.last_value_key)
+        self.plain = (
+            not self.bounded
+            and self.single
+            and self.last_values is None
+            and options.message_ttl_ms < 0
+            and options.queue_type != "stream"
+        )
+        if self.bounded:
+            self._enforce_bounds()
+        if self.may_expire or options.expires_ms >= 0:
+            self.broker.timers.watch(self)
+
+    def _prepare_lanes(self, priority_max: i64) -> None:
+        self.lanes = [UNUSED_LANE] * (int(priority_max) + 1)
+        self.lane = self.made_lane(0)
+        self.single = priority_max == 0
+
+    # ---- messages in ----------------------------------------------------------------------------
+
+    def accepts(self, message: Message) -> bool:
+        """False if the queue's own limits refuse the message (overflow reject-publish).
+
+        Only messages that stay in the queue count: waiting consumers get their share first.
+        """
+        if not self.bounded or self.options.overflow == "drop-head" or self.log.still:
+            return True
+        if self._is_full(message) and self.consumer_count > 0:
+            self.dispatch(self.broker.turn.now_ms)
+            return not self._is_full(message) or (self.ready == 0 and self._is_awaited())
+        return not self._is_full(message)
+
+    def _is_full(self, message: Message) -> bool:
+        """Whether one more message would be beyond a limit."""
+        options = self.options
+        if options.length_max >= 0 and self.ready >= options.length_max:
+            return True
+        bytes_max = options.bytes_max
+        return bytes_max >= 0 and self.body_bytes + body_bytes(message.content) > bytes_max
+
+    def _is_awaited(self) -> bool:
+        """Whether a consumer could take a message at once."""
+        for level in self.levels:
+            for consumer in level.consumers():
+                if consumer.can_take():
+                    return True
+        return False
+
+    def push(self, message: Message) -> None:
+        """Append a message that the log has taken."""
+        self.published += 1
+        if self.recorded and message.position != 0:
+            self.durable_bytes += len(message.content)
+        if self.plain and message.expiration_ms == NO_EXPIRATION:
+            self.broker.pager.admit(self, self.lane, message)
+            self._count(message)
+            if not self.marked:
+                self.touch()
+            return
+        self._push_special(message)
+
+    def _push_special(self, message: Message) -> None:
+        if self.stream is not None:
+            return
+        if message.expiration_ms != NO_EXPIRATION and not self.may_expire:
+            self.may_expire = True
+            self.broker.timers.watch(self)
+        if self.last_values is not None:
+            self._supersede(message)
+        self.broker.pager.admit(self, self.lane_of(message), message)
+        self._count(message)
+        if not self.marked:
+            self.touch()
+        if self.bounded:
+            self._enforce_bounds()
+
+    def _count(self, message: Message) -> None:
+        self.ready += 1
+        self.ready_bytes += len(message.content)
+        if self.bounded:
+            self.body_bytes += body_bytes(message.content)
+
+    def discount(self, message: Message) -> None:
+        """A message is no longer ready."""
+        self.ready -= 1
+        self.ready_bytes -= len(message.content)
+        if self.last_values is not None:
+            self.last_values.take(message)
+        if self.bounded:
+            self.body_bytes -= body_bytes(message.content)
+
+    def _supersede(self, message: Message) -> None:
+        assert self.last_values is not None
+        self.broker.turn.work += decoding_work(message.content)
+        older = self.last_values.put(message)
+        gone = claim(self, older) if older >= 0 else None
+        if gone is not None:
+            self.unacked -= 1
+            self.forget(gone)
+
+    def lane_of(self, message: Message) -> Lane:
+        if self.single:
+            return self.lane
+        top: i64 = len(self.lanes) - 1
+        return self.made_lane(message.priority if message.priority < top else top)
+
+    def made_lane(self, priority: i64) -> Lane:
+        """The lane of a priority, made if there was nothing of it before."""
+        lane = self.lanes[priority]
+        if lane is UNUSED_LANE:
+            lane = Lane()
+            self.lanes[priority] = lane
+        return lane
+
+    def _enforce_bounds(self) -> None:
+        """Drop from the head until the queue is within its bounds.
+
+        Only messages that stay count: waiting consumers get their share before anything is dropped.
+        """
+        if self.options.overflow == "drop-head" and self._is_beyond():
+            if self.consumer_count > 0:
+                self.dispatch(self.broker.turn.now_ms)
+            else:
+                self._drop_beyond()
+
+    def _drop_beyond(self) -> None:
+        dropped: i64 = 0
+        while self._is_beyond():
+            if self.broker.turn.is_too_full(dropped):
+                self.postpone()
+                return
+            message = self.next_message(-1)
+            if message is None:
+                # Appended in this turn; the queue is dispatched again in the next.
+                return
+            self.discard(message, REASON_MAXLEN)
+            dropped += 1
+
+    def _is_beyond(self) -> bool:
+        """Whether the queue holds more than its limits allow."""
+        options = self.options
+        return (
+            self.ready > 0
+            and not self.log.still
+            and (
+                (options.length_max >= 0 and self.ready > options.length_max)
+                or (options.bytes_max >= 0 and self.body_bytes > options.bytes_max)
+            )
+        )
+
+    def touch(self) -> None:
+        """Ask for a dispatch at the end of this turn."""
+        self.marked = True
+        self.broker.turn.queues.append(self)
+
+    def postpone(self) -> None:
+        """Ask for a dispatch in the next turn: this one has done enough."""
+        if not self.marked:
+            self.marked = True
+            self.broker.turn.postponed.append(self)
+
+    # ---- messages out ---------------------------------------------------------------------------
+
+    def next_message(self, now_ms: i64) -> Message | None:
+        """Take the first ready message that has not expired (``now_ms`` -1: don't look).
+
+        None with ``ready`` above 0 means that the rest is being written to disk and cannot be read
+        yet, or that so many had expired that the others have to wait for the next turn.
+        """
+        expired: i64 = 0
+        while self.ready > 0:
+            lane = self.lane if self.single else self._top_lane()
+            message = lane.pop()
+            if message is None:
+                if lane.paged_count == 0 or not self.broker.pager.fill(self, lane):
+                    return None
+                continue
+            self.discount(message)
+            if self.may_expire and now_ms >= 0 and self.is_expired(message, now_ms):
+                self.discard(message, REASON_EXPIRED)
+                expired += 1
+                if self.broker.turn.is_too_full(expired):
+                    self.postpone()
+                    return None
+                continue
+            return message
+        return None
+
+    def _top_lane(self) -> Lane:
+        at: i64 = len(self.lanes) - 1
+        while at > 0:
+            lane = self.lanes[at]
+            if lane.ready() > 0:
+                return lane
+            at -= 1
+        return self.lanes[0]
+
+    def is_expired(self, message: Message, now_ms: i64) -> bool:
+        # Not in the same instant: with a TTL of 0 a message may still go to a waiting consumer.
+        return now_ms > self.expires_ms(message)
+
+    def expires_ms(self, message: Message) -> i64:
+        """When a message expires in this queue: the queue's time or its own, whichever is less."""
+        ttl = self.options.message_ttl_ms
+        expiration = message.expiration_ms
+        if expiration != NO_EXPIRATION and (ttl < 0 or expiration < ttl):
+            ttl = expiration
+        return message.arrived_ms + ttl if ttl >= 0 else NEVER_MS
+
+    def dispatch(self, now_ms: i64) -> None:
+        """Deliver ready messages to consumers until one of the two runs out."""
+        self.marked = False
+        if self.stream is not None:
+            self.stream.dispatch()
+            return
+        if self.worker is not None:
+            self.worker.run()
+            return
+        if (
+            self.ready > 0
+            and self.consumer_count > 0
+            and self.broker.may_deliver
+            and self.releases == 0
+        ):
+            delivered: i64 = 0
+            last: Message | None = None
+            limited = self.log.visible < EVERYTHING
+            while self.ready > 0:
+                if limited and not self.may_show_first():
+                    break
+                consumer = self._next_consumer()
+                if consumer is None:
+                    break
+                message = self.next_message(now_ms)
+                if message is None:
+                    break
+                self._deliver(consumer, message)
+                delivered += 1
+                last = message
+            self.delivered += delivered
+            if last is not None and self.durable_bytes > 0:
+                self.broker.delivered_marks.note(self, last)
+        if self.bounded and self.options.overflow == "drop-head":
+            self._drop_beyond()
+        if self.flow_control.congested or self.ready_bytes > CONGESTED_BYTES:
+            self.flow_control.update(now_ms)
+
+    def may_show_first(self) -> bool:
+        """Whether the first message is committed (L1); if not, the queue is touched when it is."""
+        lane = self.lane if self.single else self._top_lane()
+        if lane.first_index() <= self.log.visible:
+            return True
+        self.log.waiting.append(self)
+        return False
+
+    def _deliver(self, consumer: Consumer, message: Message) -> None:
+        redelivered = was_delivered(self, message)
+        if redelivered:
+            self.redelivered += 1
+            message = with_delivery_count(self, message)
+        self.delivered_bytes += len(message.content)
+        consumer.deliver(message, redelivered)
+        if consumer.no_ack:
+            self.forget(message)
+        else:
+            self.unacked += 1
+            if not self.single and self.durable_bytes > 0:
+                self.broker.delivered_marks.note(self, message)
+
+    def _next_consumer(self) -> Consumer | None:
+        active = self.active
+        if active is not None:
+            return active if active.can_take() else None
+        for level in self.levels:
+            consumer = level.next()
+            if consumer is not None:
+                return consumer
+        return None
+
+    # ---- settling -------------------------------------------------------------------------------
+
+    def ack(self, message: Message) -> None:
+        self.unacked -= 1
+        self.acked += 1
+        self.forget(message)
+        if self.ready > 0 and not self.marked:
+            self.touch()
+
+    def reject(self, message: Message) -> None:
+        """Settle an unacked message negatively: it is dead-lettered or dropped."""
+        self.unacked -= 1
+        self.discard(message, REASON_REJECTED)
+        if self.ready > 0 and not self.marked:
+            self.touch()
+
+    def requeue(self, message: Message) -> None:
+        """Put an unacked message back at its place, unless it reached its delivery limit."""
+        self.unacked -= 1
+        if self.deleted:
+            self.forget(message)
+            return
+        count = self.counts.get(message.index, 0) + 1
+        limit = self.options.delivery_limit
+        if limit >= 0 and count > limit:
+            self.discard(message, REASON_DELIVERY_LIMIT)
+        else:
+            self.counts[message.index] = count
+            durable = is_journaled(message)
+            if self.recorded and (durable or self.log.replicated):
+                self.log.requeue(self.id, message.index, count, durable)
+            self._put_back(message)
+        if self.ready > 0 and not self.marked:
+            self.touch()
+
+    def take_back(self, message: Message) -> None:
+        """Put back a message that was sent to a consumer but never reached it."""
+        self.unacked -= 1
+        if self.deleted:
+            self.forget(message)
+            return
+        self._put_back(message)
+        if not self.marked:
+            self.touch()
+
+    def _put_back(self, message: Message) -> None:
+        if len(message.content) == 0:
+            self.broker.damage.put_back(self, message, "a client gave it back")
+            return
+        if self.last_values is not None and not self.last_values.put_back(message):
+            self.forget(message)
+            return
+        self.lane_of(message).put_back(message)
+        self._count(message)
+        if self.bounded and self.consumer_count == 0:  # else at the dispatch, when all are back
+            self._enforce_bounds()
+
+    def discard(self, message: Message, reason: str) -> None:
+        """Remove a message unconsumed: dead-letter it if the queue says where, then forget it."""
+        turn = self.broker.turn
+        turn.work += DISCARD_WORK
+        if self.options.dead_letter_exchange is not None and not self.deleted:
+            if len(message.content) == 0:
+                self.broker.damage.put_back(self, message, "it is dead, and can't be sent on")
+                return
+            turn.work += LETTER_WORK + decoding_work(message.content)
+            self.broker.dead_letter(self, message, reason)
+        self.forget(message)
+
+    def forget(self, message: Message) -> None:
+        """A message leaves this queue for good."""
+        self.broker.pager.release(self, message)
+        if len(self.counts) > 0:
+            self.counts.pop(message.index, 0)
+        if self.recorded:
+            if is_journaled(message):
+                self.durable_bytes -= len(message.content)
+                self.settled_durable = True
+            elif not self.log.replicated:
+                return
+            self.settled.append(message.index)
+            if not self.settled_marked:
+                self.settled_marked = True
+                self.broker.turn.settled.append(self)
+
+    def write_settled(self) -> None:
+        """Write the dequeues of this turn as one record."""
+        self.settled_marked = False
+        if not self.deleted:
+            self._log_settled()
+        self.settled = []
+        self.settled_durable = False
+
+    def _log_settled(self) -> None:
+        if len(self.settled) > 0:
+            self.log.dequeue(self.id, self.settled, self.settled_durable)
+
+    def purge(self) -> i64:
+        """Drop all ready messages, and those that are set aside; return how many were ready."""
+        count = self.ready
+        if self.recorded and (count > 0 or self in self.broker.damage.aside):
+            self._log_settled()
+            self.settled = []
+            if self.unacked == 0:
+                self.log.purge(self.id, self.log.next_index - 1)
+            else:
+                # A purge names everything up to an index; unacked messages must survive it.
+                self.log.dequeue(self.id, ready_indexes(self), True)
+        self.drop_ready()
+        return count
+
+    def drop_ready(self) -> None:
+        """Forget all ready messages, and those that are set aside, without logging."""
+        if self.recorded:
+            self.durable_bytes = unacked_durable_bytes(self)
+        for lane in self.lanes:
+            for message in lane.resident():
+                self.broker.pager.release(self, message)
+                self.counts.pop(message.index, 0)
+            self.broker.pager.release_paged(lane.paged)
+            if lane.is_made():
+                lane.clear()
+        if self.last_values is not None:
+            self.last_values.clear()
+        self.broker.damage.release(self)
+        self.ready = 0
+        self.ready_bytes = 0
+        self.body_bytes = 0
+
+    # ---- consumers ------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        if LEASE_ARGUMENT in consumer.arguments:
+            self.broker.leases.attach(consumer)
+            return
+        self.had_consumer = True
+        self.consumer_count += 1
+        if consumer.exclusive:
+            self.exclusive = True
+        self._level(consumer.priority).add(consumer)
+        if self.options.single_active_consumer and self._becomes_active(consumer):
+            self.active = consumer
+        if self.stream is not None:
+            self.stream.attach(consumer)
+        if self.ready > 0 and not self.marked:
+            self.touch()
+
+    def _becomes_active(self, consumer: Consumer) -> bool:
+        """Whether this consumer becomes the active one: the first, or at a new home the one that
+        was active before."""
+        active = self.active
+        return active is None or (active.delivered == 0 and consumer.delivered > 0)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self.broker.leases.forget(consumer)
+        for level in self.levels:
+            if level.remove(consumer):
+                self.consumer_count -= 1
+                if len(level.members) == 0:
+                    self.levels.remove(level)
+                break
+        if consumer.exclusive:
+            self.exclusive = False
+        if self.active is consumer:
+            self.active = self._first_consumer()
+        self.last_used_ms = self.broker.turn.now_ms
+        if self.ready > 0 and not self.marked:
+            self.touch()
+
+    def _level(self, priority: i64) -> PriorityLevel:
+        at: i64 = 0
+        while at < len(self.levels) and self.levels[at].priority > priority:
+            at += 1
+        if at < len(self.levels) and self.levels[at].priority == priority:
+            return self.levels[at]
+        level = PriorityLevel(priority)
+        self.levels.insert(at, level)
+        return level
+
+    def _first_consumer(self) -> Consumer | None:
+        return self.levels[0].first() if len(self.levels) > 0 else None
+
+    def consumers(self) -> list[Consumer]:
+        return [consumer for level in self.levels for consumer in level.consumers()]

@@ -1,0 +1,153 @@
+"""A cluster of one broker: a proposal is applied at once, and is safe when the journal has it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rhizome.broker.access.application_tokens import ApplicationTokens, Shown
+from rhizome.broker.metadata.metadata_changes import (
+    BindingAdded,
+    BindingRemoved,
+    ExchangeCreated,
+    ExchangeDeleted,
+    ExchangeUnused,
+    Fact,
+    Outcome,
+    QueueCreated,
+    QueueDeleted,
+)
+from rhizome.broker.metadata.metadata_commands import (
+    Command,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    encode,
+)
+from rhizome.broker.metadata.vhost_metadata_quota import check_command
+from rhizome.broker.port import Cluster, Waiter
+from rhizome.broker.queue.queue import Queue
+from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.errors import AmqpError
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.connection.connection import Connection
+    from rhizome.journal.journal import Journal
+
+
+class SingleNodeCluster(Cluster):
+    """Invariant: ``waiting`` is in the order of the journal; a waiter is told after its record is
+    synced, so that what follows a declare-ok can rely on it even after a crash."""
+
+    broker: Broker
+    journal: Journal
+    index: int
+    waiting: deque[tuple[int, Waiter | None, Outcome]]
+    _ahead: deque[tuple[Command, bytes, Waiter | None]]
+    _busy: bool
+    _tokens: ApplicationTokens
+
+    def __init__(self, broker: Broker, journal: Journal, index: int) -> None:
+        super().__init__()
+        self.broker = broker
+        self.journal = journal
+        self.index = index
+        self.waiting = deque()
+        self._ahead = deque()
+        self._busy = False
+        self._tokens = ApplicationTokens()
+
+    def demand(self, tokens: ApplicationTokens) -> None:
+        self._tokens = tokens
+
+    def check_application(self, connection: Connection, shown: Shown) -> None:
+        self._tokens.check(connection, shown)
+
+    def propose(self, command: Command, waiter: Waiter | None) -> None:
+        """Apply a command, and then the commands proposed in consequence.
+
+        They are applied one after the other, so that the journal has them in the order of
+        application.
+        """
+        # A command that cannot be recorded (ValueError) must not be applied either.
+        encoded = encode(command)
+        try:
+            takes_whole = waiter is not None and waiter.takes_whole_state()
+            check_command(self.broker.state, command, takes_whole=takes_whole)
+        except AmqpError as error:
+            if waiter is not None:
+                waiter.resolved(Outcome(error=error))
+            return
+        self._ahead.append((command, encoded, waiter))
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._ahead:
+                self._apply(*self._ahead.popleft())
+        finally:
+            self._busy = False
+
+    def _apply(self, command: Command, encoded: bytes, waiter: Waiter | None) -> None:
+        outcome = self.broker.apply(command)
+        if not self._is_durable(outcome):
+            self._resolve(waiter, outcome)
+            return
+        if isinstance(command, DeclareQueue) and outcome.queue is not None:
+            # Unrecorded queues take numbers too, so the number is part of the record.
+            queue = outcome.queue
+            encoded = encode(replace(command, queue_id=queue.id, group=queue.group))
+        elif isinstance(command, DeclareExchange):
+            exchange = self.broker.state.vhosts[command.vhost].router.exchanges[command.name]
+            encoded = encode(replace(command, exchange_id=exchange.id))
+        self.index += 1
+        position = self.journal.state(self.index, encoded)
+        self.waiting.append((position, waiter, outcome))
+
+    def exchange_unused(self, exchange: Exchange) -> None:
+        self.propose(DeleteExchange(exchange.vhost, exchange.name, True, exchange.id), None)
+
+    def synced(self, position: int) -> None:
+        """Everything below ``position`` is on disk."""
+        while self.waiting and self.waiting[0][0] < position:
+            _, waiter, outcome = self.waiting.popleft()
+            self._resolve(waiter, outcome)
+
+    def _resolve(self, waiter: Waiter | None, outcome: Outcome) -> None:
+        if waiter is not None:
+            waiter.resolved(outcome)
+        self.broker.announce(outcome)
+
+    def _is_durable(self, outcome: Outcome) -> bool:
+        """Whether anything changed that must survive a restart."""
+        if outcome.error is not None or not outcome.changed:
+            return False
+        if not outcome.facts:
+            return True
+        return any(self._is_durable_fact(fact) for fact in outcome.facts)
+
+    def _is_durable_fact(self, fact: Fact) -> bool:
+        if isinstance(fact, (QueueCreated, QueueDeleted)):
+            return fact.definition.durable and not fact.definition.is_private()
+        if isinstance(fact, (ExchangeCreated, ExchangeDeleted)):
+            return fact.exchange.durable
+        if isinstance(fact, ExchangeUnused):
+            return False
+        if isinstance(fact, (BindingAdded, BindingRemoved)):
+            return self._is_durable_binding(fact.vhost, fact.binding)
+        return True
+
+    def _is_durable_binding(self, vhost: str, binding: Binding) -> bool:
+        source = self.broker.state.vhosts[vhost].router.exchanges.get(binding.source)
+        if source is not None and not source.durable:
+            return False
+        return _is_durable_end(binding.destination)
+
+
+def _is_durable_end(destination: Destination) -> bool:
+    if isinstance(destination, Exchange):
+        return destination.durable
+    return isinstance(destination, Queue) and destination.durable

@@ -1,0 +1,108 @@
+"""Replicable log: what a group's home sends to its standbys. Compiled."""
+
+from __future__ import annotations
+
+from typing import final
+
+from mypy_extensions import i64, mypyc_attr
+
+from rhizome.broker.port import GroupLog
+from rhizome.journal.streams.chunk_cursor import ChunkCursor
+
+
+@final
+class Batch:
+    """The records of one turn, with the indexes from ``first`` to ``last``."""
+
+    first: i64
+    last: i64
+    parts: list[bytes]
+    size: i64
+
+    def __init__(self, first: i64, last: i64, parts: list[bytes], size: i64) -> None:
+        self.first = first
+        self.last = last
+        self.parts = parts
+        self.size = size
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ReplicableLog(GroupLog):
+    """A log that has copies, as they see it.
+
+    ``alone``: no standby has to answer, so what is here is committed. ``by_disk``: some have to,
+    but what they have in memory counts for nothing (G2). ``recovering``: the home is new, and
+    confirms and shows nothing before its copies and edges are heard (G7, A2). ``aside``: it is
+    about to hand over, and shows nothing more (G11). ``shipping``: a standby listens, so records
+    are kept for it. ``stored``: all of the log can be read from its store, so a standby that is far
+    behind gets what it lacks from there, and nothing is compared. ``bare`` are the ids of queues
+    whose messages standbys don't get (G9, `configuration`).
+    """
+
+    alone: bool
+    by_disk: bool
+    aside: bool
+    shipping: bool
+    stored: bool
+    bare: dict[int, None]
+
+    def __init__(self, group: i64, epoch: i64, next_index: i64) -> None:
+        super().__init__(group, epoch, next_index)
+        self.alone = True
+        self.by_disk = False
+        self.aside = False
+        self.shipping = False
+        self.stored = False
+        self.bare = {}
+
+    def ship(self, shipping: bool) -> None:
+        """Keep what is recorded from now on for standbys, or stop keeping it."""
+        self.shipping = shipping
+
+    def take_batch(self) -> Batch | None:
+        """The records made since the last call; None if there are none."""
+        raise NotImplementedError
+
+    def disk(self) -> i64:
+        """How far the log is on this broker's disk, as far as it has to be."""
+        raise NotImplementedError
+
+    def set_committed(self, memory: i64, disk: i64) -> None:
+        """The copies that count have this much (G6)."""
+        raise NotImplementedError
+
+    def set_reliable(self, memory: i64, disk: i64) -> None:
+        """In-sync standbys have this much, too; 0 where there is no standby."""
+        if memory > self.reliable_memory:
+            self.reliable_memory = memory
+        if disk > self.reliable_disk:
+            self.reliable_disk = disk
+
+    def update_visible(self) -> None:
+        """Show what is committed, or nothing while recovering or stepping aside (L1, A2, G11)."""
+        raise NotImplementedError
+
+    def recover(self) -> None:
+        """Count nothing as committed before the copies have answered in this epoch (G7).
+
+        A new home doesn't know what the others have of its log, so it must not confirm a duplicate
+        of a message in it either (L5).
+        """
+        self.recovering = True
+        self.committed_memory = 0
+        self.committed_disk = 0
+
+    def epoch_of(self, index: i64) -> i64:
+        """The epoch that a record belongs to."""
+        at: i64 = len(self.starts) - 1
+        while at > 0 and i64(self.starts[at][1]) > index:
+            at -= 1
+        return self.starts[at][0]
+
+    def invitation(self) -> dict[str, object]:
+        """What a standby has to know besides the history, before it follows."""
+        return {}
+
+    def stored_from(self, index: i64, offset: i64) -> ChunkCursor | None:
+        """Reads a ``stored`` log from an index on; None if it isn't there any more."""
+        return None

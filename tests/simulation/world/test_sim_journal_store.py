@@ -1,0 +1,93 @@
+"""The journal on a simulated disk: what it reported as durable is there after a power cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from rhizome.journal.store import StoreOptions
+from rhizome.testing.sim.world.event_scheduler import MS, SECOND, World
+from rhizome.testing.sim.world.sim_host import Host, Process, Program
+from rhizome.testing.sim.world.sim_journal_store import SimStore
+from rhizome.testing.sim.world.sim_network import Network
+
+STORE_UUID = bytes(range(16))
+SMALL = StoreOptions(segment_bytes_max=4096)
+
+
+class Recorder(Program):
+    """Appends commands to a journal, and finds those of earlier runs."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.store = SimStore(host, STORE_UUID, self, SMALL)
+        self.found = [command for _, command in self.store.recovered.commands]
+        self.written: dict[int, int] = {}
+        self.alarms: list[str] = []
+        self.safe = 0
+        self.count = 0
+
+    def append(self, command: bytes) -> None:
+        self.store.journal.state(1 + len(self.found) + self.count, command)
+        self.count += 1
+        self.written[self.store.submit()] = self.count
+
+    def durable(self, token: int) -> None:
+        self.safe = max(self.safe, self.written.get(token, 0))
+
+    def alarm(self, text: str) -> None:
+        self.alarms.append(text)
+
+    def failed(self, error: BaseException) -> None:
+        raise error
+
+
+def recorder(process: Process) -> Recorder:
+    assert isinstance(process.program, Recorder)
+    return process.program
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("end", ["power_cut", "kill"])
+def test_what_was_durable_is_found_again_in_order(seed: int, end: str) -> None:
+    world = World(seed)
+    chance = world.chance("test")
+    process = Process(world, Network(world), "b1", Recorder)
+    process.start()
+    known: list[bytes] = []
+    for round_ in range(6):
+        program = recorder(process)
+        assert program.found[: len(known)] == known
+        known = list(program.found)
+        for number in range(chance.randrange(60)):
+            command = f"{round_} {number} ".encode() * chance.randrange(1, 30)
+            program.append(command)
+            known.append(command)
+            world.run_until(world.now_us + chance.randrange(2 * MS))
+        kept = len(known) - program.count + program.safe
+        getattr(process, end)()
+        known = known[:kept]
+        world.run_until(world.now_us + SECOND)
+        process.start()
+
+
+def test_a_full_disk_is_waited_out_with_an_alarm() -> None:
+    world = World(3)
+    process = Process(world, Network(world), "b1", Recorder)
+    process.start()
+    program = recorder(process)
+    process.disk.fill()
+    for number in range(5):
+        program.append(f"command {number} ".encode() * 200)
+    world.run_until(SECOND)
+    assert program.safe == 0
+    assert program.alarms == ["the disk is full: free some space"]
+    position = int(program.store.journal.end_position())
+    held = program.store.read(position >> 32, 0, position & 0xFFFFFFFF)
+    assert len(held) == position & 0xFFFFFFFF, "what waits for the disk can be read"
+    process.disk.unfill()
+    world.run_until(2 * SECOND)
+    assert program.safe == 5
+    assert program.alarms[1:] == [""]
+    process.power_cut()
+    process.start()
+    assert len(recorder(process).found) == 5

@@ -1,0 +1,11 @@
+"""What `tests/unit/broker/test_core_dispatch.py` says, on any broker of a cluster."""
+
+from tests.unit.cluster.node.broker_tests_in_cluster import as_in_cluster
+
+globals().update(
+    as_in_cluster(
+        "test_core_dispatch",
+        # An application that doesn't read has a window at its edge.
+        leave_out=["test_consumer_whose_socket_is_full_gets_nothing_more"],
+    )
+)
