@@ -11,7 +11,7 @@ from dataclasses import replace
 from rhizome.client.confirm_level import Level
 from rhizome.testing.sim.apps.app_topology import ALWAYS, SOMETIMES, Topology, drawn_topology
 from rhizome.testing.sim.checkers.checker import Violation, Watch
-from rhizome.testing.sim.checkers.message_checkers import Promises
+from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import Promises
 from rhizome.testing.sim.events import application_events as told
 from rhizome.testing.sim.events.broker_events import Healed, Observation
 from rhizome.testing.sim.scenarios.messages_scenario import checkers_of

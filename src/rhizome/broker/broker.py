@@ -60,8 +60,8 @@ from rhizome.broker.metadata.metadata_changes import (
     VhostDeleted,
 )
 from rhizome.broker.metadata.metadata_commands import Command, DeleteQueue
-from rhizome.broker.metadata.metadata_entities import QueueDefinition
 from rhizome.broker.metadata.metadata_state import State
+from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.observer import Observer
 from rhizome.broker.periodic_sweep import Timers

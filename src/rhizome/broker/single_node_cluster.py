@@ -25,7 +25,7 @@ from rhizome.broker.metadata.metadata_commands import (
     DeleteExchange,
     encode,
 )
-from rhizome.broker.metadata.vhost_metadata_quota import check_command
+from rhizome.broker.metadata.vhost_metadata_byte_quota import check_command
 from rhizome.broker.port import Cluster, Waiter
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.bindings_and_destinations import Binding, Destination

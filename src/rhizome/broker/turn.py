@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.connection.connection import Connection
     from rhizome.broker.queue.queue import Queue
-    from rhizome.broker.queue_leases.lease_consumer import LeaseReader
+    from rhizome.broker.queue_leases.lease_reader import LeaseReader
 
 
 TURN_WORK_MAX: Final = 10_000

@@ -24,7 +24,7 @@ from rhizome.broker.access.application_tokens import ApplicationTokens, Shown
 from rhizome.broker.fault_log import FAULT_GROUP, FAULT_LINK, FAULT_TIMER, FAULT_TURN
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import Command, DeclareExchange, DeclareQueue
-from rhizome.broker.metadata.vhost_metadata_quota import check_command, vhost_of
+from rhizome.broker.metadata.vhost_metadata_byte_quota import check_command, vhost_of
 from rhizome.broker.port import Away, Cluster, Holdings, Waiter
 from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
 from rhizome.broker.queue.queue_recovery import restore_queue
@@ -43,7 +43,7 @@ from rhizome.cluster.consensus.consensus_events import (
     RootReady,
 )
 from rhizome.cluster.consensus.dataclass_codec import decode
-from rhizome.cluster.consensus.log.log_entries import (
+from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
     REGISTRATION,
     RETIREMENT,
@@ -68,7 +68,7 @@ from rhizome.cluster.peer_link_state import Applied
 from rhizome.cluster.private_queues.meta_binding_entry import MetaBinding, meta_binding_of
 from rhizome.cluster.private_queues.meta_bindings import NAME_MARK, MetaBindings
 from rhizome.cluster.private_queues.unused_exchanges import drop_unused_exchanges
-from rhizome.cluster.protocol.attach_rule_switches import AttachRules
+from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
 from rhizome.cluster.protocol.catalogue import (
     ASK_COPY_PROGRESS,
     CONSENSUS,

@@ -42,8 +42,8 @@ from rhizome.management.rabbitmq_api import (
 )
 from rhizome.management.rhizome_api import (
     broker_status,
-    cluster_and_primaries,
     cluster_key_fingerprints,
+    cluster_status_and_changes,
     console_dashboard,
     console_login,
     damaged_message_list,
@@ -112,7 +112,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *console_dashboard.ENDPOINTS,
     *stalls.ENDPOINTS,
     *doctor_facts.ENDPOINTS,
-    *cluster_and_primaries.ENDPOINTS,
+    *cluster_status_and_changes.ENDPOINTS,
     *cluster_key_fingerprints.ENDPOINTS,
     *groups.ENDPOINTS,
     *open_transactions.ENDPOINTS,

@@ -1,7 +1,7 @@
 """Cluster view: what the HTTP API needs of a cluster: a description, and the changes of operators.
 
 A clustered broker implements `ClusterView` and `ClusterControl`; a standalone one has its own in
-`rhizome.management.rhizome_api.cluster_and_primaries`. Nothing here knows how a cluster works.
+`rhizome.management.rhizome_api.cluster_status_and_changes`. Nothing here knows how a cluster works.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ from rhizome.server.log_output import (
     configure_logging,
     configure_logs_again,
 )
-from rhizome.server.role_hooks import Hooks, roles_of
+from rhizome.server.role_change_commands import Hooks, roles_of
 from rhizome.server.standalone_or_cluster_store import check_data_directory
 from rhizome.server.startup_errors import report_startup_error
 

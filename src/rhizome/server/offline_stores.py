@@ -16,7 +16,7 @@ from rhizome.broker.metadata.metadata_commands import encode as encode_command
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.cluster.consensus.consensus_registry import decode_snapshot
 from rhizome.cluster.consensus.dataclass_codec import decode
-from rhizome.cluster.consensus.log.log_entries import (
+from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
     REGISTRATION,
     RETIREMENT,

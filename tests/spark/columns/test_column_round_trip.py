@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rhizome.amqp import frames, methods
 from rhizome.amqp.properties import FLAG_HEADERS
-from rhizome.spark.columns.content_columns import COLUMNS, PROPERTIES, Contents
+from rhizome.spark.columns.content_decoder import COLUMNS, PROPERTIES, Contents
 from rhizome.spark.columns.vectorized_bytes import Window
 from rhizome.spark.sink.publish_frames import Addressing, Framer
 from rhizome.spark.source.stream_rows import STAMP_BYTES

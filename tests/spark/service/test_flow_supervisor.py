@@ -302,6 +302,18 @@ def test_figures_are_those_of_all_batches() -> None:
     assert figures.batch_s == 2.0
 
 
+def test_flow_whose_rows_are_seen_is_running() -> None:
+    """Spark may tell of a batch while its word on the query is still the first one."""
+    play = Play(FakeFlow())
+    play.tend()
+    query = play.flow.queries[-1]
+    query.status["message"] = "Initializing sources"
+    query.do(0)
+    play.tend()
+    assert play.supervised.figures.rows == 10
+    assert play.supervised.state is State.RUNNING
+
+
 def test_flows_start_one_after_the_other() -> None:
     first, second = FakeFlow(name="a"), FakeFlow(name="b")
     play = Play(first, second)

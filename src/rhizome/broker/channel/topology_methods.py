@@ -63,7 +63,7 @@ from rhizome.broker.metadata.resource_names import (
     check_not_default_exchange,
     no_queue,
 )
-from rhizome.broker.metadata.vhost_metadata_quota import check_arguments, check_bindings
+from rhizome.broker.metadata.vhost_metadata_byte_quota import check_arguments, check_bindings
 from rhizome.broker.port import Waiter
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.streams.stream_restrictions import is_stream, unsupported

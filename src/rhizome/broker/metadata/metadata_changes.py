@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rhizome.broker.metadata.metadata_entities import QueueDefinition
+from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.errors import AmqpError

@@ -36,7 +36,7 @@ from rhizome.broker.metadata.metadata_commands import (
     decode,
     encode,
 )
-from rhizome.broker.metadata.metadata_entities import Policy, QueueDefinition
+from rhizome.broker.metadata.queue_policy_user_records import Policy, QueueDefinition
 from rhizome.broker.metadata.vhost import PREDECLARED_EXCHANGES, VHost
 from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rhizome.broker.metadata import metadata_snapshot, vhost_metadata_quota
+from rhizome.broker.metadata import metadata_snapshot, vhost_metadata_byte_quota
 from rhizome.broker.metadata.metadata_changes import (
     Fact,
     LimitChanged,
@@ -48,7 +48,8 @@ from rhizome.broker.metadata.metadata_commands import (
     PutVhost,
     Unbind,
 )
-from rhizome.broker.metadata.metadata_entities import (
+from rhizome.broker.metadata.policy_resolution import Effective
+from rhizome.broker.metadata.queue_policy_user_records import (
     OPERATOR_POLICY,
     PERMISSION,
     POLICY,
@@ -59,7 +60,6 @@ from rhizome.broker.metadata.metadata_entities import (
     TopicPermission,
     User,
 )
-from rhizome.broker.metadata.policy_resolution import Effective
 from rhizome.broker.metadata.resource_names import check_declarable_name, check_length, no_vhost
 from rhizome.broker.metadata.users_and_permissions import Accounts
 from rhizome.broker.metadata.vhost import Placement, QueueFactory, VHost
@@ -116,7 +116,7 @@ class State:
     permissions: dict[tuple[str, str], Permission]
     topic_permissions: dict[tuple[str, str, str], TopicPermission]
     parameters: dict[tuple[str, str, str], object]
-    sizes: vhost_metadata_quota.StateBytes
+    sizes: vhost_metadata_byte_quota.StateBytes
     next_queue_id: int
     next_exchange_id: int
     place: Placement
@@ -130,7 +130,7 @@ class State:
         self.permissions = self.accounts.permissions
         self.topic_permissions = self.accounts.topic_permissions
         self.parameters = {}
-        self.sizes = vhost_metadata_quota.StateBytes()
+        self.sizes = vhost_metadata_byte_quota.StateBytes()
         self.next_queue_id = 1
         self.next_exchange_id = 1
         self.place = lone_placement
@@ -379,14 +379,16 @@ class State:
             self.vhost(command.vhost)
         key = (command.component, command.vhost, command.name)
         if key not in self.parameters or self.parameters[key] != command.value:
-            old = vhost_metadata_quota.parameter_bytes(self, key)
+            old = vhost_metadata_byte_quota.parameter_bytes(self, key)
             self.parameters[key] = command.value
-            self.sizes.replaced(command.vhost, old, vhost_metadata_quota.parameter_bytes(self, key))
+            self.sizes.replaced(
+                command.vhost, old, vhost_metadata_byte_quota.parameter_bytes(self, key)
+            )
             facts.append(ParameterChanged(*key))
 
     def _delete_parameter(self, key: tuple[str, str, str], facts: list[Fact]) -> None:
         if key in self.parameters:
-            self.sizes.replaced(key[1], vhost_metadata_quota.parameter_bytes(self, key), 0)
+            self.sizes.replaced(key[1], vhost_metadata_byte_quota.parameter_bytes(self, key), 0)
             del self.parameters[key]
             facts.append(ParameterChanged(*key))
 
@@ -400,8 +402,8 @@ class State:
         else:
             changed = vhost.delete_policy(command, facts)
         if changed:
-            new = vhost_metadata_quota.policy_bytes(policies.get(command.name))
-            self.sizes.replaced(vhost.name, vhost_metadata_quota.policy_bytes(old), new)
+            new = vhost_metadata_byte_quota.policy_bytes(policies.get(command.name))
+            self.sizes.replaced(vhost.name, vhost_metadata_byte_quota.policy_bytes(old), new)
         return changed
 
     # --- snapshots

@@ -18,7 +18,7 @@ from typing import Final
 
 from rhizome.broker.metadata.declare_and_consume_arguments import COPIES_MAX
 from rhizome.broker.metadata.metadata_commands import PutPolicy
-from rhizome.broker.metadata.metadata_entities import Policy, QueueDefinition
+from rhizome.broker.metadata.queue_policy_user_records import Policy, QueueDefinition
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.errors import PreconditionFailed
 from rhizome.regex import pattern_of

@@ -14,7 +14,7 @@ from typing import Final
 from rhizome.broker.access.auth_interface import KIND_APPLICATION, KIND_CLUSTER, KIND_CONSOLE
 from rhizome.broker.metadata.metadata_changes import AccessChanged, Fact
 from rhizome.broker.metadata.metadata_commands import PutPermission, PutTopicPermission, PutUser
-from rhizome.broker.metadata.metadata_entities import Permission, TopicPermission, User
+from rhizome.broker.metadata.queue_policy_user_records import Permission, TopicPermission, User
 from rhizome.broker.metadata.resource_names import check_length
 from rhizome.errors import NotFound, PreconditionFailed
 from rhizome.regex import pattern_of

@@ -43,7 +43,6 @@ from rhizome.broker.metadata.metadata_commands import (
     PutPolicy,
     Unbind,
 )
-from rhizome.broker.metadata.metadata_entities import Policy, QueueDefinition
 from rhizome.broker.metadata.policy_resolution import (
     Effective,
     alternate_for,
@@ -52,6 +51,7 @@ from rhizome.broker.metadata.policy_resolution import (
     policy_for_exchange,
     policy_for_queue,
 )
+from rhizome.broker.metadata.queue_policy_user_records import Policy, QueueDefinition
 from rhizome.broker.metadata.redeclare_equivalence import (
     ExchangeTraits,
     QueueTraits,

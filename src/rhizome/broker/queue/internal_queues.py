@@ -13,7 +13,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from rhizome.broker.message import Message
 from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
-from rhizome.broker.metadata.metadata_entities import QueueDefinition
+from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.broker.port import Forward, GroupLog
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.queue.queue import Queue

@@ -20,7 +20,7 @@ from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.message import Message
 from rhizome.broker.port import EVERYTHING
 from rhizome.broker.queue_leases.lease import Lease, PackedLease, pack, unpack
-from rhizome.broker.queue_leases.lease_consumer import LeaseReader
+from rhizome.broker.queue_leases.lease_reader import LeaseReader
 from rhizome.broker.queue_leases.lease_request import KEEP_MS_DEFAULT, LeaseRequest
 from rhizome.errors import AmqpError, NotFound, PreconditionFailed
 

@@ -18,7 +18,7 @@ from rhizome.cluster.consensus.consensus_events import BrokerLeaseLive, BrokerLe
 from rhizome.cluster.consensus.consensus_messages import NO_STAMP
 from rhizome.cluster.consensus.consensus_registry import Registry
 from rhizome.cluster.consensus.dataclass_codec import decode
-from rhizome.cluster.consensus.log.log_entries import EMPTY, Tenure
+from rhizome.cluster.consensus.log.log_entry_payloads import EMPTY, Tenure
 from rhizome.cluster.consensus.node_state import NodeState
 from rhizome.cluster.consensus.settings import EXCUSES_MAX, NEVER_MS
 

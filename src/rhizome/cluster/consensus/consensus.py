@@ -7,7 +7,7 @@ from rhizome.cluster.consensus.consensus_messages import NO_STAMP, Farewell, Mes
 from rhizome.cluster.consensus.consensus_output import Ready, Status
 from rhizome.cluster.consensus.consensus_registry import Registry, encode_snapshot
 from rhizome.cluster.consensus.consensus_status_text import describe
-from rhizome.cluster.consensus.log.log_entries import (
+from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
     FOUNDING,
     Founding,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rhizome.cluster.consensus.dataclass_codec import decode, encode
-from rhizome.cluster.consensus.log.log_entries import (
+from rhizome.cluster.consensus.log.log_entry_payloads import (
     EMPTY,
     FOUNDING,
     MEMBERSHIP,

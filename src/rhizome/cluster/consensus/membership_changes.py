@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from rhizome.cluster.consensus.consensus_events import VoterRests, VoterWakes
-from rhizome.cluster.consensus.log.log_entries import MEMBERSHIP, payload
+from rhizome.cluster.consensus.log.log_entry_payloads import MEMBERSHIP, payload
 from rhizome.cluster.consensus.membership import Membership, Voter, one_vote_per_machine
 from rhizome.cluster.consensus.node_state import NodeState
 from rhizome.cluster.consensus.root_role import RootRole

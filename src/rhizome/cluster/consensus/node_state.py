@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 from rhizome.cluster.consensus.consensus_events import Event
 from rhizome.cluster.consensus.consensus_messages import Message
 from rhizome.cluster.consensus.consensus_registry import Registry, decode_snapshot
-from rhizome.cluster.consensus.log.log_entries import Registration
+from rhizome.cluster.consensus.log.log_entry_payloads import Registration
 from rhizome.cluster.consensus.log.persistent_state import PersistentState
 from rhizome.cluster.consensus.log.storage import Image
 from rhizome.cluster.consensus.membership import Electorate, Membership, Voter

@@ -18,7 +18,7 @@ from rhizome.cluster.consensus.consensus_messages import (
 )
 from rhizome.cluster.consensus.dataclass_codec import decode
 from rhizome.cluster.consensus.log.follower_progress import FollowerProgress
-from rhizome.cluster.consensus.log.log_entries import (
+from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
     EMPTY,
     FOUNDING,

@@ -21,7 +21,7 @@ from rhizome.broker.port import Forward
 from rhizome.broker.publishing.publish_path import send_return
 from rhizome.broker.publishing.remote_targets import Bundle, Target
 from rhizome.cluster.peer_link_state import LinkChannel
-from rhizome.cluster.protocol.attach_rule_switches import AttachRules
+from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
 from rhizome.cluster.protocol.catalogue import FENCE
 from rhizome.cluster.protocol.message_codec import put_bundle, put_number, put_publish
 

@@ -28,7 +28,7 @@ from rhizome.broker.queue.queue import claim
 from rhizome.cluster.home.detached_sessions import PARK_MS, TURN_MS, DetachedSessions
 from rhizome.cluster.home.edge_attachment import EdgeAttachment, SettledRange, TakenNumbers
 from rhizome.cluster.home.resumed_client_holdings import GroupResumedDeliveries
-from rhizome.cluster.protocol.attach_rule_switches import AttachRules
+from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker

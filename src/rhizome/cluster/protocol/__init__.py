@@ -6,7 +6,7 @@
     replication_codec.py    payloads between homes and standbys
     copy_progress_codec.py  payloads with which a root asks how far copies are
     call_operations.py      operations that an edge asks of a home, and their errors
-    attach_rule_switches.py rules of attaching that tests can switch off
+    breakable_attach_rules.py rules of attaching that tests can switch off
 
 A subsystem registers a handler for each of its frames in a ``FrameTable``. A number is defined in
 the catalogue and nowhere else. ``docs/internals/protocol.md`` is generated from the catalogue.

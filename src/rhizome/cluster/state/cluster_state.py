@@ -28,9 +28,9 @@ from rhizome.broker.metadata.metadata_commands import (
     DeleteQueue,
     Unbind,
 )
-from rhizome.broker.metadata.metadata_entities import QueueDefinition
 from rhizome.broker.metadata.metadata_reconciliation import reconcile
 from rhizome.broker.metadata.metadata_state import PRIVATE_QUEUE_IDS, State
+from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.cluster.state import state_snapshot
 from rhizome.cluster.state.broker_registry import Registry
 from rhizome.cluster.state.cluster_commands import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rhizome.broker.metadata.metadata_entities import QueueDefinition
+from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from typing import Final
 
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.metadata.metadata_changes import Fact, QueueChanged, QueueCreated, QueueDeleted
-from rhizome.broker.metadata.metadata_entities import QueueDefinition
 from rhizome.broker.metadata.metadata_state import State
+from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.cluster.state.broker_registry import BrokerRecord, Registry
 from rhizome.cluster.state.cluster_commands import (
     DISK,

@@ -4,7 +4,7 @@ What counts is the encoded size of exchanges, shared queues and their bindings: 
 make them without end. The limit stops declares and binds only: deletes, users, policies,
 membership, takeovers and set changes always pass, so that a full state can be repaired.
 
-The quota of one vhost is separate (`broker/metadata/vhost_metadata_quota.py`), and is checked
+The quota of one vhost is separate (`broker/metadata/vhost_metadata_byte_quota.py`), and is checked
 before a change is proposed.
 """
 
@@ -19,7 +19,7 @@ from rhizome.broker.metadata.metadata_commands import (
 )
 from rhizome.broker.metadata.metadata_snapshot import commands_of
 from rhizome.broker.metadata.metadata_state import State
-from rhizome.broker.metadata.vhost_metadata_quota import is_there
+from rhizome.broker.metadata.vhost_metadata_byte_quota import is_there
 from rhizome.errors import PreconditionFailed
 
 

@@ -22,7 +22,7 @@ from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import OPEN, READING, REALM, Caller, authenticate, nobody
 from rhizome.management.http.console_sessions import GUARD_HEADER
 from rhizome.management.http.json_responses import refusal
-from rhizome.management.openapi.schema_types import Answer, Schema
+from rhizome.management.openapi.endpoint_shapes import Answer, Schema
 from rhizome.management.peers.peer_request_handler import peer_caller_of
 from rhizome.security.password_hashes import PasswordHashError
 from rhizome.security.permissions import PatternError

@@ -34,7 +34,7 @@ from rhizome.management.cluster_view import ClusterDocument, GroupInfo
 from rhizome.management.metrics.message_rates import Totals
 from rhizome.management.metrics.per_queue_metrics import readable
 from rhizome.management.metrics.slow_turns import WAITED, WORK
-from rhizome.management.rhizome_api.cluster_and_primaries import view_of
+from rhizome.management.rhizome_api.cluster_status_and_changes import view_of
 from rhizome.management.rhizome_api.stalls import KINDS, own_stalls
 
 Labels = tuple[str, ...]

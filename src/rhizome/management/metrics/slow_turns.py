@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from rhizome.management.openapi.schema_types import NUMBER, TEXT, fields, many, one_of, record
+from rhizome.management.openapi.endpoint_shapes import NUMBER, TEXT, fields, many, one_of, record
 
 WORK: Final = "work"
 WAITED: Final = "waited"

@@ -15,7 +15,7 @@ from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import MANAGEMENT, READING
 from rhizome.management.http.endpoint import GET, Endpoint
 from rhizome.management.http.json_responses import HEADERS, JSON_TYPE, encoded
-from rhizome.management.openapi.schema_types import TABLE, TEXT, Part, Shape, record, row_of
+from rhizome.management.openapi.endpoint_shapes import TABLE, TEXT, Part, Shape, record, row_of
 
 VERSION: Final = "3.1.0"
 PARAMETER: Final = re.compile(r"\{(\w+)\}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rhizome.management.openapi.schema_types import (
+from rhizome.management.openapi.endpoint_shapes import (
     ANY,
     FLAG,
     NUMBER,

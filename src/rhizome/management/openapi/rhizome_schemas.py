@@ -12,14 +12,13 @@ from rhizome.management.cluster_view import (
     Preview,
     StandbyInfo,
 )
-from rhizome.management.http.caller_visibility import (
+from rhizome.management.http.caller_visible_totals import (
     GROUP_COUNTS,
     LINK_COUNTS,
     STANDBY_COUNTS,
     STORE_COUNTS,
 )
-from rhizome.management.openapi.rabbitmq_schemas import DEPTHS, HISTORY, LINK
-from rhizome.management.openapi.schema_types import (
+from rhizome.management.openapi.endpoint_shapes import (
     FLAG,
     NUMBER,
     REAL,
@@ -39,6 +38,7 @@ from rhizome.management.openapi.schema_types import (
     shape_of,
     with_fields,
 )
+from rhizome.management.openapi.rabbitmq_schemas import DEPTHS, HISTORY, LINK
 
 # ---- the cluster --------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from rhizome.management.http.auth import MANAGEMENT
 from rhizome.management.http.endpoint import DELETE, GET, POST, Endpoint
 from rhizome.management.http.json_responses import Row, answer, created, done, listed
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
-from rhizome.management.openapi.schema_types import DONE, MADE, row_of, rows_of
+from rhizome.management.openapi.endpoint_shapes import DONE, MADE, row_of, rows_of
 from rhizome.management.peers.cluster_wide_queries import listed_everywhere, no_rows, rows_elsewhere
 from rhizome.management.rabbitmq_api.exchanges import find_exchange
 from rhizome.management.rabbitmq_api.json_rows import (

@@ -18,7 +18,7 @@ from rhizome.management.http.cooperative_yield import Pace
 from rhizome.management.http.endpoint import DELETE, GET
 from rhizome.management.http.json_responses import Row, done, shown_row
 from rhizome.management.openapi import rabbitmq_schemas
-from rhizome.management.openapi.schema_types import DONE, columns_of, rows_of
+from rhizome.management.openapi.endpoint_shapes import DONE, columns_of, rows_of
 from rhizome.management.peers.cluster_wide_queries import (
     ask_all,
     listed_everywhere,

@@ -44,7 +44,15 @@ from rhizome.management.http.endpoint import GET, POST, PUT
 from rhizome.management.http.json_body import Document
 from rhizome.management.http.json_responses import Row, done, long_answer
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
-from rhizome.management.openapi.schema_types import DONE, TABLE, TEXT, Answer, fields, many, record
+from rhizome.management.openapi.endpoint_shapes import (
+    DONE,
+    TABLE,
+    TEXT,
+    Answer,
+    fields,
+    many,
+    record,
+)
 from rhizome.management.rabbitmq_api.json_rows import (
     binding_row,
     is_shown,

@@ -24,7 +24,7 @@ from rhizome.management.http.auth import MANAGEMENT
 from rhizome.management.http.endpoint import DELETE, GET, PUT
 from rhizome.management.http.json_responses import created, done, listed, shown_row
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
-from rhizome.management.openapi.schema_types import (
+from rhizome.management.openapi.endpoint_shapes import (
     FLAG,
     MADE,
     Parameter,

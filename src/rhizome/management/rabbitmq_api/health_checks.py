@@ -19,7 +19,7 @@ from rhizome.management.http.auth import MANAGEMENT
 from rhizome.management.http.endpoint import GET
 from rhizome.management.http.json_responses import Row, answer
 from rhizome.management.openapi import rabbitmq_schemas
-from rhizome.management.openapi.schema_types import list_of
+from rhizome.management.openapi.endpoint_shapes import list_of
 from rhizome.management.peers.cluster_wide_queries import at_home, documents
 from rhizome.management.rabbitmq_api.overview_and_nodes import is_memory_alarm
 from rhizome.management.rabbitmq_api.queue_messages import take

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.metadata.metadata_commands import EXCHANGE, QUEUE
-from rhizome.broker.metadata.metadata_entities import User
+from rhizome.broker.metadata.queue_policy_user_records import User
 from rhizome.broker.metadata.vhost import VHost
-from rhizome.broker.metadata.vhost_metadata_quota import quota_of
+from rhizome.broker.metadata.vhost_metadata_byte_quota import quota_of
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
@@ -20,7 +20,7 @@ from rhizome.management.http.cooperative_yield import Pace
 from rhizome.management.http.json_responses import Row
 from rhizome.management.metrics.message_rates import Totals, head_arrived_ms
 from rhizome.management.openapi import rabbitmq_schemas
-from rhizome.management.openapi.schema_types import attributes
+from rhizome.management.openapi.endpoint_shapes import attributes
 
 DEFAULT_EXCHANGE: Final = "amq.default"
 RABBIT_HASH: Final = {

@@ -18,12 +18,12 @@ from rhizome.management.cluster_view import BrokerInfo
 from rhizome.management.errors import ObjectNotFound
 from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import ADMINISTRATOR, MANAGEMENT, MONITORING, OPEN
-from rhizome.management.http.caller_visibility import seen_by
+from rhizome.management.http.caller_visible_totals import seen_by
 from rhizome.management.http.endpoint import GET
 from rhizome.management.http.json_responses import Row, answer, shown_row
 from rhizome.management.metrics.process_stats import open_files, open_files_max, resident_set_bytes
 from rhizome.management.openapi import rabbitmq_schemas
-from rhizome.management.openapi.schema_types import ANY, columns_of, list_of, row_of, rows_of
+from rhizome.management.openapi.endpoint_shapes import ANY, columns_of, list_of, row_of, rows_of
 from rhizome.management.peers.cluster_wide_queries import (
     SILENT,
     documents,
@@ -33,7 +33,7 @@ from rhizome.management.peers.cluster_wide_queries import (
     rows_elsewhere,
 )
 from rhizome.management.peers.peer_requests import LIST_SECONDS_MAX, PeerUnreachable
-from rhizome.management.rhizome_api.cluster_and_primaries import view_of
+from rhizome.management.rhizome_api.cluster_status_and_changes import view_of
 
 RABBITMQ_VERSION: Final = "3.10.8"
 """The RabbitMQ version that this API claims, for tools that ask."""

@@ -12,7 +12,7 @@ from rhizome.broker.metadata.metadata_commands import (
     PutParameter,
     PutPolicy,
 )
-from rhizome.broker.metadata.metadata_entities import Policy
+from rhizome.broker.metadata.queue_policy_user_records import Policy
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.management.api_context import Context
 from rhizome.management.errors import BadRequest, ObjectNotFound
@@ -22,7 +22,7 @@ from rhizome.management.http.endpoint import DELETE, GET, PUT, Endpoint, Handler
 from rhizome.management.http.json_body import Document
 from rhizome.management.http.json_responses import Row, answer, created, done, listed
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
-from rhizome.management.openapi.schema_types import DONE, MADE, row_of, rows_of
+from rhizome.management.openapi.endpoint_shapes import DONE, MADE, row_of, rows_of
 from rhizome.management.rabbitmq_api.json_rows import policy_row
 from rhizome.management.state_proposals import propose
 from rhizome.regex import check_pattern

@@ -41,7 +41,7 @@ from rhizome.management.http.endpoint import GET, POST
 from rhizome.management.http.json_body import SHORT_BYTES_MAX, Document, parse_document
 from rhizome.management.http.json_responses import LongResponse, Pieces, Row, answer, encoded
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
-from rhizome.management.openapi.schema_types import Parameter, between, list_of, row_of
+from rhizome.management.openapi.endpoint_shapes import Parameter, between, list_of, row_of
 from rhizome.management.peers.cluster_wide_queries import at_home, wherever
 from rhizome.management.rabbitmq_api.exchanges import exchange_name
 from rhizome.management.rabbitmq_api.json_rows import DEFAULT_EXCHANGE

@@ -36,7 +36,7 @@ from rhizome.management.http.cooperative_yield import Pace
 from rhizome.management.http.endpoint import DELETE, GET, POST, PUT
 from rhizome.management.http.json_responses import Row, answer, created, done, shown_row
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
-from rhizome.management.openapi.schema_types import (
+from rhizome.management.openapi.endpoint_shapes import (
     DONE,
     FLAG,
     MADE,

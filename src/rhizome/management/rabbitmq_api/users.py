@@ -17,7 +17,7 @@ from rhizome.broker.metadata.metadata_commands import (
     PutTopicPermission,
     PutUser,
 )
-from rhizome.broker.metadata.metadata_entities import User
+from rhizome.broker.metadata.queue_policy_user_records import User
 from rhizome.management.errors import BadRequest, ObjectNotFound
 from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import ADMINISTRATOR
@@ -26,7 +26,7 @@ from rhizome.management.http.endpoint import DELETE, GET, POST, PUT
 from rhizome.management.http.json_body import Document
 from rhizome.management.http.json_responses import answer, created, done, listed
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
-from rhizome.management.openapi.schema_types import DONE, MADE, row_of, rows_of
+from rhizome.management.openapi.endpoint_shapes import DONE, MADE, row_of, rows_of
 from rhizome.management.rabbitmq_api.json_rows import (
     DEFAULT_EXCHANGE,
     RABBIT_HASH,

@@ -21,7 +21,7 @@ from rhizome.management.http.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.http.endpoint import DELETE, GET, POST, PUT
 from rhizome.management.http.json_responses import Row, answer, created, done, listed, shown_row
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
-from rhizome.management.openapi.schema_types import DONE, MADE, columns_of, row_of, rows_of
+from rhizome.management.openapi.endpoint_shapes import DONE, MADE, columns_of, row_of, rows_of
 from rhizome.management.peers.cluster_wide_queries import documents
 from rhizome.management.rabbitmq_api.json_rows import (
     permission_row,

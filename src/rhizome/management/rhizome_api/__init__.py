@@ -2,5 +2,6 @@
 
 A module has its handlers and, at its end, ENDPOINTS. Begin with `groups`: it reads the cluster
 through `cluster_view`, asks other brokers, and shows changes before it makes them.
-`cluster_and_primaries` also has the view of a cluster that a standalone broker gives of itself.
+`cluster_status_and_changes` also has the view of a cluster that a standalone broker gives of
+itself.
 """

@@ -12,7 +12,7 @@ from rhizome.management.api_context import Context
 from rhizome.management.cluster_view import STARTING, ClusterDocument
 from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import MANAGEMENT
-from rhizome.management.http.caller_visibility import (
+from rhizome.management.http.caller_visible_totals import (
     STORE_COUNTS,
     VisibleObjects,
     cluster_row,
@@ -23,8 +23,8 @@ from rhizome.management.http.endpoint import GET
 from rhizome.management.http.json_responses import Row, answer
 from rhizome.management.metrics.process_stats import resident_set_bytes
 from rhizome.management.openapi import rhizome_schemas
-from rhizome.management.openapi.schema_types import row_of
-from rhizome.management.rhizome_api.cluster_and_primaries import view_of
+from rhizome.management.openapi.endpoint_shapes import row_of
+from rhizome.management.rhizome_api.cluster_status_and_changes import view_of
 
 
 async def show_status(call: Call) -> Response:

@@ -16,9 +16,9 @@ from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import ADMINISTRATOR
 from rhizome.management.http.endpoint import GET
 from rhizome.management.http.json_responses import Row, answer
-from rhizome.management.openapi.schema_types import TEXT, by_name, many, record, row_of
+from rhizome.management.openapi.endpoint_shapes import TEXT, by_name, many, record, row_of
 from rhizome.management.peers.cluster_wide_queries import documents
-from rhizome.management.rhizome_api.cluster_and_primaries import view_of
+from rhizome.management.rhizome_api.cluster_status_and_changes import view_of
 
 PATH: Final = "/api/rhizome/cluster/keys"
 OWN_PATH: Final = PATH + "/own"

@@ -1,7 +1,7 @@
 """/api/rhizome/live: what the console shows and asks for again and again, in one answer.
 
 The cluster as this broker sees it, and the load of every broker that answers; as far as the caller
-sees it (``caller_visibility.py``).
+sees it (``caller_visible_totals.py``).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from starlette.responses import Response
 
 from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import MANAGEMENT, MONITORING
-from rhizome.management.http.caller_visibility import cluster_row, link_rows, seen_by
+from rhizome.management.http.caller_visible_totals import cluster_row, link_rows, seen_by
 from rhizome.management.http.endpoint import GET
 from rhizome.management.http.json_responses import Row, answer
 from rhizome.management.metrics.process_stats import resident_set_bytes
 from rhizome.management.metrics.queue_history import ALL
 from rhizome.management.openapi import rhizome_schemas
-from rhizome.management.openapi.schema_types import FLAG, Parameter, row_of
+from rhizome.management.openapi.endpoint_shapes import FLAG, Parameter, row_of
 from rhizome.management.peers.cluster_wide_queries import documents
-from rhizome.management.rhizome_api.cluster_and_primaries import view_of
+from rhizome.management.rhizome_api.cluster_status_and_changes import view_of
 from rhizome.management.rhizome_api.stalls import cluster_stalls, own_stalls
 
 LOAD_PATH: Final = "/api/rhizome/load"

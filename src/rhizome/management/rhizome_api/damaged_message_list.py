@@ -19,7 +19,7 @@ from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import MANAGEMENT, MONITORING
 from rhizome.management.http.endpoint import DELETE, GET
 from rhizome.management.http.json_responses import Row, answer, done, listed
-from rhizome.management.openapi.schema_types import (
+from rhizome.management.openapi.endpoint_shapes import (
     DONE,
     NUMBER,
     TEXT,

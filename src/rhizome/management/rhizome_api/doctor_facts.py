@@ -13,7 +13,7 @@ from typing import Final
 from starlette.responses import Response
 
 from rhizome import __version__
-from rhizome.broker.metadata.vhost_metadata_quota import quota_of
+from rhizome.broker.metadata.vhost_metadata_byte_quota import quota_of
 from rhizome.management.api_context import Context
 from rhizome.management.certificate_expiry import ends_of
 from rhizome.management.http.api_call import Call
@@ -22,8 +22,7 @@ from rhizome.management.http.endpoint import GET
 from rhizome.management.http.json_responses import Row, answer
 from rhizome.management.metrics.process_stats import open_files, open_files_max, resident_set_bytes
 from rhizome.management.metrics.slow_turns import SLOW_TURNS
-from rhizome.management.openapi.rhizome_schemas import CLUSTER, STALL
-from rhizome.management.openapi.schema_types import (
+from rhizome.management.openapi.endpoint_shapes import (
     FLAG,
     NUMBER,
     TEXT,
@@ -36,8 +35,9 @@ from rhizome.management.openapi.schema_types import (
     row_of,
     with_fields,
 )
+from rhizome.management.openapi.rhizome_schemas import CLUSTER, STALL
 from rhizome.management.peers.cluster_wide_queries import documents
-from rhizome.management.rhizome_api.cluster_and_primaries import view_of
+from rhizome.management.rhizome_api.cluster_status_and_changes import view_of
 from rhizome.management.rhizome_api.damaged_message_list import DAMAGED, own_rows
 from rhizome.management.rhizome_api.stalls import cluster_stalls, own_stalls
 from rhizome.management.rhizome_api.stream_readers import at_risk

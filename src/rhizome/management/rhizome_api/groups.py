@@ -1,8 +1,8 @@
 """/api/rhizome/groups: the groups, the copies that brokers have of them, and changes of their
 homes.
 
-Changes are previewed before they are made, like those of ``cluster_and_primaries.py``; any broker
-takes them.
+Changes are previewed before they are made, like those of ``cluster_status_and_changes.py``; any
+broker takes them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rhizome.management.cluster_view import (
 from rhizome.management.errors import BadRequest, ObjectNotFound
 from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import ADMINISTRATOR, MANAGEMENT
-from rhizome.management.http.caller_visibility import copy_row, group_row
+from rhizome.management.http.caller_visible_totals import copy_row, group_row
 from rhizome.management.http.endpoint import GET, POST
 from rhizome.management.http.json_responses import answer, listed
 from rhizome.management.openapi import request_schemas, rhizome_schemas
-from rhizome.management.openapi.schema_types import maybe, row_of, rows_of
+from rhizome.management.openapi.endpoint_shapes import maybe, row_of, rows_of
 from rhizome.management.peers.cluster_wide_queries import documents
-from rhizome.management.rhizome_api.cluster_and_primaries import ordered, view_of
+from rhizome.management.rhizome_api.cluster_status_and_changes import ordered, view_of
 
 GROUPS: Final = "/api/rhizome/groups"
 GRACE_MS_DEFAULT: Final = 60_000

@@ -27,7 +27,7 @@ from rhizome.management.http.endpoint import DELETE, GET, POST
 from rhizome.management.http.json_responses import LongResponse, Row, answer, done, long_answer
 from rhizome.management.http.listen_sockets import is_wildcard
 from rhizome.management.journal_readers import RANGE_BYTES_MAX
-from rhizome.management.openapi.schema_types import (
+from rhizome.management.openapi.endpoint_shapes import (
     BYTES,
     DONE,
     FLAG,
@@ -45,7 +45,7 @@ from rhizome.management.openapi.schema_types import (
 )
 from rhizome.management.peers.cluster_wide_queries import documents, passed_on, peer_request_of
 from rhizome.management.peers.peer_requests import CHECKSUM_HEADER, WORK_SECONDS_MAX
-from rhizome.management.rhizome_api.cluster_and_primaries import view_of
+from rhizome.management.rhizome_api.cluster_status_and_changes import view_of
 
 PATH: Final = "/api/rhizome/journals"
 OF_BROKER: Final = PATH + "/{broker}"

@@ -33,7 +33,7 @@ from rhizome.management.http.endpoint import POST
 from rhizome.management.http.json_body import parse_document
 from rhizome.management.http.json_responses import answer
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
-from rhizome.management.openapi.schema_types import row_of
+from rhizome.management.openapi.endpoint_shapes import row_of
 from rhizome.management.peers.cluster_wide_queries import at_home
 from rhizome.management.rabbitmq_api.queue_messages import until_taken
 from rhizome.management.rabbitmq_api.queues import check_told, usable_queue

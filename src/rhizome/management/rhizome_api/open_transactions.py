@@ -17,9 +17,9 @@ from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import MONITORING
 from rhizome.management.http.endpoint import GET
 from rhizome.management.http.json_responses import Row, answer, listed
-from rhizome.management.openapi.schema_types import list_of, rows_of, shape_of
+from rhizome.management.openapi.endpoint_shapes import list_of, rows_of, shape_of
 from rhizome.management.peers.cluster_wide_queries import documents
-from rhizome.management.rhizome_api.cluster_and_primaries import view_of
+from rhizome.management.rhizome_api.cluster_status_and_changes import view_of
 
 PATH: Final = "/api/rhizome/transactions"
 OWN_PATH: Final = PATH + "/own"

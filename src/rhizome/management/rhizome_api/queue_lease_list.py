@@ -15,7 +15,7 @@ from rhizome.management.http.auth import MANAGEMENT
 from rhizome.management.http.endpoint import DELETE, GET
 from rhizome.management.http.json_responses import Row, answer, done
 from rhizome.management.openapi import rhizome_schemas
-from rhizome.management.openapi.schema_types import DONE, list_of
+from rhizome.management.openapi.endpoint_shapes import DONE, list_of
 from rhizome.management.peers.cluster_wide_queries import at_home
 from rhizome.management.rabbitmq_api.queues import usable_queue
 

@@ -17,7 +17,7 @@ from rhizome.management.http.endpoint import GET
 from rhizome.management.http.json_responses import answer
 from rhizome.management.openapi.rabbitmq_schemas import CHECKED
 from rhizome.management.rabbitmq_api.health_checks import OK, failed
-from rhizome.management.rhizome_api.cluster_and_primaries import view_of
+from rhizome.management.rhizome_api.cluster_status_and_changes import view_of
 
 HEALTH: Final = "/api/health"
 

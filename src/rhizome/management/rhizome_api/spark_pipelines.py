@@ -20,7 +20,7 @@ from rhizome.management.http.endpoint import GET, POST
 from rhizome.management.http.json_body import Document
 from rhizome.management.http.json_responses import Row, done
 from rhizome.management.openapi import rhizome_schemas
-from rhizome.management.openapi.schema_types import DONE, rows_of
+from rhizome.management.openapi.endpoint_shapes import DONE, rows_of
 from rhizome.management.peers.cluster_wide_queries import listed_everywhere
 
 PATH: Final = "/api/rhizome/pipelines"

@@ -16,7 +16,7 @@ from rhizome.management.http.cooperative_yield import Pace
 from rhizome.management.http.endpoint import GET
 from rhizome.management.http.json_responses import Row
 from rhizome.management.openapi import rhizome_schemas
-from rhizome.management.openapi.schema_types import rows_of
+from rhizome.management.openapi.endpoint_shapes import rows_of
 from rhizome.management.peers.cluster_wide_queries import listed_everywhere
 
 PATH: Final = "/api/rhizome/stream-readers"

@@ -40,7 +40,14 @@ from rhizome.management.http.endpoint import DELETE, GET, PUT
 from rhizome.management.http.json_body import SHORT_BYTES_MAX, parse_document
 from rhizome.management.http.json_responses import Row, answer, created, done, listed
 from rhizome.management.openapi import request_schemas, rhizome_schemas
-from rhizome.management.openapi.schema_types import DONE, MADE, Parameter, between, row_of, rows_of
+from rhizome.management.openapi.endpoint_shapes import (
+    DONE,
+    MADE,
+    Parameter,
+    between,
+    row_of,
+    rows_of,
+)
 from rhizome.management.peers.cluster_wide_queries import SILENT, at_home, documents
 from rhizome.management.rhizome_api.stream_readers import reader_rows
 from rhizome.management.state_proposals import propose

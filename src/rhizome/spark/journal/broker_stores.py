@@ -22,7 +22,7 @@ from rhizome.broker.metadata.metadata_commands import Command, decode
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.cluster.consensus import dataclass_codec
 from rhizome.cluster.consensus.consensus_registry import decode_snapshot
-from rhizome.cluster.consensus.log.log_entries import (
+from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
     REGISTRATION,
     RETIREMENT,

@@ -34,7 +34,7 @@ from rhizome.journal.records import (
     crc32c,
 )
 from rhizome.spark.arrow_compute import compute as pc
-from rhizome.spark.columns.content_columns import COLUMNS, Contents
+from rhizome.spark.columns.content_decoder import COLUMNS, Contents
 from rhizome.spark.columns.vectorized_bytes import (
     INSTANT,
     MalformedError,

@@ -145,6 +145,9 @@ class SupervisedFlow:
         last = self._query.lastProgress
         if last is None:
             return
+        # Before any figure: nobody who reads the status sees rows of a flow that still starts.
+        if self.state is State.STARTING:
+            self.state = State.RUNNING
         document = json.loads(last.json)
         seen = [document]
         if document["batchId"] > self._last_progress + 1:

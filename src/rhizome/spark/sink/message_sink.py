@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from rhizome.amqp import methods
 from rhizome.errors import NotFound, PreconditionFailed
 from rhizome.spark.amqp_socket import addresses_of, connect_patiently, wait_s
-from rhizome.spark.columns.content_columns import COLUMNS
+from rhizome.spark.columns.content_decoder import COLUMNS
 from rhizome.spark.data_source_options import OptionError, Options
 from rhizome.spark.shipment.zip_pickle import ZipImported
 from rhizome.spark.sink.confirmed_publisher import Publisher

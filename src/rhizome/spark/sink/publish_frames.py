@@ -19,7 +19,7 @@ from rhizome.amqp.properties import FLAG_DELIVERY_MODE, FLAG_HEADERS
 from rhizome.amqp.spec import CODE_BASIC_PUBLISH, FRAME_END, FRAME_OVERHEAD
 from rhizome.errors import RhizomeError
 from rhizome.spark.arrow_compute import compute as pc
-from rhizome.spark.columns.content_columns import HEADERS, PROPERTIES, RAW_PROPERTIES, spliced
+from rhizome.spark.columns.content_decoder import HEADERS, PROPERTIES, RAW_PROPERTIES, spliced
 from rhizome.spark.columns.vectorized_bytes import (
     Numbers,
     joined,

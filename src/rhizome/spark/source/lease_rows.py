@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rhizome.spark.columns.content_columns import COLUMNS, Contents
+from rhizome.spark.columns.content_decoder import COLUMNS, Contents
 from rhizome.spark.columns.vectorized_bytes import Numbers, Window
 from rhizome.spark.source.lease_client import LeaseDelivery
 from rhizome.spark.source.stream_rows import StreamPlace, in_order, own_columns, route_columns

@@ -16,7 +16,7 @@ from rhizome.journal.streams.stream_format import (
     FLAG_TABLE,
     ORIGIN_BYTES,
 )
-from rhizome.spark.columns.content_columns import COLUMNS, Contents
+from rhizome.spark.columns.content_decoder import COLUMNS, Contents
 from rhizome.spark.columns.vectorized_bytes import (
     INSTANT,
     Numbers,

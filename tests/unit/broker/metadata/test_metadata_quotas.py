@@ -35,7 +35,7 @@ from rhizome.broker.metadata.metadata_commands import (
 )
 from rhizome.broker.metadata.metadata_snapshot import commands_of
 from rhizome.broker.metadata.metadata_state import State
-from rhizome.broker.metadata.vhost_metadata_quota import (
+from rhizome.broker.metadata.vhost_metadata_byte_quota import (
     ARGUMENTS_BYTES_MAX,
     BINDINGS_MAX,
     PARAMETER_BYTES_MAX,

@@ -40,13 +40,13 @@ from rhizome.broker.metadata.metadata_commands import (
     PutVhost,
     Unbind,
 )
-from rhizome.broker.metadata.metadata_entities import QueueDefinition
 from rhizome.broker.metadata.metadata_state import (
     LONE_GROUP,
     PRIVATE_QUEUE_IDS,
     State,
     lone_placement,
 )
+from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.broker.metadata.resource_names import check_declarable_name
 from rhizome.broker.routing import Destination
 from rhizome.errors import (

@@ -17,8 +17,8 @@ from rhizome.broker.metadata.metadata_commands import (
     PutUser,
     PutVhost,
 )
-from rhizome.broker.metadata.metadata_entities import QueueDefinition
 from rhizome.broker.metadata.metadata_state import State
+from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.errors import PreconditionFailed
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rhizome.cluster.consensus import consensus_messages as m
 from rhizome.cluster.consensus import dataclass_codec
 from rhizome.cluster.consensus.consensus_registry import Registered, Registry, SnapshotBody
-from rhizome.cluster.consensus.log import log_entries as kinds
+from rhizome.cluster.consensus.log import log_entry_payloads as kinds
 from rhizome.cluster.consensus.log.storage import Entry
 from rhizome.cluster.consensus.membership import Membership, Voter
 

@@ -18,7 +18,7 @@ from rhizome.cluster.consensus.consensus_messages import (
     VoteAnswer,
 )
 from rhizome.cluster.consensus.election import SECONDARY_NEVER_VOTES, Candidacy
-from rhizome.cluster.consensus.log.log_entries import APPLICATION
+from rhizome.cluster.consensus.log.log_entry_payloads import APPLICATION
 from rhizome.cluster.consensus.log.storage import Entry, Image
 from rhizome.cluster.consensus.node_state import NodeState
 from rhizome.cluster.link.broker_hello import WITNESS, Hello, hash_primaries

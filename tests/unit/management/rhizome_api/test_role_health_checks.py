@@ -17,7 +17,7 @@ from rhizome.management.cluster_view import (
     ClusterInfo,
     Quorum,
 )
-from rhizome.management.rhizome_api.cluster_and_primaries import LoneView
+from rhizome.management.rhizome_api.cluster_status_and_changes import LoneView
 from rhizome.management.rhizome_api.role_health_checks import why_not_drained, why_not_ready
 from tests.unit.management.conftest import Api, Core
 

@@ -8,7 +8,7 @@ import pytest
 
 from rhizome.cluster.consensus.consensus_output import MemberStatus, Quorum, Status
 from rhizome.cluster.consensus.consensus_registry import Registered
-from rhizome.cluster.consensus.log.log_entries import Registration
+from rhizome.cluster.consensus.log.log_entry_payloads import Registration
 from rhizome.cluster.consensus.settings import ConsensusSettings
 from rhizome.cluster.link.broker_hello import Hello
 from rhizome.cluster.link.peers import LinkSettings

@@ -26,7 +26,7 @@ NO_VOTE: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the log; ``kind`` is one of those in ``log_entries.py``."""
+    """One entry of the log; ``kind`` is one of those in ``log_entry_payloads.py``."""
 
     index: int
     term: int

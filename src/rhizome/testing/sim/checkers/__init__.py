@@ -5,5 +5,5 @@ stream_history, queue_lease_history and fault_timeline record what happened; the
 look it up there and judge one kind of promise each, with what excuses it.
 
 It imports world, events, apps (the topology) and brokers (the contents). Begin with checker, then
-message_checkers.
+loss_and_duplicate_checkers.
 """

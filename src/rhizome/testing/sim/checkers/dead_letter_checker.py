@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rhizome.testing.sim.apps.app_topology import GRAVES
-from rhizome.testing.sim.checkers.message_checkers import MessageChecker
+from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import MessageChecker
 from rhizome.testing.sim.checkers.message_history import Delivery, Message
 from rhizome.testing.sim.events import application_events as told
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rhizome.testing.sim.apps.app_program import TRAFFIC_AFTER_US
 from rhizome.testing.sim.apps.app_topology import GRAVES
 from rhizome.testing.sim.checkers.fault_timeline import DONE_US, lease, pair
-from rhizome.testing.sim.checkers.message_checkers import (
+from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import (
     TURN_US,
     MessageChecker,
     MessageFates,

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from rhizome.testing.sim.checkers.fault_timeline import Timeline
-from rhizome.testing.sim.checkers.message_checkers import TODAY, MessageChecker, Promises
+from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import TODAY, MessageChecker, Promises
 from rhizome.testing.sim.checkers.message_history import CONFIRMED, History, Message
 from rhizome.testing.sim.checkers.queue_lease_history import HeldLease, LeaseHistory
 from rhizome.testing.sim.events import application_events
-from rhizome.testing.sim.events import queue_lease_events as told
+from rhizome.testing.sim.events import lease_app_reports as told
 from rhizome.testing.sim.world.event_scheduler import shown_time
 
 

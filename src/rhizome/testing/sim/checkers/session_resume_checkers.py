@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rhizome.testing.sim.apps.app_topology import GRAVES
 from rhizome.testing.sim.checkers.fault_timeline import lease, pair
-from rhizome.testing.sim.checkers.message_checkers import ATTACH_US, MessageChecker
+from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import ATTACH_US, MessageChecker
 from rhizome.testing.sim.checkers.message_history import Message, Session
 from rhizome.testing.sim.events import application_events as told
 from rhizome.testing.sim.world.event_scheduler import SECOND, shown_time

@@ -2,7 +2,7 @@
 
 Publishers, transactional publishers and workers connect to any broker over the network, and to
 another one when they lose the connection. `application_events.py` has the events that they report,
-`message_checkers.py` what must hold for them.
+`loss_and_duplicate_checkers.py` what must hold for them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rhizome.testing.sim.checkers.group_copy_checkers import (
     CopiesAgreeAtCommittedIndex,
     CopiesComeBack,
 )
-from rhizome.testing.sim.checkers.message_checkers import (
+from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import (
     TODAY,
     DuplicatesAreDropped,
     ExactlyOnceBetweenEdgeAndHome,

@@ -12,7 +12,7 @@ from rhizome.testing.sim.apps.publishers import Outgoing, Publisher
 from rhizome.testing.sim.apps.queue_lease_readers import Checkpoint, QueueLeaseReader, SlowWorker
 from rhizome.testing.sim.checkers.checker import Checker
 from rhizome.testing.sim.checkers.fault_timeline import Timeline
-from rhizome.testing.sim.checkers.message_checkers import Promises
+from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import Promises
 from rhizome.testing.sim.checkers.message_history import History
 from rhizome.testing.sim.checkers.queue_lease_checkers import (
     LeasedGoesToNobodyElse,

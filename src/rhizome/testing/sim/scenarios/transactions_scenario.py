@@ -27,7 +27,7 @@ from rhizome.testing.sim.apps.consumers import Worker
 from rhizome.testing.sim.apps.publishers import Publisher, TransactionalPublisher
 from rhizome.testing.sim.brokers.broker_program import BrokerOptions, BrokerProgram
 from rhizome.testing.sim.checkers.group_copy_checkers import CopiesComeBack
-from rhizome.testing.sim.checkers.message_checkers import TODAY, Promises
+from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import TODAY, Promises
 from rhizome.testing.sim.checkers.message_history import History
 from rhizome.testing.sim.faults.messages_scenario_faults import MessageFaults
 from rhizome.testing.sim.scenarios.cluster_scenario import AllJoined

@@ -14,7 +14,7 @@ from typer.testing import Result
 from rhizome.amqp.frames import content_frames
 from rhizome.amqp.properties import Properties, encode_header
 from rhizome.broker.metadata.metadata_commands import Command, DeclareQueue, PutVhost
-from rhizome.cluster.consensus.log.log_entries import (
+from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
     REGISTRATION,
     Registration,

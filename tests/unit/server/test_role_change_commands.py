@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rhizome.server.role_hooks import HOME, ROOT, Hooks, Role, roles_of
+from rhizome.server.role_change_commands import HOME, ROOT, Hooks, Role, roles_of
 
 SCRIPT = """
 import sys, time, pathlib

@@ -44,8 +44,8 @@ from rhizome.broker.metadata.metadata_snapshot import (
 from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
-    from rhizome.broker.metadata.metadata_entities import Policy
     from rhizome.broker.metadata.metadata_state import State
+    from rhizome.broker.metadata.queue_policy_user_records import Policy
 
 ARGUMENTS_BYTES_MAX: Final = 16 * 1024
 """The largest arguments of one queue, exchange or binding."""

@@ -37,12 +37,12 @@ from rhizome.management.cluster_view import (
 from rhizome.management.errors import BadRequest
 from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import ADMINISTRATOR, MANAGEMENT
-from rhizome.management.http.caller_visibility import cluster_row
+from rhizome.management.http.caller_visible_totals import cluster_row
 from rhizome.management.http.endpoint import GET, POST, PREVIEW_KEY
 from rhizome.management.http.json_body import Document
 from rhizome.management.http.json_responses import answer
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas, rhizome_schemas
-from rhizome.management.openapi.schema_types import row_of
+from rhizome.management.openapi.endpoint_shapes import row_of
 
 LONE_TERM: Final = 1
 LONE_REFUSAL: Final = (
