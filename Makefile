@@ -18,9 +18,6 @@ HASHES ?= yes
 PINNED := $(if $(filter no,$(HASHES)),-c $(CONSTRAINTS),--require-hashes -r requirements/run.txt)
 # Pinned in pyproject.toml's build-system too; installed here so that builds need no isolation.
 BUILD_DEPS := setuptools 'mypy[mypyc]' librt mypy-extensions crc32c
-# Cheap first: a broken codec should not wait for a browser.
-SUITES := unit interaction simulation conformance process interop console spark
-SUITE_DIRS = $(foreach s,$(SUITES),$(if $(shell find tests/$(s) -name 'test_*.py' -print -quit 2>/dev/null),tests/$(s)))
 GENERATORS = $(wildcard tools/generate_*.py)
 LISTEN ?= 127.0.0.1:5672
 HTTP ?= 127.0.0.1:15672
@@ -67,13 +64,9 @@ unit: $(VENV)/test.stamp build ## unit tests on the compiled build
 interop: test-deps ## tests with other people's clients
 	RHIZOME_EXPECT=$$(cat build/form) $(BIN)/python -m pytest -m "not soak" tests/interop
 
-soak: test-deps ## the long suites: fuzzing, kill loops, thousands of examples per property
-	HYPOTHESIS_PROFILE=soak RHIZOME_EXPECT=$$(cat build/form) \
-		$(BIN)/python -m pytest --timeout 3600 -o faulthandler_timeout=3700 $(SUITE_DIRS)
-	RHIZOME_EXPECT=$$(cat build/form) RHIZOME_TEST_CLUSTER=2 \
-		$(BIN)/python -m pytest -q tests/conformance tests/interop
-	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[fuzz]' || true
-	RHIZOME_PURE=1 $(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
+soak: test-deps ## the long suites, in parts of less than an hour; PART="power-cuts" runs one, PART=--list names them
+	$(if $(filter --list,$(PART)),,RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[fuzz]' || true)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python tools/run_soak.py $(PART)
 
 pipeline: build $(VENV)/test.stamp ## show the data pipeline: a cluster, traffic, archive, report, audit, replay
 	@tools/system_packages.sh java

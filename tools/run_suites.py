@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,16 +46,17 @@ SLOWEST_SHOWN: Final = 15
 
 @dataclass(frozen=True)
 class Run:
-    """One pytest. Compiled hot modules unless ``pure``."""
+    """One pytest, of the tests with a marker. Compiled hot modules unless ``pure``."""
 
     name: str
     paths: tuple[str, ...]
     pure: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
+    marker: str = "not soak"
 
     def command(self) -> list[str]:
-        arguments = ["-q", "-m", "not soak", f"--durations={SLOWEST_SHOWN}", *self.options]
+        arguments = ["-q", "-m", self.marker, f"--durations={SLOWEST_SHOWN}", *self.options]
         # Caches of runs at the same time must not meet.
         arguments += ["-o", f"cache_dir=.cache/pytest-{self.name}"]
         return [sys.executable, "-m", "pytest", *arguments, *self.paths]
@@ -162,6 +164,17 @@ def left_out() -> list[str]:
     return sorted(found - named)
 
 
+def carry_out(chosen: Sequence[Run | Chore], jobs: int) -> list[str]:
+    """Carry out all of ``chosen``, ``jobs`` at a time; the names of those that failed."""
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    runner = Runner()
+    if BUILD not in chosen:
+        runner.built.set()
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(runner.carry_out, chosen))
+    return runner.failed
+
+
 def main() -> int:
     everything: list[Run | Chore] = [BUILD, CHECK, *RUNS]
     parser = argparse.ArgumentParser(description=__doc__)
@@ -173,15 +186,11 @@ def main() -> int:
     if left_out():
         print(f"no run has the tests in {', '.join(left_out())}", file=sys.stderr)
         return 1
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    runner = Runner()
-    chosen = [run for run in everything if not options.names or run.name in options.names]
-    if BUILD not in chosen:
-        runner.built.set()
-    with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(runner.carry_out, chosen))
-    if runner.failed:
-        print(f"failed: {', '.join(runner.failed)}; the output is in {OUTPUT.relative_to(ROOT)}")
+    failed = carry_out(
+        [run for run in everything if not options.names or run.name in options.names], options.jobs
+    )
+    if failed:
+        print(f"failed: {', '.join(failed)}; the output is in {OUTPUT.relative_to(ROOT)}")
         return 1
     print("all suites passed")
     return 0
