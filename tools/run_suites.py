@@ -41,6 +41,8 @@ NEVER_COMPILED: Final = (
 )
 # Tests of real clusters, which wait most: as long as all the others of tests/process.
 CLUSTERS: Final = ("tests/process/cluster",)
+# Half of the tests with Spark: the suite that takes longest, and waits for Spark most of the time.
+SPARK_JOBS: Final = ("tests/spark/jobs", "tests/spark/lakehouse")
 SLOWEST_SHOWN: Final = 15
 
 
@@ -95,7 +97,8 @@ RUNS: Final = (
         environment={"HYPOTHESIS_PROFILE": "brief"},
         options=tuple(f"--ignore=tests/unit/{each}" for each in NEVER_COMPILED),
     ),
-    Run("spark", ("tests/spark",)),
+    Run("spark-jobs", SPARK_JOBS),
+    Run("spark", ("tests/spark",), options=tuple(f"--ignore={each}" for each in SPARK_JOBS)),
     Run("simulation", ("tests/simulation",)),
     Run("clusters", CLUSTERS),
     Run("process", ("tests/process",), options=tuple(f"--ignore={each}" for each in CLUSTERS)),

@@ -1,10 +1,21 @@
-"""How failures are reported: one line on stderr that says what to do, and exit code 1."""
+"""How failures are reported: one line on stderr that says what to do, and an exit code.
+
+The codes: 1 it failed, 2 the command line itself is wrong.
+"""
 
 from __future__ import annotations
 
 
 class CliError(Exception):
     """Something that the user can put right; the text says how."""
+
+    exit_code = 1
+
+
+class UsageError(CliError):
+    """An option or argument has a value that it can't have."""
+
+    exit_code = 2
 
 
 def describe_failure(error: BaseException) -> str:

@@ -16,40 +16,59 @@ from typer.core import TyperGroup
 from rhizome.cli import interrupts
 from rhizome.cli.errors import describe_failure, is_expected, one_line, print_failure
 
-# Command: module whose `app` it is, in the order in which --help shows them.
-COMMANDS: Final = {
-    "serve": "rhizome.cli.commands.serve_command",
-    "up": "rhizome.cli.local_cluster.up_command",
-    "status": "rhizome.cli.commands.cluster.status_command",
-    "top": "rhizome.cli.commands.cluster.top_command",
-    "doctor": "rhizome.cli.commands.cluster.doctor_command",
-    "context": "rhizome.cli.commands.context_command",
-    "broker": "rhizome.cli.commands.cluster.broker_command",
-    "cluster": "rhizome.cli.commands.cluster.cluster_command",
-    "group": "rhizome.cli.commands.cluster.group_command",
-    "queue": "rhizome.cli.commands.resources.queue_command",
-    "stream": "rhizome.cli.commands.resources.stream_command",
-    "exchange": "rhizome.cli.commands.resources.exchange_command",
-    "tap": "rhizome.cli.commands.resources.tap_command",
-    "connection": "rhizome.cli.commands.resources.connection_command",
-    "user": "rhizome.cli.commands.resources.user_command",
-    "vhost": "rhizome.cli.commands.resources.vhost_command",
-    "policy": "rhizome.cli.commands.resources.policy_command",
-    "parameter": "rhizome.cli.commands.resources.parameter_command",
-    "definitions": "rhizome.cli.commands.resources.definitions_command",
-    "publish": "rhizome.cli.commands.messages.publish_command",
-    "consume": "rhizome.cli.commands.messages.consume_command",
-    "browse": "rhizome.cli.commands.messages.browse_command",
-    "bridge": "rhizome.cli.commands.messages.bridge_command",
-    "bench": "rhizome.cli.bench.bench_command",
-    "journal": "rhizome.cli.commands.storage.journal_command",
-    "pipeline": "rhizome.cli.pipeline.pipeline_command",
-    "store": "rhizome.cli.commands.storage.store_command",
-    "salvage": "rhizome.cli.commands.storage.salvage_command",
-    "tx": "rhizome.cli.commands.cluster.tx_command",
-    "sim": "rhizome.cli.commands.sim_command",
-    "config": "rhizome.cli.commands.config_command",
+# What --help shows, in this order: a heading, and for each command the module whose `app` it is.
+PANELS: Final = {
+    "Run": {
+        "serve": "rhizome.cli.commands.serve_command",
+        "up": "rhizome.cli.local_cluster.up_command",
+        "context": "rhizome.cli.commands.context_command",
+        "config": "rhizome.cli.commands.config_command",
+    },
+    "See and mend a cluster": {
+        "status": "rhizome.cli.commands.cluster.status_command",
+        "top": "rhizome.cli.commands.cluster.top_command",
+        "doctor": "rhizome.cli.commands.cluster.doctor_command",
+        "broker": "rhizome.cli.commands.cluster.broker_command",
+        "cluster": "rhizome.cli.commands.cluster.cluster_command",
+        "group": "rhizome.cli.commands.cluster.group_command",
+    },
+    "Messages": {
+        "publish": "rhizome.cli.commands.messages.publish_command",
+        "consume": "rhizome.cli.commands.messages.consume_command",
+        "browse": "rhizome.cli.commands.messages.browse_command",
+    },
+    "Queues and applications": {
+        "queue": "rhizome.cli.commands.resources.queue_command",
+        "stream": "rhizome.cli.commands.resources.stream_command",
+        "exchange": "rhizome.cli.commands.resources.exchange_command",
+        "tap": "rhizome.cli.commands.resources.tap_command",
+        "connection": "rhizome.cli.commands.resources.connection_command",
+        "channel": "rhizome.cli.commands.resources.channel_command",
+        "consumer": "rhizome.cli.commands.resources.consumer_command",
+    },
+    "Users and rules": {
+        "user": "rhizome.cli.commands.resources.user_command",
+        "vhost": "rhizome.cli.commands.resources.vhost_command",
+        "policy": "rhizome.cli.commands.resources.policy_command",
+        "parameter": "rhizome.cli.commands.resources.parameter_command",
+        "definitions": "rhizome.cli.commands.resources.definitions_command",
+    },
+    "Spark": {
+        "pipeline": "rhizome.cli.pipeline.pipeline_command",
+    },
+    "Other clusters, load, simulation": {
+        "bridge": "rhizome.cli.commands.messages.bridge_command",
+        "bench": "rhizome.cli.bench.bench_command",
+        "sim": "rhizome.cli.commands.sim_command",
+    },
+    "Stores and salvage": {
+        "journal": "rhizome.cli.commands.storage.journal_command",
+        "store": "rhizome.cli.commands.storage.store_command",
+        "salvage": "rhizome.cli.commands.storage.salvage_command",
+        "tx": "rhizome.cli.commands.cluster.tx_command",
+    },
 }
+COMMANDS: Final = {name: module for panel in PANELS.values() for name, module in panel.items()}
 
 WITHOUT_CONTEXT: Final = ("serve", "up", "context", "journal", "store", "sim", "config")
 """Commands that talk to no broker, or start their own."""
@@ -97,7 +116,7 @@ class RhizomeGroup(TyperGroup):
             if not is_expected(error):
                 raise
             print_failure(describe_failure(error))
-            sys.exit(1)
+            sys.exit(getattr(error, "exit_code", 1))
         # Without standalone mode typer.Exit(code) comes out as the number.
         code = result if isinstance(result, int) else 0
         if standalone_mode:
@@ -108,6 +127,8 @@ class RhizomeGroup(TyperGroup):
 def _load(name: str) -> Any:
     command = typer.main.get_command(import_module(COMMANDS[name]).app)
     command.name = name
+    panel = next(panel for panel, names in PANELS.items() if name in names)
+    setattr(command, "rich_help_panel", panel)  # noqa: B010 - not in typer's types
     # A sub-command would act as a whole program, and offer options to complete itself.
     command.params = [each for each in command.params if each.name not in _COMPLETION_OPTIONS]
     return command

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hin
 
 import typer
 
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import UsageError
 
 
 def parse_pairs(option: str, pairs: Sequence[str], *, guess_types: bool) -> dict[str, object]:
@@ -23,7 +23,7 @@ def parse_pairs(option: str, pairs: Sequence[str], *, guess_types: bool) -> dict
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key.rstrip(":"):
-            raise CliError(f"{option} {pair}: give it as KEY=VALUE")
+            raise UsageError(f"{option} {pair}: give it as KEY=VALUE")
         if key.endswith(":"):
             table[key[:-1]] = _json(option, pair, text)
         else:
@@ -35,7 +35,7 @@ def _json(option: str, pair: str, text: str) -> object:
     try:
         value: object = json.loads(text)
     except ValueError:
-        raise CliError(f"{option} {pair}: what follows := is no JSON") from None
+        raise UsageError(f"{option} {pair}: what follows := is no JSON") from None
     return value
 
 
@@ -81,9 +81,13 @@ def with_options(command: Callable[Concatenate[T, P], None]) -> Callable[..., No
 def checked_uri(uri: str) -> str:
     """Check a URI before anything is begun. Imports the client late, as commands do."""
     from rhizome.client.connection_uri import parse_uris
+    from rhizome.errors import RhizomeError
 
-    if uri:
-        parse_uris(uri)
+    try:
+        if uri:
+            parse_uris(uri)
+    except RhizomeError as error:
+        raise UsageError(str(error)) from None
     return uri
 
 

@@ -98,7 +98,7 @@ class MemberInfo:
 class GroupInfo:
     """One group. ``home`` is None while no broker may be its home, or it can't be reached;
     ``unavailable`` then says why. ``index`` is that of the last record of its log, None if the home
-    hasn't reported it."""
+    hasn't reported it. ``stream``: it is the group of a stream."""
 
     id: int
     home: str | None
@@ -117,6 +117,7 @@ class GroupInfo:
     moving_to: str = ""
     unavailable: str = ""
     index: int | None = None
+    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)

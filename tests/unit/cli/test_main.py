@@ -100,19 +100,9 @@ def test_a_family_without_a_command_shows_its_help(rhizome: Rhizome) -> None:
     ("arguments", "said"),
     [
         (["publish", "--uri", "amqp://127.0.0.1:1/", "--body", "x"], "127.0.0.1:1"),
-        (["publish", "--uri", "nonsense", "--body", "x"], "must begin with amqp://"),
-        (["publish", "--body", "x", "--file", "y"], "exclude each other"),
-        (["publish", "--body", "x", "--header", "novalue"], "KEY=VALUE"),
-        (["publish", "--body", "x", "--header", "n:=[1"], "no JSON"),
         (["publish", "--file", "/nonexistent/file"], "/nonexistent/file: No such file"),
         (["consume", "q", "--uri", "amqp://127.0.0.1:1/"], "127.0.0.1:1"),
         (["status", "--http", "127.0.0.1:1"], "no HTTP API at 127.0.0.1:1; start a broker"),
-        (["status", "--http", "host:port"], "the port must be a number"),
-        (["status", "--http", "ftp://host"], "give it as HOST:PORT"),
-        (["policy", "set", "p", "^a", "notjson"], "give a JSON object"),
-        (["parameter", "set", "c", "n", "text"], "give JSON"),
-        (["bench", "--publishers", "0", "--consumers", "0"], "nothing to do"),
-        (["bench", "--size", "1XiB"], "--size 1XiB"),
         (["journal", "inspect", "/nonexistent"], "is no directory"),
         (["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
         (["serve", "--log-level", "loud"], "log.level"),
@@ -121,8 +111,32 @@ def test_a_family_without_a_command_shows_its_help(rhizome: Rhizome) -> None:
 def test_a_failure_is_one_line_and_exit_code_1(
     rhizome: Rhizome, arguments: list[str], said: str
 ) -> None:
-    result = rhizome(*arguments)
-    assert result.exit_code == 1, result.output
+    _fails_with(rhizome(*arguments), 1, said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["publish", "--uri", "nonsense", "--body", "x"], "must begin with amqp://"),
+        (["publish", "--body", "x", "--file", "y"], "exclude each other"),
+        (["publish", "--body", "x", "--header", "novalue"], "KEY=VALUE"),
+        (["publish", "--body", "x", "--header", "n:=[1"], "no JSON"),
+        (["status", "--http", "host:port"], "the port must be a number"),
+        (["status", "--http", "ftp://host"], "give it as HOST:PORT"),
+        (["policy", "set", "p", "^a", "notjson"], "give a JSON object"),
+        (["parameter", "set", "c", "n", "text"], "give JSON"),
+        (["bench", "--publishers", "0", "--consumers", "0"], "nothing to do"),
+        (["bench", "--size", "1XiB"], "--size 1XiB"),
+    ],
+)
+def test_a_bad_value_is_one_line_and_exit_code_2(
+    rhizome: Rhizome, arguments: list[str], said: str
+) -> None:
+    _fails_with(rhizome(*arguments), 2, said)
+
+
+def _fails_with(result: Result, code: int, said: str) -> None:
+    assert result.exit_code == code, result.output
     assert result.stderr.startswith("error: ")
     assert said in result.stderr
     assert result.stderr.count("\n") == 1

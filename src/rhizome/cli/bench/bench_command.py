@@ -19,7 +19,7 @@ import typer
 from rhizome.cli import coroutine_runner, interrupts
 from rhizome.cli.bench.bench_statistics import Counts, Histogram, Summary, summarize, total_counts
 from rhizome.cli.bench.load_generator import Done, Failed, Plan, Progress, Share, share_out, work
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import CliError, UsageError
 from rhizome.cli.interrupts import Interruption
 from rhizome.cli.output.printer import print_json, print_table
 from rhizome.cli.shared_options import URI_DEFAULT, JsonOption, UriOption
@@ -84,7 +84,7 @@ def bench(
     ends it early: results of what has run are shown.
     """
     if publishers + consumers == 0:
-        raise CliError("nothing to do: give --publishers or --consumers")
+        raise UsageError("nothing to do: give --publishers or --consumers")
     names = tuple(f"rhizome-bench-{os.getpid()}-{number}" for number in range(queues))
     shares = share_out(publishers, consumers, processes)
     plans = [
@@ -113,7 +113,7 @@ def parse_body_size(text: str) -> int:
     try:
         return parse_size(text)
     except ValueError as error:
-        raise CliError(f"--size {text}: {error}") from None
+        raise UsageError(f"--size {text}: {error}") from None
 
 
 # --- one run

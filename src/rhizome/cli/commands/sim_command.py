@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from rhizome.cli import interrupts
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import CliError, UsageError
 from rhizome.cli.output.printer import print_fields, print_json, say
 from rhizome.cli.shared_options import JsonOption
 from rhizome.testing.sim.faults.fault_schedule import UnknownFault
@@ -105,7 +105,7 @@ def sim(
         distant_ms=distant,
     )
     if trace is not None and len(chosen) > 1:
-        raise CliError("--trace needs a single seed: give --seed")
+        raise UsageError("--trace needs a single seed: give --seed")
     begun_s = time.monotonic()
     outcomes: list[Outcome] = []
     # Pure computation may be interrupted anywhere, but the display must restore the cursor.
@@ -147,11 +147,11 @@ def _run(
 
 def _seeds(seed: int | None, seeds: str) -> range:
     if seed is not None and seeds:
-        raise CliError("--seed and --seeds exclude each other")
+        raise UsageError("--seed and --seeds exclude each other")
     if seeds:
         first, last = parse_range("--seeds", seeds, 0)
         if last - first >= SEEDS_MAX:
-            raise CliError(f"--seeds {seeds}: at most {SEEDS_MAX} at a time")
+            raise UsageError(f"--seeds {seeds}: at most {SEEDS_MAX} at a time")
         return range(first, last + 1)
     return range(seed or 0, (seed or 0) + 1)
 
@@ -162,9 +162,9 @@ def parse_range(option: str, text: str, least: int) -> Range:
     try:
         found = int(first), int(last if dots else first)
     except ValueError:
-        raise CliError(f"{option} {text}: give a number, or two like 3..5") from None
+        raise UsageError(f"{option} {text}: give a number, or two like 3..5") from None
     if not least <= found[0] <= found[1]:
-        raise CliError(f"{option} {text}: give at least {least}, and the smaller one first")
+        raise UsageError(f"{option} {text}: give at least {least}, and the smaller one first")
     return found
 
 

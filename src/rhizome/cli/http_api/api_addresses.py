@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import CliError, UsageError
 from rhizome.printable_text import shown_uri
 
 PORT_DEFAULT: Final = 15672
@@ -64,7 +64,7 @@ def parse_addresses(text: str) -> tuple[tuple[Address, ...], Login | None]:
         scheme, rest = "http", text
     login, at, hosts = rest.rpartition("@")
     if "/" in login or ("@" in login and "," in login):
-        raise CliError(
+        raise UsageError(
             "--http: give user and password once, before the first address; a password's own"
             " @ is written %40"
         )
@@ -86,9 +86,9 @@ def _address(scheme: str, text: str) -> Address:
         parts = urlsplit(f"{scheme}://{text}")
         host, port = parts.hostname, parts.port or PORT_DEFAULT
     except ValueError:
-        raise CliError(f"--http {shown}: the port must be a number from 1 to 65535") from None
+        raise UsageError(f"--http {shown}: the port must be a number from 1 to 65535") from None
     if scheme not in SCHEMES or not host:
-        raise CliError(f"--http {shown}: give it as HOST:PORT, like 127.0.0.1:15672")
+        raise UsageError(f"--http {shown}: give it as HOST:PORT, like 127.0.0.1:15672")
     return Address(host, port, tls=scheme == "https")
 
 

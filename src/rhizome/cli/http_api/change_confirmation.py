@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import CliError, UsageError
 from rhizome.cli.http_api.api_client import Row
 from rhizome.cli.http_api.command_decorator import Remote
 from rhizome.cli.output.printer import print_json, say
@@ -34,7 +34,7 @@ class Order(Remote):
         taken effect, and says so. For programs all of it is one document, with ``done`` None if the
         change was only shown."""
         if self.as_json and not self.yes and not self.dry_run:
-            raise CliError("--json asks nobody: give --yes or --dry-run")
+            raise UsageError("--json asks nobody: give --yes or --dry-run")
         preview = self.api.post(target, {**request, "preview": True})
         if preview.get("refusal"):
             raise CliError(f"this can't be done: {preview['refusal']}")

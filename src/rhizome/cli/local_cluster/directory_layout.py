@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import CliError, UsageError
 from rhizome.server.config.cluster_section import PRIMARIES_MAX, PRIMARY, SECONDARY
 from rhizome.server.config.config_fields import toml, toml_list
 
@@ -56,17 +56,19 @@ class Shape:
     def check(self) -> None:
         count = self.brokers + self.secondaries
         if not 1 <= self.brokers <= PRIMARIES_MAX:
-            raise CliError(f"--brokers {self.brokers}: give 1 to {PRIMARIES_MAX}")
+            raise UsageError(f"--brokers {self.brokers}: give 1 to {PRIMARIES_MAX}")
         if not 0 <= self.secondaries <= SECONDARIES_MAX:
-            raise CliError(f"--secondaries {self.secondaries}: give 0 to {SECONDARIES_MAX}")
+            raise UsageError(f"--secondaries {self.secondaries}: give 0 to {SECONDARIES_MAX}")
         for option, first in (
             ("--base-port", self.base_port),
             ("--http-base-port", self.http_base_port),
         ):
             if not 1 <= first <= PORT_MAX - count + 1:
-                raise CliError(f"{option} {first}: {count} ports from there on must be 1 to 65535")
+                raise UsageError(
+                    f"{option} {first}: {count} ports from there on must be 1 to 65535"
+                )
         if abs(self.base_port - self.http_base_port) < count:
-            raise CliError(
+            raise UsageError(
                 f"--base-port {self.base_port} and --http-base-port {self.http_base_port} overlap:"
                 f" each takes {count} ports"
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import UsageError
 from rhizome.cli.output.printer import say
 from rhizome.cli.shared_options import HTTP_DEFAULT
 from rhizome.printable_text import escaped
@@ -73,7 +73,9 @@ def up(
     if not restart:
         _run(directory, asked)
     elif any(value is not None for value in asked.values()):
-        raise CliError("--restart takes --data and nothing else; the cluster has its shape already")
+        raise UsageError(
+            "--restart takes --data and nothing else; the cluster has its shape already"
+        )
     else:
         say(ask_running(directory, {"restart": restart}))
 

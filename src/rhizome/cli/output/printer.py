@@ -6,9 +6,10 @@ names and reasons that others chose must not move the cursor, hide text or chang
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rhizome.printable_text import escaped, printable_json, without_passwords
 
@@ -17,10 +18,27 @@ Column = str | tuple[str, str | Callable[[Row], object]]
 """A field that is its own heading, or a heading with a field or with a function for the cell."""
 
 
-def say(text: object = "", *, to_errors: bool = False, flush: bool = False) -> None:
-    """Print one line; to standard error with `to_errors`."""
+OK: Final = "ok"
+WARNING: Final = "warning"
+PROBLEM: Final = "problem"
+"""How a thing is; on a terminal each has its colour."""
+COLOURS: Final = {OK: "32", WARNING: "33", PROBLEM: "31;1"}
+
+
+def say(
+    text: object = "", *, level: str = "", to_errors: bool = False, flush: bool = False
+) -> None:
+    """Print one line, in the colour of its level; to standard error with `to_errors`."""
     shown = escaped(without_passwords(str(text)))
-    print(shown, file=sys.stderr if to_errors else sys.stdout, flush=flush)
+    file = sys.stderr if to_errors else sys.stdout
+    if level and _has_colours(file.isatty()):
+        shown = f"\x1b[{COLOURS[level]}m{shown}\x1b[0m"
+    print(shown, file=file, flush=flush)
+
+
+def _has_colours(is_terminal: bool) -> bool:
+    """As no-color.org and most commands have it."""
+    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def print_json(document: Any) -> None:
@@ -115,6 +133,18 @@ def cell_text(value: object) -> str:
 def bytes_of(field: str) -> Callable[[Row], str]:
     """Cells of a column of sizes."""
     return lambda row: bytes_text(row.get(field))
+
+
+def duration_text(milliseconds: int) -> str:
+    """93784000 as 1 d 2 h: the two largest units."""
+    seconds = milliseconds // 1000
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    parts = []
+    for unit, length in units:
+        count, seconds = divmod(seconds, length)
+        parts.append((count, unit))
+    first = next((i for i, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2])
 
 
 def bytes_text(count: object) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from rhizome.cli import interrupts
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import CliError, UsageError
 from rhizome.cli.output.printer import print_fields, print_json, print_table, say
 from rhizome.cli.pipeline import pipeline_command
 from rhizome.cli.pipeline.pipeline_command import app
@@ -159,7 +159,7 @@ def status(
     from rhizome.spark.service.status_file import RUNNING, read_status
 
     if bool(file) == bool(state):
-        raise CliError("say either FILE or --state DIR")
+        raise UsageError("say either FILE or --state DIR")
     where = state or state_of(Path(file))
     if "://" not in where and not Path(where).is_dir():
         raise CliError(f"there is no state at {where}: the service was never started")

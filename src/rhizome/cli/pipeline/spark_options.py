@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from rhizome.spark.session import SessionOptions
@@ -105,5 +105,5 @@ class SparkPlace:
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise CliError(f"--conf takes KEY=VALUE, like spark.executor.memory=2g, and not '{text}'")
+        raise UsageError(f"--conf takes KEY=VALUE, like spark.executor.memory=2g, and not '{text}'")
     return key.strip(), value.strip()

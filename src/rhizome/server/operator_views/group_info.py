@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rhizome.cluster.state.cluster_state import ClusterState
-from rhizome.cluster.state.groups_and_placement import Group, unavailable
+from rhizome.cluster.state.groups_and_placement import STREAMS_FROM, Group, unavailable
 from rhizome.management.cluster_view import GroupInfo, MemberInfo
 
 News = Mapping[str, Mapping[str, object]]
@@ -68,6 +68,7 @@ def _group(state: ClusterState, news: News, group: Group) -> GroupInfo:
         group.moving_to,
         reason,
         _number(_told(told, "records", group.id)),
+        group.id >= STREAMS_FROM,
     )
 
 

@@ -92,14 +92,73 @@ def test_what_is_no_api_is_recognised(rhizome: Rhizome, api: Any) -> None:
 
 
 def test_queue_list_is_a_table_sorted_by_name(rhizome: Rhizome, api: Any) -> None:
-    api.answer("GET /api/queues", [QUEUE, {**QUEUE, "name": "a\x1b[31m", "messages_ready": 1}])
+    rates = {"publish_details": {"rate": 1234.0}, "deliver_get_details": {"rate": 5.0}}
+    queue = {**QUEUE, "node": "b2", "message_stats": rates}
+    api.answer("GET /api/queues", [queue, {**QUEUE, "name": "a\x1b[31m", "messages_ready": 1}])
     result = rhizome("queue", "list", "--http", api.address)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0].split()[:4] == ["name", "vhost", "state", "ready"]
+    assert lines[0].split()[:5] == ["name", "vhost", "home", "state", "ready"]
     assert lines[1].startswith("a\\x1b[31m")
-    assert lines[2].split()[:7] == ["orders", "/", "running", "12345", "7", "12352", "2"]
+    shown = ["orders", "/", "b2", "running", "12345", "7", "12352", "2", "1.2k", "5"]
+    assert lines[2].split()[:10] == shown
     assert lines[2].endswith("durable x-max-length=10 policy=cap")
+
+
+def test_queue_list_asks_for_pages_sorted_and_filtered(rhizome: Rhizome, api: Any) -> None:
+    def page(number: int) -> str:
+        asked = f"page={number}&page_size=500&name=%5Eorders&use_regex=true"
+        return f"GET /api/queues?{asked}&sort=messages&sort_reverse=true"
+
+    api.answer(page(1), {"items": [{**QUEUE, "name": "orders-b"}], "page_count": 2})
+    api.answer(page(2), {"items": [{**QUEUE, "name": "orders-a"}], "page_count": 2})
+    options = ("--filter", "^orders", "--sort", "messages", "--columns", "name,messages")
+    result = rhizome("queue", "list", *options, "--http", api.address)
+    assert result.stdout == "name      messages\norders-b     12352\norders-a     12352\n"
+
+
+def test_queue_list_stops_at_its_limit(rhizome: Rhizome, api: Any) -> None:
+    items = [{**QUEUE, "name": name} for name in "ab"]
+    api.answer("GET /api/queues?page=1&page_size=2", {"items": items, "page_count": 9})
+    result = rhizome("queue", "list", "--limit", "2", "--columns", "name", "--http", api.address)
+    assert result.stdout == "name\na\nb\n"
+    assert len(api.requests) == 1
+
+
+def test_queue_list_names_the_fields_that_sort(rhizome: Rhizome, api: Any) -> None:
+    result = rhizome("queue", "list", "--sort", "age", "--http", api.address)
+    assert (result.exit_code, api.requests) == (2, [])
+    assert "--sort age: give one of messages, ready, unacked" in result.stderr
+
+
+def test_queue_show_is_for_people_and_verbose_has_all(rhizome: Rhizome, api: Any) -> None:
+    queue = {**QUEUE, "node": "b1", "message_bytes_ready": 2048, "memory": 17}
+    api.answer("GET /api/queues/%2F/orders", queue)
+    shown = rhizome("queue", "show", "orders", "--http", api.address).stdout
+    assert "home       b1\n" in shown
+    assert "ready      12,345 (2.0 KiB)\n" in shown
+    assert "memory" not in shown
+    verbose = rhizome("queue", "show", "orders", "--verbose", "--http", api.address).stdout
+    assert "memory" in verbose
+
+
+def test_channels_and_consumers_are_listed(rhizome: Rhizome, api: Any) -> None:
+    channel = {"name": "c1 (1)", "user": "u", "vhost": "/", "state": "running", "confirm": True}
+    api.answer("GET /api/channels", [{**channel, "prefetch_count": 5}])
+    lines = rhizome("channel", "list", "--http", api.address).stdout.splitlines()
+    assert lines[1].split() == ["c1", "(1)", "u", "/", "running", "-", "-", "-", "5", "yes", "-"]
+    consumer = {
+        "queue": {"name": "q", "vhost": "v"},
+        "consumer_tag": "t",
+        "prefetch_count": 3,
+        "ack_required": True,
+        "active": True,
+        "exclusive": False,
+        "channel_details": {"name": "c1 (1)"},
+    }
+    api.answer("GET /api/consumers/v", [consumer])
+    lines = rhizome("consumer", "list", "--vhost", "v", "--http", api.address).stdout.splitlines()
+    assert lines[1].split() == ["q", "v", "t", "3", "yes", "yes", "no", "c1", "(1)"]
 
 
 def test_damaged_messages_are_listed_and_dropped(rhizome: Rhizome, api: Any) -> None:
@@ -122,7 +181,7 @@ def test_damaged_messages_are_listed_and_dropped(rhizome: Rhizome, api: Any) -> 
     result = rhizome("queue", "damaged", "orders", "--drop", "17", "--http", api.address)
     assert result.stdout == "dropped message 17 of queue 'orders' in vhost '/'\n"
     result = rhizome("queue", "damaged", "--drop", "17", "--http", api.address)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "needs the name of the queue" in result.stderr
 
 

@@ -175,7 +175,7 @@ def test_the_root_is_not_forced_at_whichever_broker_answers(rhizome: Rhizome, ap
     several = f"{api.address},{NOBODY}"
     result = rhizome("cluster", "force-root", "--yes", "--http", several)
     assert "--http names 2 brokers; give the one that becomes the root" in result.stderr
-    assert (result.exit_code, api.requests) == (1, [])
+    assert (result.exit_code, api.requests) == (2, [])
 
 
 # --- contexts
@@ -198,7 +198,7 @@ def test_a_context_remembers_several_addresses_with_one_login(
 
 def test_a_context_with_addresses_that_no_command_can_read_is_refused(rhizome: Rhizome) -> None:
     result = rhizome("context", "add", "prod", "--http", "b1:15672,b2:http")
-    assert (result.exit_code, "the port must be a number" in result.stderr) == (1, True)
+    assert (result.exit_code, "the port must be a number" in result.stderr) == (2, True)
 
 
 # --- a local cluster

@@ -218,5 +218,5 @@ def test_hints_show_how_to_connect_and_what_to_kill(layout: Layout) -> None:
 
 def test_restart_takes_no_shape(rhizome: Rhizome, tmp_path: Path) -> None:
     result = rhizome("up", "--data", str(tmp_path), "--restart", "b1", "--brokers", "3")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "--restart takes --data and nothing else" in result.stderr

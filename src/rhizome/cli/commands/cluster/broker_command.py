@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rhizome.cli.commands.cluster.drain_progress import wait_until_drained
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import CliError, UsageError
 from rhizome.cli.http_api.api_client import path
 from rhizome.cli.http_api.change_confirmation import BrokerArgument, Order, YesOption, confirmed
 from rhizome.cli.http_api.command_decorator import Remote
@@ -56,7 +56,7 @@ def drain(
     try:
         grace_ms = parse_duration(grace)
     except UnitError as error:
-        raise CliError(f"--grace: {error}") from None
+        raise UsageError(f"--grace: {error}") from None
     target = path("rhizome", "brokers", name, "drain")
 
     def empty() -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rhizome.cli.commands.cluster.cluster_key_commands import print_token, rotate_key
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import CliError, UsageError
 from rhizome.cli.http_api.api_client import path
 from rhizome.cli.http_api.change_confirmation import BrokerArgument, Order
 from rhizome.cli.http_api.command_decorator import Remote
@@ -40,7 +40,7 @@ def force_root(order: Order) -> None:
     """
     named = len(order.where.addresses)
     if named > 1:
-        raise CliError(f"--http names {named} brokers; give the one that becomes the root")
+        raise UsageError(f"--http names {named} brokers; give the one that becomes the root")
     order.preview_and_apply(path("rhizome", "cluster", "force-root"), {})
 
 

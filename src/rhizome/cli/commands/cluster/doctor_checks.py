@@ -11,11 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from rhizome.cli.output.printer import bytes_text
-
-OK: Final = "ok"
-WARNING: Final = "warning"
-PROBLEM: Final = "problem"
+from rhizome.cli.output.printer import OK, PROBLEM, WARNING, bytes_text
 
 CLOCK_WARNING_MS: Final = 500
 """Time to live and timestamps are the home's; leases don't use the wall clock. A takeover by a

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from rhizome.cli.commands.cluster.doctor_checks import OK, PROBLEM, WARNING, Finding, diagnose
+from rhizome.cli.commands.cluster.doctor_checks import Finding, diagnose
 from rhizome.cli.http_api.api_client import path
 from rhizome.cli.http_api.command_decorator import Remote
-from rhizome.cli.output.printer import print_json, say
+from rhizome.cli.output.printer import OK, PROBLEM, WARNING, print_json, say
 from rhizome.cli.shared_options import with_options
 
 app = typer.Typer()
@@ -35,7 +35,8 @@ def doctor(remote: Remote) -> None:
 def _print(findings: list[Finding]) -> None:
     for finding in findings:
         where = f"{finding.broker}: " if finding.broker else ""
-        say(f"{MARKS[finding.level]}{finding.check.ljust(14)}{where}{finding.what}")
+        line = f"{MARKS[finding.level]}{finding.check.ljust(14)}{where}{finding.what}"
+        say(line, level=finding.level)
         if finding.remedy:
             say(f"{' ' * 22}-> {finding.remedy}")
     problems = sum(each.level == PROBLEM for each in findings)

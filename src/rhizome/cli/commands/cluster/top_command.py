@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from rhizome.cli import interrupts
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import CliError, UsageError
 from rhizome.cli.http_api.api_client import Api, Row, path
 from rhizome.cli.http_api.command_decorator import Remote
 from rhizome.cli.output.printer import print_json, say
@@ -46,7 +46,7 @@ def top(
 ) -> None:
     """Show brokers, groups, queues and rates, again and again. q or Ctrl-C ends it."""
     if sort not in SORTS:
-        raise CliError(f"--sort {sort}: choose one of {', '.join(SORTS)}")
+        raise UsageError(f"--sort {sort}: choose one of {', '.join(SORTS)}")
     api = remote.api
     if remote.as_json:
         print_json(_read(api, sort))

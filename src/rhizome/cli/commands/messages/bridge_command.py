@@ -27,7 +27,7 @@ from rhizome.bridge.settings import (
 from rhizome.bridge.shovel_supervisor import LOOK_S_DEFAULT, ShovelIntervals
 from rhizome.cli import coroutine_runner
 from rhizome.cli.commands.messages.shovel_parameter_reader import TIMEOUT_S, ParameterReader
-from rhizome.cli.errors import CliError, print_failure
+from rhizome.cli.errors import CliError, UsageError, print_failure
 from rhizome.cli.http_api.api_client import Api, endpoint
 from rhizome.cli.output.printer import say
 from rhizome.cli.shared_options import (
@@ -218,15 +218,15 @@ def _bridges(settings: BridgeSettings, config: Path | None) -> list[BridgeSettin
 
 def _require_alone(option: str, settings: BridgeSettings, config: Path | None) -> None:
     if config is not None:
-        raise CliError(f"{option} excludes --config")
+        raise UsageError(f"{option} excludes --config")
     if settings.source_uri or settings.destination_uri or settings.queue or settings.exchange:
-        raise CliError(f"{option} excludes --from, --to, --queue and --exchange")
+        raise UsageError(f"{option} excludes --from, --to, --queue and --exchange")
 
 
 def _checked_own(uri: str) -> str:
     """Check a URI; errors don't quote it, since it has a password in it."""
     if uri and (not uri.startswith(("amqp://", "amqps://")) or not split_uri(uri).login):
-        raise CliError("--own: give it like amqp://user:password@ or amqp://user:password@b1,b2")
+        raise UsageError("--own: give it like amqp://user:password@ or amqp://user:password@b1,b2")
     return uri
 
 

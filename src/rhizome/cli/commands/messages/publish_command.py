@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from rhizome.cli import coroutine_runner
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import CliError, UsageError
 from rhizome.cli.output.printer import print_json, say
 from rhizome.cli.shared_options import URI_DEFAULT, JsonOption, UriOption, parse_pairs
 from rhizome.client import Level, Properties, connect
@@ -91,7 +91,7 @@ def publish(
 
 def _bodies(body: str | None, file: Path | None, count: int) -> AsyncIterator[bytes]:
     if body is not None and file is not None:
-        raise CliError("--body and --file exclude each other; give one of them")
+        raise UsageError("--body and --file exclude each other; give one of them")
     if body is not None:
         return _repeated(body.encode("utf-8", "surrogateescape"), count)
     if file is not None:

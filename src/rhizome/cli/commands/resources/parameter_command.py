@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import UsageError
 from rhizome.cli.http_api.api_client import path
 from rhizome.cli.http_api.command_decorator import Remote
 from rhizome.cli.shared_options import AnyVhostOption, VhostOption, with_options
@@ -98,7 +98,7 @@ def _value(text: str) -> object:
     try:
         value: object = json.loads(text)
     except ValueError:
-        raise CliError(
+        raise UsageError(
             f"parameter value {text}: give JSON, like '{{\"a\": 1}}', 5 or '\"text\"'"
         ) from None
     return value

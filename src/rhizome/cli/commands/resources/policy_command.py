@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rhizome.cli.errors import CliError
+from rhizome.cli.errors import CliError, UsageError
 from rhizome.cli.http_api.api_client import path
 from rhizome.cli.http_api.command_decorator import Remote
 from rhizome.cli.shared_options import AnyVhostOption, VhostOption, with_options
@@ -125,7 +125,7 @@ def _definition(text: str) -> dict[str, object]:
     except ValueError:
         definition = None
     if not isinstance(definition, dict) or not definition:
-        raise CliError(
+        raise UsageError(
             f"policy definition {text}: give a JSON object, like '{{\"max-length\": 1000}}'"
         )
     return definition

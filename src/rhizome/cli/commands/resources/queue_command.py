@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Callable
+from typing import Annotated, Final, TypeAlias
+from urllib.parse import urlencode
 
 import typer
 
-from rhizome.cli.errors import CliError
-from rhizome.cli.http_api.api_client import Row, path
+from rhizome.cli.errors import UsageError
+from rhizome.cli.http_api.api_client import Api, Row, path
 from rhizome.cli.http_api.command_decorator import Remote
-from rhizome.cli.output.printer import print_fields, say
+from rhizome.cli.output.printer import bytes_text, print_fields, say
+from rhizome.cli.output.top_screen import SORTS, rate_text
 from rhizome.cli.shared_options import AnyVhostOption, VhostOption, parse_pairs, with_options
 
 app = typer.Typer(no_args_is_help=True, help="Look at queues, declare, purge and delete them.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+
+Query: TypeAlias = dict[str, str]
 
 MOVED_AT_ONCE_MAX: Final = 1000
 
@@ -30,16 +35,30 @@ def _features(queue: Row) -> str:
     return " ".join(flags)
 
 
+def _rate(name: str) -> Callable[[Row], str]:
+    """Cells of a column of rates."""
+
+    def cell(queue: Row) -> str:
+        details = (queue.get("message_stats") or {}).get(name) or {}
+        return rate_text(float(details.get("rate") or 0.0))
+
+    return cell
+
+
 COLUMNS: Final = (
     "name",
     "vhost",
+    ("home", "node"),
     "state",
     ("ready", "messages_ready"),
     ("unacked", "messages_unacknowledged"),
     ("total", "messages"),
     "consumers",
+    ("in/s", _rate("publish_details")),
+    ("out/s", _rate("deliver_get_details")),
     ("features", _features),
 )
+PAGE_ROWS: Final = 500
 LEASE_COLUMNS: Final = (
     "name",
     "state",
@@ -51,39 +70,109 @@ LEASE_COLUMNS: Final = (
     "expires_in_ms",
 )
 DAMAGED_COLUMNS: Final = ("vhost", "queue", "index", "node", "segment", "offset", "reason")
-FIELDS_FIRST: Final = (
-    "name",
-    "vhost",
-    "state",
-    "messages",
-    "messages_ready",
-    "messages_unacknowledged",
-    "consumers",
-    "durable",
-    "exclusive",
-    "auto_delete",
-    "arguments",
-    "policy",
-)
 
 
 @app.command("list")
 @with_options
-def list_queues(remote: Remote, vhost: AnyVhostOption = "") -> None:
-    """List queues with their message counts."""
+def list_queues(
+    remote: Remote,
+    vhost: AnyVhostOption = "",
+    matching: Annotated[
+        str, typer.Option("--filter", metavar="REGEX", help="Only queues whose name it fits.")
+    ] = "",
+    sort: Annotated[
+        str,
+        typer.Option("--sort", metavar="|".join(SORTS), help="Numbers: the largest come first."),
+    ] = "",
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="So many at most.", show_default="all")
+    ] = None,
+    columns: Annotated[
+        str,
+        typer.Option("--columns", metavar="A,B", help="These fields, by their names in --json."),
+    ] = "",
+) -> None:
+    """List queues with their home, message counts and rates.
+
+    rhizome queue list --sort messages --limit 20
+
+    rhizome queue list --filter '^orders' --columns name,messages,consumers
+    """
+    if sort and sort not in SORTS:
+        raise UsageError(f"--sort {sort}: give one of {', '.join(SORTS)}")
     target = path("queues", vhost) if vhost else path("queues")
-    queues = remote.api.rows(target)
-    remote.print_rows(queues, COLUMNS, "no queues", by=("vhost", "name"))
+    query = _list_query(matching, sort)
+    queues = _pages(remote.api, target, query, limit) if query or limit else remote.api.rows(target)
+    shown = [each.strip() for each in columns.split(",") if each.strip()] or COLUMNS
+    remote.print_rows(queues, shown, "no queues", by=() if sort else ("vhost", "name"))
+
+
+def _list_query(matching: str, sort: str) -> Query:
+    query: Query = {}
+    if matching:
+        query |= {"name": matching, "use_regex": "true"}
+    if sort:
+        query |= {"sort": SORTS[sort], "sort_reverse": "false" if sort == "name" else "true"}
+    return query
+
+
+def _pages(api: Api, target: str, query: Query, limit: int | None) -> list[Row]:
+    """Rows of as many pages as it takes: one answer never has to hold all queues."""
+    rows: list[Row] = []
+    size = min(limit or PAGE_ROWS, PAGE_ROWS)
+    page, pages = 0, 1
+    while page < pages and (limit is None or len(rows) < limit):
+        page += 1
+        found = api.row(f"{target}?{urlencode({'page': page, 'page_size': size, **query})}")
+        rows += found.get("items") or ()
+        pages = int(found.get("page_count") or 0)
+    return rows[:limit]
 
 
 @app.command("show")
 @with_options
-def show_queue(remote: Remote, name: NameArgument, vhost: VhostOption = "/") -> None:
-    """Show everything about one queue."""
+def show_queue(
+    remote: Remote,
+    name: NameArgument,
+    vhost: VhostOption = "/",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Every field, as the broker gives it.")
+    ] = False,
+) -> None:
+    """Show one queue: where it is, what it holds, how fast it moves."""
     queue = remote.api.row(path("queues", vhost, name))
-    rest = sorted(key for key in queue if key not in FIELDS_FIRST)
-    shown = [key for key in FIELDS_FIRST if key in queue] + rest
-    remote.show(queue, lambda queue: print_fields([(key, queue[key]) for key in shown]))
+    fields = sorted(queue.items()) if verbose else _fields(queue)
+    remote.show(queue, lambda _: print_fields(fields))
+
+
+def _fields(queue: Row) -> list[tuple[str, object]]:
+    """What people ask of a queue first."""
+    consumers, size = queue.get("consumers"), queue.get("message_bytes_ready")
+    told = [
+        ("queue", queue.get("name")),
+        ("vhost", queue.get("vhost")),
+        ("type", queue.get("type")),
+        ("state", queue.get("state")),
+        ("home", queue.get("node")),
+        ("ready", _counted_bytes(queue.get("messages_ready"), size)),
+        ("unacked", queue.get("messages_unacknowledged")),
+        ("consumers", consumers),
+        ("in", f"{_rate('publish_details')(queue)}/s"),
+        ("out", f"{_rate('deliver_get_details')(queue)}/s"),
+        ("acked", f"{_rate('ack_details')(queue)}/s"),
+        ("oldest", queue.get("head_message_timestamp")),
+        ("idle since", queue.get("idle_since")),
+        ("features", _features(queue) or None),
+        ("policy", queue.get("policy")),
+        ("by policy", queue.get("effective_policy_definition") or None),
+    ]
+    return [(name, value) for name, value in told if value is not None]
+
+
+def _counted_bytes(messages: object, size: object) -> str | None:
+    if not isinstance(messages, int):
+        return None
+    return f"{messages:,} ({bytes_text(size)})" if isinstance(size, int) else f"{messages:,}"
 
 
 @app.command("declare")
@@ -133,7 +222,7 @@ def list_damaged(
     api = remote.api
     if drop >= 0:
         if not name:
-            raise CliError("--drop needs the name of the queue that the message is in")
+            raise UsageError("--drop needs the name of the queue that the message is in")
         api.delete(path("rhizome", "queues", vhost, name, "damaged", str(drop)))
         remote.done(f"dropped message {drop} of queue '{name}' in vhost '{vhost}'")
         return

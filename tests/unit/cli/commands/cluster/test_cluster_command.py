@@ -94,6 +94,39 @@ group 3 moves to b2
 if it fails  these take over, in order
 b1           b2 b3
 """
+VERDICT = """\
+impaired: group 2 is unavailable (its home b2 is down, and its queues are not replicated: start b2)\
+; s1 is joining
+what to do: rhizome doctor
+
+"""
+SHORT = """\
+cluster  shop
+root     b1, term 7
+quorum   2 of 3 primaries active, 2 needed
+note     b3 shares its machine with b1 and doesn't vote
+
+broker  role       status   linked  connections  homes  copies  address
+b1      root       active   yes              12      -       -  amqp://h1:5672
+s1      secondary  joining  no                0      -       -  -
+
+group    home       copies            queues  messages
+1        b1         3/3 b2 b3              4         5
+2        -          not replicated         -         -  UNAVAILABLE
+3        b1         1/1                    -         -  moves to b2
+32770    b1         1/2                    -         -  lacks copies
+streams  b1:1 b2:1  all of 2 streams       2        30
+
+asked   b2, ready
+memory  2.0 KiB
+store   journal
+"""
+STREAM = {"copies": 1, "stream": True, "queues": 1, "messages": 15}
+STREAMS = [
+    {"id": 32768, "home": "b1", **STREAM},
+    {"id": 32769, "home": "b2", **STREAM},
+    {"id": 32770, "home": "b1", "copies": 2, "stream": True},
+]
 PREVIEW = {
     "change": "add-primary",
     "broker": "b4",
@@ -117,12 +150,52 @@ def test_cluster_status_shows_root_quorum_brokers_and_groups(rhizome: Rhizome, a
 def test_status_shows_the_cluster_and_the_broker_that_was_asked(rhizome: Rhizome, api: Any) -> None:
     document = {"broker": BROKER, **CLUSTER}
     api.answer("GET /api/rhizome/status", document)
-    shown = rhizome("status", "--http", api.address).stdout
-    assert shown == SHOWN + (
+    shown = rhizome("status", "--verbose", "--http", api.address).stdout
+    assert shown == VERDICT + SHOWN + (
         "\nbroker        b2\nstatus        ready\n"
         "memory_bytes  2048 (2.0 KiB)\nstore.kind    journal\n"
     )
     assert json.loads(rhizome("status", "--http", api.address, "--json").stdout) == document
+
+
+def test_status_begins_with_the_verdict_and_folds_streams(rhizome: Rhizome, api: Any) -> None:
+    document = {"broker": BROKER, **CLUSTER, "groups": [*CLUSTER["groups"], *STREAMS]}
+    api.answer("GET /api/rhizome/status", document)
+    shown = rhizome("status", "--http", api.address).stdout
+    verdict, _, rest = shown.partition("\nwhat to do: rhizome doctor\n\n")
+    assert verdict.startswith("impaired: group 2 is unavailable")
+    assert "; stream 32770 has 1 of 2 copies; " in verdict
+    assert rest == SHORT
+    assert max(map(len, rest.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, "healthy: 1 broker, 1 group; all copies in sync"),
+        ({"stopped": "b3"}, "degraded: b3 is stopped"),
+        ({"copies": 2}, "degraded: group 1 has 1 of 2 copies"),
+        ({"alarms": ["disk"]}, "degraded: b1 has an alarm (disk)"),
+        ({"active": 1}, "impaired: no quorum (1 of 3 primaries active, 2 needed), changes are"),
+        ({"root": None}, "impaired: no root is elected"),
+    ],
+)
+def test_the_verdict_names_what_is_wrong(
+    change: dict[str, Any], verdict: str, rhizome: Rhizome, api: Any
+) -> None:
+    quorum = {"defined": 3, "active": change.get("active", 3), "needed": 2}
+    brokers = [{"name": "b1", "status": "active"}]
+    if "stopped" in change:
+        brokers.append({"name": change["stopped"], "status": "stopped"})
+    document = {
+        "cluster": {"name": "c", "root": change.get("root", "b1"), "quorum": quorum},
+        "brokers": brokers,
+        "groups": [{"id": 1, "home": "b1", "copies": change.get("copies", 1), "in_sync": []}],
+        "broker": {"name": "b1", "alarms": change.get("alarms", [])},
+    }
+    api.answer("GET /api/rhizome/status", document)
+    first = rhizome("status", "--http", api.address).stdout.splitlines()[0]
+    assert first.startswith(verdict)
 
 
 def test_missing_quorum_and_root_are_hard_to_overlook(rhizome: Rhizome, api: Any) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from rhizome.cli.commands.cluster.doctor_checks import CHECKS, OK, PROBLEM, WARNING, diagnose
+from rhizome.cli.commands.cluster.doctor_checks import CHECKS, diagnose
+from rhizome.cli.output.printer import OK, PROBLEM, WARNING
 
 Rhizome = Callable[..., Result]
 NOW_MS = 1_700_000_000_000

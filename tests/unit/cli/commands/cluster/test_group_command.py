@@ -133,7 +133,7 @@ def test_drain_tells_programs_all_in_one_document(rhizome: Rhizome, api: Any) ->
     api.answer("GET /api/rhizome/cluster", cluster())
     arguments = ("broker", "drain", "b2", "--json", "--http", api.address)
     asked = rhizome(*arguments)
-    assert (asked.exit_code, api.requests) == (1, [])
+    assert (asked.exit_code, api.requests) == (2, [])
     assert "--yes or --dry-run" in asked.stderr
     shown = json.loads(rhizome(*arguments, "--dry-run").stdout)
     assert shown == {"steps": PREVIEW["steps"], "warnings": PREVIEW["warnings"], "done": None}
@@ -172,7 +172,7 @@ def test_drain_that_somebody_else_ended_is_told(rhizome: Rhizome, api: Any) -> N
 
 def test_grace_needs_a_unit(rhizome: Rhizome, api: Any) -> None:
     result = rhizome("broker", "drain", "b2", "--grace", "60", "--http", api.address)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith("error: --grace: ")
 
 

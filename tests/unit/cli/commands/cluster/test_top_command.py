@@ -135,7 +135,7 @@ def test_once_prints_one_frame(rhizome: Rhizome, answering: Any) -> None:
 
 def test_an_unknown_order_is_told(rhizome: Rhizome, answering: Any) -> None:
     result = rhizome("top", "--sort", "size", "--http", answering.address)
-    assert (result.exit_code, "choose one of messages" in result.stderr) == (1, True)
+    assert (result.exit_code, "choose one of messages" in result.stderr) == (2, True)
 
 
 class Terminal:
