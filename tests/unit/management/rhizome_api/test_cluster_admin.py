@@ -163,6 +163,7 @@ def test_document_has_the_shape_that_status_promises(api: Api, control: FakeCont
                 "moving_to": "",
                 "unavailable": "",
                 "index": 90,
+                "stream": False,
             }
         ],
         "failover_map": {
