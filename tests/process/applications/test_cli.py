@@ -146,6 +146,23 @@ def test_consumed_json_has_headers_and_properties(command: Command, queue: str) 
     }
 
 
+def test_publish_takes_queue_and_body_as_arguments(command: Command, queue: str) -> None:
+    command.amqp("publish", queue, "hello")
+    assert command.amqp("consume", queue, "--count", "1") == "hello\n"
+
+
+def test_publish_says_that_messages_reached_no_queue(command: Command) -> None:
+    done = command.run("publish", "no-such-queue", "x", "-n", "3", "--uri", command.broker.url)
+    assert done.returncode == 0
+    assert done.stderr.decode().splitlines() == [
+        "published and confirmed 3 messages",
+        "3 of them reached no queue: there is no queue 'no-such-queue'",
+    ]
+    given = ("--exchange", "amq.topic", "--key", "nobody.listens", "--body", "x", "--json")
+    told = json.loads(command.amqp("publish", *given))
+    assert told == {"published": 1, "confirmed": 1, "reached_no_queue": 1, "levels": {}}
+
+
 def test_consume_without_ack_leaves_the_messages(command: Command, queue: str) -> None:
     command.amqp("publish", "--key", queue, "--body", "x", "--count", "3", "--confirm")
     assert command.amqp("consume", queue, "--no-ack", "--count", "3") == "x\n" * 3

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,9 +17,9 @@ import typer
 
 from rhizome.cli import coroutine_runner
 from rhizome.cli.errors import CliError, UsageError
-from rhizome.cli.output.printer import print_json, say
+from rhizome.cli.output.printer import WARNING, print_json, say
 from rhizome.cli.shared_options import URI_DEFAULT, JsonOption, UriOption, parse_pairs
-from rhizome.client import Level, Properties, connect
+from rhizome.client import Channel, Level, MessageReturned, Properties, connect
 
 app = typer.Typer()
 
@@ -29,6 +30,12 @@ CHUNKS_WAITING_MAX: Final = 4
 
 @app.command()
 def publish(
+    queue: Annotated[
+        str, typer.Argument(metavar="[QUEUE]", help="Queue that gets it; or use --exchange, --key.")
+    ] = "",
+    text: Annotated[
+        str | None, typer.Argument(metavar="[BODY]", help="The message; or use --body, --file.")
+    ] = None,
     uri: UriOption = URI_DEFAULT,
     exchange: Annotated[
         str, typer.Option("--exchange", "-e", help="Exchange; empty means the default one.")
@@ -52,8 +59,8 @@ def publish(
         str | None, typer.Option("--content-type", help="Like application/json.")
     ] = None,
     confirm: Annotated[
-        bool, typer.Option("--confirm", help="Wait until the broker has confirmed all.")
-    ] = False,
+        bool, typer.Option("--confirm/--no-confirm", help="Wait until the broker has all.")
+    ] = True,
     mandatory: Annotated[
         bool, typer.Option("--mandatory", help="Fail if no queue gets it; implies --confirm.")
     ] = False,
@@ -63,30 +70,76 @@ def publish(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish messages.
+    """Publish messages, and say if they reached no queue.
 
-    The body is --body, or the content of --file, or else each line of the standard input is a
-    message.
+    rhizome publish orders 'hello'
+
+    rhizome publish --exchange events --key order.paid --file order.json
+
+    Without a body each line of the standard input is a message.
     """
+    if queue and (exchange or key):
+        raise UsageError("QUEUE excludes --exchange and --key; give one or the other")
+    if text is not None and (body is not None or file is not None):
+        raise UsageError("BODY excludes --body and --file; give one of them")
+    key, body = queue or key, body if text is None else text
     properties = Properties(
         content_type=content_type,
         headers=parse_pairs("--header", header or [], guess_types=False) or None,
         delivery_mode=2 if persistent else None,
     )
     bodies = _bodies(body, file, count)
-    confirm = confirm or mandatory or levels
-    reached: Counter[Level] | None = Counter() if levels else None
-    sent = coroutine_runner.run(
-        _publish(uri, exchange, key, properties, bodies, confirm, mandatory, reached)
-    )
+    done = Done(confirm or mandatory or levels)
+    message = Outgoing(exchange, key, properties, mandatory)
+    coroutine_runner.run(_publish(uri, message, bodies, done, levels))
     if as_json:
-        said = {str(level): number for level, number in sorted((reached or {}).items())}
-        print_json({"published": sent, "confirmed": sent if confirm else 0, "levels": said})
-        return
-    done = "published and confirmed" if confirm else "published"
-    say(f"{done} {sent} message{'' if sent == 1 else 's'}", to_errors=True)
-    for level, count in sorted((reached or {}).items()):
-        say(f"  {count} {level}", to_errors=True)
+        print_json(done.document())
+    else:
+        done.tell(message)
+
+
+@dataclass
+class Outgoing:
+    """Where the messages go."""
+
+    exchange: str
+    key: str
+    properties: Properties
+    mandatory: bool
+
+    def place(self) -> str:
+        if not self.exchange:
+            return f"there is no queue '{self.key}'"
+        return f"no queue is bound to exchange '{self.exchange}' for key '{self.key}'"
+
+
+@dataclass
+class Done:
+    """What became of the messages. Without confirms the broker says nothing of them."""
+
+    confirms: bool
+    sent: int = 0
+    unrouted: int = 0
+    levels: Counter[Level] = field(default_factory=Counter)
+
+    def document(self) -> dict[str, object]:
+        levels = {str(level): number for level, number in sorted(self.levels.items())}
+        confirmed = self.sent if self.confirms else 0
+        return {
+            "published": self.sent,
+            "confirmed": confirmed,
+            "reached_no_queue": self.unrouted,
+            "levels": levels,
+        }
+
+    def tell(self, message: Outgoing) -> None:
+        verb = "published and confirmed" if self.confirms else "published"
+        say(f"{verb} {self.sent} message{'' if self.sent == 1 else 's'}", to_errors=True)
+        for level, number in sorted(self.levels.items()):
+            say(f"  {number} {level}", to_errors=True)
+        if self.unrouted:
+            which = "it" if self.sent == 1 else f"{self.unrouted} of them"
+            say(f"{which} reached no queue: {message.place()}", level=WARNING, to_errors=True)
 
 
 def _bodies(body: str | None, file: Path | None, count: int) -> AsyncIterator[bytes]:
@@ -154,39 +207,42 @@ def _tell_blocked(reason: str | None) -> None:
 
 
 async def _publish(
-    uri: str,
-    exchange: str,
-    key: str,
-    properties: Properties,
-    bodies: AsyncIterator[bytes],
-    confirms: bool,
-    mandatory: bool,
-    reached: Counter[Level] | None,
-) -> int:
-    sent = 0
+    uri: str, message: Outgoing, bodies: AsyncIterator[bytes], done: Done, tells_levels: bool
+) -> None:
     async with (
         connect(
-            uri,
-            name="rhizome publish",
-            on_blocked=_tell_blocked,
-            confirm_levels=reached is not None,
+            uri, name="rhizome publish", on_blocked=_tell_blocked, confirm_levels=tells_levels
         ) as connection,
-        connection.channel(confirms=confirms) as channel,
+        connection.channel(confirms=done.confirms) as channel,
     ):
-        if reached is not None:
+        if tells_levels:
             if not connection.tells_levels:
                 raise CliError("this broker doesn't tell levels; publish without --levels")
-            channel.on_level = lambda _, level: reached.update([level])
+            channel.on_level = lambda _, level: done.levels.update([level])
+        if not message.mandatory:
+            channel.on_return = lambda _: _count_unrouted(done)
         async for body in bodies:
             await channel.ready()
             channel.publish_soon(
                 body,
-                exchange=exchange,
-                routing_key=key,
-                properties=properties,
-                mandatory=mandatory,
+                exchange=message.exchange,
+                routing_key=message.key,
+                properties=message.properties,
+                mandatory=done.confirms,
             )
-            sent += 1
-            await channel.confirmed(UNCONFIRMED_MAX)
-        await channel.confirmed()
-    return sent
+            done.sent += 1
+            await _confirmed(channel, message, UNCONFIRMED_MAX)
+        await _confirmed(channel, message, 0)
+
+
+def _count_unrouted(done: Done) -> None:
+    done.unrouted += 1
+
+
+async def _confirmed(channel: Channel, message: Outgoing, unconfirmed_max: int) -> None:
+    """Wait for confirms. That a message came back is an error only if it is mandatory."""
+    try:
+        await channel.confirmed(unconfirmed_max)
+    except MessageReturned:
+        if message.mandatory:
+            raise
