@@ -25,6 +25,11 @@ def describe_failure(error: BaseException) -> str:
 
     if isinstance(error, AmqpError) and error.code:
         return one_line(f"{error.code} {error.reply_text()}") + _remedy(error.code, str(error))
+    if isinstance(error, ConnectFailed) and "certificate" in str(error).lower():
+        return one_line(
+            f"{error}; name the authority's file with cacertfile= in --uri, like"
+            " amqps://host/?cacertfile=ca.pem"
+        )
     if isinstance(error, ConnectFailed):
         return one_line(f"{error}; start a broker, or give its address with --uri")
     if isinstance(error, OSError) and error.strerror and error.filename:

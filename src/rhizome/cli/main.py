@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -129,9 +130,19 @@ def _load(name: str) -> Any:
     command.name = name
     panel = next(panel for panel, names in PANELS.items() if name in names)
     setattr(command, "rich_help_panel", panel)  # noqa: B010 - not in typer's types
+    _unwrap(command)
     # A sub-command would act as a whole program, and offer options to complete itself.
     command.params = [each for each in command.params if each.name not in _COMPLETION_OPTIONS]
     return command
+
+
+def _unwrap(command: Any) -> None:
+    """Join the lines of each paragraph of the help: it is wrapped once, at the terminal's width."""
+    if command.help:
+        paragraphs = inspect.cleandoc(command.help).split("\n\n")
+        command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    for each in getattr(command, "commands", {}).values():
+        _unwrap(each)
 
 
 def _tell_usage(error: typer.TyperException) -> int:

@@ -466,6 +466,21 @@ def lock_owner(directory: Path) -> int:
     return int(written) if written.isdigit() else 0
 
 
+def is_in_use(directory: Path) -> bool:
+    """Whether the process that locked a directory last still runs. Locks nothing itself: a broker
+    that starts at this moment must find the lock free."""
+    owner = lock_owner(directory)
+    if not owner:
+        return False
+    try:
+        os.kill(owner, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 class DirectoryLock:
     """An exclusive lock on a store's directory, held until `release` or the end of the process."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from rhizome.journal.dedup_state import (
     user_of,
 )
 from rhizome.journal.errors import CorruptRecord, CorruptStore
-from rhizome.journal.files import DiskFiles, Files
+from rhizome.journal.files import DiskFiles, Files, is_in_use
 from rhizome.journal.record_replay import find_record
 from rhizome.journal.records import (
     FLAG_IDENTITY,
@@ -50,6 +50,8 @@ from rhizome.journal.recovery import Corruption, Recovered, recover
 from rhizome.journal.store_identity import StoreIdentity, load_identity
 
 CONTENT_SHOWN_BYTES_MAX: Final = 64
+READS_MAX: Final = 5
+"""How often a running broker's store is read before what looks damaged counts as damage."""
 
 Row = dict[str, object]
 
@@ -77,6 +79,21 @@ class StoreReport:
     torn_bytes: int
     clean: bool
 
+    def forget_damage_unless_in(self, earlier: StoreReport) -> None:
+        """Keep only the damage that ``earlier``, another report of the same store, has too."""
+        places = {(each.segment, each.offset) for each in earlier.corruptions}
+        self.corruptions = [
+            each for each in self.corruptions if (each.segment, each.offset) in places
+        ]
+        faults = {each.segment: each.fault for each in earlier.segments}
+        for segment in self.segments:
+            if segment.fault != faults.get(segment.segment):
+                segment.fault = ""
+        checkpoints = {each["name"] for each in earlier.checkpoints if "fault" in each}
+        for row in self.checkpoints:
+            if row["name"] not in checkpoints:
+                row.pop("fault", None)
+
     def is_damaged(self) -> bool:
         """Whether anything can't be read, in what a start would replay or in what it would skip
         because a checkpoint covers it.
@@ -97,7 +114,35 @@ def open_offline(directory: Path) -> tuple[Files, StoreIdentity]:
 
 
 def inspect(directory: Path) -> StoreReport:
-    """Segments, records per kind, live messages per queue and damage of a store."""
+    """Segments, records per kind, live messages per queue and damage of a store, which a broker may
+    be using."""
+    return steady_report(lambda: _inspected(directory), lambda: is_in_use(directory))
+
+
+def steady_report(read: Callable[[], StoreReport], is_running: Callable[[], bool]) -> StoreReport:
+    """What ``read`` reports; of a store that is being written, only the damage that stays.
+
+    A record that is being written looks damaged, and a segment may be removed between two looks at
+    it. So a running broker's store is read again, and only what is damaged each time counts.
+    """
+    report: StoreReport | None = None
+    for last in [*[False] * (READS_MAX - 1), True]:
+        try:
+            found = read()
+        except FileNotFoundError:
+            if last or not is_running():
+                raise
+            continue
+        if report is not None:
+            found.forget_damage_unless_in(report)
+        report = found
+        if not report.is_damaged() or not is_running():
+            break
+    assert report is not None
+    return report
+
+
+def _inspected(directory: Path) -> StoreReport:
     files, identity = open_offline(directory)
     corruptions: list[Corruption] = []
     try:

@@ -11,7 +11,9 @@ import pytest
 from typer.testing import Result
 
 from rhizome.build_info import describe
+from rhizome.cli.errors import describe_failure
 from rhizome.cli.main import COMMANDS, _load
+from rhizome.client.errors import ConnectFailed
 
 Rhizome = Callable[..., Result]
 
@@ -164,3 +166,10 @@ def test_a_lone_broker_loads_nothing_of_a_cluster_but_its_settings() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "['rhizome.cluster.takeover', 'rhizome.cluster.takeover.settings']\n"
+
+
+def test_an_untrusted_certificate_is_told_as_such() -> None:
+    told = describe_failure(ConnectFailed("b1:5671: certificate verify failed: self-signed"))
+    assert told.endswith("like amqps://host/?cacertfile=ca.pem")
+    assert "start a broker" not in told
+    assert "start a broker" in describe_failure(ConnectFailed("b1:5672: connection refused"))

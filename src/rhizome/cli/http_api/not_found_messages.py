@@ -38,6 +38,11 @@ def describe_missing(verb: str, target: str) -> str:
     kind, *names = [unquote(part) for part in target.partition("?")[0].split("/")[2:]]
     if kind == "rhizome" and names:
         kind, *names = names
+        if not names:
+            return (
+                f"this broker has no /api/rhizome/{kind}: it is RabbitMQ, or an older release;"
+                " give --http of a Rhizome broker"
+            )
     if kind in _OWN_WORDS and len(names) >= 2:
         return _OWN_WORDS[kind](verb, names)
     if kind in _KINDS:

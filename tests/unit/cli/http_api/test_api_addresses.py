@@ -167,7 +167,7 @@ def test_if_none_answers_each_is_named_with_its_reason(
 
 def test_doctor_goes_on_at_the_next_address(rhizome: Rhizome, api: Any) -> None:
     result = rhizome("doctor", "--http", f"{NOBODY},{api.address}")
-    assert "not found: checkup" in result.stderr
+    assert "this broker has no /api/rhizome/checkup: it is RabbitMQ" in result.stderr
     assert [each.target for each in api.requests] == ["/api/rhizome/checkup"]
 
 
