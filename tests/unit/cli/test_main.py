@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -169,7 +170,9 @@ def test_a_lone_broker_loads_nothing_of_a_cluster_but_its_settings() -> None:
 
 
 def test_an_untrusted_certificate_is_told_as_such() -> None:
-    told = describe_failure(ConnectFailed("b1:5671: certificate verify failed: self-signed"))
+    untrusted = ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed")
+    told = describe_failure(ConnectFailed([("b1:5671", untrusted)]))
     assert told.endswith("like amqps://host/?cacertfile=ca.pem")
     assert "start a broker" not in told
-    assert "start a broker" in describe_failure(ConnectFailed("b1:5672: connection refused"))
+    refused = ConnectionRefusedError(111, "connection refused")
+    assert "start a broker" in describe_failure(ConnectFailed([("b1:5672", refused)]))
