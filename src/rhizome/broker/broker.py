@@ -81,7 +81,7 @@ from rhizome.broker.queue.redelivered_flag import DeliveredMarks
 from rhizome.broker.queue_leases.active_leases import Leases
 from rhizome.broker.routing.bindings_and_destinations import Destination
 from rhizome.broker.streams.active_streams import Streams
-from rhizome.broker.turn import COMMAND_WORK, FACT_WORK, Turn
+from rhizome.broker.turn import COMMAND_WORK, FACT_WORK, SEARCH_WORK, Turn
 from rhizome.errors import AmqpError, InternalFault
 
 
@@ -258,6 +258,7 @@ class Broker:
         """Apply a committed command and react to what it changed."""
         outcome = self.state.apply(command)
         self.turn.work += COMMAND_WORK + len(outcome.facts) * FACT_WORK
+        self.turn.work += self.state.searches(command) * SEARCH_WORK
         for fact in outcome.facts:
             self._react(fact)
         return outcome

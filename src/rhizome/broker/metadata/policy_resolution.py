@@ -1,9 +1,10 @@
 """Policies: which definitions are valid, which policy applies, and how two combine.
 
 Of the policies of a vhost that match a queue or exchange, only the one with the highest priority
-applies, of equal ones the first by name. One operator policy applies in the same way. As in
-RabbitMQ, of a number that both set the smaller one counts; otherwise the operator policy beats the
-policy. ``QueueArguments.merged`` combines the result with the arguments of a declaration.
+applies, of equal ones the first by name (``policy_index.py`` knows which match, in that order).
+One operator policy applies in the same way. As in RabbitMQ, of a number that both set the smaller
+one counts; otherwise the operator policy beats the policy. ``QueueArguments.merged`` combines the
+result with the arguments of a declaration.
 
 Patterns are checked where they are set, not here: a store or the cluster's log may hold one that an
 earlier release accepted, and every broker must go on with it. Such a policy applies to nothing.
@@ -133,34 +134,24 @@ def _nearest(key: str) -> str:
     return f"; did you mean '{found[0]}'?" if found else ""
 
 
-def policy_for_queue(policies: Iterable[Policy], definition: QueueDefinition) -> Policy | None:
-    """The one of ``policies`` that applies to a queue."""
+def policy_for_queue(fitting: Iterable[Policy], definition: QueueDefinition) -> Policy | None:
+    """The first of the policies that fit a queue's name and apply to queues of its type."""
     kind = definition.options.queue_type
-    name = definition.name
-    return _best(
-        [
-            policy
-            for policy in policies
-            if policy.expression.search(name)
-            and policy.apply_to != "exchanges"
-            and _QUEUE_TYPES.get(policy.apply_to, kind) == kind
-        ]
-    )
+    for policy in fitting:
+        if policy.apply_to != "exchanges" and _QUEUE_TYPES.get(policy.apply_to, kind) == kind:
+            return policy
+    return None
 
 
-def policy_for_exchange(policies: Iterable[Policy], exchange: Exchange) -> Policy | None:
-    """The one of ``policies`` that applies to an exchange; the nameless one has none."""
+def policy_for_exchange(fitting: Iterable[Policy], exchange: Exchange) -> Policy | None:
+    """The first of the policies that fit an exchange's name and apply to exchanges; the nameless
+    one has none."""
     if exchange.name == "":
         return None
-    return _best(
-        policy
-        for policy in policies
-        if policy.apply_to in ("all", "exchanges") and policy.expression.search(exchange.name)
-    )
-
-
-def _best(fitting: Iterable[Policy]) -> Policy | None:
-    return min(fitting, key=lambda policy: (-policy.priority, policy.name), default=None)
+    for policy in fitting:
+        if policy.apply_to in ("all", "exchanges"):
+            return policy
+    return None
 
 
 def combine(policy: Policy | None, operator_policy: Policy | None) -> Effective:

@@ -43,6 +43,7 @@ from rhizome.broker.metadata.metadata_commands import (
     PutPolicy,
     Unbind,
 )
+from rhizome.broker.metadata.policy_index import PolicyIndex, Ranked
 from rhizome.broker.metadata.policy_resolution import (
     Effective,
     alternate_for,
@@ -71,7 +72,6 @@ from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.routing.exchange_types import make_exchange, routing_kind
 from rhizome.broker.routing.router import Router
 from rhizome.errors import PreconditionFailed
-from rhizome.regex import Pattern
 
 # name -> (kind, internal)
 PREDECLARED_EXCHANGES: Final[dict[str, tuple[str, bool]]] = {
@@ -105,6 +105,8 @@ class VHost:
     destinations: dict[str, Destination]
     policies: dict[str, Policy]
     operator_policies: dict[str, Policy]
+    _policy_index: PolicyIndex
+    _operator_index: PolicyIndex
     limits: dict[str, int]
     routes: dict[bytes, Route]
     _bereft: dict[Exchange, None]
@@ -117,8 +119,10 @@ class VHost:
         self.router = Router(name)
         self.queues = {}
         self.destinations = self.router.queues
-        self.policies = {}
-        self.operator_policies = {}
+        self._policy_index = PolicyIndex()
+        self._operator_index = PolicyIndex()
+        self.policies = self._policy_index.policies
+        self.operator_policies = self._operator_index.policies
         self.limits = {}
         self.routes = {}
         self._bereft = {}
@@ -144,16 +148,14 @@ class VHost:
 
     def policy_for_queue(self, definition: QueueDefinition) -> Effective:
         """The policies in force for a queue."""
-        return combine(
-            policy_for_queue(self.policies.values(), definition),
-            policy_for_queue(self.operator_policies.values(), definition),
-        )
+        name = definition.name
+        return _effective(self._policy_index.of(name), self._operator_index.of(name), definition)
 
     def policy_for_exchange(self, exchange: Exchange) -> Effective:
         """The policies in force for an exchange."""
         return combine(
-            policy_for_exchange(self.policies.values(), exchange),
-            policy_for_exchange(self.operator_policies.values(), exchange),
+            policy_for_exchange(self._policy_index.of(exchange.name), exchange),
+            policy_for_exchange(self._operator_index.of(exchange.name), exchange),
         )
 
     def is_shared(self, destination: Destination) -> bool:
@@ -201,6 +203,7 @@ class VHost:
         )
         exchange.id = exchange_id
         self.router.add_exchange(exchange)
+        self._remember_policies(exchange.name, *self._search_policies(exchange.name))
         self._refresh_exchange(exchange)
         facts.append(ExchangeCreated(exchange))
         return exchange
@@ -217,6 +220,13 @@ class VHost:
         self._removed(outgoing + incoming, facts)
         facts.append(ExchangeDeleted(exchange))
         self.note_unused(self.router.remove_exchange(exchange), facts)
+        self._forget_name(command.name)
+
+    def _forget_name(self, name: str) -> None:
+        """A queue or an exchange is gone; there may still be one of the other kind."""
+        if name not in self.queues and name not in self.router.exchanges:
+            self._policy_index.forget(name)
+            self._operator_index.forget(name)
 
     def _removed(self, bindings: Iterable[Binding], facts: list[Fact]) -> None:
         """Report bindings that are about to be removed with their source or destination."""
@@ -260,7 +270,8 @@ class VHost:
             declared,
             command.user,
         )
-        self._refresh_options(definition)
+        fitting, operators = self._search_policies(command.name)
+        _apply(_effective(fitting, operators, definition), definition)
         if not private:
             definition.group = command.group or place(definition)
         displaced = self.queues.get(command.name)
@@ -268,6 +279,7 @@ class VHost:
             self.delete_queue(displaced.name, displaced.id, facts)
         destination = self._make_queue(definition)
         self.queues[command.name] = definition
+        self._remember_policies(command.name, fitting, operators)
         self.router.add_queue(destination)
         facts.append(QueueCreated(definition, destination))
         return definition
@@ -293,6 +305,7 @@ class VHost:
         sources = self.router.remove_queue(destination)
         facts.append(QueueDeleted(definition, destination))
         self.note_unused(sources, facts)
+        self._forget_name(name)
 
     # --- bindings
 
@@ -346,48 +359,39 @@ class VHost:
 
     # --- policies
 
+    def _search_policies(self, name: str) -> tuple[Ranked, Ranked]:
+        """The policies and operator policies that fit the name of a new queue or exchange."""
+        return self._policy_index.search(name), self._operator_index.search(name)
+
+    def _remember_policies(self, name: str, fitting: Ranked, operators: Ranked) -> None:
+        self._policy_index.remember(name, fitting)
+        self._operator_index.remember(name, operators)
+
     def put_policy(self, command: PutPolicy, facts: list[Fact]) -> bool:
         """Set a policy; False if the same one is there."""
         policy = make_policy(command)
-        policies = self.operator_policies if command.operator else self.policies
-        old = policies.get(command.name)
-        if old == policy:
+        index = self._operator_index if command.operator else self._policy_index
+        if index.policies.get(command.name) == policy:
             return False
-        policies[command.name] = policy
-        self._refresh(policy if old is None else old, policy, facts)
+        self._refresh(index.put(policy, (*self.queues, *self.router.exchanges)), facts)
         return True
 
     def delete_policy(self, command: DeletePolicy, facts: list[Fact]) -> bool:
         """Delete a policy; False if there is none."""
-        policies = self.operator_policies if command.operator else self.policies
-        old = policies.pop(command.name, None)
-        if old is None:
+        index = self._operator_index if command.operator else self._policy_index
+        if command.name not in index.policies:
             return False
-        self._refresh(old, old, facts)
+        self._refresh(index.delete(command.name), facts)
         return True
 
-    def _refresh(self, old: Policy, new: Policy, facts: list[Fact]) -> None:
-        """Bring options and alternates up to date after a policy has changed. Only names that match
-        its old or its new pattern are affected."""
-        patterns = (
-            [old.expression] if new.pattern == old.pattern else [old.expression, new.expression]
-        )
+    def _refresh(self, affected: set[str], facts: list[Fact]) -> None:
+        """Bring the options and alternates of those with such names up to date."""
         for name, definition in self.queues.items():
-            if _fits(patterns, name) and self._refresh_options(definition):
+            if name in affected and _apply(self.policy_for_queue(definition), definition):
                 facts.append(QueueChanged(definition, self.destinations[name]))
         for exchange in self.router.exchanges.values():
-            if _fits(patterns, exchange.name) and self._refresh_exchange(exchange):
+            if exchange.name in affected and self._refresh_exchange(exchange):
                 facts.append(ExchangeChanged(exchange))
-
-    def _refresh_options(self, definition: QueueDefinition) -> bool:
-        effective = self.policy_for_queue(definition)
-        definition.policy = effective.policy
-        definition.operator_policy = effective.operator_policy
-        if definition.policy_definition == effective.definition:
-            return False
-        definition.policy_definition = effective.definition
-        definition.options = definition.declared.merged(effective.definition)
-        return True
 
     def _refresh_exchange(self, exchange: Exchange) -> bool:
         before = (exchange.alternate, exchange.tap)
@@ -398,10 +402,19 @@ class VHost:
         return (exchange.alternate, exchange.tap) != before
 
 
-def _fits(patterns: list[Pattern], name: str) -> bool:
-    if patterns[0].search(name):
-        return True
-    return len(patterns) > 1 and patterns[1].search(name)
+def _effective(fitting: Ranked, operators: Ranked, definition: QueueDefinition) -> Effective:
+    return combine(policy_for_queue(fitting, definition), policy_for_queue(operators, definition))
+
+
+def _apply(effective: Effective, definition: QueueDefinition) -> bool:
+    """Give a queue the settings of its policies; whether that changes any."""
+    definition.policy = effective.policy
+    definition.operator_policy = effective.operator_policy
+    if definition.policy_definition == effective.definition:
+        return False
+    definition.policy_definition = effective.definition
+    definition.options = definition.declared.merged(effective.definition)
+    return True
 
 
 def _exchange_traits(of: Exchange | DeclareExchange) -> ExchangeTraits:

@@ -52,6 +52,8 @@ ARGUMENTS_BYTES_MAX: Final = 16 * 1024
 BINDINGS_MAX: Final = 20_000
 """The most bindings to one queue or exchange: all go with it in one turn, at every broker."""
 POLICY_BYTES_MAX: Final = 16 * 1024
+POLICIES_MAX: Final = 256
+"""How many policies a vhost may have: each is searched in the name of every new queue."""
 PARAMETER_BYTES_MAX: Final = 64 * 1024
 STATE_BYTES_MAX: Final = 64 << 20
 """What all vhosts together may use, unless settings say otherwise."""
@@ -209,6 +211,11 @@ def _check_policy(state: State, command: PutPolicy, under_way: int, takes_whole:
     if command.operator or vhost is None:
         return
     old = policy_bytes(vhost.policies.get(command.name))
+    if not old and len(vhost.policies) >= POLICIES_MAX:
+        raise PreconditionFailed(
+            f"vhost '{command.vhost}' has {len(vhost.policies)} policies; at most {POLICIES_MAX}"
+            " are possible: let one pattern fit several queues, or give arguments at declare"
+        )
     size = len(encode(command))
     if size > POLICY_BYTES_MAX and size > old:
         raise PreconditionFailed(

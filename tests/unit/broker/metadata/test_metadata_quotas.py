@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ from rhizome.broker.metadata.vhost_metadata_byte_quota import (
     ARGUMENTS_BYTES_MAX,
     BINDINGS_MAX,
     PARAMETER_BYTES_MAX,
+    POLICIES_MAX,
     check_command,
     quota_of,
 )
@@ -195,6 +197,20 @@ def test_one_parameter_has_a_largest_size() -> None:
     text = refusal(state, PutParameter("shovel", "a", "s", "x" * PARAMETER_BYTES_MAX))
     assert "parameter 's' of shovel has " in text
     assert text.endswith("bytes; at most 65536 are possible")
+
+
+def test_a_vhost_has_a_largest_number_of_policies() -> None:
+    state = made()
+    for number in range(POLICIES_MAX):
+        assert state.apply(PutPolicy("a", f"p{number}", "^x", {"max-length": 1})).error is None
+    one_more = PutPolicy("a", "one-more", "^x", {"max-length": 1})
+    assert "vhost 'a' has 256 policies; at most 256 are possible" in refusal(state, one_more)
+    for possible in (
+        PutPolicy("a", "p1", "^y", {"max-length": 2}),
+        replace(one_more, operator=True),
+        replace(one_more, vhost="b"),
+    ):
+        check_command(state, possible, 0)
 
 
 def test_one_policy_has_a_largest_size() -> None:

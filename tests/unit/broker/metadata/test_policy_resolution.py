@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rhizome.broker.metadata.metadata_changes import ExchangeChanged, Outcome, QueueChanged
 from rhizome.broker.metadata.metadata_commands import (
+    Command,
     DeclareExchange,
     DeclareQueue,
+    DeleteExchange,
     DeletePolicy,
+    DeleteQueue,
     PutPermission,
     PutPolicy,
     PutTopicPermission,
@@ -18,7 +25,8 @@ from rhizome.broker.metadata.metadata_commands import (
     PutVhost,
 )
 from rhizome.broker.metadata.metadata_state import State
-from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
+from rhizome.broker.metadata.policy_resolution import APPLY_TO
+from rhizome.broker.metadata.queue_policy_user_records import Policy, QueueDefinition
 from rhizome.errors import PreconditionFailed
 
 
@@ -260,18 +268,102 @@ class CountingPattern:
         return False
 
 
-def test_a_policy_costs_nothing_for_queues_that_it_is_not_about(state: State) -> None:
-    """Else each of a thousand policies would be compared with each of ten thousand queues."""
-    for number in range(100):
-        declare(state, f"queue-{number}")
+def test_a_change_of_a_policy_searches_no_other_pattern(state: State) -> None:
+    """Else who sets a thousand policies, and declares a thousand queues, holds every broker up with
+    each change of one."""
     put(state, "other", {"max-length": 1}, "^none$")
     policies = state.vhosts["/"].policies
     counting = CountingPattern()
     policies["other"] = replace(policies["other"], expression=counting)  # type: ignore[arg-type]
+    for number in range(100):
+        declare(state, f"queue-{number}")
+    assert counting.count == 100
     put(state, "some", {"max-length": 2}, "^queue-1.$")
-    assert counting.count == 10
-    put(state, "some", {"max-length": 2}, "^queue-2.$")
-    assert counting.count == 10 + 20, "those that it was about, and those that it is about"
+    put(state, "some", {"max-length": 2}, "^queue-2.$", priority=7)
     assert state.apply(DeletePolicy("/", "some")).error is None
-    assert counting.count == 10 + 20 + 10
+    assert counting.count == 100
     assert all(queue.options.length_max < 0 for queue in state.vhosts["/"].queues.values())
+
+
+def test_new_priority_of_a_policy_searches_nothing(state: State) -> None:
+    put(state, "a", {"max-length": 1}, "^queue")
+    put(state, "b", {"max-length": 2}, "^queue", priority=1)
+    queue = declare(state, "queue-1")
+    assert queue.policy == "b"
+    policies = state.vhosts["/"].policies
+    counting = CountingPattern()
+    policies["a"] = replace(policies["a"], expression=counting)  # type: ignore[arg-type]
+    put(state, "b", {"max-length": 2}, "^queue", priority=-1)
+    assert (queue.policy, counting.count) == ("a", 0)
+
+
+NAMES = ("a", "ab", "b", "bc", "abc")
+PATTERNS = ("a", "^a$", "b", "^b", "c$", ".*", "x")
+STEPS = st.one_of(
+    st.tuples(st.just("declare"), st.sampled_from(NAMES), st.sampled_from(["classic", "quorum"])),
+    st.tuples(st.just("exchange"), st.sampled_from(NAMES), st.just("")),
+    st.tuples(st.just("delete"), st.sampled_from(NAMES), st.just("")),
+    st.tuples(st.just("delete-exchange"), st.sampled_from(NAMES), st.just("")),
+    st.tuples(
+        st.just("put"),
+        st.sampled_from(("p", "q", "r")),
+        st.tuples(
+            st.sampled_from(PATTERNS),
+            st.integers(0, 2),
+            st.sampled_from(APPLY_TO),
+            st.integers(1, 3),
+            st.booleans(),
+        ),
+    ),
+    st.tuples(st.just("delete-policy"), st.sampled_from(("p", "q", "r")), st.booleans()),
+)
+
+
+def commands_of(steps: list[Any]) -> Iterator[Command]:
+    for kind, name, detail in steps:
+        if kind == "declare":
+            yield DeclareQueue("/", name, durable=True, arguments={"x-queue-type": detail})
+        elif kind == "exchange":
+            yield DeclareExchange("/", name, "topic", durable=True)
+        elif kind == "delete":
+            yield DeleteQueue("/", name)
+        elif kind == "delete-exchange":
+            yield DeleteExchange("/", name)
+        elif kind == "put":
+            pattern, priority, apply_to, length, operator = detail
+            definition = {"max-length": length}
+            yield PutPolicy("/", name, pattern, definition, apply_to, priority, operator)
+        else:
+            yield DeletePolicy("/", name, detail)
+
+
+def searched(policies: dict[str, Policy], name: str, kinds: tuple[str, ...]) -> str:
+    """The policy that applies, found by trying all of them."""
+    fitting = [
+        policy
+        for policy in policies.values()
+        if policy.expression.search(name) and policy.apply_to in ("all", *kinds)
+    ]
+    best = min(fitting, key=lambda policy: (-policy.priority, policy.name), default=None)
+    return best.name if best is not None else ""
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_the_same_policies_apply_as_if_all_were_searched(steps: list[Any]) -> None:
+    state = State()
+    state.apply(PutVhost("/"))
+    for command in commands_of(steps):
+        state.apply(command)
+    vhost = state.vhosts["/"]
+    for name, queue in vhost.queues.items():
+        kinds = ("queues", f"{queue.options.queue_type}_queues")
+        assert queue.policy == searched(vhost.policies, name, kinds)
+        assert queue.operator_policy == searched(vhost.operator_policies, name, kinds)
+    for name, exchange in vhost.router.exchanges.items():
+        if name:
+            found = vhost.policy_for_exchange(exchange)
+            assert found.policy == searched(vhost.policies, name, ("exchanges",))
+            assert found.operator_policy == searched(vhost.operator_policies, name, ("exchanges",))
+    known = {*vhost.queues, *vhost.router.exchanges}
+    for index in (vhost._policy_index, vhost._operator_index):
+        assert set(index._fitting) <= known, "what is gone is forgotten"
