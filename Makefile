@@ -92,7 +92,7 @@ wheel: $(VENV)/run.stamp ## build the source archive and, from it, a compiled wh
 	@ls dist
 
 release: wheel ## the archive and the wheel with their list of parts (SBOM) and checksums, in ./dist
-	$(BIN)/python tools/sbom.py dist/rhizome.cdx.json
+	$(BIN)/python tools/sbom.py dist/rhizomemq.cdx.json
 	cd dist && sha256sum *.tar.gz *.whl *.cdx.json > SHA256SUMS
 	@ls dist
 
@@ -109,7 +109,7 @@ constraints: ## renew the versions and hashes in requirements/ from what pyproje
 	rm -rf build/constraints && $(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip --quiet install $(BUILD_DEPS) '.[test,spark,connect,delta,iceberg]'
 	{ grep '^#' $(CONSTRAINTS); build/constraints/bin/python -m pip freeze --all \
-		| grep -vE '^(pip|rhizome)[ =]'; } > build/constraints.txt
+		| grep -vE '^(pip|rhizomemq)[ =]'; } > build/constraints.txt
 	mv build/constraints.txt $(CONSTRAINTS)
 	build/constraints/bin/python -m pip --quiet install 'pip-tools>=7,<8'
 	build/constraints/bin/python tools/pin_requirements.py
