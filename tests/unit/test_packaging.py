@@ -135,6 +135,13 @@ def test_the_search_for_the_wrong_name_finds_it(line: str, is_wrong: bool) -> No
     assert bool(OTHERS_PACKAGE.search(line)) is is_wrong
 
 
+def test_wheels_are_made_for_every_interpreter_and_machine() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    assert settings["build"] == [f"cp3{minor}-manylinux_*" for minor in (11, 12, 13, 14)]
+    assert settings["linux"]["archs"] == ["x86_64", "aarch64"]
+    assert (ROOT / "tools" / settings["test-command"].rpartition("/")[2]).is_file()
+
+
 def test_no_package_index_is_named_by_its_host() -> None:
     """Package clients know where they fetch from; a mirror's users have it set up there."""
     wrong = [path for path in shipped_files() if INDEX_HOST.search(path.read_text())]
