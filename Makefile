@@ -31,7 +31,7 @@ export SYSTEM_PACKAGES
 # Tests start hundreds of brokers, and without bytecode each of them would compile its sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lone test check unit interop soak bench pipeline build wheel release image clean \
+.PHONY: help run lone test check unit interop soak bench pipeline build wheel check-wheel release image clean \
 	constraints test-deps
 
 help: ## list the targets
@@ -78,16 +78,18 @@ bench: build ## measure against RabbitMQ; BENCH="--quick --only NAME" passes opt
 build: $(VENV)/run.stamp ## compile the hot modules in place, if they changed
 	@$(BIN)/python tools/build_hot.py
 
-wheel: $(VENV)/run.stamp ## build the source archive and, from it, a compiled wheel for this interpreter, in ./dist
+wheel: $(VENV)/release.stamp ## build the source archive and, from it, a compiled wheel for this interpreter, in ./dist
 	rm -rf dist
-	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null
-	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
-	@ls dist
+	$(BIN)/python tools/build_wheel.py dist
 
-release: wheel ## the archive and the wheel with their list of parts (SBOM) and checksums, in ./dist
-	$(BIN)/python tools/sbom.py dist/rhizome.cdx.json
-	cd dist && sha256sum *.tar.gz *.whl *.cdx.json > SHA256SUMS
-	@ls dist
+check-wheel: $(VENV)/test.stamp ## install the wheel in ./dist where no compiler is, start a cluster, say hello, run Spark
+	@ls dist/*.whl >/dev/null 2>&1 || $(MAKE) --no-print-directory wheel
+	@tools/system_packages.sh java
+	RHIZOME_TEST_WHEEL=$$(ls $(CURDIR)/dist/*.whl | head -1) \
+		$(BIN)/python -m pytest -s -m wheel tests/process/operations/test_install.py
+
+release: $(VENV)/release.stamp ## check version, changelog and tag; then archive, wheel, list of parts (SBOM) and checksums; RELEASE=--draft makes them all the same
+	$(BIN)/python tools/release.py $(RELEASE)
 
 image: ## build the container image; BASE=NAME@sha256:... is the base, by its digest
 	packaging/build_image.sh
@@ -100,9 +102,9 @@ clean: ## remove everything that was built; keeps ./data
 
 constraints: ## renew the versions and hashes in requirements/ from what pyproject.toml allows
 	rm -rf build/constraints && $(PYTHON) -m venv build/constraints
-	build/constraints/bin/python -m pip --quiet install $(BUILD_DEPS) '.[test,spark,connect,delta,iceberg]'
+	build/constraints/bin/python -m pip --quiet install $(BUILD_DEPS) '.[test,release,spark,connect,delta,iceberg]'
 	{ grep '^#' $(CONSTRAINTS); build/constraints/bin/python -m pip freeze --all \
-		| grep -vE '^(pip|rhizome)[ =]'; } > build/constraints.txt
+		| grep -vE '^(pip|rhizomemq)[ =]'; } > build/constraints.txt
 	mv build/constraints.txt $(CONSTRAINTS)
 	build/constraints/bin/python -m pip --quiet install 'pip-tools>=7,<8'
 	build/constraints/bin/python tools/pin_requirements.py
@@ -119,6 +121,11 @@ $(VENV)/run.stamp: pyproject.toml $(CONSTRAINTS) requirements/run.txt | $(VENV)/
 	$(PIP) install $(PINNED) $(if $(filter no,$(HASHES)),$(BUILD_DEPS))
 	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation \
 		$(if $(filter no,$(HASHES)),,--no-deps) -e .
+	@touch $@
+
+# Wheels are checked with tools that nothing else needs.
+$(VENV)/release.stamp: $(VENV)/run.stamp
+	RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[release]'
 	@touch $@
 
 # What tests need is fetched and unpacked by one core: the hot modules, which use none of it, are

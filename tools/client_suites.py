@@ -16,15 +16,13 @@ suite that was left out or passed fewer tests than there.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import urllib.request
+import tempfile
 import venv
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +36,6 @@ from suite_results import Expectation, Outcome, judge, read_expected, write_expe
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 CACHE: Final = ROOT / ".cache" / "client-suites"
-PYPI: Final = "https://pypi.org/simple"
 SUITE_SECONDS_MAX: Final = 1800
 TEST_SECONDS_MAX: Final = 60
 
@@ -154,7 +151,7 @@ class PytestSuite:
         directory.mkdir(parents=True, exist_ok=True)
         archive = directory / "sdist.tar.gz"
         if not archive.exists():
-            download(sdist_url(self.project, self.version), archive, self.sha256)
+            download_sdist(f"{self.project}=={self.version}", self.sha256, archive)
         source = directory / "source"
         shutil.rmtree(source, ignore_errors=True)
         with tarfile.open(archive) as tar:
@@ -187,23 +184,17 @@ def keep_our_settings_out(tree: Path) -> None:
     (tree / "pytest.ini").write_text("[pytest]\n")
 
 
-def sdist_url(project: str, version: str) -> str:
-    with urllib.request.urlopen(f"{PYPI}/{project}/", timeout=60) as answer:
-        page = answer.read().decode()
-    wanted = f"{project}-{version}.tar.gz".replace("-", "_").lower()
-    for url in re.findall(r'href="([^"#]+)', page):
-        if url.rsplit("/", 1)[-1].replace("-", "_").lower() == wanted:
-            return str(url)
-    raise Unavailable(f"PyPI has no sdist of {project} {version}")
-
-
-def download(url: str, path: Path, sha256: str) -> None:
-    with urllib.request.urlopen(url, timeout=120) as answer:
-        data = answer.read()
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise Unavailable(f"{url} has the hash {found}, expected {sha256}")
-    path.write_bytes(data)
+def download_sdist(requirement: str, sha256: str, path: Path) -> None:
+    """Fetch an sdist with pip, from whatever index pip is set up with; it checks the hash."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        pinned = Path(scratch) / "pinned.txt"
+        pinned.write_text(f"{requirement} --hash=sha256:{sha256}\n")
+        project = requirement.partition("==")[0]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes"]
+        command += ["--no-deps", "--no-binary", project, "--dest", scratch, "-r", str(pinned)]
+        must_run(command, path.parent)
+        (archive,) = Path(scratch).glob("*.tar.gz")
+        archive.rename(path)
 
 
 def junit_outcome(report: Path) -> Outcome:

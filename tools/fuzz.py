@@ -2,7 +2,7 @@
 
     python tools/fuzz.py --seconds 600
 
-runs the sessions of tests/fuzz from inputs that atheris (`pip install rhizome[fuzz]`) makes out of
+runs the sessions of tests/fuzz from inputs that atheris (the extra `fuzz`) makes out of
 those that reached new code. Without atheris, inputs are mutations of earlier ones that reached new
 lines. Inputs worth keeping are in --corpus, one file each; the first input that breaks a rule is
 written next to it as `failure-...`, its error printed, and the exit code is 1. Pass such a file to

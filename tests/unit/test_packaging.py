@@ -89,6 +89,65 @@ def test_the_container_file_copies_what_exists() -> None:
             assert (root / line.split()[1]).is_file(), line
 
 
+# ---- the distribution's name ---------------------------------------------------------------------
+
+OTHERS_PACKAGE = re.compile(
+    r"""pip install[^#`\n]*['" /]rhizome(?=[\['" \-=]|$)|\brhizome\[[a-z{]"""
+)
+"""Asks for `rhizome`, which on the public index is somebody else's."""
+INDEX_HOST = re.compile(r"pypi\.org|pythonhosted|npmjs\.(?:com|org)|deb\.debian\.org")
+WRITTEN = {".py", ".md", ".toml", ".txt", ".sh", ".yaml", ".yml", ".service", ""}
+
+
+def shipped_files() -> list[Path]:
+    """What git keeps, or a source archive has: texts alone."""
+    folders = ("docs", "packaging", "requirements", "src", "tools")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    found += [path for path in ROOT.iterdir() if path.is_file()]
+    return [path for path in found if path.suffix in WRITTEN and "__pycache__" not in path.parts]
+
+
+def test_everything_says_to_install_rhizomemq() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == "rhizomemq"
+    wrong = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in shipped_files()
+        for line in path.read_text().splitlines()
+        if OTHERS_PACKAGE.search(line)
+    ]
+    assert not wrong, "that is somebody else's package:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_wrong"),
+    [
+        ("pip install rhizome", True),
+        ("pip install --upgrade rhizome  # here", True),
+        ("pip install 'rhizome[delta]'", True),
+        ('raise Missing("the extra rhizome[spark]")', True),
+        ("/opt/rhizome/bin/pip install rhizome-*.whl", True),
+        ("/opt/rhizome/bin/pip install rhizomemq-*.whl", False),
+        ("pip install 'rhizomemq[delta]'", False),
+        ("pip install pika  # then start rhizome", False),
+    ],
+)
+def test_the_search_for_the_wrong_name_finds_it(line: str, is_wrong: bool) -> None:
+    assert bool(OTHERS_PACKAGE.search(line)) is is_wrong
+
+
+def test_wheels_are_made_for_every_interpreter_and_machine() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    assert settings["build"] == [f"cp3{minor}-manylinux_*" for minor in (11, 12, 13, 14)]
+    assert settings["linux"]["archs"] == ["x86_64", "aarch64"]
+    assert (ROOT / "tools" / settings["test-command"].rpartition("/")[2]).is_file()
+
+
+def test_no_package_index_is_named_by_its_host() -> None:
+    """Package clients know where they fetch from; a mirror's users have it set up there."""
+    wrong = [path for path in shipped_files() if INDEX_HOST.search(path.read_text())]
+    assert not wrong, wrong
+
+
 # ---- executors of Spark -------------------------------------------------------------------------
 
 
@@ -200,7 +259,7 @@ def test_make_installs_what_a_broker_runs_on_by_hash() -> None:
 
 @pytest.fixture(scope="module")
 def sbom(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    file = tmp_path_factory.mktemp("sbom") / "rhizome.cdx.json"
+    file = tmp_path_factory.mktemp("sbom") / "rhizomemq.cdx.json"
     done = run_tool(sys.executable, "tools/sbom.py", file, SOURCE_DATE_EPOCH="1700000000")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(file.read_text())

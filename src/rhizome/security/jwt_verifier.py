@@ -173,7 +173,7 @@ def read_keys(paths: Sequence[str]) -> list[TokenKey]:
             keys += _keys_in(data, Path(path).stem)
         except ImportError:
             raise TokenKeyError(
-                'oauth.keys: public keys need the extra oauth: pip install "rhizome[oauth]"'
+                'oauth.keys: public keys need the extra oauth: pip install "rhizomemq[oauth]"'
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError, TokenError) as error:
             raise TokenKeyError(f"oauth.keys: {path} holds no usable key: {error}") from None

@@ -139,7 +139,11 @@ class BrokerServer:
         self.shares_listeners = shares_listeners
         self.audit = audit_of(config)
         self.reloader = Reloader(
-            config, read_again, self._configure, self._load_certificates, self.audit.reload
+            config,
+            None if read_again is None else lambda: self._keep_primaries(read_again()),
+            self._configure,
+            self._load_certificates,
+            self.audit.reload,
         )
         self._sharing: asyncio.Task[None] | None = None
         self.stopping = asyncio.Event()
@@ -161,6 +165,8 @@ class BrokerServer:
 
     async def serve(self) -> int:
         loop = asyncio.get_running_loop()
+        if self.config.cluster.discover:
+            await self._discover_primaries()
         self.store = self._open_store(loop)
         try:
             self._open(loop)
@@ -190,6 +196,17 @@ class BrokerServer:
         finally:
             await self._close(loop)
         return 1 if self.failure is not None else 0
+
+    async def _discover_primaries(self) -> None:
+        from rhizome.server.discovery.primary_discovery import discover_primaries
+
+        self.config = self.reloader.config = await discover_primaries(self.config)
+
+    def _keep_primaries(self, config: Config) -> Config:
+        """A configuration that was read again, with the primaries that were found at the start."""
+        from rhizome.server.discovery.primary_discovery import with_primaries
+
+        return with_primaries(config, self.config.cluster.primaries)
 
     # ---- putting it together --------------------------------------------------------------------
 

@@ -181,7 +181,7 @@ def _connect(name: str, options: SessionOptions) -> SparkSession:
     if find_spec("grpc") is None or find_spec("grpc_status") is None:
         raise SessionError(
             f"{spark_master.shown(options.where)} is a server of Spark Connect, for which "
-            "packages are missing; install them with: pip install 'rhizome[connect]'"
+            "packages are missing; install them with: pip install 'rhizomemq[connect]'"
         )
     given = {"--driver-host": options.driver_host, "--event-log": options.event_log}
     for option in [each for each, value in given.items() if value] + ["--ui"] * options.ui:

@@ -51,6 +51,14 @@ def serve(
             help="A primary of the cluster, this broker too; once for each.",
         ),
     ] = None,
+    discover: Annotated[
+        str | None,
+        typer.Option(
+            "--discover",
+            metavar="dns:NAME",
+            help="Find the primaries by DNS.",
+        ),
+    ] = None,
     role: Annotated[
         str | None, typer.Option("--role", help="primary, secondary or witness.")
     ] = None,
@@ -80,6 +88,7 @@ def serve(
         "broker.cores": cores,
         "cluster.key_file": None if cluster_key_file is None else str(cluster_key_file),
         "cluster.primaries": primary or None,
+        "cluster.discover": discover,
         "cluster.role": role,
         "cluster.machine": machine,
         "log.level": log_level,

@@ -194,7 +194,7 @@ def _require_package(name: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(name) is None:
-        raise CliError("the pipeline needs Spark; install it with: pip install 'rhizome[spark]'")
+        raise CliError("the pipeline needs Spark; install it with: pip install 'rhizomemq[spark]'")
 
 
 def _require_spark() -> None:

@@ -51,6 +51,8 @@ KEYS_MAX: Final = 4
 KEYS_HEAD: Final = "# Rhizome cluster keys, one a line: the first is proved with, all are taken."
 """The first line of a key file with several keys."""
 
+DISCOVER_DNS: Final = "dns:"
+
 NAME_CHARS_MAX: Final = 64
 PRIMARIES_MAX: Final = 15
 LEASE_HEARTBEATS_MIN: Final = 3
@@ -59,6 +61,7 @@ BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 MACHINE_ID_FILES: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
+_SERVICE: Final = re.compile(rf"{DISCOVER_DNS}[A-Za-z0-9_][A-Za-z0-9_.-]{{0,200}}")
 _EXAMPLE: Final = "b1=10.0.0.1:5672"
 
 
@@ -119,6 +122,14 @@ def _primaries(doc: str) -> Any:
     return field(default=(), metadata={"setting": setting})
 
 
+def _check_discover(given: str) -> None:
+    if given and not _SERVICE.fullmatch(given):
+        raise SettingError(
+            f'"{given}" says no place to look; write "{DISCOVER_DNS}NAME" with the name of a'
+            f' service in DNS, such as "{DISCOVER_DNS}rhizome.example.org"'
+        )
+
+
 def _check_advertised(given: tuple[Address, ...]) -> None:
     for address in given:
         if address.path or not address.host or not address.port:
@@ -153,6 +164,28 @@ class ClusterSection:
     primaries: tuple[Primary, ...] = _primaries(
         "The primaries and witnesses that a new cluster is made of, with the addresses at which"
         " they are dialled. Counts until there is a cluster; afterwards it tells whom to dial.",
+    )
+    discover: str = checked(
+        text(
+            "",
+            'Where the primaries are found, instead of primaries: "dns:NAME" takes them from the'
+            " SRV records of _amqp._tcp.NAME (_amqps._tcp.NAME with tls). The first label of a"
+            " target is the name of a broker.",
+        ),
+        _check_discover,
+    )
+    discover_count: int = number(
+        3,
+        "How many primaries and witnesses a new cluster has that are found by discover: it is"
+        " founded when so many are listed.",
+        1,
+        PRIMARIES_MAX,
+    )
+    discover_timeout_ms: int = duration(
+        "5m",
+        "How long a broker with a new store looks for them before it ends with an error.",
+        "1s",
+        "1d",
     )
     advertise: tuple[Address, ...] = checked(
         addresses(
@@ -336,7 +369,7 @@ class ClusterSection:
 
     @property
     def is_clustered(self) -> bool:
-        return bool(self.primaries)
+        return bool(self.primaries or self.discover)
 
     @property
     def primary_names(self) -> tuple[str, ...]:
@@ -492,6 +525,8 @@ def _key_contradictions(section: ClusterSection) -> Iterator[tuple[str, str]]:
 def _membership_contradictions(
     section: ClusterSection, broker_name: str, in_memory: bool
 ) -> Iterator[tuple[str, str]]:
+    if section.discover and section.primaries:
+        yield "discover", "is given besides primaries; keep one of the two"
     listed = broker_name in section.primary_names
     names = ", ".join(section.primary_names)
     if section.role == SECONDARY:
@@ -501,6 +536,11 @@ def _membership_contradictions(
             yield "role", str(error)
         if listed:
             yield "role", f'is "secondary", and primaries lists this broker, "{broker_name}"'
+    elif section.discover:
+        try:
+            check_broker_name(broker_name)
+        except SettingError as error:
+            yield "discover", str(error)
     elif not listed:
         yield (
             "primaries",

@@ -317,7 +317,7 @@ class SecuritySection:
 class OauthSection:
     """Access tokens (OAuth 2, JWT) as passwords; see the guide to security.
 
-    Needs the extra `oauth`: pip install "rhizome[oauth]".
+    Needs the extra `oauth`: pip install "rhizomemq[oauth]".
     """
 
     resource_server: str = text(

@@ -35,6 +35,12 @@ def cores_contradictions(
             f"is true, and broker.cores is {broker.cores}: several brokers are a cluster, and its"
             " primary keeps its votes on disk",
         )
+    if cluster.discover:
+        yield (
+            "cluster.discover",
+            f"is given, and broker.cores is {broker.cores}: the brokers of several cores need a"
+            " list; use primaries",
+        )
     if cluster.role == WITNESS:
         yield "broker.cores", "is more than 1, and a witness serves no applications: leave it out"
     if cluster.connect_policy == "active-only":

@@ -116,7 +116,7 @@ def checked(options: ArchiveOptions) -> ArchiveOptions:
     if wanted in _PACKAGES and find_spec(_PACKAGES[wanted]) is None:
         raise JobError(
             f"an archive of format {wanted} needs the package {_PACKAGES[wanted]}; install it "
-            f"with: pip install 'rhizome[{wanted}]'"
+            f"with: pip install 'rhizomemq[{wanted}]'"
         )
     if wanted != ICEBERG and options.table:
         raise JobError(f"a table's name is for Iceberg, not for {wanted}")

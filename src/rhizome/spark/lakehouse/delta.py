@@ -288,7 +288,7 @@ class _deltalake:  # noqa: N801 - stands for the module, which only the driver h
         except ImportError:
             raise TableError(
                 "Delta tables need the package deltalake on the driver; install it with: "
-                "pip install 'rhizome[delta]'"
+                "pip install 'rhizomemq[delta]'"
             ) from None
         return getattr(transaction if hasattr(transaction, name) else deltalake, name)
 

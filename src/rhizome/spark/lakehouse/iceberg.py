@@ -151,7 +151,7 @@ class IcebergFormat(TableFormat):
         except ImportError as error:
             raise TableError(
                 "Iceberg tables need the package pyiceberg on the driver; install it with: "
-                f"pip install 'rhizome[iceberg]' ({error})"
+                f"pip install 'rhizomemq[iceberg]' ({error})"
             ) from None
         except Exception as error:
             text = without_passwords(str(error))

@@ -551,7 +551,7 @@ def _table(section: Section, path: Path, options: dict[str, str]) -> SinkSetting
     package = _PACKAGES.get(kind)
     if package is not None and find_spec(package) is None:
         section.wrong(
-            "format", f"a table of format {kind} needs {package}: pip install 'rhizome[{kind}]'"
+            "format", f"a table of format {kind} needs {package}: pip install 'rhizomemq[{kind}]'"
         )
     catalog, name = section.secret("catalog"), section.text("name")
     if kind != "iceberg" and (catalog or name):
