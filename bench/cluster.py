@@ -13,10 +13,10 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from brokers import RabbitMQ
 from clusters import RabbitMQCluster, RhizomeCluster
 from history import remember, verdict
 from measure import MeasurementError, Result, build_amqpload, throughput
+from rabbitmq import SUITES, VERSION
 
 DURABLE = ("--body", "128", "--persistent", "--durable", "--confirm", "1000", "--ack", "1000")
 TRANSIENT = ("--body", "128", "--confirm", "1000", "--ack", "1000")
@@ -43,14 +43,15 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--skip-rabbitmq", action="store_true")
+    parser.add_argument("--rabbitmq", metavar="VERSION", choices=SUITES, default=VERSION)
     options = parser.parse_args()
     build_amqpload()
     numbers: dict[str, dict[str, Result]] = {}
     with tempfile.TemporaryDirectory() as directory:
         ours = RhizomeCluster(Path(directory) / "rhizome")
         theirs = None
-        if not options.skip_rabbitmq and RabbitMQ.is_installed():
-            theirs = RabbitMQCluster(Path(directory) / "rabbitmq")
+        if not options.skip_rabbitmq:
+            theirs = RabbitMQCluster(options.rabbitmq)
         try:
             ours.start()
             if theirs is not None:
