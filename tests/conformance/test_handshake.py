@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Callable
 
 import pytest
 
+from rhizome import __version__
 from rhizome.amqp import methods as m
 from rhizome.amqp.field_table import encode_table
 from rhizome.amqp.frames import frame, method_frame
@@ -16,6 +18,7 @@ from tests.conformance.wire_driver import (
     CLIENT_PROPERTIES,
     FRAME_HEARTBEAT,
     PROTOCOL_HEADER,
+    Channel,
     Connection,
     ConnectionClosed,
     EndOfStream,
@@ -90,9 +93,28 @@ def test_start_offers_mechanisms_locale_and_product(dial: Dial) -> None:
     assert b"en_US" in start.locales.split()
     properties = start.server_properties
     assert properties["product"] == "RabbitMQ"
-    assert str(properties["version"]).startswith("3.10.")
+    assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", str(properties["version"]))
     for key in ("platform", "copyright", "information", "cluster_name"):
         assert isinstance(properties[key], str), key
+
+
+@pytest.mark.rhizome_only  # RabbitMQ from 4.3.7 on
+def test_a_client_may_answer_the_cancel_of_its_consumer(channel: Channel, other: Channel) -> None:
+    start = channel.connection.start
+    assert start.server_properties["capabilities"]["accept_consumer_cancel_ok"] is True
+    queue = channel.declare(exclusive=False)
+    tag = channel.consume(queue)
+    other.call(m.QueueDelete(queue), m.QueueDeleteOk)
+    assert channel.expect(m.BasicCancel).consumer_tag == tag
+    channel.send(m.BasicCancelOk(tag))
+    assert channel.declare()
+
+
+@pytest.mark.rhizome_only
+def test_the_version_of_a_current_rabbitmq_is_announced_beside_ours(dial: Dial) -> None:
+    _, start = started(dial)
+    assert start.server_properties["version"] == "4.3.6"
+    assert start.server_properties["rhizome"] == __version__
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_whoami(api: Api, broker: Broker) -> None:
 
 def test_the_overview_has_what_tools_look_at(api: Api) -> None:
     row = api.rows("overview")
-    assert row["rabbitmq_version"].startswith("3.10")
+    assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", row["rabbitmq_version"])
     assert row["management_version"] == row["rabbitmq_version"]
     assert isinstance(row["cluster_name"], str)
     assert {"connections", "channels", "exchanges", "queues", "consumers"} <= set(

@@ -6,6 +6,7 @@ Also what Celery Flower and exporters ask for, in their own way.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def test_lists_come_in_all_formats(admin: Admin, queue: str, form: str) -> None:
 @needs_script
 def test_show_overview(admin: Admin) -> None:
     shown = admin("show", "overview", "rabbitmq_version", "object_totals.queues")
-    assert "3.10" in shown
+    assert re.search(r"\b[0-9]+\.[0-9]+\.[0-9]+\b", shown)
 
 
 @needs_script

@@ -16,6 +16,7 @@ from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
     BasicAck,
     BasicCancel,
+    BasicCancelOk,
     BasicConsume,
     BasicGet,
     BasicNack,
@@ -265,7 +266,7 @@ class Channel:
             consume_methods.recover(self, method.requeue, True)
         elif isinstance(method, BasicRecoverAsync):
             consume_methods.recover(self, method.requeue, False)
-        else:
+        elif not isinstance(method, BasicCancelOk):  # answers a cancel of ours, and asks nothing
             raise unimplemented(method)
 
     def _tx(self, method: Method) -> None:
