@@ -38,13 +38,17 @@ def medians(lines: list[Result]) -> Result:
     return {key: median(line[key] for line in lines) for key in lines[0]}
 
 
-def main() -> int:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--skip-rabbitmq", action="store_true")
     parser.add_argument("--rabbitmq", metavar="VERSION", choices=SUITES, default=VERSION)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse_arguments()
     build_amqpload()
     numbers: dict[str, dict[str, Result]] = {}
     with tempfile.TemporaryDirectory() as directory:
