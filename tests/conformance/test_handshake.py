@@ -26,6 +26,7 @@ from tests.conformance.wire_driver import (
     plain,
 )
 
+from . import differences
 from .conftest import Connect
 
 Dial = Callable[[], Wire]
@@ -60,14 +61,16 @@ def ends_without_opening(wire: Wire) -> bool:
     "header",
     [
         b"AMQP\x00\x00\x09\x02",
-        b"AMQP\x00\x00\x08\x00",
-        b"AMQP\x01\x01\x00\x0a",
-        b"AMQP\x00\x01\x00\x00",
-        b"AMQP\x03\x01\x00\x00",
-        b"GET / HT",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"\x00" * 8,
-        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        pytest.param(b"AMQP\x00\x00\x08\x00", marks=differences.PROTOCOL_HEADER),
+        pytest.param(b"AMQP\x01\x01\x00\x0a", marks=differences.PROTOCOL_HEADER),
+        pytest.param(b"AMQP\x00\x01\x00\x00", marks=differences.PROTOCOL_HEADER),
+        pytest.param(b"AMQP\x03\x01\x00\x00", marks=differences.PROTOCOL_HEADER),
+        pytest.param(b"GET / HT", marks=differences.PROTOCOL_HEADER),
+        pytest.param(
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", marks=differences.PROTOCOL_HEADER
+        ),
+        pytest.param(b"\x00" * 8, marks=differences.PROTOCOL_HEADER),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01", marks=differences.PROTOCOL_HEADER),
     ],
     ids=["0-9-2", "0-8", "0-10", "1-0", "sasl", "http", "http-request", "zeros", "tls"],
 )
@@ -207,10 +210,28 @@ def test_a_garbled_amqplain_response_ends_the_connection(dial: Dial, response: b
 
 
 @pytest.mark.parametrize(
+    "size",
+    [
+        4_000,
+        pytest.param(8_000, marks=differences.LONG_LOGIN),
+        pytest.param(16_000, marks=[differences.LONG_LOGIN, differences.LONGER_LOGIN]),
+    ],
+)
+def test_a_login_may_be_long(connect: Connect, size: int) -> None:
+    connection = connect(client_properties={"padding": "x" * (size - 100)})
+    assert connection.channel().declare()
+
+
+def test_a_login_may_not_be_longer_than_16_kib(connect: Connect) -> None:
+    with pytest.raises((EndOfStream, ConnectionClosed)):
+        connect(client_properties={"padding": "x" * 17_000})
+
+
+@pytest.mark.parametrize(
     ("channel_max", "frame_max", "heartbeat"),
     [
         (2047, 131072, 60),
-        (1, 4096, 0),
+        pytest.param(1, 4096, 0, marks=differences.SMALL_FRAMES),
         (16, 8192, 1),
         (1024, 70000, 4),
         (2047, 131072, 65535),
@@ -236,6 +257,7 @@ def test_a_client_may_not_ask_for_more_or_for_tiny_frames(
     assert ends_without_opening(wire)
 
 
+@differences.SMALL_FRAMES
 def test_frames_sent_are_within_the_size_that_was_agreed(connect: Connect) -> None:
     sender = connect().channel()
     receiver = connect(frame_max=4096)

@@ -15,6 +15,7 @@ from rhizome.amqp import methods as m
 from rhizome.amqp.properties import Properties
 from tests.conformance.wire_driver import Channel, ChannelClosed
 
+from . import differences
 from .conftest import Connect, Unique
 
 # ---- basic.get beside consumers -----------------------------------------------------------------
@@ -181,12 +182,7 @@ def test_a_queue_with_a_made_name_is_reached_from_other_connections(connect: Con
 # ---- dead letters -------------------------------------------------------------------------------
 
 
-@pytest.mark.differs(
-    "4.3",
-    "what a publisher writes into x-death is not looked at: the first death begins a new array",
-    ours="entries of one queue and reason become one, and are counted on",
-    why="messages that applications publish again keep their history",
-)
+@differences.DEATHS_FROM_CLIENTS
 def test_entries_of_x_death_without_a_count_are_merged(channel: Channel, unique: Unique) -> None:
     dead = channel.declare(unique("dead"))
     arguments: dict[str, object] = {
