@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
-import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
 from rhizome.testing.broker_process import BrokerProcess, wait_until
-from rhizome.testing.free_ports import free_port
 
-RABBITMQ_SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tools"))
+
+from rabbitmq import RabbitMQNode, greeting, with_descendants
+
 START_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 60.0
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -92,107 +91,34 @@ class Rhizome(BrokerUnderTest):
 
 
 class RabbitMQ(BrokerUnderTest):
-    """Debian's RabbitMQ at its default settings, with a name, a cookie and an epmd of its own."""
+    """RabbitMQ of a version at its default settings and without plugins (tools/rabbitmq.py)."""
 
     name = "rabbitmq"
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._store = directory / "mnesia"
-        self.port = free_port()
-        self._epmd_port = free_port()
-        self._dist_port = free_port()
-        self._epmd: subprocess.Popen[bytes] | None = None
-        self._server: subprocess.Popen[bytes] | None = None
-        directory.mkdir(parents=True)
-        # As the package's unit file does: no plugins, the default configuration.
-        (directory / "enabled_plugins").write_text("[].\n")
-        (directory / "rabbitmq.conf").write_text("")
-
-    @staticmethod
-    def is_installed() -> bool:
-        return RABBITMQ_SCRIPT.exists() and shutil.which("epmd") is not None
-
-    def environment(self) -> dict[str, str]:
-        own = {
-            "HOME": str(self._directory),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(self._epmd_port),
-            "RABBITMQ_NODENAME": "bench@localhost",
-            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_DIST_PORT": str(self._dist_port),
-            "RABBITMQ_MNESIA_BASE": str(self._store),
-            "RABBITMQ_LOG_BASE": str(self._directory / "log"),
-            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
-            "RABBITMQ_CONFIG_FILE": str(self._directory / "rabbitmq.conf"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._directory / "enabled_plugins"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ("-kernel inet_dist_use_interface {127,0,0,1}"),
-        }
-        return {**os.environ, **own}
+    def __init__(self, version: str) -> None:
+        self._node = RabbitMQNode(version, plugins=())
+        self.port = self._node.port
 
     def start(self) -> None:
-        environment = self.environment()
-        epmd = ["epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)]
-        null = subprocess.DEVNULL
-        if self._epmd is None:
-            self._epmd = subprocess.Popen(
-                epmd, env=environment, stdin=null, stdout=null, stderr=null
-            )
-            wait_until(lambda: accepts(self._epmd_port), "epmd", START_SECONDS_MAX)
-        with (self._directory / "output.txt").open("ab") as output:
-            self._server = subprocess.Popen(
-                [str(RABBITMQ_SCRIPT)], env=environment, stdin=null, stdout=null, stderr=output
-            )
-        wait_until(self._is_ready, "AMQP on RabbitMQ", START_SECONDS_MAX)
-
-    def _is_ready(self) -> bool:
-        if self._server is not None and self._server.poll() is not None:
-            raise RuntimeError(
-                f"RabbitMQ exited with {self._server.returncode}\n{self.last_words()}"
-            )
-        return answers_amqp(self.port)
+        self._node.start()
 
     def stop(self) -> None:
-        self._end(signal.SIGTERM)
+        self._node.stop()
 
     def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> None:
-        """End the node (the Erlang machine below the start script), and only then the script."""
-        server = self._server
-        if server is None:
-            return
-        for pid in with_descendants([server.pid]):
-            if command_name(pid).startswith("beam"):
-                os.kill(pid, how)
-        server.wait(STOP_SECONDS_MAX)
-        self._server = None
+        self._node.kill()
 
     def close(self) -> None:
-        self.stop()
-        if self._epmd is not None:
-            self._epmd.terminate()
-            self._epmd.wait(STOP_SECONDS_MAX)
-            self._epmd = None
+        self._node.close()
 
     def root_pids(self) -> list[int]:
-        return [] if self._server is None else [self._server.pid]
+        return self._node.server_pids[:1]
 
     def last_words(self) -> str:
-        return (self._directory / "output.txt").read_text()[-2000:]
+        return self._node.last_words()
 
     def wipe(self) -> None:
-        shutil.rmtree(self._store, ignore_errors=True)
-
-
-def accepts(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
+        self._node.wipe()
 
 
 def answers_amqp(port: int) -> bool:
@@ -200,53 +126,11 @@ def answers_amqp(port: int) -> bool:
     return bool(greeting(port))
 
 
-def greeting(port: int) -> bytes:
-    """The payload of connection.start, or nothing."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as stream:
-            stream.sendall(b"AMQP\0\0\x09\x01")
-            return stream.recv(4096)
-    except OSError:
-        return b""
-
-
 def version_of(port: int) -> str:
     """The version in the server properties: shortstr key, 'S', length, text."""
     _, found, rest = greeting(port).partition(b"\x07versionS")
     length = int.from_bytes(rest[:4], "big")
     return rest[4 : 4 + length].decode(errors="replace") if found else "unknown"
-
-
-def with_descendants(roots: list[int]) -> list[int]:
-    """These processes and all below them that exist now."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            fields = stat_fields(int(entry.name))
-            if fields:
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: list[int] = []
-    waiting = list(roots)
-    while waiting:
-        pid = waiting.pop()
-        found.append(pid)
-        waiting += children.get(pid, [])
-    return sorted(found)
-
-
-def stat_fields(pid: int) -> list[str]:
-    """/proc/PID/stat from the state on, which stands behind the parenthesised name."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def command_name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
 
 
 def rss_bytes(pid: int) -> int:

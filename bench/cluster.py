@@ -13,10 +13,10 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from brokers import RabbitMQ
 from clusters import RabbitMQCluster, RhizomeCluster
 from history import remember, verdict
 from measure import MeasurementError, Result, build_amqpload, throughput
+from rabbitmq import SUITES, VERSION
 
 DURABLE = ("--body", "128", "--persistent", "--durable", "--confirm", "1000", "--ack", "1000")
 TRANSIENT = ("--body", "128", "--confirm", "1000", "--ack", "1000")
@@ -38,19 +38,24 @@ def medians(lines: list[Result]) -> Result:
     return {key: median(line[key] for line in lines) for key in lines[0]}
 
 
-def main() -> int:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--skip-rabbitmq", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--rabbitmq", metavar="VERSION", choices=SUITES, default=VERSION)
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse_arguments()
     build_amqpload()
     numbers: dict[str, dict[str, Result]] = {}
     with tempfile.TemporaryDirectory() as directory:
         ours = RhizomeCluster(Path(directory) / "rhizome")
         theirs = None
-        if not options.skip_rabbitmq and RabbitMQ.is_installed():
-            theirs = RabbitMQCluster(Path(directory) / "rabbitmq")
+        if not options.skip_rabbitmq:
+            theirs = RabbitMQCluster(options.rabbitmq)
         try:
             ours.start()
             if theirs is not None:

@@ -17,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from brokers import stat_fields
 from clusters import RhizomeCluster
 from history import remember, verdict
 from measure import MeasurementError, Result, build_amqpload, throughput
+from rabbitmq import stat_fields
 from scenarios import DURABLE
 
 from rhizome.client import connect

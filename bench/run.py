@@ -25,6 +25,7 @@ import measure
 import report
 from brokers import BrokerUnderTest, RabbitMQ, Rhizome, version_of
 from measure import MeasurementError, Result
+from rabbitmq import SUITES, VERSION, RabbitMQUnavailable
 from scenarios import (
     BACKLOGS,
     IDLE_CONNECTIONS,
@@ -51,6 +52,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", metavar="NAME", help="only these scenarios")
     parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.add_argument("--skip-rabbitmq", action="store_true")
+    parser.add_argument(
+        "--rabbitmq",
+        metavar="VERSION",
+        choices=SUITES,
+        default=VERSION,
+        help="which RabbitMQ to compare with: %(choices)s; default %(default)s",
+    )
     parser.add_argument("--skip-rhizome", action="store_true", help="the baseline alone")
     parser.add_argument("--quick", action="store_true", help="one short run each, small backlogs")
     parser.add_argument("--write", action="store_true", help="write RESULTS.md in any case")
@@ -72,10 +80,10 @@ def parse_arguments() -> argparse.Namespace:
 def brokers_under_test(options: argparse.Namespace, directory: Path) -> list[BrokerUnderTest]:
     chosen: list[BrokerUnderTest] = []
     if not options.skip_rabbitmq:
-        if RabbitMQ.is_installed():
-            chosen.append(RabbitMQ(directory / "rabbitmq"))
-        else:
-            print("RabbitMQ is not installed (apt-get install rabbitmq-server): Rhizome alone")
+        try:
+            chosen.append(RabbitMQ(options.rabbitmq))
+        except RabbitMQUnavailable as error:
+            print(f"RabbitMQ {options.rabbitmq} can't be had, Rhizome alone: {error}")
     if not options.skip_rhizome:
         chosen.append(Rhizome(directory / "rhizome"))
     return chosen

@@ -1,11 +1,13 @@
 """Settings that every suite shares, and the broker of the suites that talk over a socket.
 
-By default those start a Rhizome process. With RHIZOME_TEST_AMQP=amqp://user:password@host:port/
-they use the broker that is there instead (and its HTTP API at RHIZOME_TEST_HTTP, port 15672 by
-default), which is how the same tests are shown to hold on RabbitMQ. Tests of what only Rhizome does
-carry the marker `rhizome_only` and are left out then. With RHIZOME_TEST_CLUSTER=SEED they start a
-cluster of three primaries and a secondary, and each connection goes to a broker by chance; tests
-with the marker `lone_only` are left out.
+By default those start a Rhizome process. With --against 4.3 (or 3.10) they start that RabbitMQ
+(tools/rabbitmq.py), which is how the same tests are shown to hold there; with
+RHIZOME_TEST_AMQP=amqp://user:password@host:port/ they use the broker that is there (and its HTTP
+API at RHIZOME_TEST_HTTP, port 15672 by default). Tests of what only Rhizome does carry the marker
+`rhizome_only` and are left out then. Where a version of RabbitMQ does something else a test says so
+with the marker `differs`, and must fail there; docs/compatibility.md is made of those. With
+RHIZOME_TEST_CLUSTER=SEED they start a cluster of three primaries and a secondary, and each
+connection goes to a broker by chance; tests with the marker `lone_only` are left out.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import faulthandler
 import itertools
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -30,6 +33,9 @@ from rhizome.testing.broker_process import Broker, BrokerProcess
 from rhizome.testing.cluster_process import ClusterProcess
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tools"))
+
+from rabbitmq import SUITES, rabbitmq_node  # noqa: E402
 
 # No deadline: the machine is shared, and a slow example is not a wrong one.
 _EXAMPLES = DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis")
@@ -95,8 +101,22 @@ class ExternalBroker:
         pytest.skip("the broker is not ours to kill")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--against",
+        choices=list(SUITES),
+        default="",
+        help="run tests/conformance and tests/interop against this version of RabbitMQ",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rhizome_only: says what Rhizome does and RabbitMQ does not")
+    config.addinivalue_line(
+        "markers",
+        "differs(version, theirs, ours, why, sometimes=False): that version of RabbitMQ does"
+        " something else, and the test must fail there; or may, if it only does so sometimes",
+    )
     config.addinivalue_line("markers", "lone_only(reason): holds of one broker, not of a cluster")
 
 
@@ -139,6 +159,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)  # when hypothesis has marked what is its own
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    against = config.getoption("--against")
     for item in items:
         suite = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
         is_property = item.get_closest_marker("hypothesis") is not None
@@ -148,18 +169,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(PROPERTY_SECONDS_MAX))
         elif suite in SOCKET_SUITES:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS_MAX))
-        if EXTERNAL_AMQP and item.get_closest_marker("rhizome_only") is not None:
+        if (EXTERNAL_AMQP or against) and item.get_closest_marker("rhizome_only") is not None:
             item.add_marker(pytest.mark.skip(reason="only Rhizome does this"))
+        for marker in item.iter_markers("differs"):
+            if marker.args[0] == against:
+                strict = not marker.kwargs.get("sometimes", False)
+                item.add_marker(pytest.mark.xfail(reason=marker.args[1], strict=strict))
         lone_only = item.get_closest_marker("lone_only")
         if CLUSTER_SEED and lone_only is not None:
             item.add_marker(pytest.mark.skip(reason=lone_only.args[0]))
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Broker]:
     """The broker that all tests of a run share. Tests use names of their own in it."""
+    against = request.config.getoption("--against")
     if EXTERNAL_AMQP:
         yield ExternalBroker(EXTERNAL_AMQP, EXTERNAL_HTTP)
+        return
+    if against:
+        with rabbitmq_node(against) as node:
+            yield ExternalBroker(node.url, node.http_url)
         return
     if CLUSTER_SEED:
         cluster = ClusterProcess(

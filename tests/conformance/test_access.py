@@ -17,6 +17,7 @@ from rhizome.amqp.properties import Properties
 from rhizome.testing.broker_process import Broker, wait_until
 from tests.conformance.wire_driver import Channel, ConnectionClosed, EndOfStream
 
+from . import differences
 from .conftest import Connect, Unique
 
 PASSWORD = "a-long-enough-password"
@@ -89,6 +90,7 @@ def test_a_user_without_permissions_on_the_vhost_is_refused(
     assert str(closed.value) == f"530 NOT_ALLOWED - {text} (10.40)"
 
 
+@differences.REFUSAL_TEXTS
 def test_configure_is_needed_to_declare_and_delete(user: MakeUser, channel_of: ChannelOf) -> None:
     name = user(configure="^mine")
     channel = channel_of(name)
@@ -102,6 +104,7 @@ def test_configure_is_needed_to_declare_and_delete(user: MakeUser, channel_of: C
     assert str(exchange) == refused("exchange", "other", name, "40.10")
 
 
+@differences.PASSIVE_DECLARE
 def test_a_passive_declaration_needs_no_permission(
     user: MakeUser, channel_of: ChannelOf, channel: Channel, unique: Unique
 ) -> None:
@@ -110,6 +113,7 @@ def test_a_passive_declaration_needs_no_permission(
     channel.call(m.QueueDelete(queue), m.QueueDeleteOk)
 
 
+@differences.REFUSAL_TEXTS
 def test_write_is_needed_to_publish(user: MakeUser, channel_of: ChannelOf) -> None:
     name = user(write="^amq.fanout$")
     channel = channel_of(name)
@@ -119,6 +123,7 @@ def test_write_is_needed_to_publish(user: MakeUser, channel_of: ChannelOf) -> No
     assert str(channel.closed()) == refused("exchange", "amq.direct", name, "60.40")
 
 
+@differences.REFUSAL_TEXTS
 def test_the_default_exchange_is_called_amq_default_in_permissions(
     user: MakeUser, channel_of: ChannelOf
 ) -> None:
@@ -131,6 +136,7 @@ def test_the_default_exchange_is_called_amq_default_in_permissions(
     assert str(channel.closed()) == refused("exchange", "amq.default", denied, "60.40")
 
 
+@differences.REFUSAL_TEXTS
 def test_read_is_needed_to_consume_get_and_purge(
     user: MakeUser, channel_of: ChannelOf, channel: Channel, unique: Unique
 ) -> None:
@@ -146,6 +152,7 @@ def test_read_is_needed_to_consume_get_and_purge(
     channel.call(m.QueueDelete(queue), m.QueueDeleteOk)
 
 
+@differences.REFUSAL_TEXTS
 def test_binding_needs_write_on_the_queue_and_read_on_the_exchange(
     user: MakeUser, channel_of: ChannelOf
 ) -> None:
@@ -167,6 +174,7 @@ def test_server_named_queues_need_configure_on_amq_gen(
     assert channel_of(user(configure="^other")).fails(m.QueueDeclare("")).code == 403
 
 
+@differences.REFUSAL_TEXTS
 def test_a_dead_letter_exchange_needs_read_on_the_queue_and_write_on_the_exchange(
     user: MakeUser, channel_of: ChannelOf
 ) -> None:
@@ -176,6 +184,7 @@ def test_a_dead_letter_exchange_needs_read_on_the_queue_and_write_on_the_exchang
     assert str(closed) == refused("exchange", "forbidden", name, "50.10")
 
 
+@differences.REFUSAL_TEXTS
 def test_topic_permissions_limit_routing_keys(
     http: Http, user: MakeUser, channel_of: ChannelOf
 ) -> None:

@@ -10,6 +10,7 @@ from rhizome.amqp.properties import Properties, encode_header
 from rhizome.testing.broker_process import wait_until
 from tests.conformance.wire_driver import Channel, Content
 
+from . import differences
 from .conftest import Connect, Unique
 
 
@@ -303,6 +304,7 @@ def test_prefetch_limits_unacked_deliveries_of_each_consumer(channel: Channel) -
     assert channel.is_quiet()
 
 
+@differences.GLOBAL_PREFETCH
 def test_global_prefetch_is_shared_by_the_channel(channel: Channel) -> None:
     queue = channel.declare()
     channel.qos(3, global_=True)
@@ -316,6 +318,7 @@ def test_global_prefetch_is_shared_by_the_channel(channel: Channel) -> None:
     assert channel.is_quiet()
 
 
+@differences.GLOBAL_PREFETCH
 def test_both_prefetch_limits_hold_together(channel: Channel) -> None:
     queue = channel.declare()
     channel.qos(2)
@@ -349,6 +352,7 @@ def test_a_new_prefetch_applies_to_new_consumers_only(channel: Channel) -> None:
     assert channel.is_quiet()
 
 
+@differences.GLOBAL_PREFETCH
 def test_raising_the_global_prefetch_lets_more_through(channel: Channel) -> None:
     queue = filled(channel, 5)
     channel.qos(1, global_=True)
@@ -527,6 +531,7 @@ def test_direct_replies_come_back_to_the_asker_only(channel: Channel, other: Cha
     assert other.is_quiet()
 
 
+@differences.REPLY_ADDRESS
 def test_a_reply_address_looks_like_a_queue_until_its_consumer_goes(
     channel: Channel, other: Channel
 ) -> None:
@@ -571,7 +576,7 @@ def test_any_other_reply_to_is_left_as_it_is(channel: Channel) -> None:
 # --- sizes and order
 
 
-@pytest.mark.parametrize("frame_max", [4096, 131072])
+@pytest.mark.parametrize("frame_max", [pytest.param(4096, marks=differences.SMALL_FRAMES), 131072])
 @pytest.mark.parametrize("size", [0, 1, 4088, 4089, 131_064, 131_065, 3_000_000])
 def test_bodies_of_any_size_come_back(connect: Connect, frame_max: int, size: int) -> None:
     channel = connect(frame_max=frame_max).channel()
@@ -581,6 +586,7 @@ def test_bodies_of_any_size_come_back(connect: Connect, frame_max: int, size: in
     assert channel.get_wait(queue).body == body[:size]
 
 
+@differences.SMALL_FRAMES
 def test_a_frame_whose_payload_alone_is_as_large_as_frame_max_is_taken(connect: Connect) -> None:
     """Some clients, amqpstorm for one, forget the eight bytes around it."""
     connection = connect(frame_max=4096)

@@ -12,6 +12,7 @@ from rhizome.amqp.field_table import Timestamp
 from rhizome.amqp.properties import Properties
 from tests.conformance.wire_driver import Channel, Content
 
+from . import differences
 from .conftest import Unique
 
 DEATH_KEYS = {"count", "reason", "queue", "time", "exchange", "routing-keys"}
@@ -38,6 +39,7 @@ def deaths(letter: Content) -> list[dict[str, Any]]:
     return found
 
 
+@differences.LAST_DEATH
 def test_a_rejected_message_tells_its_death_exactly(channel: Channel, unique: Unique) -> None:
     exchange = channel.declare_exchange(unique("exchange"))
     dead = channel.declare()
@@ -180,6 +182,7 @@ def test_without_a_routing_key_the_original_one_is_used(channel: Channel, unique
     channel.call(m.ExchangeDelete(exchange), m.ExchangeDeleteOk)
 
 
+@differences.DEATHS_FROM_CLIENTS
 def test_deaths_are_counted_per_queue_and_reason_with_the_latest_first(channel: Channel) -> None:
     dead = channel.declare()
     first, second = dying_queue(channel, dead), dying_queue(channel, dead)
@@ -250,6 +253,7 @@ def test_a_missing_dead_letter_exchange_loses_the_message_quietly(
     assert channel.get(queue) is None
 
 
+@differences.CC_OF_DEAD_LETTERS
 def test_all_routing_keys_of_a_message_with_cc_are_listed(channel: Channel, unique: Unique) -> None:
     dead = channel.declare()
     queue = dying_queue(channel, dead)

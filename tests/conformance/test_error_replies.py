@@ -33,6 +33,7 @@ from tests.conformance.wire_driver import (
     Wire,
 )
 
+from . import differences
 from .conftest import Connect, Unique
 
 REPLIES = Path(__file__).with_name("error_replies.txt")
@@ -662,14 +663,25 @@ def test_every_line_of_the_file_has_a_scenario() -> None:
     assert sorted(reply.scenario for reply in EXPECTED) == sorted(SCENARIOS)
 
 
-def in_cluster(reply: Reply) -> object:
-    if reply.scenario != "unbind_locked_queue":
-        return pytest.param(reply, id=reply.scenario)
-    reason = "what a private queue is bound to is known to its broker only"
-    return pytest.param(reply, id=reply.scenario, marks=pytest.mark.lone_only(reason))
+MARKS = {
+    "unbind_locked_queue": pytest.mark.lone_only(
+        "what a private queue is bound to is known to its broker only"
+    ),
+    "declare_exchange_of_unknown_type": differences.UNKNOWN_EXCHANGE_TYPE,
+    "declare_exchange_of_empty_type": differences.UNKNOWN_EXCHANGE_TYPE,
+    "declare_queue_with_unknown_mode": differences.QUEUE_MODES,
+    "redeclare_classic_queue_as_quorum": differences.QUEUE_TYPE_TEXT,
+    "redeclare_quorum_queue_without_type": differences.QUEUE_TYPE_TEXT,
+    "publish_with_unknown_delivery_mode": differences.DELIVERY_MODES,
+}
 
 
-@pytest.mark.parametrize("reply", [in_cluster(reply) for reply in EXPECTED])
+def marked(reply: Reply) -> object:
+    marks = [MARKS[reply.scenario]] if reply.scenario in MARKS else []
+    return pytest.param(reply, id=reply.scenario, marks=marks)
+
+
+@pytest.mark.parametrize("reply", [marked(reply) for reply in EXPECTED])
 def test_error_reply(
     reply: Reply, connect: Connect, dial: Callable[[], Wire], unique: Unique
 ) -> None:

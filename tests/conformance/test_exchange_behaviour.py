@@ -11,6 +11,7 @@ from rhizome.amqp.properties import Properties
 from rhizome.testing.broker_process import wait_until
 from tests.conformance.wire_driver import Channel, Closed, Connection
 
+from . import differences
 from .conftest import Connect, Unique
 
 IN_CLUSTER = bool(os.environ.get("RHIZOME_TEST_CLUSTER"))
@@ -529,6 +530,7 @@ def test_consistent_hash_spreads_keys_and_keeps_each_on_one_queue(
         assert all(keys.count(key) == 3 for key in keys)
 
 
+@differences.EXCLUSIVE_BINDINGS
 def test_bindings_of_an_exclusive_queue_go_with_its_connection(
     connect: Connect, connection: Connection, unique: Unique
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Callable
 
 import pytest
 
+from rhizome import __version__
 from rhizome.amqp import methods as m
 from rhizome.amqp.field_table import encode_table
 from rhizome.amqp.frames import frame, method_frame
@@ -16,6 +18,7 @@ from tests.conformance.wire_driver import (
     CLIENT_PROPERTIES,
     FRAME_HEARTBEAT,
     PROTOCOL_HEADER,
+    Channel,
     Connection,
     ConnectionClosed,
     EndOfStream,
@@ -23,6 +26,7 @@ from tests.conformance.wire_driver import (
     plain,
 )
 
+from . import differences
 from .conftest import Connect
 
 Dial = Callable[[], Wire]
@@ -57,14 +61,16 @@ def ends_without_opening(wire: Wire) -> bool:
     "header",
     [
         b"AMQP\x00\x00\x09\x02",
-        b"AMQP\x00\x00\x08\x00",
-        b"AMQP\x01\x01\x00\x0a",
-        b"AMQP\x00\x01\x00\x00",
-        b"AMQP\x03\x01\x00\x00",
-        b"GET / HT",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"\x00" * 8,
-        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        pytest.param(b"AMQP\x00\x00\x08\x00", marks=differences.PROTOCOL_HEADER),
+        pytest.param(b"AMQP\x01\x01\x00\x0a", marks=differences.PROTOCOL_HEADER),
+        pytest.param(b"AMQP\x00\x01\x00\x00", marks=differences.PROTOCOL_HEADER),
+        pytest.param(b"AMQP\x03\x01\x00\x00", marks=differences.PROTOCOL_HEADER),
+        pytest.param(b"GET / HT", marks=differences.PROTOCOL_HEADER),
+        pytest.param(
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", marks=differences.PROTOCOL_HEADER
+        ),
+        pytest.param(b"\x00" * 8, marks=differences.PROTOCOL_HEADER),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01", marks=differences.PROTOCOL_HEADER),
     ],
     ids=["0-9-2", "0-8", "0-10", "1-0", "sasl", "http", "http-request", "zeros", "tls"],
 )
@@ -90,9 +96,28 @@ def test_start_offers_mechanisms_locale_and_product(dial: Dial) -> None:
     assert b"en_US" in start.locales.split()
     properties = start.server_properties
     assert properties["product"] == "RabbitMQ"
-    assert str(properties["version"]).startswith("3.10.")
+    assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", str(properties["version"]))
     for key in ("platform", "copyright", "information", "cluster_name"):
         assert isinstance(properties[key], str), key
+
+
+@pytest.mark.rhizome_only  # RabbitMQ from 4.3.7 on
+def test_a_client_may_answer_the_cancel_of_its_consumer(channel: Channel, other: Channel) -> None:
+    start = channel.connection.start
+    assert start.server_properties["capabilities"]["accept_consumer_cancel_ok"] is True
+    queue = channel.declare(exclusive=False)
+    tag = channel.consume(queue)
+    other.call(m.QueueDelete(queue), m.QueueDeleteOk)
+    assert channel.expect(m.BasicCancel).consumer_tag == tag
+    channel.send(m.BasicCancelOk(tag))
+    assert channel.declare()
+
+
+@pytest.mark.rhizome_only
+def test_the_version_of_a_current_rabbitmq_is_announced_beside_ours(dial: Dial) -> None:
+    _, start = started(dial)
+    assert start.server_properties["version"] == "4.3.6"
+    assert start.server_properties["rhizome"] == __version__
 
 
 @pytest.mark.parametrize(
@@ -185,10 +210,28 @@ def test_a_garbled_amqplain_response_ends_the_connection(dial: Dial, response: b
 
 
 @pytest.mark.parametrize(
+    "size",
+    [
+        4_000,
+        pytest.param(8_000, marks=differences.LONG_LOGIN),
+        pytest.param(16_000, marks=[differences.LONG_LOGIN, differences.LONGER_LOGIN]),
+    ],
+)
+def test_a_login_may_be_long(connect: Connect, size: int) -> None:
+    connection = connect(client_properties={"padding": "x" * (size - 100)})
+    assert connection.channel().declare()
+
+
+def test_a_login_may_not_be_longer_than_16_kib(connect: Connect) -> None:
+    with pytest.raises((EndOfStream, ConnectionClosed)):
+        connect(client_properties={"padding": "x" * 17_000})
+
+
+@pytest.mark.parametrize(
     ("channel_max", "frame_max", "heartbeat"),
     [
         (2047, 131072, 60),
-        (1, 4096, 0),
+        pytest.param(1, 4096, 0, marks=differences.SMALL_FRAMES),
         (16, 8192, 1),
         (1024, 70000, 4),
         (2047, 131072, 65535),
@@ -214,6 +257,7 @@ def test_a_client_may_not_ask_for_more_or_for_tiny_frames(
     assert ends_without_opening(wire)
 
 
+@differences.SMALL_FRAMES
 def test_frames_sent_are_within_the_size_that_was_agreed(connect: Connect) -> None:
     sender = connect().channel()
     receiver = connect(frame_max=4096)

@@ -27,6 +27,7 @@ from tests.conformance.wire_driver import (
     Wire,
 )
 
+from . import differences
 from .conftest import Connect
 
 HARD_ERRORS = {501, 502, 503, 504, 505, 530, 540, 541}
@@ -83,6 +84,7 @@ def test_a_frame_that_announces_too_much_is_refused_before_it_comes(
     assert ended(connection) == 501
 
 
+@differences.SMALL_FRAMES
 def test_a_frame_over_the_agreed_size_is_refused(connect: Connect) -> None:
     connection = connect(frame_max=4096)
     connection.channel(1)

@@ -14,6 +14,7 @@ import pytest
 from rhizome.amqp import methods as m
 from rhizome.management.asgi_application import ENDPOINTS
 from rhizome.testing.broker_process import Broker, wait_until
+from tests.conformance import differences
 from tests.conformance.http_api_client import Api
 from tests.conformance.wire_driver import Connection, ConnectionClosed, EndOfStream, Wire
 
@@ -83,7 +84,10 @@ class Kept:
 
 @pytest.mark.timeout(300)
 @pytest.mark.lone_only("a caller keeps its connection to one broker")
-def test_http_operations_are_allowed_as_in_rabbitmq(broker: Broker, admin: Api) -> None:
+@differences.HTTP_PERMISSIONS
+def test_http_operations_are_allowed_as_in_rabbitmq(
+    broker: Broker, admin: Api, request: pytest.FixtureRequest
+) -> None:
     kept = Kept(broker, admin)
     found = matrix.try_http(broker, kept)
     kept.close()
@@ -93,7 +97,7 @@ def test_http_operations_are_allowed_as_in_rabbitmq(broker: Broker, admin: Api) 
         rows = {name: expected[name] if name in own else found[name] for name in found}
         matrix.write_table(matrix.HTTP_TABLE, HTTP_HEADING, rows, own)
         return
-    if os.environ.get("RHIZOME_TEST_AMQP"):
+    if os.environ.get("RHIZOME_TEST_AMQP") or request.config.getoption("--against"):
         found = {name: signs for name, signs in found.items() if name not in own_names()}
     assert matrix.differences(expected, found) == []
 
@@ -109,6 +113,7 @@ def test_every_operation_is_in_the_table() -> None:
 
 
 @pytest.mark.lone_only("a change of permissions is made at one broker and felt at another")
+@differences.AMQP_PERMISSIONS
 def test_amqp_operations_ask_what_they_ask_in_rabbitmq(broker: Broker, admin: Api) -> None:
     connection = Connection(
         broker, user=matrix.AMQP_USER, password=matrix.PASSWORD, vhost=matrix.VHOST

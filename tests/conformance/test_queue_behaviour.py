@@ -13,6 +13,7 @@ from rhizome.amqp.properties import Properties
 from rhizome.testing.broker_process import wait_until
 from tests.conformance.wire_driver import Channel, Closed, Connection
 
+from . import differences
 from .conftest import Connect, Unique
 
 IN_CLUSTER = bool(os.environ.get("RHIZOME_TEST_CLUSTER"))
@@ -131,11 +132,11 @@ def test_an_equal_declaration_succeeds_again(channel: Channel, unique: Unique) -
         ("x-queue-mode", "default"),
         ("x-queue-mode", "lazy"),
         ("x-queue-type", "classic"),
-        ("x-queue-version", 1),
+        pytest.param("x-queue-version", 1, marks=differences.QUEUE_VERSION),
         ("x-queue-version", 2),
-        ("x-consumer-timeout", 1000),
+        pytest.param("x-consumer-timeout", 1000, marks=differences.CONSUMER_TIMEOUT),
         ("x-single-active-consumer", False),
-        ("x-queue-master-locator", "min-masters"),
+        pytest.param("x-queue-master-locator", "min-masters", marks=differences.MASTER_LOCATOR),
         ("x-dead-letter-exchange", "no-such-exchange"),
         ("x-unknown", "whatever"),
         ("no-x-at-all", [1, {"a": None}]),
@@ -501,6 +502,7 @@ def test_the_next_consumer_gets_what_a_closed_channel_held(channel: Channel) -> 
 # --- delivery limit
 
 
+@differences.DELIVERY_COUNT
 def test_a_quorum_queue_counts_deliveries_and_drops_at_its_limit(
     channel: Channel, quorum_queue: str
 ) -> None:

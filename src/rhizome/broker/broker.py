@@ -87,16 +87,19 @@ from rhizome.errors import AmqpError, InternalFault
 
 @final
 class BrokerSettings:
-    """The name, version and cluster name that the broker tells clients."""
+    """The name, version and cluster name that the broker tells clients. ``compatible_version`` is
+    the version of RabbitMQ that it announces (`amqp.announce_version`)."""
 
     name: str
     version: str
     cluster_name: str
+    compatible_version: str
 
-    def __init__(self, name: str, version: str, cluster_name: str) -> None:
+    def __init__(self, name: str, version: str, cluster_name: str, compatible_version: str) -> None:
         self.name = name
         self.version = version
         self.cluster_name = cluster_name
+        self.compatible_version = compatible_version
 
 
 TICK_PARTS: Final = (

@@ -353,6 +353,10 @@ class Holdings:
         return None
 
 
+MADE_NAME_CHARS: Final = 22
+"""Of the part of a name that a broker makes that can't be guessed: 16 bytes."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Cluster:
     """Orders changes of the cluster state, and knows the other brokers."""

@@ -59,14 +59,15 @@ from rhizome.cluster.group_roles import GroupRoles
 from rhizome.cluster.home.edge_reconciliation import EdgeSessionsByGroup
 from rhizome.cluster.home.resumed_client_holdings import ClientResumedDeliveries
 from rhizome.cluster.home.settings import HomeSettings
-from rhizome.cluster.link.broker_hello import SECONDARY, Hello
+from rhizome.cluster.link.broker_hello import PLAIN_NAMES, SECONDARY, Hello
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.link_manager import LinkTable
 from rhizome.cluster.node_observer import NodeObserver
 from rhizome.cluster.peer_frame_dispatch import PeerBroker
 from rhizome.cluster.peer_link_state import Applied
+from rhizome.cluster.private_queues.made_names import name_ending, owner_of
 from rhizome.cluster.private_queues.meta_binding_entry import MetaBinding, meta_binding_of
-from rhizome.cluster.private_queues.meta_bindings import NAME_MARK, MetaBindings
+from rhizome.cluster.private_queues.meta_bindings import MetaBindings
 from rhizome.cluster.private_queues.unused_exchanges import drop_unused_exchanges
 from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
 from rhizome.cluster.protocol.catalogue import (
@@ -305,11 +306,11 @@ class Node(Cluster):
         self.edge.release(channel)
 
     def private_declared(self, vhost: str, name: str) -> None:
-        if not name.endswith(self.name_suffix()):
+        if owner_of(name) != self.me.name:
             self.meta_bindings.add(meta_binding_of(vhost, "", name, {}), {})
 
     def private_deleted(self, vhost: str, name: str) -> None:
-        if not name.endswith(self.name_suffix()):
+        if owner_of(name) != self.me.name:
             self.meta_bindings.remove(meta_binding_of(vhost, "", name, {}))
 
     def private_bound(self, vhost: str, binding: Binding) -> None:
@@ -355,7 +356,14 @@ class Node(Cluster):
         self.failover_map_push.opened(connection)
 
     def name_suffix(self) -> str:
-        return NAME_MARK + self.me.name
+        return name_ending(self.me.name, self._has_older_peer())
+
+    def _has_older_peer(self) -> bool:
+        for peer in self.meta_bindings.peers.values():
+            link_channel = peer.link_channel
+            if link_channel is not None and PLAIN_NAMES not in link_channel.link.peer.features:
+                return True
+        return False
 
     # ---- peer brokers ----------------------------------------------------------------------------
 

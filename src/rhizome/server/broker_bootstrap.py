@@ -166,7 +166,12 @@ def make_empty_broker(
         StoreReader(store), store.journal, store.spill, config.memory.resident_budget_bytes
     )
     broker = Broker(
-        BrokerSettings(config.broker.name, __version__, config.cluster.name or config.broker.name),
+        BrokerSettings(
+            config.broker.name,
+            __version__,
+            config.cluster.name or config.broker.name,
+            config.amqp.announce_version,
+        ),
         log,
         pager,
         authenticator,

@@ -88,7 +88,7 @@ class Broker(Protocol):
     def kill(self) -> None: ...
 
 
-def _start_guard(pid: int) -> subprocess.Popen[bytes]:
+def start_guard(pid: int) -> subprocess.Popen[bytes]:
     """`pid` must not have been waited for yet."""
     descriptor = os.pidfd_open(pid)
     try:
@@ -198,7 +198,7 @@ class BrokerProcess:
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
             )
         try:
-            self._guard = _start_guard(self._process.pid)
+            self._guard = start_guard(self._process.pid)
         except BaseException:
             self.close()
             raise

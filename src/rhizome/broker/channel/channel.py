@@ -16,6 +16,7 @@ from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
     BasicAck,
     BasicCancel,
+    BasicCancelOk,
     BasicConsume,
     BasicGet,
     BasicNack,
@@ -86,6 +87,8 @@ class Channel:
     pulls: dict[str, Consumer]
     prefetch: i64
     prefetch_global: i64
+    turn_of: i64
+    """Which of the consumers is the first to use room in the prefetch of the channel."""
     confirms: Confirms | None
     nacked: set[int]
     transaction: Transaction | None
@@ -119,6 +122,7 @@ class Channel:
         self.pulls = {}
         self.prefetch = 0
         self.prefetch_global = 0
+        self.turn_of = 0
         self.confirms = None
         self.nacked = set()
         self.transaction = None
@@ -265,7 +269,7 @@ class Channel:
             consume_methods.recover(self, method.requeue, True)
         elif isinstance(method, BasicRecoverAsync):
             consume_methods.recover(self, method.requeue, False)
-        else:
+        elif not isinstance(method, BasicCancelOk):  # answers a cancel of ours, and asks nothing
             raise unimplemented(method)
 
     def _tx(self, method: Method) -> None:
@@ -501,11 +505,17 @@ class Channel:
             return [tag]
         if tag != 0 and (tag > self.delivery_tag or tag < 0):
             raise unknown_tag(tag, method_id)
-        tags = unacked.tags_up_to(tag)
-        if self.transaction is not None:
-            tags = [held for held in tags if not self._is_pending(held)]
+        tags = self.unsettled_tags(tag)
         if tag != 0 and len(tags) == 0:
             self._check_forgiven(tag, method_id)
+        return tags
+
+    def unsettled_tags(self, tag: i64) -> list[int]:
+        """Tags held up to and including ``tag`` (0: all), without those that an open transaction
+        settles."""
+        tags = self.unacked.tags_up_to(tag)
+        if self.transaction is not None:
+            tags = [held for held in tags if not self._is_pending(held)]
         return tags
 
     def forgive(self, tag: i64) -> None:
@@ -539,8 +549,30 @@ class Channel:
             consumer.requeue(message)
 
     def wake_if_global(self) -> None:
+        """After a settlement: the room that it made goes to the consumer whose turn it is, so that
+        a queue with many messages doesn't take all of it."""
         if self.prefetch_global > 0:
+            self.rotate_consumers()
             self.wake_consumers()
+
+    def rotate_consumers(self) -> None:
+        """Let the queues of this channel's consumers deliver, beginning behind the consumer that
+        began last time. A queue that a settlement has touched would always be the first."""
+        count: i64 = len(self.consumers)
+        if count < 2:
+            return
+        line = list(self.consumers.values())
+        first = self.turn_of % count
+        self.turn_of = first + 1
+        at: i64 = 0
+        while at < count:
+            consumer = line[(first + at) % count]
+            queue = consumer.queue
+            if consumer.proxy is None and consumer.reader is None and queue.ready > 0:
+                if consumer.is_sated():
+                    return
+                queue.dispatch(self.connection.broker.turn.now_ms)
+            at += 1
 
     # ---- confirms -------------------------------------------------------------------------------
 
@@ -616,13 +648,11 @@ class Channel:
 
     # ---- pulls ----------------------------------------------------------------------------------
 
-    def pull_consumer(self, queue_name: str) -> Consumer | None:
-        return self.pulls.get(queue_name)
-
     def hold(self, message: Message, consumer: Consumer) -> i64:
         """Give a pulled message its delivery tag and keep it until it is settled."""
         self.delivery_tag += 1
         self.unacked.push(self.delivery_tag, message, consumer)
+        self.unacked.pulled += 1
         consumer.unacked += 1
         return self.delivery_tag
 

@@ -164,13 +164,16 @@ def pull(queue: Queue) -> Message | None:
     """Take the first message for a client that asked for one.
 
     Returns None if no message may be delivered now: because it isn't committed (L1), or because
-    this broker has no lease (R9) and another home may be about to deliver it. A message in its last
-    instant before expiry goes to waiting consumers only, not to basic.get.
+    this broker has no lease (R9) and another home may be about to deliver it. Consumers that can
+    take messages get theirs first. A message in its last instant before expiry goes to waiting
+    consumers only, not to basic.get.
     """
     now_ms = queue.broker.turn.now_ms
     queue.last_used_ms = now_ms
     if not queue.broker.may_deliver:
         return None
+    if queue.ready > 0 and queue.consumer_count > 0:
+        queue.dispatch(now_ms)
     if queue.log.visible < EVERYTHING and queue.ready > 0 and not queue.may_show_first():
         return None
     return queue.next_message(now_ms + 1)
@@ -212,17 +215,29 @@ def show_pulled(
 
 def pull_consumer(channel: Channel, queue: Queue) -> Consumer:
     """The consumer that stands for the messages that a channel pulls from a queue."""
-    consumer = channel.pulls.get(queue.name)
+    return _holder(channel, queue, queue.name, True)
+
+
+def restored_consumer(channel: Channel, queue: Queue) -> Consumer:
+    """The consumer that stands for the messages of a queue that a channel held before a consumer
+    was cancelled or a client resumed; a prefetch counts them."""
+    return _holder(channel, queue, f"\n{queue.name}", False)
+
+
+def _holder(channel: Channel, queue: Queue, key: str, pulls: bool) -> Consumer:
+    consumer = channel.pulls.get(key)
     if consumer is None or consumer.queue is not queue:
         consumer = Consumer("", channel, queue, False, False, 0, 0, {})
-        channel.pulls[queue.name] = consumer
+        consumer.pulls = pulls
+        channel.pulls[key] = consumer
     return consumer
 
 
 def recover(channel: Channel, requeue: bool, answer: bool) -> None:
-    """Requeue everything unacked on the channel; recover-async is not answered."""
+    """Requeue everything unacked on the channel, but for what an open transaction settles;
+    recover-async is not answered."""
     if not requeue:
         raise NotImplementedFault("requeue=false", 60, 110 if answer else 100)
-    tags = channel.unacked.tags()
+    tags = channel.unsettled_tags(0)
     channel.check_settle(tags, "basic.recover", 110 if answer else 100)
     channel.settle_all(tags, REQUEUE, BasicRecoverOk() if answer else None)

@@ -66,7 +66,8 @@ class Consumer:
     application is connected to another broker; ``reader`` if this consumes a stream that is active
     here, or a lease. ``named`` is the route last named on the link between an application's broker
     and its home, at either end; ``reached`` is the index of the last message over that link.
-    ``identified``: the client can resume and is told the identity of each message.
+    ``identified``: the client can resume and is told the identity of each message. ``pulls``: it
+    stands for what basic.get has taken, which no prefetch counts.
     """
 
     tag: str
@@ -92,6 +93,7 @@ class Consumer:
     drained_ms: i64
     reader: Reader | None
     identified: bool
+    pulls: bool
 
     def __init__(
         self,
@@ -127,6 +129,7 @@ class Consumer:
         self.drained_ms = 0
         self.reader = None
         self.identified = not no_ack and len(channel.connection.resume_id) > 0
+        self.pulls = False
 
     def can_take(self) -> bool:
         """Whether a delivery fits in the consumer's prefetch, the channel's and the outbox."""
@@ -141,7 +144,7 @@ class Consumer:
         if self.prefetch > 0 and self.unacked >= self.prefetch:
             return True
         limit = self.channel.prefetch_global
-        return limit > 0 and self.channel.unacked.count >= limit
+        return limit > 0 and self.channel.unacked.window() >= limit
 
     def deliver(self, message: Message, redelivered: bool) -> None:
         """Write basic.deliver and the content into the outbox of the consumer's connection."""

@@ -149,8 +149,30 @@ def propose(channel: Channel, command: Command, reply: Reply, private: bool) -> 
         channel.connection.suspend()
 
 
+def strip_names(method: Method) -> None:
+    """Leave out CR and LF of the names in a method of the exchange or queue class, as RabbitMQ
+    does: in all of them but queue.purge."""
+    if isinstance(method, (QueueDeclare, QueueDelete)):
+        method.queue = _stripped(method.queue)
+    elif isinstance(method, (QueueBind, QueueUnbind)):
+        method.queue = _stripped(method.queue)
+        method.exchange = _stripped(method.exchange)
+    elif isinstance(method, (ExchangeDeclare, ExchangeDelete)):
+        method.exchange = _stripped(method.exchange)
+    elif isinstance(method, (ExchangeBind, ExchangeUnbind)):
+        method.destination = _stripped(method.destination)
+        method.source = _stripped(method.source)
+
+
+def _stripped(name: str) -> str:
+    if "\n" in name or "\r" in name:
+        return name.replace("\r", "").replace("\n", "")
+    return name
+
+
 def handle(channel: Channel, method: Method) -> None:
     """Carry out a method of the exchange or queue class."""
+    strip_names(method)
     if isinstance(method, QueueDeclare):
         queue_declare(channel, method)
     elif isinstance(method, QueueBind):

@@ -26,7 +26,7 @@ REQUEUE: Final = 2
 @final
 class Unacked:
     """Invariant: tags in ``old`` < ``base`` <= tags in the ring < ``end``; ``count`` counts
-    both.
+    both, and ``pulled`` those of them that basic.get has taken.
     """
 
     messages: list[Message | None]
@@ -35,6 +35,7 @@ class Unacked:
     base: i64
     end: i64
     count: i64
+    pulled: i64
     old: dict[int, tuple[Message, Consumer]]
 
     def __init__(self) -> None:
@@ -44,6 +45,7 @@ class Unacked:
         self.base = 1
         self.end = 1
         self.count = 0
+        self.pulled = 0
         self.old = {}
 
     def push(self, tag: i64, message: Message, consumer: Consumer) -> None:
@@ -57,6 +59,10 @@ class Unacked:
         self.consumers[at] = consumer
         self.end = tag + 1
         self.count += 1
+
+    def window(self) -> i64:
+        """How many deliveries a prefetch of the channel counts: basic.get asks for each."""
+        return self.count - self.pulled
 
     def holds(self, tag: i64) -> bool:
         if tag < self.base:
@@ -82,6 +88,10 @@ class Unacked:
     def forget(self, tag: i64) -> None:
         """Drop a tag that is held."""
         self.count -= 1
+        if self.pulled > 0:
+            consumer = self.consumer(tag)
+            if consumer is not None and consumer.pulls:
+                self.pulled -= 1
         if tag < self.base:
             del self.old[tag]
             return

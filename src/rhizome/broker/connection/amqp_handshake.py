@@ -42,7 +42,6 @@ CHANNEL_MAX_UNLIMITED: Final = 65535
 
 # Clients assert or branch on RabbitMQ's product and version; our own stand beside them.
 COMPATIBLE_PRODUCT: Final = "RabbitMQ"
-COMPATIBLE_VERSION: Final = "3.10.8"
 
 CAPABILITIES: Final = (
     "publisher_confirms",
@@ -54,6 +53,7 @@ CAPABILITIES: Final = (
     "authentication_failure_close",
     "per_consumer_qos",
     "direct_reply_to",
+    "accept_consumer_cancel_ok",
     "session.resume",
     "confirm.level",
     "queue.leases",
@@ -84,7 +84,7 @@ class Handshake:
             "information": "Licensed under the Apache License 2.0",
             "platform": "Python",
             "product": COMPATIBLE_PRODUCT,
-            "version": COMPATIBLE_VERSION,
+            "version": self.broker.settings.compatible_version,
             "rhizome": self.broker.settings.version,
             "broker": self.broker.settings.name,
         }

@@ -35,7 +35,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.primitives import u32_at
 from rhizome.amqp.spec import SESSION
-from rhizome.broker.channel.consume_methods import pull_consumer
+from rhizome.broker.channel.consume_methods import restored_consumer
 from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.channel.resource_lookup import check_read, unimplemented
 from rhizome.broker.channel.unacked import REQUEUE
@@ -392,7 +392,7 @@ def _find(
 
 def _hold(channel: Channel, tag: i64, queue: Queue, message: Message) -> None:
     """Let a channel hold a message again under a tag."""
-    holder = pull_consumer(channel, queue)
+    holder = restored_consumer(channel, queue)
     proxy = None if queue.away is None else queue.away.holder(channel)
     if holder.proxy is not proxy and holder.unacked > 0:
         # The queue has just come home, and what was presented before is not resolved yet.

@@ -2,9 +2,10 @@
 
 As in RabbitMQ, the array x-death has one entry per (queue, reason), the latest death first. A
 second death of the same kind moves the entry to the front and adds one to its count; time and
-routing keys stay those of the first death. Three more headers describe the very first death. The
-expiration property is removed, or the message would expire again at once; the entry keeps it as
-original-expiration.
+routing keys stay those of the first death. Entries of a client that are of the same kind become
+one, as in RabbitMQ 3.10: it has the count of the first, or as many as they were. Three more headers
+describe the very first death. The expiration property is removed, or the message would expire again
+at once; the entry keeps it as original-expiration.
 
 Everything else in the content stays byte for byte: entries are spliced, not decoded and encoded.
 The functions raise SyntaxErrorFault if the headers of the content are not a table. Publishing has
@@ -196,33 +197,72 @@ def _with_death(data: bytes, start: i64, end: i64, death: _Death) -> bytes:
     """Return the body of the x-death array in data[start:end] with a death added."""
     if data[start] != TYPE_ARRAY:
         return death.entry()
-    others = BytesWriter()
-    latest = b""
+    entries: list[bytes] = []
+    places: dict[tuple[str, str], int] = {}
+    numbers: list[int] = []
     offset: i64 = start + 5
     while offset < end:
         after = skip_value(data, offset, end)
-        if not latest and _is_same_death(data, offset, after, death):
-            latest = _counted_up(data, offset, after)
+        kind = _kind_of_death(data, offset, after)
+        place = places.get(kind, -1) if kind is not None else -1
+        if place >= 0:
+            numbers[place] += 1
         else:
-            others.write(data[offset:after])
+            if kind is not None:
+                places[kind] = len(entries)
+            entries.append(data[offset:after])
+            numbers.append(1)
         offset = after
+    return _latest_first(entries, numbers, places.get((death.queue, death.reason), -1), death)
+
+
+def _latest_first(entries: list[bytes], numbers: list[int], same: int, death: _Death) -> bytes:
+    """Return all entries, of which each stands for as many as in ``numbers``; ``same`` is the place
+    of the one that the death is added to, or -1."""
+    others = BytesWriter()
+    latest = b""
+    for place, entry in enumerate(entries):
+        if place == same:
+            latest = _counted_up(entry, 0, len(entry), numbers[place])
+        elif numbers[place] > 1:
+            others.write(_counted(entry, numbers[place]))
+        else:
+            others.write(entry)
     return (latest or death.entry()) + others.getvalue()
 
 
-def _is_same_death(data: bytes, start: i64, end: i64, death: _Death) -> bool:
-    return (
-        data[start] == TYPE_TABLE
-        and _field_is(data, start, end, b"queue", death.queue)
-        and _field_is(data, start, end, b"reason", death.reason)
-    )
+def _kind_of_death(data: bytes, start: i64, end: i64) -> tuple[str, str] | None:
+    """Return queue and reason of an entry; None if it has none."""
+    if data[start] != TYPE_TABLE:
+        return None
+    queue_at, queue_end = find_entry(data, start + 5, end, b"queue")
+    reason_at, reason_end = find_entry(data, start + 5, end, b"reason")
+    if queue_end == 0 or reason_end == 0:
+        return None
+    queue = value_at(data, queue_at, queue_end)
+    reason = value_at(data, reason_at, reason_end)
+    if not isinstance(queue, str) or not isinstance(reason, str):
+        return None
+    return queue, reason
 
 
-def _counted_up(data: bytes, start: i64, end: i64) -> bytes:
-    """Return the entry in data[start:end] with one more in its count."""
+def _counted(entry: bytes, number: int) -> bytes:
+    """Return an entry with a count, this one unless it has its own."""
+    if find_entry(entry, 5, len(entry), b"count")[1] != 0:
+        return entry
+    body = BytesWriter()
+    _put_count(body, number)
+    body.write(entry[5:])
+    return _sized(TYPE_TABLE, body.getvalue())
+
+
+def _counted_up(data: bytes, start: i64, end: i64, uncounted: int) -> bytes:
+    """Return the entry in data[start:end] with one more in its count. Without one it stands for
+    ``uncounted`` deaths."""
     body = BytesWriter()
     at, after = find_entry(data, start + 5, end, b"count")
     if after == 0:
-        _put_count(body, 1)
+        _put_count(body, uncounted + 1)
         body.write(data[start + 5 : end])
         return _sized(TYPE_TABLE, body.getvalue())
     count = value_at(data, at, after)

@@ -513,6 +513,8 @@ class Queue(Destination):
         limit = self.options.delivery_limit
         if limit >= 0 and count > limit:
             self.discard(message, REASON_DELIVERY_LIMIT)
+        elif self._is_over(message):
+            self.discard(message, REASON_EXPIRED)
         else:
             self.counts[message.index] = count
             durable = is_journaled(message)
@@ -521,6 +523,13 @@ class Queue(Destination):
             self._put_back(message)
         if self.ready > 0 and not self.marked:
             self.touch()
+
+    def _is_over(self, message: Message) -> bool:
+        """Whether a message that comes back is in its last instant: only its first delivery may
+        still be made then."""
+        if not self.may_expire or self.log.still:
+            return False
+        return self.broker.turn.now_ms >= self.expires_ms(message)
 
     def take_back(self, message: Message) -> None:
         """Put back a message that was sent to a consumer but never reached it."""

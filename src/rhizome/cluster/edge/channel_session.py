@@ -221,7 +221,7 @@ class ChannelSession(Proxy):
     def is_beyond(self) -> bool:
         """Whether the channel already holds as much as its prefetch allows."""
         limit = self.channel.prefetch_global
-        return self.counted and limit > 0 and self.channel.unacked.count >= limit
+        return self.counted and limit > 0 and self.channel.unacked.window() >= limit
 
     def give_back(self, tag: i64) -> None:
         """Give back a delivery beyond the channel's prefetch: the home may give it to others."""
@@ -240,7 +240,7 @@ class ChannelSession(Proxy):
         limit = self.channel.prefetch_global
         if not self.counted or limit == 0:
             return 0
-        room = limit - self.channel.unacked.count
+        room = limit - self.channel.unacked.window()
         if not self.contended:
             return limit
         if room <= 0:
@@ -249,7 +249,4 @@ class ChannelSession(Proxy):
         for consumer in self.channel.consumers.values():
             if consumer.proxy is self:
                 held += consumer.unacked
-        for pulled in self.channel.pulls.values():
-            if pulled.proxy is self:
-                held += pulled.unacked
         return held + room

@@ -17,7 +17,7 @@ from mypy_extensions import i64
 from rhizome.amqp.field_table import encode_table
 from rhizome.amqp.primitives import u16_at, u32_at
 from rhizome.broker.channel.channel import Channel
-from rhizome.broker.channel.consume_methods import check_free, pull_consumer
+from rhizome.broker.channel.consume_methods import check_free, restored_consumer
 from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.channel.unacked import ACK
 from rhizome.broker.channel.unacked_lookup import give_back_unseen
@@ -212,7 +212,7 @@ class EdgeConnection(Carrier):
             return
         holder = self.consumers.get(consumer)
         if holder is None or holder.queue is not queue:
-            holder = pull_consumer(channel, queue)
+            holder = restored_consumer(channel, queue)
         channel.unacked.push(tag, message, holder)
         holder.unacked += 1
 
@@ -491,8 +491,7 @@ class EdgeConnection(Carrier):
                 tag += 1
             at += RANGE_BYTES
             count -= 1
-        if channel.prefetch_global > 0:
-            channel.wake_consumers()
+        channel.wake_if_global()
 
     def credited(self, data: bytes, at: i64) -> None:
         """A CREDIT frame."""

@@ -30,7 +30,9 @@ PRODUCERS_BY_USER: Final = "producers-by-user"
 """Numbered messages are forwarded with the name of a producer that says whose it is."""
 FETCHES: Final = "fetches"
 """A home may ask for a message that it can't read from its own disk (FETCH)."""
-FEATURES: Final = (PRODUCERS_BY_USER, FETCHES)
+PLAIN_NAMES: Final = "plain-names"
+"""It knows whose the names are that end with "-" and a broker's name (`made_names.py`)."""
+FEATURES: Final = (PRODUCERS_BY_USER, FETCHES, PLAIN_NAMES)
 """The features that brokers of this release announce, beyond the version of their link."""
 
 NAME_BYTES_MAX: Final = 255

@@ -47,6 +47,7 @@ from rhizome.cluster.consensus.consensus_events import (
     RootLost,
     RootReady,
 )
+from rhizome.cluster.private_queues.made_names import SERVER_NAMED, owner_of
 from rhizome.cluster.private_queues.meta_binding_entry import MetaBinding, change_entry, read_change
 from rhizome.cluster.private_queues.unlinked_leaseholders import PATIENCE_MS, UnlinkedLeaseholders
 from rhizome.cluster.protocol.catalogue import META_BINDINGS, META_BINDINGS_KNOWN
@@ -59,16 +60,9 @@ if TYPE_CHECKING:
     from rhizome.broker.routing.exchange import Exchange
     from rhizome.cluster.peer_frame_dispatch import PeerBroker
 
-NAME_MARK: Final = "@"
-"""Names that a broker gives to private queues and reply tokens end with this and its own name."""
-
-
 NOT_HEARING: Final = -1
 
 RECOUNT_EVERY_MS: Final = 1_000
-
-SERVER_NAMED: Final = "amq.gen-"
-"""The prefix of the names that brokers give to queues."""
 
 
 Counts = dict[str, dict[str, int]]
@@ -541,10 +535,10 @@ class MetaBindings:
         named = self.named.get((vhost, name))
         if named is not None:
             return MetaQueue(vhost, name, named.way, named.name == self.root)
-        at = name.rfind(NAME_MARK)
-        if at < 0 or name[at + 1 :] == self.me:
+        maker = owner_of(name)
+        if maker in ("", self.me):
             return None
-        owner = self.peers.get(name[at + 1 :])
+        owner = self.peers.get(maker)
         if owner is not None:
             return MetaQueue(vhost, name, owner.way, False)
         root = self.peers.get(self.root)
@@ -557,8 +551,7 @@ class MetaBindings:
         only the broker is known, and that it is linked."""
         if (vhost, name) in self.named:
             return True
-        owner = name[name.rfind(NAME_MARK) + 1 :]
-        return name.startswith(SERVER_NAMED) and owner in self.peers
+        return name.startswith(SERVER_NAMED) and owner_of(name) in self.peers
 
     # ---- the router -----------------------------------------------------------------------------
 

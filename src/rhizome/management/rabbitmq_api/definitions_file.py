@@ -61,7 +61,7 @@ from rhizome.management.rabbitmq_api.json_rows import (
     topic_permission_row,
     user_row,
 )
-from rhizome.management.rabbitmq_api.overview_and_nodes import PRODUCT_NAME, RABBITMQ_VERSION
+from rhizome.management.rabbitmq_api.overview_and_nodes import PRODUCT_NAME
 from rhizome.management.rabbitmq_api.policies_and_parameters import (
     CLUSTER_NAME,
     GLOBAL,
@@ -84,13 +84,7 @@ PROPOSALS_MAX: Final = 1000
 """How many changes of one import are in progress at the same time."""
 
 I64_MAX: Final = (1 << 63) - 1
-VERSIONS: Final[Row] = {
-    "rabbit_version": RABBITMQ_VERSION,
-    "rabbitmq_version": RABBITMQ_VERSION,
-    "product_name": PRODUCT_NAME,
-    "product_version": __version__,
-}
-_VERSIONS: Final = dict.fromkeys(VERSIONS, TEXT)
+_VERSIONS: Final = fields(TEXT, "rabbit_version rabbitmq_version product_name product_version")
 _TOPOLOGY: Final = {
     name: many(TABLE) for name in ("parameters", "policies", "queues", "exchanges", "bindings")
 }
@@ -123,6 +117,17 @@ EXPORTED_OF_VHOST: Final = Answer({200: EXPORT_OF_VHOST}, is_long=True)
 # ---- out ----------------------------------------------------------------------------------------
 
 
+def versions(context: Context) -> Row:
+    """The versions at the head of a file of definitions, which tools of RabbitMQ look at."""
+    compatible = context.broker.settings.compatible_version
+    return {
+        "rabbit_version": compatible,
+        "rabbitmq_version": compatible,
+        "product_name": PRODUCT_NAME,
+        "product_version": __version__,
+    }
+
+
 async def export_all(call: Call) -> Response:
     context = call.context
     state = context.broker.state
@@ -132,7 +137,7 @@ async def export_all(call: Call) -> Response:
     return await long_answer(
         call,
         {
-            **VERSIONS,
+            **versions(call.context),
             "users": (user_row(*each) for each in users),
             "vhosts": map(_vhost_row, vhosts),
             "permissions": map(permission_row, list(state.permissions.values())),
@@ -149,7 +154,7 @@ async def export_vhost(call: Call) -> Response:
     vhost = call.vhost()
     rows = {"parameters": _parameters(call.context, [vhost]), **_topology([vhost])}
     without = {name: map(_without_vhost, found) for name, found in rows.items()}
-    return await long_answer(call, {**VERSIONS, **without})
+    return await long_answer(call, {**versions(call.context), **without})
 
 
 def _without_vhost(row: Row) -> Row:

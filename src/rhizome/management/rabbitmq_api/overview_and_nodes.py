@@ -35,9 +35,6 @@ from rhizome.management.peers.cluster_wide_queries import (
 from rhizome.management.peers.peer_requests import LIST_SECONDS_MAX, PeerUnreachable
 from rhizome.management.rhizome_api.cluster_status_and_changes import view_of
 
-RABBITMQ_VERSION: Final = "3.10.8"
-"""The RabbitMQ version that this API claims, for tools that ask."""
-
 PRODUCT_NAME: Final = "Rhizome"
 OVERVIEW_PATH: Final = "/api/overview"
 MECHANISMS: Final = ("AMQPLAIN", "PLAIN", "EXTERNAL")
@@ -61,8 +58,8 @@ async def overview_row(call: Call) -> Row:
     seen = await seen_by(call)
     settings = context.broker.settings
     row: Row = {
-        "rabbitmq_version": RABBITMQ_VERSION,
-        "management_version": RABBITMQ_VERSION,
+        "rabbitmq_version": settings.compatible_version,
+        "management_version": settings.compatible_version,
         "product_name": PRODUCT_NAME,
         "product_version": __version__,
         "rates_mode": "basic",

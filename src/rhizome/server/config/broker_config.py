@@ -51,6 +51,7 @@ class Config:
     broker: config_sections.BrokerSection = field(default_factory=config_sections.BrokerSection)
     listen: config_sections.ListenSection = field(default_factory=config_sections.ListenSection)
     tls: config_sections.TlsSection = field(default_factory=config_sections.TlsSection)
+    amqp: config_sections.AmqpSection = field(default_factory=config_sections.AmqpSection)
     limits: config_sections.LimitsSection = field(default_factory=config_sections.LimitsSection)
     http: config_sections.HttpSection = field(default_factory=config_sections.HttpSection)
     memory: config_sections.MemorySection = field(default_factory=config_sections.MemorySection)
@@ -141,6 +142,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "broker": config_sections.BrokerSection,
     "listen": config_sections.ListenSection,
     "tls": config_sections.TlsSection,
+    "amqp": config_sections.AmqpSection,
     "limits": config_sections.LimitsSection,
     "http": config_sections.HttpSection,
     "memory": config_sections.MemorySection,

@@ -5,6 +5,7 @@ Sizes are bytes and times milliseconds once they are read; files and variables a
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -125,6 +126,25 @@ class TlsSection:
         "The same for listen.https. A certificate there opens the door and logs nobody in.",
     )
     minimum_version: str = choice("1.2", ("1.2", "1.3"), "Oldest TLS version that is accepted.")
+
+
+def _check_version(value: str) -> None:
+    if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,5}){1,3}", value) is None:
+        raise SettingError('write a version of RabbitMQ such as "4.3.6"')
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpSection:
+    """What applications are told when they connect."""
+
+    announce_version: str = checked(
+        text(
+            "4.3.6",
+            "The version of RabbitMQ that clients and tools are told, for those that choose by it"
+            " what they do. Which do is in docs/compatibility.md. Nothing else depends on it.",
+        ),
+        _check_version,
+    )
 
 
 def _check_heartbeat(value_ms: int) -> None:

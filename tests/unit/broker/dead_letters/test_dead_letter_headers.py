@@ -168,7 +168,7 @@ def test_entries_that_a_client_made_up_are_kept() -> None:
         with_headers({"x-death": ["text", {"queue": 5}, {"queue": "q", "reason": "expired"}]})
     )
     entries = headers_of(dead)["x-death"]
-    assert entries == [{"count": 1, "queue": "q", "reason": "expired"}, "text", {"queue": 5}]
+    assert entries == [{"count": 2, "queue": "q", "reason": "expired"}, "text", {"queue": 5}]
 
 
 @pytest.mark.parametrize("count", [2**63 - 1, -5, "3", True])
