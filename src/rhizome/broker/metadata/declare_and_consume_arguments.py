@@ -25,6 +25,8 @@ OVERFLOW_REJECT: Final = "reject-publish"
 OVERFLOW_REJECT_DLX: Final = "reject-publish-dlx"
 
 PRIORITY_MAX: Final = 255
+QUORUM_PRIORITY_MAX: Final = 31
+"""Of quorum queues, which have priorities without being asked; as in RabbitMQ 4.3."""
 COPIES_MAX: Final = 15
 """As many as a cluster may have primaries."""
 
@@ -60,7 +62,6 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "x-delivery-limit",
     ),
     "quorum": (
-        "x-max-priority",
         "x-queue-mode",
         "x-queue-version",
         "x-queue-master-locator",
@@ -331,6 +332,9 @@ def _read_limits(reader: ArgumentReader, checked: QueueArguments) -> None:
     if priority_max > PRIORITY_MAX:
         raise reader.refuse("x-max-priority", f"{{max_value_exceeded,{priority_max}}}")
     checked.priority_max = max(0, priority_max)
+    if checked.queue_type == "quorum":
+        top = QUORUM_PRIORITY_MAX
+        checked.priority_max = top if priority_max < 0 else min(priority_max, top)
 
 
 def _clamped(number: int) -> i64:

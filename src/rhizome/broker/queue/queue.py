@@ -183,7 +183,7 @@ class Queue(Destination):
         self.away = None
         self.stream = None
         self.worker = None
-        self._prepare_lanes(definition.options.priority_max)
+        self._prepare_lanes(definition.options)
         self.apply_options(definition.options)
 
     def use_log(self, log: GroupLog) -> None:
@@ -212,6 +212,7 @@ class Queue(Destination):
         self.plain = (
             not self.bounded
             and self.single
+            and options.priority_max == 0
             and self.last_values is None
             and options.message_ttl_ms < 0
             and options.queue_type != "stream"
@@ -221,10 +222,17 @@ class Queue(Destination):
         if self.may_expire or options.expires_ms >= 0:
             self.broker.timers.watch(self)
 
-    def _prepare_lanes(self, priority_max: i64) -> None:
-        self.lanes = [UNUSED_LANE] * (int(priority_max) + 1)
+    def _prepare_lanes(self, options: QueueArguments) -> None:
+        """Quorum queues have priorities without being asked: they begin with one lane."""
+        self.single = options.priority_max == 0 or options.queue_type == "quorum"
+        self.lanes = [UNUSED_LANE] * (1 if self.single else int(options.priority_max) + 1)
         self.lane = self.made_lane(0)
-        self.single = priority_max == 0
+
+    def prepare_for(self, priority: i64) -> None:
+        """A message of this priority is about to come: make room for lanes if it needs one."""
+        if self.single and priority > 0 and self.options.priority_max > 0:
+            self.lanes.extend([UNUSED_LANE] * int(self.options.priority_max))
+            self.single = False
 
     # ---- messages in ----------------------------------------------------------------------------
 
@@ -272,6 +280,7 @@ class Queue(Destination):
     def _push_special(self, message: Message) -> None:
         if self.stream is not None:
             return
+        self.prepare_for(message.priority)
         if message.expiration_ms != NO_EXPIRATION and not self.may_expire:
             self.may_expire = True
             self.broker.timers.watch(self)

@@ -22,6 +22,7 @@ def restore_queue(queue: Queue, found: RecoveredQueue, crashed: bool = False) ->
 
     ``crashed``: the broker that had it last was this one, and it was not stopped cleanly.
     """
+    queue.prepare_for(max(found.levels, default=0))
     _restore_lanes(queue, {0: found.in_order()} if queue.single else found.levels)
     queue.ready_bytes = found.content_bytes
     queue.durable_bytes = found.content_bytes

@@ -69,6 +69,18 @@ def test_priorities(cluster: CoreCluster) -> None:
     assert rest_of(cluster, client, "q") == [b"5", b"urgent", b"4", b"3", b"2", b"1", b"0"]
 
 
+def test_priorities_of_a_quorum_queue(cluster: CoreCluster) -> None:
+    client = declared(cluster, "q", x_queue_type="quorum")
+    for number in (0, 12, 3, 40):
+        publish(client, "q", [b"%d" % number], persistent(priority=number))
+    publish(client, "q", [b"none"], PERSISTENT)
+    cluster.settle()
+    change_home(cluster, "q")
+    publish(client, "q", [b"urgent"], persistent(priority=31))
+    cluster.settle()
+    assert rest_of(cluster, client, "q") == [b"40", b"urgent", b"12", b"3", b"0", b"none"]
+
+
 def test_last_values(cluster: CoreCluster) -> None:
     client = declared(cluster, "q", x_last_value_key="share")
     for number, share in enumerate(["a", "b", "a", "c", "b"]):

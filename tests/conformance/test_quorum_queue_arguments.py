@@ -1,0 +1,60 @@
+"""Quorum queues as RabbitMQ 4.3 has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rhizome.amqp import methods as m
+from rhizome.amqp.properties import Properties
+from tests.conformance.wire_driver import Channel
+
+from .conftest import Unique
+
+pytestmark = pytest.mark.rhizome_only  # and 4.3, not 3.10
+
+Declare = Callable[..., str]
+
+
+@pytest.fixture
+def declare(channel: Channel, unique: Unique) -> Iterator[Declare]:
+    """Declares quorum queues: `declare(x_delivery_limit=3)`."""
+    made: list[str] = []
+
+    def declare_one(**arguments: object) -> str:
+        name = unique("quorum")
+        given = {key.replace("_", "-"): value for key, value in arguments.items()}
+        channel.declare(
+            name, exclusive=False, durable=True, arguments={"x-queue-type": "quorum", **given}
+        )
+        made.append(name)
+        return name
+
+    yield declare_one
+    for name in made:
+        channel.connection.channel().call(m.QueueDelete(name), m.QueueDeleteOk)
+
+
+def publish(channel: Channel, queue: str, *priorities: int) -> None:
+    for priority in priorities:
+        body = b"%d" % priority
+        channel.publish_confirmed("", queue, body, Properties(priority=priority))
+
+
+def test_priorities_are_strict_and_need_no_argument(
+    channel: Channel, other: Channel, declare: Declare
+) -> None:
+    queue = declare()
+    channel.confirm()
+    publish(channel, queue, 5, 0, 31, 9, 40, 5, 255)
+    found = [other.get_wait(queue).body for _ in range(7)]
+    assert found == [b"31", b"40", b"255", b"9", b"5", b"5", b"0"]
+
+
+def test_fewer_priorities_by_argument(channel: Channel, other: Channel, declare: Declare) -> None:
+    """Rhizome alone: RabbitMQ refuses the argument."""
+    queue = declare(x_max_priority=3)
+    channel.confirm()
+    publish(channel, queue, 1, 9, 3, 0)
+    assert [other.get_wait(queue).body for _ in range(4)] == [b"9", b"3", b"1", b"0"]
