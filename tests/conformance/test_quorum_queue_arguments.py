@@ -58,3 +58,42 @@ def test_fewer_priorities_by_argument(channel: Channel, other: Channel, declare:
     channel.confirm()
     publish(channel, queue, 1, 9, 3, 0)
     assert [other.get_wait(queue).body for _ in range(4)] == [b"9", b"3", b"1", b"0"]
+
+
+def test_a_consumer_that_holds_a_message_too_long_is_cancelled_and_its_channel_lives(
+    channel: Channel, other: Channel, declare: Declare
+) -> None:
+    queue = declare(x_consumer_timeout=1000)
+    channel.consume(queue, "slow")
+    channel.publish("", queue, b"x")
+    held = channel.delivery()
+    assert channel.expect(m.BasicCancel, 60).consumer_tag == "slow"
+    assert other.get_wait(queue).method.redelivered
+    channel.send(m.BasicAck(held.tag))
+    channel.declare()
+
+
+def test_a_consumer_may_choose_its_timeout(
+    channel: Channel, other: Channel, declare: Declare
+) -> None:
+    queue = declare()
+    channel.consume(queue, "slow", arguments={"x-consumer-timeout": 1000})
+    channel.publish("", queue, b"x")
+    channel.delivery()
+    assert channel.expect(m.BasicCancel, 60).consumer_tag == "slow"
+    assert other.get_wait(queue).method.redelivered
+
+
+def test_the_consumer_of_the_highest_priority_is_the_active_one(
+    channel: Channel, other: Channel, declare: Declare
+) -> None:
+    queue = declare(x_single_active_consumer=True)
+    channel.consume(queue, "low")
+    other.publish("", queue, b"1")
+    first = channel.delivery()
+    assert first.method.consumer_tag == "low"
+    channel.consume(queue, "high", arguments={"x-priority": 10})
+    other.publish("", queue, b"2")
+    assert channel.is_quiet()
+    channel.send(m.BasicAck(first.tag))
+    assert channel.delivery().method.consumer_tag == "high"

@@ -123,6 +123,7 @@ class QueueArguments:
     priority_max: i64  # 0: not a priority queue
     single_active_consumer: bool
     delivery_limit: i64
+    delivery_limit_given: bool  # also if there shall be none
     queue_type: str
     last_value_key: str | None
     dedup: str | None
@@ -151,6 +152,7 @@ class QueueArguments:
         self.priority_max = 0
         self.single_active_consumer = False
         self.delivery_limit = -1
+        self.delivery_limit_given = False
         self.queue_type = "classic"
         self.last_value_key = None
         self.dedup = None
@@ -180,6 +182,7 @@ class QueueArguments:
         both.length_max = _lower(self.length_max, policy, "max-length")
         both.bytes_max = _lower(self.bytes_max, policy, "max-length-bytes")
         both.delivery_limit = _lower(self.delivery_limit, policy, "delivery-limit")
+        both.delivery_limit_given = self.delivery_limit_given or "delivery-limit" in policy
         both.consumer_timeout_ms = _lower(self.consumer_timeout_ms, policy, "consumer-timeout")
         both.age_max_ms = _lower_age(self.age_max_ms, policy)
         both.segment_bytes_max = _lower(
@@ -204,16 +207,20 @@ class QueueArguments:
         both.group = _first(self.group, policy, "group")
         both.copies = self.copies if self.copies > 0 else _count(policy, "copies")
         both.min_copies = _count(policy, "min-copies")
-        both.priority_max = self.priority_max
-        both.single_active_consumer = self.single_active_consumer
-        both.queue_type = self.queue_type
-        both.last_value_key = self.last_value_key
-        both.dedup = self.dedup
-        both.dedup_window_entries = self.dedup_window_entries
-        both.dedup_window_ms = self.dedup_window_ms
-        both.retained_bytes_max = self.retained_bytes_max
+        self._copy_to(both)
         both.turn_into_stream(policy)
         return both
+
+    def _copy_to(self, other: "QueueArguments") -> None:
+        """Copy what policies have no say in."""
+        other.priority_max = self.priority_max
+        other.single_active_consumer = self.single_active_consumer
+        other.queue_type = self.queue_type
+        other.last_value_key = self.last_value_key
+        other.dedup = self.dedup
+        other.dedup_window_entries = self.dedup_window_entries
+        other.dedup_window_ms = self.dedup_window_ms
+        other.retained_bytes_max = self.retained_bytes_max
 
     def turn_into_stream(self, policy: dict[str, object]) -> None:
         """A stream's bytes are bounded by retention, a segment at a time."""
@@ -365,6 +372,7 @@ def _read_modes(reader: ArgumentReader, checked: QueueArguments) -> None:
     checked.segment_bytes_max = _clamped(reader.integer("x-stream-max-segment-size-bytes"))
     reader.word("x-queue-leader-locator", _LEADER_LOCATORS, "invalid_queue_locator_arg")
     checked.delivery_limit = _clamped(reader.unchecked("x-delivery-limit"))
+    checked.delivery_limit_given = isinstance(reader.arguments.get("x-delivery-limit"), int)
     checked.consumer_timeout_ms = _clamped(reader.unchecked("x-consumer-timeout"))
 
 
@@ -468,11 +476,15 @@ class ConsumeArguments:
     priority: i64
     cancel_on_failover: bool
     stream_offset: object  # "first", "last", "next", a time back like "1h", an int, a Timestamp
+    timeout_ms: i64  # -1: as its queue has it
 
-    def __init__(self, priority: i64, cancel_on_failover: bool, stream_offset: object) -> None:
+    def __init__(
+        self, priority: i64, cancel_on_failover: bool, stream_offset: object, timeout_ms: i64
+    ) -> None:
         self.priority = priority
         self.cancel_on_failover = cancel_on_failover
         self.stream_offset = stream_offset
+        self.timeout_ms = timeout_ms
 
 
 def check_consume_arguments(
@@ -490,13 +502,14 @@ def check_consume_arguments(
     if "x-priority" in reader.arguments:
         priority = max(-_I64_MAX, min(reader.any_integer("x-priority"), _I64_MAX))
     cancel_on_failover = reader.flag("x-cancel-on-ha-failover")
+    timeout_ms = _clamped(reader.integer("x-consumer-timeout"))
     offset = reader.arguments.get("x-stream-offset", "next")
     if not _is_stream_offset(offset):
         term = f"{{{type_name(offset)},{erlang_term(offset)}}}"
         raise reader.refuse("x-stream-offset", f"{{invalid_stream_offset_arg,{term}}}")
     if refused:
         raise reader.refuse_for(refused[0], queue_type)
-    return ConsumeArguments(priority, cancel_on_failover, offset)
+    return ConsumeArguments(priority, cancel_on_failover, offset, timeout_ms)
 
 
 def _is_stream_offset(value: object) -> bool:

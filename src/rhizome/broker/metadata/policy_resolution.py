@@ -104,7 +104,7 @@ def _check_setting(where: str, key: str, value: object, operator: bool) -> None:
             f"{where} sets '{key}'; operator policies can set {', '.join(_OPERATOR_KEYS)}"
         )
     if key in _NUMBERS:
-        least = 1 if key == "expires" else 0
+        least = {"expires": 1, "delivery-limit": -1}.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise PreconditionFailed(
                 f"{where} sets {key} to {value!r}; it must be a whole number of at least {least}"
@@ -169,7 +169,8 @@ def combine(policy: Policy | None, operator_policy: Policy | None) -> Effective:
     for key, value in (operator_policy.definition if operator_policy else {}).items():
         other = merged.get(key)
         if key in _NUMBERS and isinstance(other, int) and isinstance(value, int):
-            merged[key] = min(other, value)
+            # A delivery limit of -1 is none.
+            merged[key] = max(other, value) if min(other, value) < 0 else min(other, value)
         else:
             merged[key] = value
     return Effective(

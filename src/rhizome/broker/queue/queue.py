@@ -116,6 +116,8 @@ class Queue(Destination):
     meanwhile."""
     expected: i64
     active: Consumer | None
+    successor: Consumer | None
+    """The consumer of a higher priority that becomes active when the active one holds nothing."""
     exclusive: bool
     marked: bool
     flow_control: FlowControl
@@ -161,7 +163,7 @@ class Queue(Destination):
         self.consumer_count = 0
         self.had_consumer = False
         self.expected = self.releases = 0
-        self.active = None
+        self.active = self.successor = None
         self.exclusive = False
         self.marked = False
         self.flow_control = FlowControl(self)
@@ -489,7 +491,10 @@ class Queue(Destination):
     def _next_consumer(self) -> Consumer | None:
         active = self.active
         if active is not None:
-            return active if active.can_take() else None
+            if self.successor is not None and not self._hands_over(active):
+                return None
+            active = self.active
+            return active if active is not None and active.can_take() else None
         for level in self.levels:
             consumer = level.next()
             if consumer is not None:
@@ -520,6 +525,8 @@ class Queue(Destination):
             return
         count = self.counts.get(message.index, 0) + 1
         limit = self.options.delivery_limit
+        if limit < 0:
+            limit = self._default_delivery_limit()
         if limit >= 0 and count > limit:
             self.discard(message, REASON_DELIVERY_LIMIT)
         else:
@@ -530,6 +537,12 @@ class Queue(Destination):
             self._put_back(message)
         if self.ready > 0 and not self.marked:
             self.touch()
+
+    def _default_delivery_limit(self) -> i64:
+        """The limit of a queue that was declared without one; -1: none."""
+        if self.options.queue_type != "quorum" or self.options.delivery_limit_given:
+            return -1
+        return self.broker.limits.quorum_delivery_limit
 
     def take_back(self, message: Message) -> None:
         """Put back a message that was sent to a consumer but never reached it."""
@@ -636,8 +649,10 @@ class Queue(Destination):
         if consumer.exclusive:
             self.exclusive = True
         self._level(consumer.priority).add(consumer)
-        if self.options.single_active_consumer and self._becomes_active(consumer):
-            self.active = consumer
+        if self.options.single_active_consumer:
+            if self._becomes_active(consumer):
+                self.active = consumer
+            self._choose_successor()
         if self.stream is not None:
             self.stream.attach(consumer)
         if self.ready > 0 and not self.marked:
@@ -648,6 +663,30 @@ class Queue(Destination):
         was active before."""
         active = self.active
         return active is None or (active.delivered == 0 and consumer.delivered > 0)
+
+    def _choose_successor(self) -> None:
+        """In quorum queues a consumer of a higher priority than the active one takes over from it,
+        as in RabbitMQ 4.x."""
+        first = self._first_consumer()
+        self.successor = None
+        if (
+            first is not None
+            and self.active is not None
+            and first.priority > self.active.priority
+            and self.options.queue_type == "quorum"
+        ):
+            self.successor = first
+
+    def _hands_over(self, active: Consumer) -> bool:
+        """Let the successor become active. False while the active consumer still holds something:
+        it gets nothing more, and nobody else gets anything."""
+        successor = self.successor
+        if successor is not None and successor.priority > active.priority:
+            if active.unacked > 0:
+                return False
+            self.active = successor
+        self.successor = None
+        return True
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.broker.leases.forget(consumer)
@@ -661,6 +700,8 @@ class Queue(Destination):
             self.exclusive = False
         if self.active is consumer:
             self.active = self._first_consumer()
+        if self.active is not None:
+            self._choose_successor()
         self.last_used_ms = self.broker.turn.now_ms
         if self.ready > 0 and not self.marked:
             self.touch()

@@ -6,6 +6,7 @@ import pytest
 
 from rhizome.amqp.methods import BasicAck, BasicReject
 from rhizome.amqp.properties import Properties
+from rhizome.broker.access.usage_limits import RABBITMQ_4_3
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster
 from tests.unit.cluster.node.small_cluster import PERSISTENT, bind, exchange, queue_at
@@ -79,6 +80,22 @@ def test_priorities_of_a_quorum_queue(cluster: CoreCluster) -> None:
     publish(client, "q", [b"urgent"], persistent(priority=31))
     cluster.settle()
     assert rest_of(cluster, client, "q") == [b"40", b"urgent", b"12", b"3", b"0", b"none"]
+
+
+def test_the_default_delivery_limit_of_a_quorum_queue(cluster: CoreCluster) -> None:
+    for member in cluster.running():
+        member.broker.limits.be_compatible(RABBITMQ_4_3)
+    client = declared(cluster, "q", x_queue_type="quorum")
+    publish(client, "q", [b"poison"], PERSISTENT)
+    cluster.settle()
+    for count in range(21):
+        if count == 10:
+            change_home(cluster, "q")
+        got = client.get("q", no_ack=False)
+        assert got is not None, count
+        client.send(BasicReject(got.tag, requeue=True))
+        cluster.settle()
+    assert client.get("q", no_ack=False) is None
 
 
 def test_last_values(cluster: CoreCluster) -> None:
