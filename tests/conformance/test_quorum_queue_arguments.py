@@ -97,3 +97,33 @@ def test_the_consumer_of_the_highest_priority_is_the_active_one(
     assert channel.is_quiet()
     channel.send(m.BasicAck(first.tag))
     assert channel.delivery().method.consumer_tag == "high"
+
+
+@pytest.mark.parametrize("retries", ["all", "failed"])
+def test_what_is_rejected_comes_again_after_a_delay(
+    channel: Channel, other: Channel, declare: Declare, retries: str
+) -> None:
+    queue = declare(
+        x_delayed_retry_type=retries, x_delayed_retry_min=1000, x_delayed_retry_max=3000
+    )
+    channel.consume(queue)
+    other.publish("", queue, b"failed")
+    for count in range(2):
+        failed = channel.delivery()
+        assert (failed.body, failed.headers.get("x-delivery-count", 0)) == (b"failed", count)
+        channel.send(m.BasicReject(failed.tag, True))
+        other.publish("", queue, b"next")
+        assert channel.delivery().body == b"next"
+        assert channel.is_quiet()
+    assert channel.delivery().body == b"failed"
+
+
+def test_what_waits_for_its_retry_is_purged(
+    channel: Channel, other: Channel, declare: Declare
+) -> None:
+    queue = declare(x_delayed_retry_type="all", x_delayed_retry_min=1000)
+    other.confirm()
+    other.publish_confirmed("", queue, b"failed")
+    channel.send(m.BasicReject(channel.get_wait(queue, no_ack=False).tag, True))
+    channel.qos(1)
+    assert channel.call(m.QueuePurge(queue), m.QueuePurgeOk).message_count == 1

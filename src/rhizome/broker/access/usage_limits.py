@@ -49,6 +49,10 @@ class Limits:
     queues; asked for rivals, it counts those brokers only that go first when several declare at
     once.
 
+    ``retries_held_max`` and ``retries_held_bytes_max`` bound what waits for its retry in one queue,
+    in memory: beyond them the queue delivers nothing until some is due, and at twice as much what
+    comes back doesn't wait.
+
     ``quorum_delivery_limit`` is that of quorum queues which were declared without one (-1: none),
     ``classic_consumer_timeouts`` whether consumers of classic queues have a timeout: see
     `be_compatible`.
@@ -63,6 +67,8 @@ class Limits:
     queues_max: int = 0
     handshake_timeout_ms: int = 10_000
     consumer_timeout_ms: int = 30 * 60 * 1000
+    retries_held_max: int = 100_000
+    retries_held_bytes_max: int = 64 * 1024 * 1024
     quorum_delivery_limit: int = -1
     classic_consumer_timeouts: bool = True
     transaction_parts_max: int = 100_000

@@ -100,6 +100,8 @@ _STREAM_SETTINGS: Final = (
     "group",
     "consumer-timeout",
 )
+RETRY_TYPES: Final = ("disabled", "all", "failed", "returned")
+RETRY_DELAY_MS_MAX: Final = 0xFFFFFFFF
 SEGMENT_BYTES_MAX: Final = 3_000_000_000
 _REFUSED_FOR_CONSUMERS: Final[dict[str, tuple[str, ...]]] = {
     "classic": ("x-stream-offset",),
@@ -130,6 +132,10 @@ class QueueArguments:
     dedup_window_entries: i64
     dedup_window_ms: i64
     consumer_timeout_ms: i64
+    retry_type: str  # one of RETRY_TYPES, or empty
+    retry_min_ms: i64
+    retry_max_ms: i64
+    retry_multiplier: i64
     replicate: str | None
     group: str | None
     copies: i64  # of each message, its home's included; -1: as the cluster does
@@ -159,6 +165,10 @@ class QueueArguments:
         self.dedup_window_entries = 0
         self.dedup_window_ms = -1
         self.consumer_timeout_ms = -1
+        self.retry_type = ""
+        self.retry_min_ms = -1
+        self.retry_max_ms = -1
+        self.retry_multiplier = -1
         self.replicate = None
         self.group = None
         self.copies = -1
@@ -207,9 +217,46 @@ class QueueArguments:
         both.group = _first(self.group, policy, "group")
         both.copies = self.copies if self.copies > 0 else _count(policy, "copies")
         both.min_copies = _count(policy, "min-copies")
+        self._merge_retries(both, policy)
         self._copy_to(both)
         both.turn_into_stream(policy)
         return both
+
+    def _merge_retries(self, both: "QueueArguments", policy: dict[str, object]) -> None:
+        both.retry_type = self.retry_type or _word(policy, "delayed-retry-type", RETRY_TYPES) or ""
+        both.retry_min_ms = _own(self.retry_min_ms, policy, "delayed-retry-min")
+        both.retry_max_ms = _own(self.retry_max_ms, policy, "delayed-retry-max")
+        both.retry_multiplier = _own(self.retry_multiplier, policy, "delayed-retry-multiplier")
+
+    def delays_retries(self) -> bool:
+        """Whether what is given back to the queue waits before it is delivered again. RabbitMQ asks
+        for it by type, LavinMQ with a multiplier."""
+        if self.retry_min_ms <= 0 or self.queue_type == "stream":
+            return False
+        if self.retry_type == "":
+            return self.retry_multiplier > 0
+        return self.retry_type != "disabled"
+
+    def retry_delay_ms(self, count: i64) -> i64:
+        """How long a message waits that was given back for the ``count``-th time.
+
+        Without a multiplier the delay grows by the minimum each time, and without a maximum it
+        doesn't grow, as in RabbitMQ; with one it is multiplied, as in LavinMQ.
+        """
+        most: i64 = RETRY_DELAY_MS_MAX
+        if self.retry_max_ms >= 0:
+            most = min(self.retry_max_ms, most)
+        elif self.retry_multiplier <= 0:
+            most = min(self.retry_min_ms, most)
+        delay = min(self.retry_min_ms, most)
+        if delay <= 0:
+            return 0
+        if self.retry_multiplier <= 0:
+            return most if count > most // delay else delay * count
+        while count > 1 and delay < most and self.retry_multiplier > 1:
+            delay = most if self.retry_multiplier > most // delay else delay * self.retry_multiplier
+            count -= 1
+        return delay
 
     def _copy_to(self, other: "QueueArguments") -> None:
         """Copy what policies have no say in."""
@@ -238,6 +285,11 @@ def _lower(own: i64, policy: dict[str, object], key: str) -> i64:
         return own
     limit: i64 = value
     return limit if own < 0 or limit < own else own
+
+
+def _own(own: i64, policy: dict[str, object], key: str) -> i64:
+    """Return an argument, or if it is absent (-1) what a policy says."""
+    return own if own >= 0 else _lower(own, policy, key)
 
 
 def _lower_age(own: i64, policy: dict[str, object]) -> i64:
@@ -307,6 +359,7 @@ def check_queue_arguments(
     refused = reader.drop_refused(_REFUSED[checked.queue_type])
     _read_limits(reader, checked)
     _read_modes(reader, checked)
+    _read_retries(reader, checked)
     _read_own(reader, checked)
     if refused:
         raise reader.refuse_for(refused[0], checked.queue_type)
@@ -374,6 +427,16 @@ def _read_modes(reader: ArgumentReader, checked: QueueArguments) -> None:
     checked.delivery_limit = _clamped(reader.unchecked("x-delivery-limit"))
     checked.delivery_limit_given = isinstance(reader.arguments.get("x-delivery-limit"), int)
     checked.consumer_timeout_ms = _clamped(reader.unchecked("x-consumer-timeout"))
+
+
+def _read_retries(reader: ArgumentReader, checked: QueueArguments) -> None:
+    """Read how messages are retried. Wrong values count as absent here, and are refused where a
+    declaration is proposed."""
+    word = reader.arguments.get("x-delayed-retry-type")
+    checked.retry_type = word if isinstance(word, str) and word in RETRY_TYPES else ""
+    checked.retry_min_ms = _clamped(reader.unchecked("x-delayed-retry-min"))
+    checked.retry_max_ms = _clamped(reader.unchecked("x-delayed-retry-max"))
+    checked.retry_multiplier = _clamped(reader.unchecked("x-delayed-retry-multiplier"))
 
 
 def _read_own(reader: ArgumentReader, checked: QueueArguments) -> None:

@@ -134,6 +134,15 @@ class Queue(Destination):
     delivered: i64
     acked: i64
     redelivered: i64
+    retrying: bool
+    held: i64
+    """How many messages wait for their retry; they count as unacked."""
+    held_bytes: i64
+    held_up: bool
+    """Nothing is delivered because too many messages wait for their retry."""
+    restored: dict[int, None]
+    """Messages that had come back before this broker became their home: whether they waited for
+    their retry isn't known, so they wait again."""
     deleted: bool
     orphans: list[Consumer]
     away: Away | None
@@ -176,11 +185,10 @@ class Queue(Destination):
         self.last_values = None
         self.seen = None
         self.last_used_ms = broker.turn.now_ms
-        self.published = 0
-        self.delivered = 0
-        self.acked = 0
-        self.redelivered = 0
-        self.deleted = False
+        self.published = self.delivered = self.acked = self.redelivered = 0
+        self.retrying = self.held_up = self.deleted = False
+        self.held = self.held_bytes = 0
+        self.restored = {}
         self.orphans = []
         self.away = None
         self.stream = None
@@ -221,6 +229,7 @@ class Queue(Destination):
         )
         if self.bounded:
             self._enforce_bounds()
+        self.retrying = options.delays_retries()
         if self.may_expire or options.expires_ms >= 0:
             self.broker.timers.watch(self)
 
@@ -397,8 +406,7 @@ class Queue(Destination):
                     return None
                 continue
             self.discount(message)
-            if self.may_expire and now_ms >= 0 and self.is_expired(message, now_ms):
-                self.discard(message, REASON_EXPIRED)
+            if self.may_expire and now_ms >= 0 and self._is_withheld(message, now_ms):
                 expired += 1
                 if self.broker.turn.is_too_full(expired):
                     self.postpone()
@@ -406,6 +414,19 @@ class Queue(Destination):
                 continue
             return message
         return None
+
+    def _is_withheld(self, message: Message, now_ms: i64) -> bool:
+        """Whether a message that was just taken isn't delivered: it is discarded if it has expired,
+        and waits for its retry if it did so at the home before."""
+        if self.is_expired(message, now_ms):
+            self.discard(message, REASON_EXPIRED)
+            return True
+        if len(self.restored) == 0 or message.index not in self.restored:
+            return False
+        del self.restored[message.index]
+        if not self.retrying:
+            return False
+        return self._hold(message, self.counts.get(message.index, 1))
 
     def _top_lane(self) -> Lane:
         at: i64 = len(self.lanes) - 1
@@ -518,7 +539,8 @@ class Queue(Destination):
             self.touch()
 
     def requeue(self, message: Message) -> None:
-        """Put an unacked message back at its place, unless it reached its delivery limit."""
+        """Put an unacked message back at its place, at once or when its retry is due, unless it
+        reached its delivery limit."""
         self.unacked -= 1
         if self.deleted:
             self.forget(message)
@@ -534,7 +556,8 @@ class Queue(Destination):
             durable = is_journaled(message)
             if self.recorded and (durable or self.log.replicated):
                 self.log.requeue(self.id, message.index, count, durable)
-            self._put_back(message)
+            if not self.retrying or not self._hold(message, count):
+                self._put_back(message)
         if self.ready > 0 and not self.marked:
             self.touch()
 
@@ -543,6 +566,45 @@ class Queue(Destination):
         if self.options.queue_type != "quorum" or self.options.delivery_limit_given:
             return -1
         return self.broker.limits.quorum_delivery_limit
+
+    def _hold(self, message: Message, count: i64) -> bool:
+        """Have a message wait for its retry. False if so many wait that there is no room for it."""
+        if self._holds_more_than(2):
+            return False
+        self.restored.pop(message.index, None)
+        self.unacked += 1
+        self.held += 1
+        self.held_bytes += len(message.content)
+        if not self.held_up and self._holds_more_than(1):
+            self.held_up = True
+            self.releases += 1
+        due_ms = self.broker.turn.now_ms + self.options.retry_delay_ms(count)
+        self.broker.delayed.hold_back(self, message, due_ms)
+        return True
+
+    def _holds_more_than(self, times: i64) -> bool:
+        """Whether so many times of what may wait for retries does."""
+        limits = self.broker.limits
+        return (
+            self.held > times * limits.retries_held_max
+            or self.held_bytes > times * limits.retries_held_bytes_max
+        )
+
+    def retry(self, message: Message) -> None:
+        """The retry of a message is due."""
+        self.held -= 1
+        self.held_bytes -= len(message.content)
+        if self.held_up and not self._holds_more_than(1):
+            self.held_up = False
+            self.releases -= 1
+        self.take_back(message)
+
+    def forget_held(self) -> None:
+        """What waits for its retry is no longer here, but at the next home."""
+        if self.held_up:
+            self.releases -= 1
+        self.held_up = False
+        self.held = self.held_bytes = 0
 
     def take_back(self, message: Message) -> None:
         """Put back a message that was sent to a consumer but never reached it."""
@@ -608,6 +670,8 @@ class Queue(Destination):
 
     def purge(self) -> i64:
         """Drop all ready messages, and those that are set aside; return how many were ready."""
+        if self.held > 0:
+            self.broker.delayed.return_all(self)
         count = self.ready
         if self.recorded and (count > 0 or self in self.broker.damage.aside):
             self._log_settled()

@@ -27,6 +27,8 @@ def restore_queue(queue: Queue, found: RecoveredQueue, crashed: bool = False) ->
     queue.ready_bytes = found.content_bytes
     queue.durable_bytes = found.content_bytes
     queue.counts = _counts_of_known(found.delivery_counts, queue.log.next_index)
+    if queue.retrying:
+        queue.restored = dict.fromkeys(queue.counts)
     queue.seen = found.seen
     restore_shown(queue, found.shown, crashed)
     if queue.bounded:

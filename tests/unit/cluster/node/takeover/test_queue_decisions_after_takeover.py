@@ -98,6 +98,33 @@ def test_the_default_delivery_limit_of_a_quorum_queue(cluster: CoreCluster) -> N
     assert client.get("q", no_ack=False) is None
 
 
+def test_what_waits_for_its_retry_waits_at_the_next_home(cluster: CoreCluster) -> None:
+    client = declared(
+        cluster, "q", x_queue_type="quorum", x_delayed_retry_type="all", x_delayed_retry_min=60_000
+    )
+    publish(client, "q", [b"failed", b"next", b"held"], PERSISTENT)
+    cluster.settle()
+    failed = client.get("q", no_ack=False)
+    assert failed is not None
+    client.send(BasicReject(failed.tag, requeue=True))
+    cluster.settle()
+    assert client.get("q") is not None
+    held = client.get("q", no_ack=False)
+    assert held is not None
+    change_home(cluster, "q")
+    assert client.get("q") is None
+    client.send(BasicAck(held.tag))
+    for _ in range(55):
+        cluster.advance(1_000)
+    assert client.get("q") is None
+    for _ in range(6):
+        cluster.advance(1_000)
+    again = client.get("q", no_ack=False)
+    assert again is not None
+    assert (again.body, again.headers["x-delivery-count"]) == (b"failed", 1)
+    assert client.get("q") is None
+
+
 def test_last_values(cluster: CoreCluster) -> None:
     client = declared(cluster, "q", x_last_value_key="share")
     for number, share in enumerate(["a", "b", "a", "c", "b"]):
