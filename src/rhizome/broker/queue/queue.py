@@ -201,6 +201,9 @@ class Queue(Destination):
         self.log = log
         self.recorded = self.durable or log.replicated
 
+    def is_active_here(self) -> bool:
+        return self.away is None
+
     def is_kept_here(self) -> bool:
         """Whether its messages are here, including while its home is being moved away (G11)."""
         return self.away is None or self.log.replicated
