@@ -203,9 +203,6 @@ SCENARIOS.update(
             "declare_auto_deleted_quorum_queue": lambda name: m.QueueDeclare(
                 name, durable=True, auto_delete=True, arguments={"x-queue-type": "quorum"}
             ),
-            "declare_quorum_queue_with_priorities": lambda name: m.QueueDeclare(
-                name, durable=True, arguments={"x-queue-type": "quorum", "x-max-priority": 5}
-            ),
         }.items()
     }
 )

@@ -291,6 +291,8 @@ class Broker:
 
     def queue_deleted(self, queue: Queue) -> None:
         queue.deleted = True
+        if queue.held > 0:
+            self.delayed.return_all(queue)
         self.shared.pop(queue.definition.id, None)
         if queue.definition.is_private():
             self.cluster.private_deleted(queue.vhost, queue.name)

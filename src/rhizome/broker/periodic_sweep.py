@@ -158,8 +158,16 @@ class Timers:
                 self._time_out(channel, consumer)
 
     def _timeout_of(self, consumer: Consumer) -> int:
-        own = consumer.queue.options.consumer_timeout_ms
-        return own if own > 0 else self.broker.limits.consumer_timeout_ms
+        """How long a consumer may hold a delivery: by its own argument, its queue's, by policy or
+        by configuration; 0: any time."""
+        queue = consumer.queue
+        limits = self.broker.limits
+        if consumer.timeout_ms > 0:
+            return consumer.timeout_ms
+        if queue.options.queue_type == "classic" and not limits.classic_consumer_timeouts:
+            return max(0, queue.definition.declared.consumer_timeout_ms)
+        own = queue.options.consumer_timeout_ms
+        return own if own > 0 else limits.consumer_timeout_ms
 
     def _time_out(self, channel: Channel, consumer: Consumer) -> None:
         connection = channel.connection

@@ -202,6 +202,7 @@ def apply_limits(limits: Limits, config: Config) -> None:
     limits.queues_max = section.queues_max
     limits.handshake_timeout_ms = section.handshake_timeout_ms
     limits.consumer_timeout_ms = config.consumers.timeout_ms
+    limits.be_compatible(config.queues.compatibility)
     limits.transaction_parts_max = section.transaction_parts_max
     limits.leases_max = section.leases_max
     limits.leased_messages_max = section.leased_messages_max

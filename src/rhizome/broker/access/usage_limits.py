@@ -26,6 +26,12 @@ VHOST_QUEUES: Final = "private queues of vhosts"
 USER_QUEUES: Final = "private queues of users"
 
 
+RABBITMQ_3_10: Final = "3.10"
+RABBITMQ_4_3: Final = "4.3"
+COMPATIBILITIES: Final = (RABBITMQ_3_10, RABBITMQ_4_3)
+QUORUM_DELIVERY_LIMIT: Final = 20
+
+
 def _nothing(kind: str, name: str) -> int:
     return 0
 
@@ -42,6 +48,14 @@ class Limits:
     (connections of a vhost, ...) other brokers have. ``queues_elsewhere`` does so for private
     queues; asked for rivals, it counts those brokers only that go first when several declare at
     once.
+
+    ``retries_held_max`` and ``retries_held_bytes_max`` bound what waits for its retry in one queue,
+    in memory: beyond them the queue delivers nothing until some is due, and at twice as much what
+    comes back doesn't wait.
+
+    ``quorum_delivery_limit`` is that of quorum queues which were declared without one (-1: none),
+    ``classic_consumer_timeouts`` whether consumers of classic queues have a timeout: see
+    `be_compatible`.
     """
 
     channel_max: int = 2047
@@ -53,6 +67,10 @@ class Limits:
     queues_max: int = 0
     handshake_timeout_ms: int = 10_000
     consumer_timeout_ms: int = 30 * 60 * 1000
+    retries_held_max: int = 100_000
+    retries_held_bytes_max: int = 64 * 1024 * 1024
+    quorum_delivery_limit: int = -1
+    classic_consumer_timeouts: bool = True
     transaction_parts_max: int = 100_000
     leases_max: int = 16
     leased_messages_max: int = 1_000_000
@@ -62,6 +80,12 @@ class Limits:
     broker: Broker | None = None
     elsewhere: Callable[[str, str], int] = _nothing
     queues_elsewhere: Callable[[str, str, bool], int] = _no_queues
+
+    def be_compatible(self, release: str) -> None:
+        """Behave as this release of RabbitMQ does where clients depend on it."""
+        is_new = release == RABBITMQ_4_3
+        self.quorum_delivery_limit = QUORUM_DELIVERY_LIMIT if is_new else -1
+        self.classic_consumer_timeouts = not is_new
 
     def used(self) -> dict[str, dict[str, int]]:
         """How much this broker uses of each limited resource, by kind and name."""

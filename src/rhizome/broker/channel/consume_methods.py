@@ -89,6 +89,7 @@ def consume(channel: Channel, method: BasicConsume) -> None:
         channel.prefetch,
         method.arguments,
     )
+    consumer.timeout_ms = options.timeout_ms
     channel.consumers[tag] = consumer
     if queue.away is not None:
         queue.away.consume(consumer, method.no_wait)

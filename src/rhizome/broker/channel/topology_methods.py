@@ -56,6 +56,7 @@ from rhizome.broker.metadata.metadata_commands import (
     DeleteQueue,
     Unbind,
 )
+from rhizome.broker.metadata.proposed_arguments import check_proposed_queue
 from rhizome.broker.metadata.resource_names import (
     check_declarable_name,
     check_deletable_exchange,
@@ -317,6 +318,7 @@ def queue_declare(channel: Channel, method: QueueDeclare) -> None:
 
 def _check_new_queue(channel: Channel, name: str, method: QueueDeclare) -> None:
     connection = channel.connection
+    check_proposed_queue(connection.router.vhost, name, method.arguments)
     dead_letter = method.arguments.get("x-dead-letter-exchange")
     dead_letter_key = method.arguments.get("x-dead-letter-routing-key")
     if isinstance(dead_letter_key, str):

@@ -25,6 +25,8 @@ OVERFLOW_REJECT: Final = "reject-publish"
 OVERFLOW_REJECT_DLX: Final = "reject-publish-dlx"
 
 PRIORITY_MAX: Final = 255
+QUORUM_PRIORITY_MAX: Final = 31
+"""Of quorum queues, which have priorities without being asked; as in RabbitMQ 4.3."""
 COPIES_MAX: Final = 15
 """As many as a cluster may have primaries."""
 
@@ -60,7 +62,6 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "x-delivery-limit",
     ),
     "quorum": (
-        "x-max-priority",
         "x-queue-mode",
         "x-queue-version",
         "x-queue-master-locator",
@@ -99,6 +100,8 @@ _STREAM_SETTINGS: Final = (
     "group",
     "consumer-timeout",
 )
+RETRY_TYPES: Final = ("disabled", "all", "failed", "returned")
+RETRY_DELAY_MS_MAX: Final = 0xFFFFFFFF
 SEGMENT_BYTES_MAX: Final = 3_000_000_000
 _REFUSED_FOR_CONSUMERS: Final[dict[str, tuple[str, ...]]] = {
     "classic": ("x-stream-offset",),
@@ -122,12 +125,17 @@ class QueueArguments:
     priority_max: i64  # 0: not a priority queue
     single_active_consumer: bool
     delivery_limit: i64
+    delivery_limit_given: bool  # also if there shall be none
     queue_type: str
     last_value_key: str | None
     dedup: str | None
     dedup_window_entries: i64
     dedup_window_ms: i64
     consumer_timeout_ms: i64
+    retry_type: str  # one of RETRY_TYPES, or empty
+    retry_min_ms: i64
+    retry_max_ms: i64
+    retry_multiplier: i64
     replicate: str | None
     group: str | None
     copies: i64  # of each message, its home's included; -1: as the cluster does
@@ -150,12 +158,17 @@ class QueueArguments:
         self.priority_max = 0
         self.single_active_consumer = False
         self.delivery_limit = -1
+        self.delivery_limit_given = False
         self.queue_type = "classic"
         self.last_value_key = None
         self.dedup = None
         self.dedup_window_entries = 0
         self.dedup_window_ms = -1
         self.consumer_timeout_ms = -1
+        self.retry_type = ""
+        self.retry_min_ms = -1
+        self.retry_max_ms = -1
+        self.retry_multiplier = -1
         self.replicate = None
         self.group = None
         self.copies = -1
@@ -179,6 +192,7 @@ class QueueArguments:
         both.length_max = _lower(self.length_max, policy, "max-length")
         both.bytes_max = _lower(self.bytes_max, policy, "max-length-bytes")
         both.delivery_limit = _lower(self.delivery_limit, policy, "delivery-limit")
+        both.delivery_limit_given = self.delivery_limit_given or "delivery-limit" in policy
         both.consumer_timeout_ms = _lower(self.consumer_timeout_ms, policy, "consumer-timeout")
         both.age_max_ms = _lower_age(self.age_max_ms, policy)
         both.segment_bytes_max = _lower(
@@ -203,16 +217,57 @@ class QueueArguments:
         both.group = _first(self.group, policy, "group")
         both.copies = self.copies if self.copies > 0 else _count(policy, "copies")
         both.min_copies = _count(policy, "min-copies")
-        both.priority_max = self.priority_max
-        both.single_active_consumer = self.single_active_consumer
-        both.queue_type = self.queue_type
-        both.last_value_key = self.last_value_key
-        both.dedup = self.dedup
-        both.dedup_window_entries = self.dedup_window_entries
-        both.dedup_window_ms = self.dedup_window_ms
-        both.retained_bytes_max = self.retained_bytes_max
+        self._merge_retries(both, policy)
+        self._copy_to(both)
         both.turn_into_stream(policy)
         return both
+
+    def _merge_retries(self, both: "QueueArguments", policy: dict[str, object]) -> None:
+        both.retry_type = self.retry_type or _word(policy, "delayed-retry-type", RETRY_TYPES) or ""
+        both.retry_min_ms = _own(self.retry_min_ms, policy, "delayed-retry-min")
+        both.retry_max_ms = _own(self.retry_max_ms, policy, "delayed-retry-max")
+        both.retry_multiplier = _own(self.retry_multiplier, policy, "delayed-retry-multiplier")
+
+    def delays_retries(self) -> bool:
+        """Whether what is given back to the queue waits before it is delivered again. RabbitMQ asks
+        for it by type, LavinMQ with a multiplier."""
+        if self.retry_min_ms <= 0 or self.queue_type == "stream":
+            return False
+        if self.retry_type == "":
+            return self.retry_multiplier > 0
+        return self.retry_type != "disabled"
+
+    def retry_delay_ms(self, count: i64) -> i64:
+        """How long a message waits that was given back for the ``count``-th time.
+
+        Without a multiplier the delay grows by the minimum each time, and without a maximum it
+        doesn't grow, as in RabbitMQ; with one it is multiplied, as in LavinMQ.
+        """
+        most: i64 = RETRY_DELAY_MS_MAX
+        if self.retry_max_ms >= 0:
+            most = min(self.retry_max_ms, most)
+        elif self.retry_multiplier <= 0:
+            most = min(self.retry_min_ms, most)
+        delay = min(self.retry_min_ms, most)
+        if delay <= 0:
+            return 0
+        if self.retry_multiplier <= 0:
+            return most if count > most // delay else delay * count
+        while count > 1 and delay < most and self.retry_multiplier > 1:
+            delay = most if self.retry_multiplier > most // delay else delay * self.retry_multiplier
+            count -= 1
+        return delay
+
+    def _copy_to(self, other: "QueueArguments") -> None:
+        """Copy what policies have no say in."""
+        other.priority_max = self.priority_max
+        other.single_active_consumer = self.single_active_consumer
+        other.queue_type = self.queue_type
+        other.last_value_key = self.last_value_key
+        other.dedup = self.dedup
+        other.dedup_window_entries = self.dedup_window_entries
+        other.dedup_window_ms = self.dedup_window_ms
+        other.retained_bytes_max = self.retained_bytes_max
 
     def turn_into_stream(self, policy: dict[str, object]) -> None:
         """A stream's bytes are bounded by retention, a segment at a time."""
@@ -230,6 +285,11 @@ def _lower(own: i64, policy: dict[str, object], key: str) -> i64:
         return own
     limit: i64 = value
     return limit if own < 0 or limit < own else own
+
+
+def _own(own: i64, policy: dict[str, object], key: str) -> i64:
+    """Return an argument, or if it is absent (-1) what a policy says."""
+    return own if own >= 0 else _lower(own, policy, key)
 
 
 def _lower_age(own: i64, policy: dict[str, object]) -> i64:
@@ -299,6 +359,7 @@ def check_queue_arguments(
     refused = reader.drop_refused(_REFUSED[checked.queue_type])
     _read_limits(reader, checked)
     _read_modes(reader, checked)
+    _read_retries(reader, checked)
     _read_own(reader, checked)
     if refused:
         raise reader.refuse_for(refused[0], checked.queue_type)
@@ -331,6 +392,9 @@ def _read_limits(reader: ArgumentReader, checked: QueueArguments) -> None:
     if priority_max > PRIORITY_MAX:
         raise reader.refuse("x-max-priority", f"{{max_value_exceeded,{priority_max}}}")
     checked.priority_max = max(0, priority_max)
+    if checked.queue_type == "quorum":
+        top = QUORUM_PRIORITY_MAX
+        checked.priority_max = top if priority_max < 0 else min(priority_max, top)
 
 
 def _clamped(number: int) -> i64:
@@ -361,7 +425,18 @@ def _read_modes(reader: ArgumentReader, checked: QueueArguments) -> None:
     checked.segment_bytes_max = _clamped(reader.integer("x-stream-max-segment-size-bytes"))
     reader.word("x-queue-leader-locator", _LEADER_LOCATORS, "invalid_queue_locator_arg")
     checked.delivery_limit = _clamped(reader.unchecked("x-delivery-limit"))
+    checked.delivery_limit_given = isinstance(reader.arguments.get("x-delivery-limit"), int)
     checked.consumer_timeout_ms = _clamped(reader.unchecked("x-consumer-timeout"))
+
+
+def _read_retries(reader: ArgumentReader, checked: QueueArguments) -> None:
+    """Read how messages are retried. Wrong values count as absent here, and are refused where a
+    declaration is proposed."""
+    word = reader.arguments.get("x-delayed-retry-type")
+    checked.retry_type = word if isinstance(word, str) and word in RETRY_TYPES else ""
+    checked.retry_min_ms = _clamped(reader.unchecked("x-delayed-retry-min"))
+    checked.retry_max_ms = _clamped(reader.unchecked("x-delayed-retry-max"))
+    checked.retry_multiplier = _clamped(reader.unchecked("x-delayed-retry-multiplier"))
 
 
 def _read_own(reader: ArgumentReader, checked: QueueArguments) -> None:
@@ -464,11 +539,15 @@ class ConsumeArguments:
     priority: i64
     cancel_on_failover: bool
     stream_offset: object  # "first", "last", "next", a time back like "1h", an int, a Timestamp
+    timeout_ms: i64  # -1: as its queue has it
 
-    def __init__(self, priority: i64, cancel_on_failover: bool, stream_offset: object) -> None:
+    def __init__(
+        self, priority: i64, cancel_on_failover: bool, stream_offset: object, timeout_ms: i64
+    ) -> None:
         self.priority = priority
         self.cancel_on_failover = cancel_on_failover
         self.stream_offset = stream_offset
+        self.timeout_ms = timeout_ms
 
 
 def check_consume_arguments(
@@ -486,13 +565,14 @@ def check_consume_arguments(
     if "x-priority" in reader.arguments:
         priority = max(-_I64_MAX, min(reader.any_integer("x-priority"), _I64_MAX))
     cancel_on_failover = reader.flag("x-cancel-on-ha-failover")
+    timeout_ms = _clamped(reader.integer("x-consumer-timeout"))
     offset = reader.arguments.get("x-stream-offset", "next")
     if not _is_stream_offset(offset):
         term = f"{{{type_name(offset)},{erlang_term(offset)}}}"
         raise reader.refuse("x-stream-offset", f"{{invalid_stream_offset_arg,{term}}}")
     if refused:
         raise reader.refuse_for(refused[0], queue_type)
-    return ConsumeArguments(priority, cancel_on_failover, offset)
+    return ConsumeArguments(priority, cancel_on_failover, offset, timeout_ms)
 
 
 def _is_stream_offset(value: object) -> bool:

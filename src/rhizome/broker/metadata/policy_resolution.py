@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
-from rhizome.broker.metadata.declare_and_consume_arguments import COPIES_MAX
+from rhizome.broker.metadata.declare_and_consume_arguments import COPIES_MAX, RETRY_TYPES
 from rhizome.broker.metadata.metadata_commands import PutPolicy
 from rhizome.broker.metadata.queue_policy_user_records import Policy, QueueDefinition
 from rhizome.broker.routing.exchange import Exchange
@@ -41,12 +41,15 @@ _NUMBERS: Final = (
     "consumer-timeout",
     "stream-max-segment-size-bytes",
 )
+# Numbers of which a queue's own argument counts, else the policy's.
+_DELAYS: Final = ("delayed-retry-min", "delayed-retry-max", "delayed-retry-multiplier")
 # How many copies; a policy's alone.
 _COUNTS: Final = ("copies", "min-copies")
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
     "queue-mode": ("default", "lazy"),
     "replicate": ("none", "configuration", "messages", "all"),
+    "delayed-retry-type": RETRY_TYPES,
 }
 _TEXTS: Final = (
     "dead-letter-exchange",
@@ -104,8 +107,8 @@ def _check_setting(where: str, key: str, value: object, operator: bool) -> None:
         raise PreconditionFailed(
             f"{where} sets '{key}'; operator policies can set {', '.join(_OPERATOR_KEYS)}"
         )
-    if key in _NUMBERS:
-        least = 1 if key == "expires" else 0
+    if key in _NUMBERS or key in _DELAYS:
+        least = {"expires": 1, "delivery-limit": -1}.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise PreconditionFailed(
                 f"{where} sets {key} to {value!r}; it must be a whole number of at least {least}"
@@ -130,7 +133,7 @@ def _check_setting(where: str, key: str, value: object, operator: bool) -> None:
 
 
 def _nearest(key: str) -> str:
-    found = get_close_matches(key, (*_NUMBERS, *_COUNTS, *_CHOICES, *_TEXTS), n=1)
+    found = get_close_matches(key, (*_NUMBERS, *_DELAYS, *_COUNTS, *_CHOICES, *_TEXTS), n=1)
     return f"; did you mean '{found[0]}'?" if found else ""
 
 
@@ -160,7 +163,8 @@ def combine(policy: Policy | None, operator_policy: Policy | None) -> Effective:
     for key, value in (operator_policy.definition if operator_policy else {}).items():
         other = merged.get(key)
         if key in _NUMBERS and isinstance(other, int) and isinstance(value, int):
-            merged[key] = min(other, value)
+            # A delivery limit of -1 is none.
+            merged[key] = max(other, value) if min(other, value) < 0 else min(other, value)
         else:
             merged[key] = value
     return Effective(

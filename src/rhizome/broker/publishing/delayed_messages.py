@@ -2,6 +2,7 @@
 
 Each vhost has a queue for held messages, ``amq.delayed``. So persistent ones are in the journal
 like those of any durable queue, operators see how many there are, and a restart recovers them.
+Messages that wait for their retry are held here too, and stay in their own queues.
 Within that queue a held message counts as unacked; it is settled when it is routed on. In a cluster
 the queue is a shared one: its home holds the messages, whichever broker received them.
 """
@@ -22,7 +23,7 @@ from rhizome.broker.publishing.message_options import identity_of, routing_heade
 from rhizome.broker.publishing.publish_path import enqueue, need_for, recipients_of, send_on
 from rhizome.broker.queue.message_deduplication import accept, is_duplicate, wait_for_original
 from rhizome.broker.queue.queue import Queue
-from rhizome.broker.turn import STEPS_PER_WORK, decoding_work
+from rhizome.broker.turn import DISCARD_WORK, STEPS_PER_WORK, decoding_work
 from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -37,14 +38,24 @@ turn is full. The next tick continues."""
 
 
 class Delayed:
-    """Invariant: ``held`` is a heap of (due, index, queue, message), one for each held message."""
+    """Invariant: ``held`` is a heap of (due, serial, queue, message), one for each held message.
+
+    Messages that are due at once come in the order of their serials; indexes wouldn't do, because
+    queues of different groups have equal ones.
+    """
 
     broker: Broker
     held: list[tuple[int, int, Queue, Message]]
+    serial: int
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.held = []
+        self.serial = 0
+
+    def _push(self, due_ms: int, queue: Queue, message: Message) -> None:
+        self.serial += 1
+        heapq.heappush(self.held, (due_ms, self.serial, queue, message))
 
     def queue(self, vhost: str) -> Queue | None:
         """The queue of held messages; None if the cluster has yet to make it."""
@@ -75,7 +86,19 @@ class Delayed:
         queue.published += 1
         queue.unacked += 1
         due_ms = message.arrived_ms + min(delay_ms, DELAY_MS_MAX)
-        heapq.heappush(self.held, (due_ms, int(message.index), queue, message))
+        self._push(int(due_ms), queue, message)
+
+    def hold_back(self, queue: Queue, message: Message, due_ms: int) -> None:
+        """Hold a message that was given back to its queue until its retry is due."""
+        self._push(due_ms, queue, message)
+
+    def return_all(self, queue: Queue) -> None:
+        """Give a queue back all that waits for its retry."""
+        waiting = [message for _, _, holder, message in self.held if holder is queue]
+        self.held = [entry for entry in self.held if entry[2] is not queue]
+        heapq.heapify(self.held)
+        for message in waiting:
+            queue.retry(message)
 
     def recover(self) -> None:
         """Take over what a restart found in the queues of held messages."""
@@ -89,10 +112,11 @@ class Delayed:
                     break
                 queue.unacked += 1
                 due_ms = message.arrived_ms + delay_of(message)
-                heapq.heappush(self.held, (int(due_ms), int(message.index), queue, message))
+                self._push(int(due_ms), queue, message)
 
     def let_go(self, queue: Queue) -> None:
         """A queue is no longer active here: its new home holds its messages."""
+        queue.forget_held()
         self.held = [entry for entry in self.held if entry[2] is not queue]
         heapq.heapify(self.held)
 
@@ -116,13 +140,18 @@ class Delayed:
             count *= 2
 
     def _release_some(self, now_ms: int, count: int) -> bool:
-        """Route up to ``count`` due messages; False if there is nothing more to do."""
+        """Route or retry up to ``count`` due messages; False if there is nothing more to do."""
         due: list[tuple[Queue, Message]] = []
         still: list[tuple[int, int, Queue, Message]] = []
-        while len(due) < count and self.held and self.held[0][0] <= now_ms:
+        taken = 0
+        while taken < count and self.held and self.held[0][0] <= now_ms:
             entry = heapq.heappop(self.held)
+            taken += 1
             if entry[2].log.still and not entry[2].deleted:
                 still.append(entry)
+            elif entry[2].name != DELAYED_QUEUE:
+                entry[2].retry(entry[3])
+                self.broker.turn.work += DISCARD_WORK
             else:
                 due.append((entry[2], entry[3]))
         for entry in still:
@@ -138,7 +167,7 @@ class Delayed:
                 if not queue.deleted:
                     queue.log.buried(queue.id, message.index, False)
             commit_all(self.broker)
-        return len(due) == count
+        return taken - len(still) == count
 
     def _release_all(self, due: list[tuple[Queue, Message]]) -> None:
         """Release due messages. If this broker is replaced before that is committed, the next home

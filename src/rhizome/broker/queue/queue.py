@@ -116,6 +116,8 @@ class Queue(Destination):
     meanwhile."""
     expected: i64
     active: Consumer | None
+    successor: Consumer | None
+    """The consumer of a higher priority that becomes active when the active one holds nothing."""
     exclusive: bool
     marked: bool
     flow_control: FlowControl
@@ -132,6 +134,15 @@ class Queue(Destination):
     delivered: i64
     acked: i64
     redelivered: i64
+    retrying: bool
+    held: i64
+    """How many messages wait for their retry; they count as unacked."""
+    held_bytes: i64
+    held_up: bool
+    """Nothing is delivered because too many messages wait for their retry."""
+    restored: dict[int, None]
+    """Messages that had come back before this broker became their home: whether they waited for
+    their retry isn't known, so they wait again."""
     deleted: bool
     orphans: list[Consumer]
     away: Away | None
@@ -161,7 +172,7 @@ class Queue(Destination):
         self.consumer_count = 0
         self.had_consumer = False
         self.expected = self.releases = 0
-        self.active = None
+        self.active = self.successor = None
         self.exclusive = False
         self.marked = False
         self.flow_control = FlowControl(self)
@@ -174,22 +185,24 @@ class Queue(Destination):
         self.last_values = None
         self.seen = None
         self.last_used_ms = broker.turn.now_ms
-        self.published = 0
-        self.delivered = 0
-        self.acked = 0
-        self.redelivered = 0
-        self.deleted = False
+        self.published = self.delivered = self.acked = self.redelivered = 0
+        self.retrying = self.held_up = self.deleted = False
+        self.held = self.held_bytes = 0
+        self.restored = {}
         self.orphans = []
         self.away = None
         self.stream = None
         self.worker = None
-        self._prepare_lanes(definition.options.priority_max)
+        self._prepare_lanes(definition.options)
         self.apply_options(definition.options)
 
     def use_log(self, log: GroupLog) -> None:
         """Record what happens to this queue in this log."""
         self.log = log
         self.recorded = self.durable or log.replicated
+
+    def is_active_here(self) -> bool:
+        return self.away is None
 
     def is_kept_here(self) -> bool:
         """Whether its messages are here, including while its home is being moved away (G11)."""
@@ -212,19 +225,28 @@ class Queue(Destination):
         self.plain = (
             not self.bounded
             and self.single
+            and options.priority_max == 0
             and self.last_values is None
             and options.message_ttl_ms < 0
             and options.queue_type != "stream"
         )
         if self.bounded:
             self._enforce_bounds()
+        self.retrying = options.delays_retries()
         if self.may_expire or options.expires_ms >= 0:
             self.broker.timers.watch(self)
 
-    def _prepare_lanes(self, priority_max: i64) -> None:
-        self.lanes = [UNUSED_LANE] * (int(priority_max) + 1)
+    def _prepare_lanes(self, options: QueueArguments) -> None:
+        """Quorum queues have priorities without being asked: they begin with one lane."""
+        self.single = options.priority_max == 0 or options.queue_type == "quorum"
+        self.lanes = [UNUSED_LANE] * (1 if self.single else int(options.priority_max) + 1)
         self.lane = self.made_lane(0)
-        self.single = priority_max == 0
+
+    def prepare_for(self, priority: i64) -> None:
+        """A message of this priority is about to come: make room for lanes if it needs one."""
+        if self.single and priority > 0 and self.options.priority_max > 0:
+            self.lanes.extend([UNUSED_LANE] * int(self.options.priority_max))
+            self.single = False
 
     # ---- messages in ----------------------------------------------------------------------------
 
@@ -272,6 +294,7 @@ class Queue(Destination):
     def _push_special(self, message: Message) -> None:
         if self.stream is not None:
             return
+        self.prepare_for(message.priority)
         if message.expiration_ms != NO_EXPIRATION and not self.may_expire:
             self.may_expire = True
             self.broker.timers.watch(self)
@@ -386,8 +409,7 @@ class Queue(Destination):
                     return None
                 continue
             self.discount(message)
-            if self.may_expire and now_ms >= 0 and self.is_expired(message, now_ms):
-                self.discard(message, REASON_EXPIRED)
+            if self.may_expire and now_ms >= 0 and self._is_withheld(message, now_ms):
                 expired += 1
                 if self.broker.turn.is_too_full(expired):
                     self.postpone()
@@ -395,6 +417,19 @@ class Queue(Destination):
                 continue
             return message
         return None
+
+    def _is_withheld(self, message: Message, now_ms: i64) -> bool:
+        """Whether a message that was just taken isn't delivered: it is discarded if it has expired,
+        and waits for its retry if it did so at the home before."""
+        if self.is_expired(message, now_ms):
+            self.discard(message, REASON_EXPIRED)
+            return True
+        if len(self.restored) == 0 or message.index not in self.restored:
+            return False
+        del self.restored[message.index]
+        if not self.retrying:
+            return False
+        return self._hold(message, self.counts.get(message.index, 1))
 
     def _top_lane(self) -> Lane:
         at: i64 = len(self.lanes) - 1
@@ -480,7 +515,10 @@ class Queue(Destination):
     def _next_consumer(self) -> Consumer | None:
         active = self.active
         if active is not None:
-            return active if active.can_take() else None
+            if self.successor is not None and not self._hands_over(active):
+                return None
+            active = self.active
+            return active if active is not None and active.can_take() else None
         for level in self.levels:
             consumer = level.next()
             if consumer is not None:
@@ -504,13 +542,16 @@ class Queue(Destination):
             self.touch()
 
     def requeue(self, message: Message) -> None:
-        """Put an unacked message back at its place, unless it reached its delivery limit."""
+        """Put an unacked message back at its place, at once or when its retry is due, unless it
+        reached its delivery limit."""
         self.unacked -= 1
         if self.deleted:
             self.forget(message)
             return
         count = self.counts.get(message.index, 0) + 1
         limit = self.options.delivery_limit
+        if limit < 0:
+            limit = self._default_delivery_limit()
         if limit >= 0 and count > limit:
             self.discard(message, REASON_DELIVERY_LIMIT)
         elif self._is_over(message):
@@ -520,7 +561,8 @@ class Queue(Destination):
             durable = is_journaled(message)
             if self.recorded and (durable or self.log.replicated):
                 self.log.requeue(self.id, message.index, count, durable)
-            self._put_back(message)
+            if not self.retrying or not self._hold(message, count):
+                self._put_back(message)
         if self.ready > 0 and not self.marked:
             self.touch()
 
@@ -530,6 +572,51 @@ class Queue(Destination):
         if not self.may_expire or self.log.still:
             return False
         return self.broker.turn.now_ms >= self.expires_ms(message)
+
+    def _default_delivery_limit(self) -> i64:
+        """The limit of a queue that was declared without one; -1: none."""
+        if self.options.queue_type != "quorum" or self.options.delivery_limit_given:
+            return -1
+        return self.broker.limits.quorum_delivery_limit
+
+    def _hold(self, message: Message, count: i64) -> bool:
+        """Have a message wait for its retry. False if so many wait that there is no room for it."""
+        if self._holds_more_than(2):
+            return False
+        self.restored.pop(message.index, None)
+        self.unacked += 1
+        self.held += 1
+        self.held_bytes += len(message.content)
+        if not self.held_up and self._holds_more_than(1):
+            self.held_up = True
+            self.releases += 1
+        due_ms = self.broker.turn.now_ms + self.options.retry_delay_ms(count)
+        self.broker.delayed.hold_back(self, message, due_ms)
+        return True
+
+    def _holds_more_than(self, times: i64) -> bool:
+        """Whether so many times of what may wait for retries does."""
+        limits = self.broker.limits
+        return (
+            self.held > times * limits.retries_held_max
+            or self.held_bytes > times * limits.retries_held_bytes_max
+        )
+
+    def retry(self, message: Message) -> None:
+        """The retry of a message is due."""
+        self.held -= 1
+        self.held_bytes -= len(message.content)
+        if self.held_up and not self._holds_more_than(1):
+            self.held_up = False
+            self.releases -= 1
+        self.take_back(message)
+
+    def forget_held(self) -> None:
+        """What waits for its retry is no longer here, but at the next home."""
+        if self.held_up:
+            self.releases -= 1
+        self.held_up = False
+        self.held = self.held_bytes = 0
 
     def take_back(self, message: Message) -> None:
         """Put back a message that was sent to a consumer but never reached it."""
@@ -595,6 +682,8 @@ class Queue(Destination):
 
     def purge(self) -> i64:
         """Drop all ready messages, and those that are set aside; return how many were ready."""
+        if self.held > 0:
+            self.broker.delayed.return_all(self)
         count = self.ready
         if self.recorded and (count > 0 or self in self.broker.damage.aside):
             self._log_settled()
@@ -636,8 +725,10 @@ class Queue(Destination):
         if consumer.exclusive:
             self.exclusive = True
         self._level(consumer.priority).add(consumer)
-        if self.options.single_active_consumer and self._becomes_active(consumer):
-            self.active = consumer
+        if self.options.single_active_consumer:
+            if self._becomes_active(consumer):
+                self.active = consumer
+            self._choose_successor()
         if self.stream is not None:
             self.stream.attach(consumer)
         if self.ready > 0 and not self.marked:
@@ -648,6 +739,30 @@ class Queue(Destination):
         was active before."""
         active = self.active
         return active is None or (active.delivered == 0 and consumer.delivered > 0)
+
+    def _choose_successor(self) -> None:
+        """In quorum queues a consumer of a higher priority than the active one takes over from it,
+        as in RabbitMQ 4.x."""
+        first = self._first_consumer()
+        self.successor = None
+        if (
+            first is not None
+            and self.active is not None
+            and first.priority > self.active.priority
+            and self.options.queue_type == "quorum"
+        ):
+            self.successor = first
+
+    def _hands_over(self, active: Consumer) -> bool:
+        """Let the successor become active. False while the active consumer still holds something:
+        it gets nothing more, and nobody else gets anything."""
+        successor = self.successor
+        if successor is not None and successor.priority > active.priority:
+            if active.unacked > 0:
+                return False
+            self.active = successor
+        self.successor = None
+        return True
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.broker.leases.forget(consumer)
@@ -661,6 +776,8 @@ class Queue(Destination):
             self.exclusive = False
         if self.active is consumer:
             self.active = self._first_consumer()
+        if self.active is not None:
+            self._choose_successor()
         self.last_used_ms = self.broker.turn.now_ms
         if self.ready > 0 and not self.marked:
             self.touch()

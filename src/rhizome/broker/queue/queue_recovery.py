@@ -22,10 +22,13 @@ def restore_queue(queue: Queue, found: RecoveredQueue, crashed: bool = False) ->
 
     ``crashed``: the broker that had it last was this one, and it was not stopped cleanly.
     """
+    queue.prepare_for(max(found.levels, default=0))
     _restore_lanes(queue, {0: found.in_order()} if queue.single else found.levels)
     queue.ready_bytes = found.content_bytes
     queue.durable_bytes = found.content_bytes
     queue.counts = _counts_of_known(found.delivery_counts, queue.log.next_index)
+    if queue.retrying:
+        queue.restored = dict.fromkeys(queue.counts)
     queue.seen = found.seen
     restore_shown(queue, found.shown, crashed)
     if queue.bounded:

@@ -40,6 +40,11 @@ class Destination:
         self.mark = 0
         self.incoming = {}
 
+    def is_active_here(self) -> bool:
+        """Whether messages sent there stay on this broker for now. Whatever stands for a queue on
+        another broker isn't."""
+        return self.is_exchange
+
 
 @final
 class Binding:

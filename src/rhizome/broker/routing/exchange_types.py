@@ -10,6 +10,7 @@ from rhizome.broker.routing.consistent_hash_exchange import (
 )
 from rhizome.broker.routing.exchange import DirectExchange, Exchange, FanoutExchange
 from rhizome.broker.routing.headers_exchange import HeadersExchange
+from rhizome.broker.routing.random_exchange import CHOOSING_KINDS, ChoosingExchange
 from rhizome.broker.routing.super_stream_exchange import SUPER_STREAM_KIND, SuperStreamExchange
 from rhizome.broker.routing.topic_exchange import TopicExchange
 from rhizome.errors import CommandInvalid, PreconditionFailed
@@ -22,6 +23,7 @@ PLAIN_KINDS: Final = (
     "headers",
     "x-consistent-hash",
     SUPER_STREAM_KIND,
+    *CHOOSING_KINDS,
 )
 EXCHANGE_KINDS: Final = (*PLAIN_KINDS, DELAYED_KIND)
 
@@ -71,6 +73,8 @@ def make_exchange(
         made = HeadersExchange(vhost, name, kind, durable, auto_delete, internal, given)
     elif routing == SUPER_STREAM_KIND:
         made = SuperStreamExchange(vhost, name, kind, durable, auto_delete, internal, given)
+    elif routing in CHOOSING_KINDS:
+        made = ChoosingExchange(vhost, name, kind, durable, auto_delete, internal, given, routing)
     else:
         made = ConsistentHashExchange(vhost, name, kind, durable, auto_delete, internal, given)
     made.delayed = kind == DELAYED_KIND

@@ -30,6 +30,7 @@ from rhizome.broker.metadata.metadata_commands import (
     PutPolicy,
     PutVhost,
 )
+from rhizome.broker.metadata.proposed_arguments import check_proposed_queue
 from rhizome.broker.metadata.resource_names import RESERVED_PREFIX
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.queue.queue import Queue
@@ -317,6 +318,8 @@ async def _propose(context: Context, commands: deque[Command]) -> None:
         command = commands.popleft()
         if _is_there(context, command):
             continue
+        if isinstance(command, DeclareQueue):
+            check_proposed_queue(command.vhost, command.name, command.arguments)
         if isinstance(command, PutParameter):
             command = with_secrets(context, command)
         proposal = start(context, command, takes_whole_state=True)

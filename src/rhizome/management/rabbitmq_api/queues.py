@@ -22,6 +22,7 @@ from rhizome.broker.channel.resource_lookup import (
 )
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.metadata.metadata_commands import EXCHANGE, QUEUE, DeclareQueue, DeleteQueue
+from rhizome.broker.metadata.proposed_arguments import check_proposed_queue
 from rhizome.broker.metadata.resource_names import check_declarable_name
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.queue.queue import Queue
@@ -233,6 +234,7 @@ def _check_declare(call: Call, vhost: VHost, command: DeclareQueue, is_new: bool
     channel = open_channel(broker, vhost, call.caller)
     if is_new:
         check_declarable_name(QUEUE, command.name)
+        check_proposed_queue(command.vhost, command.name, command.arguments)
     else:
         find_queue(channel, command.name)
     check_configure(channel, QUEUE, command.name)

@@ -64,6 +64,7 @@ class Config:
     consumers: config_sections.ConsumersSection = field(
         default_factory=config_sections.ConsumersSection
     )
+    queues: config_sections.QueuesSection = field(default_factory=config_sections.QueuesSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     hooks: config_sections.HooksSection = field(default_factory=config_sections.HooksSection)
     log: config_sections.LogSection = field(default_factory=config_sections.LogSection)
@@ -151,6 +152,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "security": config_sections.SecuritySection,
     "oauth": config_sections.OauthSection,
     "consumers": config_sections.ConsumersSection,
+    "queues": config_sections.QueuesSection,
     "cluster": ClusterSection,
     "hooks": config_sections.HooksSection,
     "log": config_sections.LogSection,

@@ -48,6 +48,7 @@ RELOADABLE: Final[Mapping[str, frozenset[str]]] = {
     "security": EVERY_KEY,
     "oauth": EVERY_KEY,
     "consumers": EVERY_KEY,
+    "queues": EVERY_KEY,
     "hooks": EVERY_KEY,
     "cluster": frozenset({"key", "key_file", "demand_key", "link_macs", "insecure_links"}),
     "log": EVERY_KEY,

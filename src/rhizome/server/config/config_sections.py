@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rhizome.broker.access.usage_limits import COMPATIBILITIES, RABBITMQ_3_10
 from rhizome.regex import check_pattern
 from rhizome.security import sasl_mechanisms, tls
 from rhizome.security.allowed_host_names import is_host_pattern
@@ -365,6 +366,19 @@ class ConsumersSection:
         "30m",
         "Time for which a consumer may hold a delivery unacknowledged before it is cancelled and"
         " its deliveries are requeued; 0s: any time.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesSection:
+    """What queues do where releases of RabbitMQ differ. All brokers of a cluster have the same."""
+
+    compatibility: str = choice(
+        RABBITMQ_3_10,
+        COMPATIBILITIES,
+        "Release of RabbitMQ that queues follow where they can't follow both. 4.3: quorum queues"
+        " declared without a delivery limit have one of 20, and consumers of classic queues have"
+        " no timeout.",
     )
 
 

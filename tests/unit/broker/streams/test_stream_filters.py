@@ -277,6 +277,24 @@ def test_wrong_arguments_are_refused(core: Core, wrong: dict[str, object]) -> No
     assert f"invalid arg '{next(iter(wrong))}'" in client.pick(ChannelClose).reply_text
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "text"),
+    [
+        ("stream", 15, "Invalid value for x-stream-filter-size-bytes"),
+        ("stream", 256, "Invalid value for x-stream-filter-size-bytes"),
+        ("stream", "32", "expected integer, got longstr"),
+        ("quorum", 32, "of queue type rabbit_quorum_queue"),
+        ("classic", 32, "of queue type rabbit_classic_queue"),
+    ],
+)
+def test_a_wrong_size_of_filters_is_refused(core: Core, kind: str, size: object, text: str) -> None:
+    client = core.connect()
+    arguments = {"x-queue-type": kind, "x-stream-filter-size-bytes": size}
+    client.send(QueueDeclare("s", durable=True, arguments=arguments))
+    assert text in client.pick(ChannelClose).reply_text
+    assert not core.has_queue("s")
+
+
 # ---- Bloom filters
 
 

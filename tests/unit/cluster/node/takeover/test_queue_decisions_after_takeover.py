@@ -6,6 +6,7 @@ import pytest
 
 from rhizome.amqp.methods import BasicAck, BasicReject
 from rhizome.amqp.properties import Properties
+from rhizome.broker.access.usage_limits import RABBITMQ_4_3
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster
 from tests.unit.cluster.node.small_cluster import PERSISTENT, bind, exchange, queue_at
@@ -67,6 +68,61 @@ def test_priorities(cluster: CoreCluster) -> None:
     publish(client, "q", [b"urgent"], persistent(priority=5))
     cluster.settle()
     assert rest_of(cluster, client, "q") == [b"5", b"urgent", b"4", b"3", b"2", b"1", b"0"]
+
+
+def test_priorities_of_a_quorum_queue(cluster: CoreCluster) -> None:
+    client = declared(cluster, "q", x_queue_type="quorum")
+    for number in (0, 12, 3, 40):
+        publish(client, "q", [b"%d" % number], persistent(priority=number))
+    publish(client, "q", [b"none"], PERSISTENT)
+    cluster.settle()
+    change_home(cluster, "q")
+    publish(client, "q", [b"urgent"], persistent(priority=31))
+    cluster.settle()
+    assert rest_of(cluster, client, "q") == [b"40", b"urgent", b"12", b"3", b"0", b"none"]
+
+
+def test_the_default_delivery_limit_of_a_quorum_queue(cluster: CoreCluster) -> None:
+    for member in cluster.running():
+        member.broker.limits.be_compatible(RABBITMQ_4_3)
+    client = declared(cluster, "q", x_queue_type="quorum")
+    publish(client, "q", [b"poison"], PERSISTENT)
+    cluster.settle()
+    for count in range(21):
+        if count == 10:
+            change_home(cluster, "q")
+        got = client.get("q", no_ack=False)
+        assert got is not None, count
+        client.send(BasicReject(got.tag, requeue=True))
+        cluster.settle()
+    assert client.get("q", no_ack=False) is None
+
+
+def test_what_waits_for_its_retry_waits_at_the_next_home(cluster: CoreCluster) -> None:
+    client = declared(
+        cluster, "q", x_queue_type="quorum", x_delayed_retry_type="all", x_delayed_retry_min=60_000
+    )
+    publish(client, "q", [b"failed", b"next", b"held"], PERSISTENT)
+    cluster.settle()
+    failed = client.get("q", no_ack=False)
+    assert failed is not None
+    client.send(BasicReject(failed.tag, requeue=True))
+    cluster.settle()
+    assert client.get("q") is not None
+    held = client.get("q", no_ack=False)
+    assert held is not None
+    change_home(cluster, "q")
+    assert client.get("q") is None
+    client.send(BasicAck(held.tag))
+    for _ in range(55):
+        cluster.advance(1_000)
+    assert client.get("q") is None
+    for _ in range(6):
+        cluster.advance(1_000)
+    again = client.get("q", no_ack=False)
+    assert again is not None
+    assert (again.body, again.headers["x-delivery-count"]) == (b"failed", 1)
+    assert client.get("q") is None
 
 
 def test_last_values(cluster: CoreCluster) -> None:

@@ -1,0 +1,57 @@
+"""Checks of a new queue's arguments where its declaration is proposed.
+
+The cluster state takes these arguments whatever their values are: an earlier release did, and every
+broker must go on with what is in the log. So what only this release refuses is refused here, before
+it is proposed. The words are those of RabbitMQ 4.3.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rhizome.broker.erlang_term_text import queue_resource
+from rhizome.broker.metadata.argument_reader import ArgumentReader
+from rhizome.broker.metadata.declare_and_consume_arguments import RETRY_TYPES
+from rhizome.errors import PreconditionFailed
+from rhizome.journal.streams.bloom_filter import BLOOM_BYTES_MAX, BLOOM_BYTES_MIN
+
+_FILTER_SIZE: Final = "x-stream-filter-size-bytes"
+_RETRY_TYPE: Final = "x-delayed-retry-type"
+_RETRY_NUMBERS: Final = (
+    "x-delayed-retry-min",
+    "x-delayed-retry-max",
+    "x-delayed-retry-multiplier",
+)
+
+
+def check_proposed_queue(
+    vhost: str,
+    name: str,
+    arguments: dict[str, object],
+    class_id: int = 50,
+    method_id: int = 10,
+) -> None:
+    """Raise PreconditionFailed if a new queue can't have these arguments."""
+    reader = ArgumentReader(arguments, queue_resource(vhost, name), class_id, method_id)
+    _check_retries(reader)
+    if arguments.get("x-queue-type") == "stream":
+        _check_filter_size(reader)
+    elif _FILTER_SIZE in arguments:
+        raise reader.refuse_for(_FILTER_SIZE, str(arguments.get("x-queue-type", "classic")))
+
+
+def _check_retries(reader: ArgumentReader) -> None:
+    kind = str(reader.arguments.get("x-queue-type", "classic"))
+    for key in (_RETRY_TYPE, *_RETRY_NUMBERS):
+        if key in reader.arguments and kind == "stream":
+            raise reader.refuse_for(key, kind)
+    reader.word(_RETRY_TYPE, RETRY_TYPES, f"\"expected {', '.join(RETRY_TYPES)}, got '*'\"")
+    for key in _RETRY_NUMBERS:
+        reader.integer(key)
+
+
+def _check_filter_size(reader: ArgumentReader) -> None:
+    size = reader.integer(_FILTER_SIZE)
+    if size >= 0 and not BLOOM_BYTES_MIN <= size <= BLOOM_BYTES_MAX:
+        text = f"Invalid value for {_FILTER_SIZE}"
+        raise PreconditionFailed(text, reader.class_id, reader.method_id)
