@@ -29,8 +29,8 @@ from rhizome.broker.queue.queue_recovery import restore_queue
 from rhizome.broker.queue.redelivered_flag import shown_of
 from rhizome.broker.streams.stream_restrictions import is_stream
 from rhizome.cluster.home.group_log import ReplicatedLog
-from rhizome.cluster.home.home_change import HomeChange, queues_of
-from rhizome.cluster.home.home_group import HomeGroup
+from rhizome.cluster.home.home_change import HomeChange, LocalEdgeReturn, queues_of
+from rhizome.cluster.home.home_group import HomeGroup, HomePort
 from rhizome.cluster.home.settings import HomeSettings
 from rhizome.cluster.home.unreplicated_message_migration import BARE, UnreplicatedMessageReturn
 from rhizome.cluster.protocol.catalogue import (
@@ -57,9 +57,10 @@ from rhizome.cluster.protocol.replication_codec import (
     refused,
     table_in,
 )
-from rhizome.cluster.replication.broker_adapters import StandbyAdapter
+from rhizome.cluster.replication.broker_adapters import HomeAdapter, StandbyAdapter
 from rhizome.cluster.replication.group_copy import GroupCopy
 from rhizome.cluster.replication.queue_standby import QueueStandby
+from rhizome.cluster.replication.replicable_log import ReplicableLog
 from rhizome.cluster.replication.replication_follower import StandbyGroup
 from rhizome.cluster.state.cluster_commands import WHOLE
 from rhizome.cluster.state.groups_and_placement import Group, wanted_standbys
@@ -76,9 +77,12 @@ from rhizome.journal.records import u16_at, u32_at
 from rhizome.journal.recovery import Recovered, RecoveredQueue
 
 if TYPE_CHECKING:
+    from rhizome.broker.metadata.metadata_commands import Command
+    from rhizome.broker.port import GroupLog, Waiter
     from rhizome.broker.queue.queue import Queue
     from rhizome.cluster.link.link import Link
     from rhizome.cluster.node import Node
+    from rhizome.cluster.state.broker_registry import Registry
     from rhizome.journal.checkpoint import CheckpointBuilder
 
 STREAMS_TICK_MS: Final = 100
@@ -95,7 +99,8 @@ class GroupRoles:
     def __init__(self, node: Node, recovered: Recovered, settings: HomeSettings) -> None:
         self.node = node
         self.broker = node.broker
-        self.moving = HomeChange(node.edge, node.tenures)
+        self.home_change = HomeChange(node.edge, node.tenures)
+        self.home_port = RolesHomePort(self)
         self.settings = settings
         self.outbox_rules = OutboxRules()
         self.tx_transport = TransactionTransport(node)
@@ -268,10 +273,7 @@ class GroupRoles:
             copy.disk,
         )
         log.refused = copy.known.refused
-        if len(starts) > 1:
-            log.recover()
-        log.alone = not group.in_sync
-        log.update_visible()
+        home = self.new_home(group, log, log, copy.whole)
         broker.logs[group.id] = log
         for queue in list(broker.shared.values()):
             if queue.definition.group == group.id:
@@ -280,14 +282,24 @@ class GroupRoles:
             # The queue was deleted while this broker did not follow (H13).
             log.drop(queue_id)
         copy.let_go()
-        doubtful = {} if copy.whole else dict(copy.origins)
-        self.moving.come_home(group.id, group.epoch, log, doubtful).answer_calls()
+        home.sessions.doubtful = {} if copy.whole else dict(copy.origins)
+        self.home_change.come_home(home.sessions).answer_calls()
         broker.delayed.recover()
         prepared_txs = prepared_transactions_of(broker, group.id)
         if prepared_txs is not None:
             prepared_txs.restored()
-        tenure = self.node.tenures.begin(group.id, group.epoch, log)
-        self.homes[group.id] = HomeGroup(self.node, group, log, copy.whole, tenure, self.settings)
+        self.homes[group.id] = home
+        home.begin()
+
+    def new_home(
+        self, group: Group, log: ReplicableLog, known_log: GroupLog, whole: bool
+    ) -> HomeGroup:
+        """The home of a group, whose queues are not active yet; edges know it by ``known_log``."""
+        sessions = self.node.tenures.make(group.id, group.epoch, known_log)
+        copies = HomeAdapter(self.node, group.id)
+        home = HomeGroup(self.home_port, copies, group, log, whole, sessions, self.settings)
+        copies.copies = home.copies
+        return home
 
     def _activate(self, queue: Queue, log: ReplicatedLog, copy: GroupCopy) -> None:
         queue.use_log(log)
@@ -316,17 +328,19 @@ class GroupRoles:
             self.streams.lose_home(group_id)
             return
         broker = self.broker
-        log = self.homes.pop(group_id).log
+        home = self.homes.pop(group_id)
+        was_handing_over = home.end()
+        log = home.log
         queues = queues_of(broker, group_id)
         for queue in queues:
             # Before the copy says how far it is: what was settled here must be in its log.
             queue.write_settled()
         copy = GroupCopy.from_home(log, log.disk(), broker.pager.journal, broker.pager.spill)
-        copy.whole = log.aside
+        copy.whole = was_handing_over
         self.copies[group_id] = copy
         for queue in queues:
             copy.adopt(self._kept(queue))
-        self.moving.leave_home(group_id, log)
+        self.home_change.leave_home(group_id, log)
         if self.returning is not None:
             self.returning.lost_home(group_id, log.bare)
             self._unlooked[group_id] = None
@@ -377,31 +391,23 @@ class GroupRoles:
     def serves(self, group: int) -> bool:
         """Whether the queues of a group are active here for applications."""
         home = self.homes.get(group)
-        return home is not None and not home.log.aside
+        return home is not None and not home.is_handing_over
 
-    def step_aside(self, group_id: int) -> None:
-        """Admit nothing more; what applications of this broker do waits for the next home."""
-        log = self.homes[group_id].log
-        log.aside = True
-        log.update_visible()
-        self.moving.step_aside(group_id)
+    def step_aside(self, home: HomeGroup) -> None:
+        """What applications of this broker do waits for the next home."""
+        group_id = home.group.id
+        self.home_change.step_aside(group_id)
         self.node.state_listener.homes_changed([group_id])
 
-    def step_back(self, group_id: int) -> None:
-        """Be home as before; edges attach anew.
-
-        Until it is resolved what applications hold, those messages are among the ready ones. So
-        nothing may leave a queue, not even if a queue exceeds its limits with what was published
-        meanwhile.
-        """
-        home = self.homes[group_id]
-        for queue in queues_of(self.broker, group_id):
+    def come_home(self, home: HomeGroup) -> LocalEdgeReturn:
+        """Applications of this broker come back to a home that was to be handed over."""
+        for queue in queues_of(self.broker, home.group.id):
             queue.away = None
-        tenure = home.tenure
-        own = self.moving.come_home(group_id, home.group.epoch, tenure.log, tenure.doubtful)
-        home.log.aside = False
-        home.log.update_visible()
-        own.answer_calls()
+        return self.home_change.come_home(home.sessions)
+
+    def came_home(self, home: HomeGroup) -> None:
+        """A home that was to be handed over serves again: edges attach anew."""
+        group_id = home.group.id
         self.node.state_listener.homes_changed([group_id])
         for link in self.node.links.open_links():
             payload = encode_table({"group": group_id, "epoch": home.group.epoch})
@@ -665,6 +671,46 @@ class GroupRoles:
 
     def passive_indexes(self) -> list[tuple[int, PagedIndex]]:
         return [entry for copy in self.copies.values() for entry in copy.indexes()]
+
+
+@final
+class RolesHomePort(HomePort):
+    """Connects the homes of groups to this broker."""
+
+    def __init__(self, roles: GroupRoles) -> None:
+        super().__init__()
+        self.roles = roles
+        self.node = roles.node
+
+    def now_ms(self) -> int:
+        return self.node.now_ms
+
+    def name(self) -> str:
+        return self.node.me.name
+
+    def registry(self) -> Registry:
+        return self.node.state.registry
+
+    def open_links(self) -> list[Link]:
+        return self.node.links.open_links()
+
+    def propose(self, command: Command, waiter: Waiter) -> None:
+        self.node.propose(command, waiter)
+
+    def committed(self) -> None:
+        self.node.broker.committed()
+
+    def recovered(self, took_ms: int) -> None:
+        self.node.broker.takeover_times.add(took_ms, 1)
+
+    def step_aside(self, home: HomeGroup) -> None:
+        self.roles.step_aside(home)
+
+    def come_home(self, home: HomeGroup) -> LocalEdgeReturn:
+        return self.roles.come_home(home)
+
+    def came_home(self, home: HomeGroup) -> None:
+        self.roles.came_home(home)
 
 
 @final

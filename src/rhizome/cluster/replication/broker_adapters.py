@@ -19,6 +19,7 @@ from rhizome.cluster.replication.catch_up_sender import LiveQueue
 from rhizome.cluster.replication.epoch_history import epoch_in
 from rhizome.cluster.replication.group_copy import GroupCopy
 from rhizome.cluster.replication.queue_standby import QueueStandbyPort
+from rhizome.cluster.replication.replicator import Replicator
 from rhizome.cluster.replication.replicator_port import ReplicatorPort
 from rhizome.cluster.state.cluster_commands import Member, SetInSync
 from rhizome.errors import SyntaxErrorFault
@@ -28,7 +29,6 @@ from rhizome.journal.records import FLAG_DURABLE, decode_message, enqueue_record
 
 if TYPE_CHECKING:
     from rhizome.broker.queue.queue import Queue
-    from rhizome.cluster.home.home_group import HomeGroup
     from rhizome.cluster.link.link import Link
     from rhizome.cluster.node import Node
     from rhizome.cluster.takeover.copy_salvage import Salvager
@@ -100,7 +100,7 @@ class StandbyAdapter(QueueStandbyPort):
 class HomeAdapter(ReplicatorPort):
     """Connects the replicator of one group that is at home here to the broker."""
 
-    home: HomeGroup
+    copies: Replicator
 
     def __init__(self, node: Node, group: int) -> None:
         super().__init__()
@@ -114,9 +114,9 @@ class HomeAdapter(ReplicatorPort):
         return self.node.applied.index
 
     def propose(self, members: list[Member], version: i64) -> None:
-        home = self.home
-        command = SetInSync(self.group, tuple(members), int(home.log.epoch), int(version))
-        self.node.propose(command, RefusedProposal(home, int(version)))
+        copies = self.copies
+        command = SetInSync(self.group, tuple(members), int(copies.log.epoch), int(version))
+        self.node.propose(command, RefusedProposal(copies, int(version)))
 
     def failed(self, name: str, error: Exception) -> None:
         where = f"what standby {name} of group {self.group} is sent"
@@ -135,7 +135,7 @@ class HomeAdapter(ReplicatorPort):
         queue = self.node.broker.shared.get(int(queue_id))
         if queue is None:
             return None
-        if int(queue_id) in self.home.log.bare:
+        if int(queue_id) in self.copies.log.bare:
             return LiveQueue([], {}, None, {}, b"")
         parts: list[PagedIndex] = []
         for lane in queue.lanes:
@@ -160,7 +160,7 @@ class HomeAdapter(ReplicatorPort):
         while index < end and size < bytes_max:
             message = unacked.get(index) or self._ready(queue, index)
             if message is not None and not is_placeholder(message):
-                epoch = self.home.log.epoch_of(message.index)
+                epoch = self.copies.log.epoch_of(message.index)
                 record = record_of(self.group, epoch, queue.id, message)
                 found.append(record)
                 size += len(record)
@@ -201,8 +201,8 @@ class HomeAdapter(ReplicatorPort):
             return
         stored = decode_message(record, 0)
         if stored is not None and stored.index == index and broker.damage.repair(queue, stored):
-            self.home.copies.restore(record)
-            log = self.home.log
+            self.copies.restore(record)
+            log = self.copies.log
             if isinstance(log, ReplicatedLog):
                 log.pass_by(queue_id)
 
@@ -226,14 +226,14 @@ def record_of(group: i64, epoch: i64, queue_id: i64, message: Message) -> bytes:
 class RefusedProposal(Waiter):
     """Tells a home that a change of its set was not made."""
 
-    def __init__(self, home: HomeGroup, version: int) -> None:
+    def __init__(self, copies: Replicator, version: int) -> None:
         super().__init__()
-        self.home = home
+        self.copies = copies
         self.version = version
 
     def resolved(self, outcome: Outcome) -> None:
         if outcome.error is not None:
-            self.home.copies.proposal_refused(self.version)
+            self.copies.proposal_refused(self.version)
 
 
 def _index(message: Message) -> int:

@@ -148,7 +148,7 @@ def test_the_broker_of_the_client_becomes_home_while_it_presents(cluster: CoreCl
     client = member.connect(properties=RESUMES)
     first = int(client.call(SessionResume(entries(held[:2])), SessionResumeOk).first_tag)
     cluster.advance_until(lambda: queue.away is None)
-    assert member.node.tenures.tenures[queue.definition.group].recovering
+    assert member.node.tenures.tenures[queue.definition.group].phase.is_recovering()
     client.call(SessionResume(entries(held[2:])), SessionResumeOk)
     client.send(SessionResumed(), channel=0)
     cluster.mend("s2", member.name)
