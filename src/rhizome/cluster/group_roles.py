@@ -61,7 +61,7 @@ from rhizome.cluster.replication.broker_adapters import HomeAdapter, StandbyAdap
 from rhizome.cluster.replication.group_copy import GroupCopy
 from rhizome.cluster.replication.queue_standby import QueueStandby
 from rhizome.cluster.replication.replicable_log import ReplicableLog
-from rhizome.cluster.replication.replication_follower import StandbyGroup
+from rhizome.cluster.replication.standby_group import StandbyGroup
 from rhizome.cluster.state.cluster_commands import WHOLE
 from rhizome.cluster.state.groups_and_placement import Group, wanted_standbys
 from rhizome.cluster.stream_group_roles import StreamGroupRoles

@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from rhizome.amqp.primitives import u32_at
 from rhizome.cluster.edge.channel_session import ChannelSession
-from rhizome.cluster.edge.edge_group import EdgeGroup
+from rhizome.cluster.edge.edge_group import ATTACHED, EdgeGroup
 from rhizome.cluster.edge.home_calls import number_in, number_or, starts_in
 from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
 
@@ -160,7 +160,7 @@ class Edge:
         """Whether a frame that came over this link belongs to the attach that counts (A2)."""
         if not self.rules.older_epochs_dropped:
             return True
-        return group.link_channel is link_channel and group.attached
+        return group.link_channel is link_channel and group.phase == ATTACHED
 
     def attached_to(self, link_channel: LinkChannel, table: dict[str, object]) -> None:
         group = self.groups.get(number_in(table, "group"))
