@@ -57,7 +57,6 @@ from rhizome.cluster.edge.home_calls import (
     PurgeCall,
     ReattachCall,
     ResumeCall,
-    number_in,
 )
 from rhizome.cluster.link.frame_codec import put_frame
 from rhizome.cluster.peer_link_state import LinkChannel
@@ -67,6 +66,7 @@ from rhizome.cluster.protocol.call_operations import (
     OP_GET,
     OP_PURGE,
     error_of,
+    number_in,
 )
 from rhizome.cluster.protocol.catalogue import (
     ATTACH,
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from rhizome.broker.connection.connection import Connection
     from rhizome.broker.queue.queue import Queue
     from rhizome.cluster.edge.edge import Edge
-    from rhizome.cluster.peer_frame_dispatch import PeerBroker
+    from rhizome.cluster.linked_peer import LinkedPeer
 
 DETACHED: Final = 0
 ATTACHING: Final = 1
@@ -125,7 +125,7 @@ class EdgeGroup(Away):
     edge: Edge
     broker: Broker
     group: i64
-    home: PeerBroker | None
+    home: LinkedPeer | None
     epoch: i64
     way: GroupForwardQueue
     link_channel: LinkChannel | None
@@ -171,7 +171,7 @@ class EdgeGroup(Away):
 
     # ---- the home -------------------------------------------------------------------------------
 
-    def home_is(self, home: PeerBroker | None, epoch: i64) -> None:
+    def home_is(self, home: LinkedPeer | None, epoch: i64) -> None:
         """The cluster state says which broker is home, in which epoch; None if no other broker
         is."""
         if home is self.home and epoch == self.epoch:

@@ -13,7 +13,7 @@ from rhizome.amqp.field_table import encode_table
 from rhizome.broker.channel.channel_transaction import PendingCommit, Transaction, carry_out
 from rhizome.broker.port import Across
 from rhizome.broker.publishing.remote_targets import Target
-from rhizome.cluster.edge.home_calls import number_in
+from rhizome.cluster.protocol.call_operations import number_in
 from rhizome.cluster.protocol.catalogue import TX_ASK, TX_OUTCOME, TX_SETTLED
 from rhizome.cluster.protocol.frame_dispatch import FrameTable, SpanHandler
 from rhizome.cluster.protocol.replication_codec import table_in
