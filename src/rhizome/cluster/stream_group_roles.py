@@ -92,7 +92,7 @@ class StreamGroupRoles:
             # The home has it whole, and a damaged copy is worse than none.
             streams.port.clear(queue.id)
         roles = self.roles
-        return StreamStandby(group, roles.link, roles.node.me.incarnation, streams, queue.id)
+        return StreamStandby(group, roles.link, roles.port.incarnation, streams, queue.id)
 
     def copy_progress(self, group: int) -> CopyProgress:
         """The progress of the copy here (G3)."""
