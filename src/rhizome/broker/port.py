@@ -58,8 +58,8 @@ class GroupLog:
     ``committed_memory`` never fall and never pass ``next_index - 1`` (G6). A message above
     ``visible`` must not be delivered yet (L1); queues that wait for that are in ``waiting``. While
     the log is ``still`` nothing leaves its queues, not even dropped or expired: an application
-    elsewhere may hold what is ready here (A2). While it is ``recovering`` its home is new and
-    confirms nothing (G7).
+    elsewhere may hold what is ready here (A2). While it is ``silent`` nothing more of it counts
+    as committed: its home is new (G7), or had a fault.
 
     ``uncommitted`` is what was recorded for this broker's own applications and may not yet be
     committed on the copies of the log. An in-sync standby has had everything up to
@@ -79,7 +79,7 @@ class GroupLog:
     reliable_disk: i64
     visible: i64
     still: bool
-    recovering: bool
+    silent: bool
     replicated: bool
     numbered: bool
     derived: bool
@@ -99,7 +99,7 @@ class GroupLog:
         self.reliable_disk = 0
         self.visible = EVERYTHING
         self.still = False
-        self.recovering = False
+        self.silent = False
         self.replicated = False
         self.numbered = False
         self.derived = False

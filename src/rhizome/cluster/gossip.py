@@ -17,7 +17,12 @@ from rhizome.cluster.protocol.catalogue import GOSSIP
 from rhizome.cluster.state.cluster_commands import Envelope, encode
 
 if TYPE_CHECKING:
-    from rhizome.cluster.node import Node
+    from rhizome.broker.broker import Broker
+    from rhizome.cluster.consensus import Consensus
+    from rhizome.cluster.group_roles import GroupRoles
+    from rhizome.cluster.link.broker_hello import Hello
+    from rhizome.cluster.link.link_manager import LinkTable
+    from rhizome.cluster.state.cluster_state import ClusterState
 
 GOSSIP_EVERY_MS: Final = 1_000
 
@@ -39,6 +44,20 @@ class SharedLogins(Protocol):
     def hear(self, told: object) -> None: ...
 
 
+class GossipNode(Protocol):
+    """What gossip tells of the node, and where it goes."""
+
+    broker: Broker
+    me: Hello
+    state: ClusterState
+    consensus: Consensus
+    links: LinkTable
+    roles: GroupRoles
+    now_ms: int
+    ready: bool
+    isolated: bool
+
+
 class Gossip:
     """What this broker tells its peers, and has heard of them.
 
@@ -46,7 +65,7 @@ class Gossip:
     are new, and all of them when a link comes up.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: GossipNode) -> None:
         self.node = node
         self.heard: dict[str, dict[str, object]] = {}
         self.known_logins: SharedLogins | None = None

@@ -28,11 +28,14 @@ from rhizome.broker.queue.internal_queues import drop_internal_queue
 from rhizome.broker.queue.queue_recovery import restore_queue
 from rhizome.broker.queue.redelivered_flag import shown_of
 from rhizome.broker.streams.stream_restrictions import is_stream
+from rhizome.cluster.edge.edge import Edge
+from rhizome.cluster.home.edge_reconciliation import EdgeSessionsByGroup
 from rhizome.cluster.home.group_log import ReplicatedLog
-from rhizome.cluster.home.home_change import HomeChange, queues_of
-from rhizome.cluster.home.home_group import HomeGroup
+from rhizome.cluster.home.home_change import HomeChange, LocalEdgeReturn, queues_of
+from rhizome.cluster.home.home_group import HomeGroup, HomePort
 from rhizome.cluster.home.settings import HomeSettings
 from rhizome.cluster.home.unreplicated_message_migration import BARE, UnreplicatedMessageReturn
+from rhizome.cluster.node_port import NodePort
 from rhizome.cluster.protocol.catalogue import (
     BACKFILL,
     FETCH,
@@ -57,10 +60,11 @@ from rhizome.cluster.protocol.replication_codec import (
     refused,
     table_in,
 )
-from rhizome.cluster.replication.broker_adapters import StandbyAdapter
+from rhizome.cluster.replication.broker_adapters import HomeAdapter, StandbyAdapter
 from rhizome.cluster.replication.group_copy import GroupCopy
 from rhizome.cluster.replication.queue_standby import QueueStandby
-from rhizome.cluster.replication.replication_follower import StandbyGroup
+from rhizome.cluster.replication.replicable_log import ReplicableLog
+from rhizome.cluster.replication.standby_group import StandbyGroup
 from rhizome.cluster.state.cluster_commands import WHOLE
 from rhizome.cluster.state.groups_and_placement import Group, wanted_standbys
 from rhizome.cluster.stream_group_roles import StreamGroupRoles
@@ -76,9 +80,11 @@ from rhizome.journal.records import u16_at, u32_at
 from rhizome.journal.recovery import Recovered, RecoveredQueue
 
 if TYPE_CHECKING:
+    from rhizome.broker.metadata.metadata_commands import Command
+    from rhizome.broker.port import GroupLog, Waiter
     from rhizome.broker.queue.queue import Queue
     from rhizome.cluster.link.link import Link
-    from rhizome.cluster.node import Node
+    from rhizome.cluster.state.broker_registry import Registry
     from rhizome.journal.checkpoint import CheckpointBuilder
 
 STREAMS_TICK_MS: Final = 100
@@ -92,13 +98,23 @@ class GroupRoles:
     ``homes`` and in ``copies``. ``standbys`` speak for copies.
     """
 
-    def __init__(self, node: Node, recovered: Recovered, settings: HomeSettings) -> None:
-        self.node = node
-        self.broker = node.broker
-        self.moving = HomeChange(node.edge, node.tenures)
+    def __init__(
+        self,
+        port: NodePort,
+        edge: Edge,
+        tenures: EdgeSessionsByGroup,
+        recovered: Recovered,
+        settings: HomeSettings,
+    ) -> None:
+        self.port = port
+        self.broker = port.broker
+        self.state = port.state
+        self.tenures = tenures
+        self.home_change = HomeChange(edge, tenures)
+        self.home_port = RolesHomePort(self)
         self.settings = settings
         self.outbox_rules = OutboxRules()
-        self.tx_transport = TransactionTransport(node)
+        self.tx_transport = TransactionTransport(port, tenures)
         self.broker.across = self.tx_transport
         self.homes: dict[int, HomeGroup] = {}
         self.streams = StreamGroupRoles(self)
@@ -109,7 +125,7 @@ class GroupRoles:
         group."""
         self._early: dict[int, tuple[str, bytes]] = {}
         """Invitations to groups that this broker has yet to learn of, and who sent them."""
-        self._ticked_ms = node.now_ms
+        self._ticked_ms = port.now_ms()
         self._awake: dict[int, None] = {}
         """Groups to look at when the turn ends."""
         self._undecided: dict[int, None] = {}
@@ -119,7 +135,7 @@ class GroupRoles:
         with them must say so too."""
         self._broken: dict[int, None] = {}
         """Groups in which a change of this broker's role failed half way."""
-        self.link = StandbyAdapter(node)
+        self.link = StandbyAdapter(port)
         self.returning: UnreplicatedMessageReturn | None = None
         journal, spill = self.broker.pager.journal, self.broker.pager.spill
         for group in [each for each in recovered.groups if each != LOCAL_GROUP]:
@@ -133,15 +149,15 @@ class GroupRoles:
 
     def update(self) -> None:
         """Take the role that the state says, in all groups."""
-        known = self.node.state.groups.groups
+        known = self.state.groups.groups
         gone = [*self.homes, *self.standbys]
         gone += [int(queue.definition.group) for queue in self.broker.internal.values()]
         self.update_groups([*(each for each in gone if each not in known), *known])
 
     def update_groups(self, groups: Iterable[int]) -> None:
         """Take the role that the state says, in these groups."""
-        known = self.node.state.groups.groups
-        undecided = list(self._undecided) if self.node.ready else []
+        known = self.state.groups.groups
+        undecided = list(self._undecided) if self.port.is_ready() else []
         for number in [*groups, *undecided]:
             group = known.get(number)
             if group is None:
@@ -174,14 +190,14 @@ class GroupRoles:
             self._fault(group.id, error)
 
     def _update(self, group: Group) -> None:
-        me = self.node.me
+        port = self.port
         if not group.stream:
             open_outbox(self.broker, group.id, self.outbox_rules)
             open_prepared_transactions(self.broker, group.id, self.tx_transport)
         standby = self.standbys.get(group.id)
         if standby is not None:
             standby.learn(group.epoch)
-        mine = group.home == me.name and group.incarnation == me.incarnation
+        mine = group.home == port.name and group.incarnation == port.incarnation
         home = self.homes.get(group.id)
         if home is not None and (not mine or home.log.epoch != group.epoch):
             self.lose_home(group.id)
@@ -212,15 +228,15 @@ class GroupRoles:
         Entries read from the log while this broker starts say nothing about now; nor do entries
         older than an invitation.
         """
-        me = self.node.me.name
+        me = self.port.name
         self._undecided.pop(group.id, None)
         if group.home in ("", me) or not self._is_kept(group):
             return False
-        unknown = not self.node.ready or self.has_unseen(group) or self._has_bare(group.id)
-        if unknown or self.node.applied.index < self._invited.get(group.id, 0):
+        unknown = not self.port.is_ready() or self.has_unseen(group) or self._has_bare(group.id)
+        if unknown or self.port.applied.index < self._invited.get(group.id, 0):
             self._undecided[group.id] = None
             return False
-        if group.member(me) is not None or me in wanted_standbys(group, self.node.state.registry):
+        if group.member(me) is not None or me in wanted_standbys(group, self.state.registry):
             return False
         whole = sum(each.copy == WHOLE for each in group.in_sync)
         return whole >= max(group.copies - 1, 0)
@@ -236,7 +252,7 @@ class GroupRoles:
 
     def copy_progress(self, group: int) -> CopyProgress:
         """The progress of the copy of a group that is kept here (G3)."""
-        known = self.node.state.groups.groups.get(group)
+        known = self.state.groups.groups.get(group)
         if known is not None and known.stream and group not in self.homes:
             return self.streams.copy_progress(group)
         copy = self.copies.get(group)
@@ -268,10 +284,7 @@ class GroupRoles:
             copy.disk,
         )
         log.refused = copy.known.refused
-        if len(starts) > 1:
-            log.recover()
-        log.alone = not group.in_sync
-        log.update_visible()
+        home = self.new_home(group, log, log, copy.whole)
         broker.logs[group.id] = log
         for queue in list(broker.shared.values()):
             if queue.definition.group == group.id:
@@ -280,14 +293,24 @@ class GroupRoles:
             # The queue was deleted while this broker did not follow (H13).
             log.drop(queue_id)
         copy.let_go()
-        doubtful = {} if copy.whole else dict(copy.origins)
-        self.moving.come_home(group.id, group.epoch, log, doubtful).answer_calls()
+        home.sessions.doubtful = {} if copy.whole else dict(copy.origins)
+        self.home_change.come_home(home.sessions).answer_calls()
         broker.delayed.recover()
         prepared_txs = prepared_transactions_of(broker, group.id)
         if prepared_txs is not None:
             prepared_txs.restored()
-        tenure = self.node.tenures.begin(group.id, group.epoch, log)
-        self.homes[group.id] = HomeGroup(self.node, group, log, copy.whole, tenure, self.settings)
+        self.homes[group.id] = home
+        home.begin()
+
+    def new_home(
+        self, group: Group, log: ReplicableLog, known_log: GroupLog, whole: bool
+    ) -> HomeGroup:
+        """The home of a group, whose queues are not active yet; edges know it by ``known_log``."""
+        sessions = self.tenures.make(group.id, group.epoch, known_log)
+        copies = HomeAdapter(self.port, group.id)
+        home = HomeGroup(self.home_port, copies, group, log, whole, sessions, self.settings)
+        copies.copies = home.copies
+        return home
 
     def _activate(self, queue: Queue, log: ReplicatedLog, copy: GroupCopy) -> None:
         queue.use_log(log)
@@ -316,17 +339,19 @@ class GroupRoles:
             self.streams.lose_home(group_id)
             return
         broker = self.broker
-        log = self.homes.pop(group_id).log
+        home = self.homes.pop(group_id)
+        was_handing_over = home.end()
+        log = home.log
         queues = queues_of(broker, group_id)
         for queue in queues:
             # Before the copy says how far it is: what was settled here must be in its log.
             queue.write_settled()
         copy = GroupCopy.from_home(log, log.disk(), broker.pager.journal, broker.pager.spill)
-        copy.whole = log.aside
+        copy.whole = was_handing_over
         self.copies[group_id] = copy
         for queue in queues:
             copy.adopt(self._kept(queue))
-        self.moving.leave_home(group_id, log)
+        self.home_change.leave_home(group_id, log)
         if self.returning is not None:
             self.returning.lost_home(group_id, log.bare)
             self._unlooked[group_id] = None
@@ -377,33 +402,25 @@ class GroupRoles:
     def serves(self, group: int) -> bool:
         """Whether the queues of a group are active here for applications."""
         home = self.homes.get(group)
-        return home is not None and not home.log.aside
+        return home is not None and not home.is_handing_over
 
-    def step_aside(self, group_id: int) -> None:
-        """Admit nothing more; what applications of this broker do waits for the next home."""
-        log = self.homes[group_id].log
-        log.aside = True
-        log.update_visible()
-        self.moving.step_aside(group_id)
-        self.node.state_listener.homes_changed([group_id])
+    def step_aside(self, home: HomeGroup) -> None:
+        """What applications of this broker do waits for the next home."""
+        group_id = home.group.id
+        self.home_change.step_aside(group_id)
+        self.port.homes_changed([group_id])
 
-    def step_back(self, group_id: int) -> None:
-        """Be home as before; edges attach anew.
-
-        Until it is resolved what applications hold, those messages are among the ready ones. So
-        nothing may leave a queue, not even if a queue exceeds its limits with what was published
-        meanwhile.
-        """
-        home = self.homes[group_id]
-        for queue in queues_of(self.broker, group_id):
+    def come_home(self, home: HomeGroup) -> LocalEdgeReturn:
+        """Applications of this broker come back to a home that was to be handed over."""
+        for queue in queues_of(self.broker, home.group.id):
             queue.away = None
-        tenure = home.tenure
-        own = self.moving.come_home(group_id, home.group.epoch, tenure.log, tenure.doubtful)
-        home.log.aside = False
-        home.log.update_visible()
-        own.answer_calls()
-        self.node.state_listener.homes_changed([group_id])
-        for link in self.node.links.open_links():
+        return self.home_change.come_home(home.sessions)
+
+    def came_home(self, home: HomeGroup) -> None:
+        """A home that was to be handed over serves again: edges attach anew."""
+        group_id = home.group.id
+        self.port.homes_changed([group_id])
+        for link in self.port.links().open_links():
             payload = encode_table({"group": group_id, "epoch": home.group.epoch})
             link.send(REATTACH, payload)
         self.broker.committed()
@@ -483,10 +500,10 @@ class GroupRoles:
         if home is not None:
             # There is another home: this broker has yet to learn that it is home no more.
             self._refuse(name, group, int(home.log.epoch), "it is home itself")
-        elif not self.node.ready:
+        elif not self.port.is_ready():
             # The sender may no longer be home: this broker can't tell yet.
             self._refuse(name, group, 0, "it is not ready yet")
-        elif group not in self.node.state.groups.groups:
+        elif group not in self.state.groups.groups:
             # It isn't known here what this is a group of.
             self._early[group] = (name, data[start:end])
         elif self._has_bare(group):
@@ -558,7 +575,7 @@ class GroupRoles:
         self.link.send(name, FETCHED, [fetched_head(group, epoch, queue_id, index), found])
 
     def _refuse(self, name: str, group: int, epoch: int, reason: str) -> None:
-        payload = refused(self.node.applied.index, group, epoch, reason)
+        payload = refused(self.port.applied.index, group, epoch, reason)
         self.link.send(name, REFUSED, [payload])
 
     def _standby(self, group: int) -> StandbyGroup | None:
@@ -566,13 +583,13 @@ class GroupRoles:
         stream that isn't known here."""
         standby = self.standbys.get(group)
         if standby is None:
-            known = self.node.state.groups.groups.get(group)
+            known = self.state.groups.groups.get(group)
             if known is not None and known.stream:
                 standby = self.streams.standby(group)
                 if standby is None:
                     return None
             else:
-                standby = QueueStandby(self.copy_of(group), self.link, self.node.me.incarnation)
+                standby = QueueStandby(self.copy_of(group), self.link, self.port.incarnation)
             self.standbys[group] = standby
             if known is not None:
                 # An earlier home must not take hold of this copy (G1).
@@ -582,7 +599,7 @@ class GroupRoles:
     # ---- turns and timers -----------------------------------------------------------------------
 
     def tick(self) -> None:
-        everything = self.node.now_ms - self._ticked_ms >= STREAMS_TICK_MS
+        everything = self.port.now_ms() - self._ticked_ms >= STREAMS_TICK_MS
         for number, home in self.homes.items():
             if everything or not home.log.stored:
                 self._awake[number] = None
@@ -591,7 +608,7 @@ class GroupRoles:
                 except Exception as error:
                     self.broker.report_bug(error, f"the home of group {number}", FAULT_GROUP)
         if everything:
-            self._ticked_ms = self.node.now_ms
+            self._ticked_ms = self.port.now_ms()
             self._awake.update(dict.fromkeys(self.standbys))
         self._return_kept()
         self.tx_transport.tick()
@@ -605,14 +622,14 @@ class GroupRoles:
     def _return_kept(self) -> None:
         """Bring what was kept of queues that are taken over empty to their homes (G9)."""
         returning = self.returning
-        if returning is None or not self.node.ready:
+        if returning is None or not self.port.is_ready():
             return
         for number in list(self._unlooked):
             copy = self.copies.get(number)
-            group = self.node.state.groups.groups.get(number)
+            group = self.state.groups.groups.get(number)
             if copy is None or group is None:
                 del self._unlooked[number]
-            elif group.home not in ("", self.node.me.name):
+            elif group.home not in ("", self.port.name):
                 returning.take(copy, group)
                 if not returning.has_bare(copy):
                     del self._unlooked[number]
@@ -665,6 +682,46 @@ class GroupRoles:
 
     def passive_indexes(self) -> list[tuple[int, PagedIndex]]:
         return [entry for copy in self.copies.values() for entry in copy.indexes()]
+
+
+@final
+class RolesHomePort(HomePort):
+    """Connects the homes of groups to this broker."""
+
+    def __init__(self, roles: GroupRoles) -> None:
+        super().__init__()
+        self.roles = roles
+        self.port = roles.port
+
+    def now_ms(self) -> int:
+        return self.port.now_ms()
+
+    def name(self) -> str:
+        return self.port.name
+
+    def registry(self) -> Registry:
+        return self.port.state.registry
+
+    def open_links(self) -> list[Link]:
+        return self.port.links().open_links()
+
+    def propose(self, command: Command, waiter: Waiter) -> None:
+        self.port.propose(command, waiter)
+
+    def committed(self) -> None:
+        self.port.broker.committed()
+
+    def recovered(self, took_ms: int) -> None:
+        self.port.broker.takeover_times.add(took_ms, 1)
+
+    def step_aside(self, home: HomeGroup) -> None:
+        self.roles.step_aside(home)
+
+    def come_home(self, home: HomeGroup) -> LocalEdgeReturn:
+        return self.roles.come_home(home)
+
+    def came_home(self, home: HomeGroup) -> None:
+        self.roles.came_home(home)
 
 
 @final

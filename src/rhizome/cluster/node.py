@@ -14,7 +14,7 @@ Before that it admits no application, and frames of other brokers about messages
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +63,7 @@ from rhizome.cluster.link.broker_hello import PLAIN_NAMES, SECONDARY, Hello
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.link.link_manager import LinkTable
 from rhizome.cluster.node_observer import NodeObserver
+from rhizome.cluster.node_port import NodePort
 from rhizome.cluster.peer_frame_dispatch import PeerBroker
 from rhizome.cluster.peer_link_state import Applied
 from rhizome.cluster.private_queues.made_names import name_ending, owner_of
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from rhizome.broker.routing.exchange import Exchange
     from rhizome.journal.checkpoint import CheckpointBuilder
     from rhizome.journal.paged_index import PagedIndex
+    from rhizome.journal.salvaged_messages import SalvageManifest
 
 TICK_PARTS: Final = (
     "the timers of links",
@@ -181,12 +183,13 @@ class Node(Cluster):
         self.now_ms = now_ms
         self.frames = FrameTable()
         self.admission = Admission(self, rules)
-        self.failover_map_push = FailoverMapPush(self)
+        self.failover_map_push = FailoverMapPush(state, me.name)
         self.client_drain = ClientDrain(self)
         self.applied = Applied()
         self.takeover_driver = TakeoverDriver(self, root_settings)
         self.meta_bindings = MetaBindings(broker, me.role == SECONDARY)
-        self.roles = GroupRoles(self, recovered, home_settings)
+        port = RolesNodePort(self, me, state, self.applied)
+        self.roles = GroupRoles(port, self.edge, self.tenures, recovered, home_settings)
         self.kept = recovered.queues
         """Messages of queues without copies, until the queues are made."""
         self.crashed = not recovered.clean
@@ -746,3 +749,31 @@ class Node(Cluster):
         """Stop in good order: give the lease back, so that nobody waits for it."""
         self.consensus.leave(self.now_ms)
         self._pump()
+
+
+class RolesNodePort(NodePort):
+    """Connects this broker's roles in groups to its node."""
+
+    node: Node
+
+    def __init__(self, node: Node, me: Hello, state: ClusterState, applied: Applied) -> None:
+        super().__init__(node.broker, me.name, me.incarnation, state, applied)
+        self.node = node
+
+    def now_ms(self) -> int:
+        return self.node.now_ms
+
+    def is_ready(self) -> bool:
+        return self.node.ready
+
+    def links(self) -> LinkTable:
+        return self.node.links
+
+    def propose(self, command: Command, waiter: Waiter | None) -> None:
+        self.node.propose(command, waiter)
+
+    def homes_changed(self, groups: Iterable[int]) -> None:
+        self.node.state_listener.homes_changed(groups)
+
+    def salvaged(self, about: SalvageManifest) -> None:
+        self.node.observer.salvaged(about)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rhizome.broker.fault_log import FAULT_LINK
 from rhizome.cluster.consensus.consensus_events import Event
@@ -11,7 +11,7 @@ from rhizome.cluster.link.link import Link, LinkHandler
 from rhizome.journal.salvaged_messages import SalvageManifest
 
 if TYPE_CHECKING:
-    from rhizome.cluster.node import Node
+    from rhizome.broker.broker import Broker
 
 
 class NodeObserver:
@@ -42,10 +42,20 @@ class NodeObserver:
         pass
 
 
+class LinkedNode(Protocol):
+    """What links report to."""
+
+    broker: Broker
+    observer: NodeObserver
+
+    def link_up(self, link: Link) -> None: ...
+    def link_down(self, link: Link, reason: str) -> None: ...
+
+
 class NodeHandler(LinkHandler):
     """Takes what links report to the node, which can't have two native bases."""
 
-    node: Node | None
+    node: LinkedNode | None
 
     def __init__(self) -> None:
         super().__init__()

@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING, final
 from librt.strings import read_i64_be
 from mypy_extensions import i64
 
-from rhizome.amqp.field_table import encode_table, read_table
+from rhizome.amqp.field_table import read_table
 from rhizome.amqp.primitives import u16_at
 from rhizome.broker.fault_log import FAULT_LINK
 from rhizome.cluster.edge.edge import Edge
-from rhizome.cluster.edge.forward_queue import ForwardQueue, PrivateForwardQueue
-from rhizome.cluster.edge.home_calls import number_in
+from rhizome.cluster.edge.forward_queue import ForwardQueue
 from rhizome.cluster.home.edge_channels import EdgeConnection
 from rhizome.cluster.home.edge_reconciliation import EdgeSessionsByGroup
 from rhizome.cluster.home.forward_receiver import ForwardReceiver
-from rhizome.cluster.link.broker_hello import PRIMARY, SECONDARY
-from rhizome.cluster.link.frame_codec import put_frame
 from rhizome.cluster.link.link import Link
+from rhizome.cluster.linked_peer import LinkedPeer
 from rhizome.cluster.peer_link_state import Applied, LinkChannel
 from rhizome.cluster.private_queues.meta_bindings import MetaBindings
 from rhizome.cluster.private_queues.root_relay import relay
+from rhizome.cluster.protocol.call_operations import number_in
 from rhizome.cluster.protocol.catalogue import (
     ANSWER,
     ATTACH,
@@ -66,26 +65,20 @@ if TYPE_CHECKING:
 
 
 @final
-class PeerBroker:
+class PeerBroker(LinkedPeer):
     """Everything that this broker has with one peer.
 
-    Invariant: ``link_channel``, ``forward_receiver`` and ``edge_connection`` exist exactly while
-    there is a link. ``waits`` is set while this broker is not ready, ``held_for`` while the peer is
-    ahead. Under either, the link has ``keepers`` in place of ``handlers``: frames about messages
-    are kept in ``held``. All others are handled as they come.
+    Invariant: ``edge_connection`` exists exactly while there is a link. ``waits`` is set while this
+    broker is not ready, ``held_for`` while the peer is ahead. Under either, the link has
+    ``keepers`` in place of ``handlers``: frames about messages are kept in ``held``. All others are
+    handled as they come.
     """
 
     broker: Broker
     frames: FrameTable
-    applied: Applied
     meta_bindings: MetaBindings
     edge: Edge
     tenures: EdgeSessionsByGroup
-    name: str
-    role: str
-    way: PrivateForwardQueue
-    link_channel: LinkChannel | None
-    forward_receiver: ForwardReceiver | None
     edge_connection: EdgeConnection | None
     handlers: list[FrameHandler]
     keepers: list[FrameHandler]
@@ -105,17 +98,12 @@ class PeerBroker:
         name: str,
     ) -> None:
         """``frames``: the handlers of the frames that aren't about messages."""
+        super().__init__(name, applied)
         self.broker = broker
         self.frames = frames
-        self.applied = applied
         self.meta_bindings = meta_bindings
         self.edge = edge
         self.tenures = tenures
-        self.name = name
-        self.role = PRIMARY
-        self.way = PrivateForwardQueue(name)
-        self.link_channel = None
-        self.forward_receiver = None
         self.edge_connection = None
         self.handlers = frames.handlers
         self.keepers = frames.handlers
@@ -123,9 +111,6 @@ class PeerBroker:
         self.held_for = 0
         self.waits = False
         self.confirmed = False
-
-    def is_secondary(self) -> bool:
-        return self.role == SECONDARY
 
     # ---- the link -------------------------------------------------------------------------------
 
@@ -171,13 +156,6 @@ class PeerBroker:
         if link_channel is not None:
             link_channel.carrier.set_writable(link_channel.link.writable)
             link_channel.carrier.flushed()
-
-    def send(self, method: i64, table: dict[str, object]) -> None:
-        """Send a frame that is a table; without a link it is lost."""
-        if self.link_channel is not None:
-            table["applied"] = self.applied.index
-            put_frame(self.link_channel.outbox, method, encode_table(table))
-            self.link_channel.link.touch()
 
     # ---- turns ----------------------------------------------------------------------------------
 

@@ -8,17 +8,46 @@ unless brokers have changed too.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rhizome.cluster.state.groups_and_placement import STREAMS_FROM
 from rhizome.cluster.state.state_changes import ClusterFact, GroupChanged, GroupRemoved
 
 if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.port import Away
     from rhizome.broker.queue.queue import Queue
-    from rhizome.cluster.node import Node
+    from rhizome.cluster.clients.failover_map_push import FailoverMapPush
+    from rhizome.cluster.edge.edge import Edge
+    from rhizome.cluster.edge.edge_group import EdgeGroup
+    from rhizome.cluster.group_roles import GroupRoles
+    from rhizome.cluster.home.edge_reconciliation import EdgeSessionsByGroup
+    from rhizome.cluster.link.broker_hello import Hello
+    from rhizome.cluster.link.link_manager import LinkTable
+    from rhizome.cluster.peer_frame_dispatch import PeerBroker
+    from rhizome.cluster.state.cluster_state import ClusterState
 
 
-def forget_departed_brokers(node: Node) -> None:
+class ListenerNode(Protocol):
+    """What follows from a change of brokers and groups happens to this."""
+
+    broker: Broker
+    me: Hello
+    state: ClusterState
+    links: LinkTable
+    roles: GroupRoles
+    edge: Edge
+    tenures: EdgeSessionsByGroup
+    peer_brokers: dict[str, PeerBroker]
+    failover_map_push: FailoverMapPush
+    down_since_ms: dict[str, int]
+
+    def away(self, queue: Queue) -> Away | None: ...
+    def edge_group(self, group: int) -> EdgeGroup: ...
+    def peer_broker(self, name: str) -> PeerBroker: ...
+
+
+def forget_departed_brokers(node: ListenerNode) -> None:
     """Forget the brokers that are gone for good."""
     for name in dict.fromkeys([*node.links.peers, *node.peer_brokers]):
         if _is_gone(node, name):
@@ -29,7 +58,7 @@ def forget_departed_brokers(node: Node) -> None:
                 home.copies.forget(name)
 
 
-def _is_gone(node: Node, name: str) -> bool:
+def _is_gone(node: ListenerNode, name: str) -> bool:
     peer = node.links.peers.get(name)
     if name in node.state.registry.brokers or (peer is not None and peer.configured):
         return False
@@ -40,7 +69,7 @@ def _is_gone(node: Node, name: str) -> bool:
 
 
 class StateListener:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ListenerNode) -> None:
         self._node = node
 
     def learn(self, facts: Iterable[ClusterFact]) -> None:

@@ -46,19 +46,18 @@ class StreamGroupRoles:
         queue.away = None
         stream = self.broker.streams.open(queue, group.epoch)
         log = ReplicatedStreamLog(stream, group.id, group.epoch)
-        if len(log.starts) > 1:
-            log.recover()
-        log.alone = not group.in_sync
-        log.update_visible()
-        roles.moving.come_home(group.id, group.epoch, stream.group_log, {}).answer_calls()
-        tenure = roles.node.tenures.begin(group.id, group.epoch, stream.group_log)
-        roles.homes[group.id] = HomeGroup(roles.node, group, log, True, tenure, roles.settings)
+        home = roles.new_home(group, log, stream.group_log, True)
+        roles.home_change.come_home(home.sessions).answer_calls()
+        roles.homes[group.id] = home
+        home.begin()
 
     def lose_home(self, group: int) -> None:
         """Another broker is home, or the stream is deleted."""
-        log = self.roles.homes.pop(group).log
+        home = self.roles.homes.pop(group)
+        home.end()
+        log = home.log
         assert isinstance(log, ReplicatedStreamLog)
-        self.roles.moving.leave_home(group, log.stream.group_log)
+        self.roles.home_change.leave_home(group, log.stream.group_log)
         log.let_go()
         queue = self.queue_of(group)
         if queue is not None:
@@ -93,7 +92,7 @@ class StreamGroupRoles:
             # The home has it whole, and a damaged copy is worse than none.
             streams.port.clear(queue.id)
         roles = self.roles
-        return StreamStandby(group, roles.link, roles.node.me.incarnation, streams, queue.id)
+        return StreamStandby(group, roles.link, roles.port.incarnation, streams, queue.id)
 
     def copy_progress(self, group: int) -> CopyProgress:
         """The progress of the copy here (G3)."""

@@ -60,7 +60,7 @@ def roles_of(node: Node | None) -> dict[Role, int]:
     if node.consensus.root == node.me.name:
         found[Role(ROOT)] = int(node.consensus.term)
     for number, home in node.roles.homes.items():
-        if not home.log.recovering:
+        if not home.log.silent:
             found[Role(HOME, str(number))] = int(home.log.epoch)
     return found
 

@@ -85,7 +85,7 @@ class Stream:
     def committed(self) -> None:
         """More of the log may be delivered and confirmed than before (L1, G6)."""
         group_log = self.group_log
-        if group_log.recovering:
+        if group_log.silent:
             return
         index = self.log.committed
         group_log.committed_disk = max(index, group_log.committed_disk)

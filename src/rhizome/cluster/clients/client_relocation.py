@@ -12,14 +12,18 @@ delivered again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rhizome.amqp.methods import SessionMove
 from rhizome.cluster.clients.failover_map_push import can
 
 if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
     from rhizome.broker.connection.connection import Connection
-    from rhizome.cluster.node import Node
+    from rhizome.cluster.clients.connect_policy import Admission
+    from rhizome.cluster.group_roles import GroupRoles
+    from rhizome.cluster.link.broker_hello import Hello
+    from rhizome.cluster.state.cluster_state import ClusterState
 
 MOVES: Final = "session.move"
 RESUMES: Final = "session.resume"
@@ -29,13 +33,24 @@ ASKED_AGAIN_MS: Final = 10_000
 """A client that has not gone by then is asked again, or closed if the broker is drained."""
 
 
+class DrainNode(Protocol):
+    """What moving clients away needs of the node."""
+
+    broker: Broker
+    me: Hello
+    state: ClusterState
+    roles: GroupRoles
+    admission: Admission
+    now_ms: int
+
+
 class ClientDrain:
     """Asks clients of this broker to move to another one.
 
     Invariant: ``asked`` has the time at which each connection was asked to go.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: DrainNode) -> None:
         self._node = node
         self._asked: dict[int, int] = {}
         self._step_ms = node.now_ms

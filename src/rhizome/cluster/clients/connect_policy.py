@@ -16,15 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rhizome.broker.access.application_tokens import ApplicationTokens
 from rhizome.cluster.link.broker_hello import WITNESS
 from rhizome.errors import ConnectionForced
 
 if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
     from rhizome.broker.connection.connection import Connection
-    from rhizome.cluster.node import Node
+    from rhizome.cluster.consensus import Consensus
+    from rhizome.cluster.gossip import Gossip
+    from rhizome.cluster.link.broker_hello import Hello
+    from rhizome.cluster.link.link_manager import LinkTable
+    from rhizome.cluster.state.cluster_state import ClusterState
 
 SERVE: Final = "serve"
 REDIRECT: Final = "redirect"
@@ -45,11 +50,22 @@ class AdmissionRules:
     tokens: ApplicationTokens = field(default_factory=ApplicationTokens)
 
 
+class AdmissionNode(Protocol):
+    """What admission needs of the node."""
+
+    broker: Broker
+    me: Hello
+    state: ClusterState
+    consensus: Consensus
+    links: LinkTable
+    gossip: Gossip
+
+
 class Admission:
     """Decides for one broker. ``sent`` counts the clients sent to each broker since it was last
     heard of."""
 
-    def __init__(self, node: Node, rules: AdmissionRules) -> None:
+    def __init__(self, node: AdmissionNode, rules: AdmissionRules) -> None:
         self._node = node
         self._rules = rules
         self.tokens = rules.tokens

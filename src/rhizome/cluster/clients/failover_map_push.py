@@ -16,8 +16,8 @@ from rhizome.cluster.link.broker_hello import WITNESS
 
 if TYPE_CHECKING:
     from rhizome.broker.connection.connection import Connection
-    from rhizome.cluster.node import Node
     from rhizome.cluster.state.broker_registry import BrokerRecord
+    from rhizome.cluster.state.cluster_state import ClusterState
 
 CAPABILITY: Final = "failover.map"
 BROKERS_MAX: Final = 64
@@ -31,8 +31,10 @@ class FailoverMapPush:
     Invariant: every connection in ``listeners`` that is open has been sent ``told``.
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, state: ClusterState, me: str) -> None:
+        """``me``: the name of this broker."""
+        self._state = state
+        self._me = me
         self._listeners: dict[int, Connection] = {}
         self._told: dict[str, object] = {}
 
@@ -57,15 +59,14 @@ class FailoverMapPush:
                 self._tell(connection)
 
     def _tell(self, connection: Connection) -> None:
-        version = self._node.state.index
+        version = self._state.index
         method = SessionFailoverMap(version, self._told)
         if len(method.encode()) > connection.frame_max - FRAME_SLACK_BYTES:
             method = SessionFailoverMap(version, self._map(brokers_max=0))
         connection.send(0, method)
 
     def _map(self, brokers_max: int = BROKERS_MAX) -> dict[str, object]:
-        state = self._node.state
-        me = self._node.me.name
+        state, me = self._state, self._me
         view = [each for each in state.registry.view() if each.role != WITNESS]
         if len(view) > brokers_max:
             near = {me, *(info.broker for info in state.failover_map.get(me, ()))}

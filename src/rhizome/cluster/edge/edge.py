@@ -13,16 +13,16 @@ from mypy_extensions import i64
 
 from rhizome.amqp.primitives import u32_at
 from rhizome.cluster.edge.channel_session import ChannelSession
-from rhizome.cluster.edge.edge_group import EdgeGroup
-from rhizome.cluster.edge.home_calls import number_in, number_or, starts_in
+from rhizome.cluster.edge.edge_group import ATTACHED, EdgeGroup
 from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
+from rhizome.cluster.protocol.call_operations import number_in, number_or, starts_in
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.channel.consumer import Consumer
     from rhizome.broker.connection.connection import Connection
-    from rhizome.cluster.peer_frame_dispatch import PeerBroker
+    from rhizome.cluster.linked_peer import LinkedPeer
     from rhizome.cluster.peer_link_state import LinkChannel
 
 
@@ -77,7 +77,7 @@ class Edge:
         self.next_number += 1
         return self.next_number
 
-    def at_home(self, peer_broker: PeerBroker) -> list[EdgeGroup]:
+    def at_home(self, peer_broker: LinkedPeer) -> list[EdgeGroup]:
         """The groups whose home is that broker."""
         return [group for group in self.groups.values() if group.home is peer_broker]
 
@@ -97,11 +97,11 @@ class Edge:
                 group.detached()
                 group.attach()
 
-    def linked(self, peer_broker: PeerBroker) -> None:
+    def linked(self, peer_broker: LinkedPeer) -> None:
         for group in self.at_home(peer_broker):
             group.attach()
 
-    def unlinked(self, peer_broker: PeerBroker) -> None:
+    def unlinked(self, peer_broker: LinkedPeer) -> None:
         for group in self.at_home(peer_broker):
             group.detached()
         gone = [
@@ -110,7 +110,7 @@ class Edge:
         for number in gone:
             del self.leaving[number]
 
-    def explain(self, peer_broker: PeerBroker, reason: str) -> None:
+    def explain(self, peer_broker: LinkedPeer, reason: str) -> None:
         """Tell publishers why their messages for homes at that broker don't get through; "" if they
         do."""
         for group in self.at_home(peer_broker):
@@ -160,7 +160,7 @@ class Edge:
         """Whether a frame that came over this link belongs to the attach that counts (A2)."""
         if not self.rules.older_epochs_dropped:
             return True
-        return group.link_channel is link_channel and group.attached
+        return group.link_channel is link_channel and group.phase == ATTACHED
 
     def attached_to(self, link_channel: LinkChannel, table: dict[str, object]) -> None:
         group = self.groups.get(number_in(table, "group"))
@@ -181,7 +181,7 @@ class Edge:
         if group is not None:
             group.session_gone(number_in(table, "session"))
 
-    def attach_anew(self, peer_broker: PeerBroker, number: i64, epoch: i64) -> None:
+    def attach_anew(self, peer_broker: LinkedPeer, number: i64, epoch: i64) -> None:
         """A home says that everything has to be presented again."""
         group = self.groups.get(number)
         if group is not None and group.home is peer_broker and group.epoch == epoch:

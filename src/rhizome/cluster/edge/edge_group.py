@@ -11,6 +11,23 @@ presents its consumers, what they hold and what they have settled, and goes on (
 Flow: the home sends a consumer at most its credit, in bytes, and the edge gives credit back as the
 application's socket takes what was delivered. So a slow application costs one window of memory
 here, and slows nobody else.
+
+An edge group is in one phase:
+
+    detached     no home to speak to: the home is this broker, or nobody, or can't be reached. What
+                 applications do waits here.
+    attaching    everything was presented to the home, which hasn't answered yet. Frames from it
+                 are of an older epoch or of an earlier attach, and deliveries among them are
+                 dropped (A2).
+    attached     the home has answered the last attach.
+    ended        the group is gone with its stream.
+
+    detached to attaching     ``attach``: there is a link to the home, and this broker is registered
+    attaching to attached     ``attached_to``: ATTACHED_TO, in this epoch and for the last attach
+    any to detached           ``detached``: the link is gone, the cluster's state names another home
+                              or epoch, the home asks for a new attach, or a delivery was dropped
+                              for lack of a lease
+    any to ended              ``end``: the cluster's state says that the group is gone
 """
 
 from __future__ import annotations
@@ -40,7 +57,6 @@ from rhizome.cluster.edge.home_calls import (
     PurgeCall,
     ReattachCall,
     ResumeCall,
-    number_in,
 )
 from rhizome.cluster.link.frame_codec import put_frame
 from rhizome.cluster.peer_link_state import LinkChannel
@@ -50,6 +66,7 @@ from rhizome.cluster.protocol.call_operations import (
     OP_GET,
     OP_PURGE,
     error_of,
+    number_in,
 )
 from rhizome.cluster.protocol.catalogue import (
     ATTACH,
@@ -76,7 +93,12 @@ if TYPE_CHECKING:
     from rhizome.broker.connection.connection import Connection
     from rhizome.broker.queue.queue import Queue
     from rhizome.cluster.edge.edge import Edge
-    from rhizome.cluster.peer_frame_dispatch import PeerBroker
+    from rhizome.cluster.linked_peer import LinkedPeer
+
+DETACHED: Final = 0
+ATTACHING: Final = 1
+ATTACHED: Final = 2
+ENDED: Final = 3
 
 CALL_PATIENCE_MS: Final = 5_000
 """How long a call waits for a home that can't be reached before its channel gets an error."""
@@ -86,12 +108,10 @@ CALL_PATIENCE_MS: Final = 5_000
 class EdgeGroup(Away):
     """A group whose home is another broker.
 
-    Transitions: without a link to the home ``link_channel`` is None. It is set when the attach is
-    sent, and ``attached`` is set when the home has answered that attach: ``attaches`` numbers them.
-    Until then frames from the home are of an older epoch or of an earlier attach, and deliveries
-    among them are dropped (A2). ``takes_more``: once attached, the home can be told of more that a
-    session holds; homes of an older release have to be attached to again. ``missed``: the home
-    believes something to be shown that was dropped for lack of a lease.
+    Invariant: ``link_channel`` is set exactly while it is attaching or attached. ``attaches``
+    numbers the attaches. ``takes_more``: once attached, the home can be told of more that a session
+    holds; homes of an older release have to be attached to again. ``missed``: the home believes
+    something to be shown that was dropped for lack of a lease.
 
     Invariant: a channel has one session for what counts against its prefetch, in ``sessions``, and
     one for consumers that don't acknowledge. ``consumers`` holds those that the home knows by their
@@ -105,11 +125,11 @@ class EdgeGroup(Away):
     edge: Edge
     broker: Broker
     group: i64
-    home: PeerBroker | None
+    home: LinkedPeer | None
     epoch: i64
     way: GroupForwardQueue
     link_channel: LinkChannel | None
-    attached: bool
+    phase: i64
     takes_more: bool
     missed: bool
     sessions: dict[Channel, ChannelSession]
@@ -132,7 +152,7 @@ class EdgeGroup(Away):
         self.epoch = 0
         self.way = GroupForwardQueue(group, edge.rules)
         self.link_channel = None
-        self.attached = False
+        self.phase = DETACHED
         self.takes_more = False
         self.missed = False
         self.sessions = {}
@@ -151,7 +171,7 @@ class EdgeGroup(Away):
 
     # ---- the home -------------------------------------------------------------------------------
 
-    def home_is(self, home: PeerBroker | None, epoch: i64) -> None:
+    def home_is(self, home: LinkedPeer | None, epoch: i64) -> None:
         """The cluster state says which broker is home, in which epoch; None if no other broker
         is."""
         if home is self.home and epoch == self.epoch:
@@ -174,6 +194,7 @@ class EdgeGroup(Away):
             return
         self._flush(None)
         self.link_channel = home.link_channel
+        self.phase = ATTACHING
         self._put(
             ATTACH_BEGIN,
             {
@@ -249,9 +270,9 @@ class EdgeGroup(Away):
             link_channel is self.link_channel
             and epoch == self.epoch
             and is_last
-            and not self.attached
+            and self.phase == ATTACHING
         ):
-            self.attached = True
+            self.phase = ATTACHED
             self.takes_more = attach >= 0
             if void_from > 0:
                 self._void(void_from)
@@ -282,7 +303,7 @@ class EdgeGroup(Away):
         """The link is gone, or the home is another broker. Applications go on holding what they
         hold."""
         self.link_channel = None
-        self.attached = False
+        self.phase = DETACHED
         self.takes_more = False
         self.missed = False
         self.way.detached()
@@ -297,6 +318,7 @@ class EdgeGroup(Away):
     def end(self) -> None:
         """The group is gone with its stream: nobody waits for a home any more."""
         self.home_is(None, 0)
+        self.phase = ENDED
         calls = self.calls
         self.calls = {}
         for call in calls.values():

@@ -27,6 +27,7 @@ from rhizome.broker.channel.topology_methods import delete_counted, queue_delete
 from rhizome.broker.channel.unacked import ACK
 from rhizome.broker.connection.session_resume import resume
 from rhizome.broker.streams.stream_reader import start_at
+from rhizome.cluster.protocol.call_operations import bytes_in, number_in
 from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
@@ -270,28 +271,3 @@ class DeleteCall(Call):
             self.channel,
             QueueDelete(self.queue.name, method.if_unused, method.if_empty, method.no_wait),
         )
-
-
-def number_in(table: dict[str, object], name: str) -> int:
-    value = table[name]
-    assert isinstance(value, int)
-    return value
-
-
-def number_or(table: dict[str, object], name: str, other: int) -> int:
-    """A number in a table; brokers of an older release don't send it."""
-    return number_in(table, name) if name in table else other
-
-
-def starts_in(table: dict[str, object]) -> list[tuple[int, int]]:
-    """The epochs of a log and their first indexes; brokers of an older release don't send them."""
-    numbers = table.get("starts")
-    if not isinstance(numbers, list):
-        return []
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-
-def bytes_in(table: dict[str, object], name: str) -> bytes:
-    value = table[name]
-    assert isinstance(value, bytes)
-    return value

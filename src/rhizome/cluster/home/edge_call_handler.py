@@ -17,10 +17,16 @@ from rhizome.broker.channel.resource_lookup import may_tell
 from rhizome.broker.channel.topology_methods import check_deletable
 from rhizome.broker.port import GroupLog
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
-from rhizome.cluster.edge.home_calls import number_in, number_or
 from rhizome.cluster.home.edge_attachment import EdgeAttachment
 from rhizome.cluster.link.frame_codec import put_frame
-from rhizome.cluster.protocol.call_operations import OP_COUNTS, OP_DELETE, OP_GET, OP_PURGE
+from rhizome.cluster.protocol.call_operations import (
+    OP_COUNTS,
+    OP_DELETE,
+    OP_GET,
+    OP_PURGE,
+    number_in,
+    number_or,
+)
 from rhizome.cluster.protocol.catalogue import ANSWER
 from rhizome.errors import AmqpError, InternalFault, NotFound
 

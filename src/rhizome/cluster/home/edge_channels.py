@@ -24,7 +24,6 @@ from rhizome.broker.channel.unacked_lookup import give_back_unseen
 from rhizome.broker.connection.outbox import Outbox
 from rhizome.broker.message import Message
 from rhizome.broker.port import Carrier
-from rhizome.cluster.edge.home_calls import number_or
 from rhizome.cluster.home.detached_sessions import DetachedSessions, give_back_rest
 from rhizome.cluster.home.edge_attachment import (
     EdgeAttachment,
@@ -40,7 +39,7 @@ from rhizome.cluster.home.forward_receiver import ForwardReceiver
 from rhizome.cluster.link.frame_codec import put_frame
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.peer_link_state import LinkChannel
-from rhizome.cluster.protocol.call_operations import TAKE_BACK
+from rhizome.cluster.protocol.call_operations import TAKE_BACK, number_or
 from rhizome.cluster.protocol.catalogue import (
     ATTACHED_TO,
     DETACHED,

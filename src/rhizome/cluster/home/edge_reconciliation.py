@@ -27,6 +27,7 @@ from rhizome.broker.port import GroupLog
 from rhizome.broker.queue.queue import claim
 from rhizome.cluster.home.detached_sessions import PARK_MS, TURN_MS, DetachedSessions
 from rhizome.cluster.home.edge_attachment import EdgeAttachment, SettledRange, TakenNumbers
+from rhizome.cluster.home.home_phase import HomePhase
 from rhizome.cluster.home.resumed_client_holdings import GroupResumedDeliveries
 from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
 
@@ -83,8 +84,7 @@ class EdgeSessions:
     group: i64
     epoch: i64
     log: GroupLog
-    recovering: bool
-    aside: bool
+    phase: HomePhase
     own: LocalEdge | None
     attachments: dict[str, EdgeAttachment]
     servings: dict[str, EdgeConnection]
@@ -96,15 +96,20 @@ class EdgeSessions:
     _places: dict[Key, Place] | None
 
     def __init__(
-        self, broker: Broker, rules: AttachRules, group: i64, epoch: i64, log: GroupLog
+        self,
+        broker: Broker,
+        rules: AttachRules,
+        group: i64,
+        epoch: i64,
+        log: GroupLog,
+        phase: HomePhase,
     ) -> None:
         self.broker = broker
         self.rules = rules
         self.group = group
         self.epoch = epoch
         self.log = log
-        self.recovering = False
-        self.aside = False
+        self.phase = phase
         self.own = None
         self.attachments = {}
         self.servings = {}
@@ -138,7 +143,7 @@ class EdgeSessions:
     def presented(self, name: str) -> None:
         """An edge has presented everything: from now on it is attached."""
         self.attachments[name].open = True
-        if not self.recovering:
+        if not self.phase.is_recovering():
             self.resolve([name], None)
 
     def attached(self) -> list[str]:
@@ -207,7 +212,6 @@ class EdgeSessions:
     def resolve_all(self) -> None:
         """Resolve all attachments: everybody who may hold something of this group is attached, or
         won't be waited for."""
-        self.recovering = False
         self.resolve(self.attached(), self.own)
         for queue in self.broker.shared.values():
             if queue.definition.group == self.group:
@@ -435,15 +439,16 @@ class EdgeSessionsByGroup:
         self.rules = rules
         self.tenures = {}
 
-    def begin(self, group: i64, epoch: i64, log: GroupLog) -> EdgeSessions:
+    def make(self, group: i64, epoch: i64, log: GroupLog) -> EdgeSessions:
+        """The edge sessions of a home that is about to begin."""
+        return EdgeSessions(self.broker, self.rules, group, epoch, log, HomePhase())
+
+    def begin(self, tenure: EdgeSessions) -> None:
         """This broker is home of a group from now on; nothing is left of an earlier epoch."""
-        tenure = self.tenures.get(group)
-        if tenure is None or tenure.epoch != epoch:
-            if tenure is not None:
-                tenure.end()
-            tenure = EdgeSessions(self.broker, self.rules, group, epoch, log)
-            self.tenures[group] = tenure
-        return tenure
+        before = self.tenures.get(tenure.group)
+        if before is not None and before is not tenure:
+            before.end()
+        self.tenures[tenure.group] = tenure
 
     def end(self, group: i64) -> None:
         tenure = self.tenures.pop(group, None)
@@ -453,7 +458,7 @@ class EdgeSessionsByGroup:
     def get(self, group: i64, epoch: i64) -> EdgeSessions | None:
         """The edge sessions of a group, if they are of this epoch and in service."""
         tenure = self.tenures.get(group)
-        if tenure is None or tenure.epoch != epoch or tenure.aside:
+        if tenure is None or tenure.epoch != epoch or tenure.phase.is_handing_over():
             return None
         return tenure
 
@@ -462,7 +467,6 @@ class EdgeSessionsByGroup:
         tenure = self.tenures[group]
         for name in list(tenure.attachments):
             tenure.left(name)
-        tenure.aside = True
 
     def left(self, name: str) -> None:
         for tenure in self.tenures.values():
@@ -471,7 +475,7 @@ class EdgeSessionsByGroup:
     def client_came_back(self, client: str, visit: i64) -> None:
         """A client has presented everything here."""
         for tenure in self.tenures.values():
-            if not tenure.recovering and not tenure.aside:
+            if tenure.phase.is_serving():
                 tenure.client_came_back(client, "", visit)
 
     def client_left(self, client: str, visit: i64) -> None:
@@ -487,7 +491,7 @@ class EdgeSessionsByGroup:
 
     def end_turn(self) -> None:
         for tenure in self.tenures.values():
-            if tenure.own is not None and not tenure.aside:
+            if tenure.own is not None and not tenure.phase.is_handing_over():
                 tenure.own.end_turn()
 
     def brokers_changed(self) -> None:

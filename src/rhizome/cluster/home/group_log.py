@@ -319,7 +319,7 @@ class ReplicatedLog(ReplicableLog):
         self._advance()
 
     def _advance(self) -> None:
-        if self.alone and not self.recovering:
+        if self.alone and not self.silent:
             self.committed_memory = self.next_index
         self.next_index += 1
 
@@ -344,7 +344,7 @@ class ReplicatedLog(ReplicableLog):
 
     def synced(self, position: i64) -> None:
         self.progress.synced(position)
-        if self.alone and not self.recovering:
+        if self.alone and not self.silent:
             self.set_committed(self.next_index - 1, self.disk())
 
     def disk(self) -> i64:
@@ -363,7 +363,7 @@ class ReplicatedLog(ReplicableLog):
         self.update_visible()
 
     def update_visible(self) -> None:
-        """Show what is committed, or nothing while recovering or stepping aside (L1, A2, G11).
+        """Show what is committed, or nothing while the log is still (L1, A2, G11).
 
         If no standby counts for its memory, a persistent message that was shown before it is on
         disk would be lost with this broker. Its edge would send it again, and a consumer at a
@@ -371,7 +371,6 @@ class ReplicatedLog(ReplicableLog):
         is no standby. Transient messages are lost with this broker anyhow: while only they are
         under way, nothing is waited for.
         """
-        self.still = self.recovering or self.aside
         if self.still:
             self.visible = 0
         elif self.alone:

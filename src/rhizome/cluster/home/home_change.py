@@ -58,26 +58,19 @@ class HomeChange:
         self.edge = edge
         self.tenures = tenures
 
-    def come_home(
-        self, group: i64, epoch: i64, log: GroupLog, doubtful: dict[int, int]
-    ) -> LocalEdgeReturn:
-        """A group is at home here from now on, and its queues are active.
-
-        ``doubtful`` are the last numbers of edges, if messages held only in memory are lost. The
-        caller has calls answered once queues may show what they have.
-        """
+    def come_home(self, tenure: EdgeSessions) -> LocalEdgeReturn:
+        """A group is at home here from now on, and its queues are active. The caller has calls
+        answered once queues may show what they have."""
+        group = tenure.group
         for queue in queues_of(self.edge.broker, group):
             queue.last_used_ms = self.edge.broker.turn.now_ms
         edge_group = self.edge.group(group)
-        edge_group.home_is(None, epoch)
-        tenure = self.tenures.begin(group, epoch, log)
-        tenure.recovering = log.recovering
-        tenure.aside = False
-        tenure.doubtful = doubtful
+        edge_group.home_is(None, tenure.epoch)
+        self.tenures.begin(tenure)
         own = LocalEdgeReturn(edge_group, tenure)
         tenure.own = own
         own.take_publishes()
-        if not tenure.recovering:
+        if not tenure.phase.is_recovering():
             # Before anything is asked for: messages that were settled here meanwhile belong to
             # nobody any more.
             tenure.resolve_all()
@@ -284,7 +277,7 @@ class LocalEdgeReturn(LocalEdge):
             # Something was routed, or settled, when the home was another broker.
             self.take_publishes()
         self.attached.close_turn()
-        if self.tenure.recovering or not self.broker.may_deliver:
+        if self.tenure.phase.is_recovering() or not self.broker.may_deliver:
             return
         confirms = self.attached.confirms
         number = confirms.ready()

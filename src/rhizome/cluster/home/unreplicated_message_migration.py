@@ -11,7 +11,7 @@ goes into its own queue.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import decode_properties
@@ -27,7 +27,9 @@ from rhizome.journal.records import FLAG_DURABLE, StoredMessage, drop_queue_reco
 from rhizome.journal.salvaged_messages import SalvageManifest
 
 if TYPE_CHECKING:
-    from rhizome.cluster.node import Node
+    from rhizome.broker.broker import Broker
+    from rhizome.cluster.link.broker_hello import Hello
+    from rhizome.cluster.state.cluster_state import ClusterState
 
 BARE: Final = "configuration"
 UNDER_WAY_MAX: Final = 500
@@ -50,6 +52,15 @@ class ReturnInProgress:
         self.is_over = False
 
 
+class ReturnNode(Protocol):
+    """What the return of messages needs of the node."""
+
+    broker: Broker
+    me: Hello
+    state: ClusterState
+    ready: bool
+
+
 class UnreplicatedMessageReturn:
     """Brings the messages of unreplicated queues from this broker to their new home.
 
@@ -57,7 +68,7 @@ class UnreplicatedMessageReturn:
     of its queue.
     """
 
-    def __init__(self, node: Node, salvager: Salvager) -> None:
+    def __init__(self, node: ReturnNode, salvager: Salvager) -> None:
         self._node = node
         self._salvager = salvager
         self._kept = salvager.salvage

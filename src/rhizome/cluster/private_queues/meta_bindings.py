@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from rhizome.broker.port import Waiter
     from rhizome.broker.routing.bindings_and_destinations import Destination
     from rhizome.broker.routing.exchange import Exchange
-    from rhizome.cluster.peer_frame_dispatch import PeerBroker
+    from rhizome.cluster.linked_peer import LinkedPeer
 
 NOT_HEARING: Final = -1
 
@@ -149,7 +149,7 @@ class MetaBindings:
         self.own: dict[MetaBinding, int] = {}
         self.arguments: dict[MetaBinding, dict[str, object]] = {}
         self.told: dict[str, PeerBindings] = {}
-        self.peers: dict[str, PeerBroker] = {}
+        self.peers: dict[str, LinkedPeer] = {}
         self.wanters: dict[MetaBinding, dict[str, None]] = {}
         self.unlinked_leaseholders = UnlinkedLeaseholders(self.me)
         self.leaseless = False
@@ -159,7 +159,7 @@ class MetaBindings:
         self.is_root = False
         self.metas: dict[tuple[str, str, str, bool], Destination] = {}
         self.queues: dict[tuple[str, str, str, bool], Destination] = {}
-        self.named: dict[tuple[str, str], PeerBroker] = {}
+        self.named: dict[tuple[str, str], LinkedPeer] = {}
         self.private: Counts = {}
         self._recounted_ms = NOT_HEARING
 
@@ -204,7 +204,7 @@ class MetaBindings:
                 found += told.private_behind.get(kind, {}).get(name, 0)
         return found
 
-    def _private_behind(self, peer: PeerBroker) -> Counts:
+    def _private_behind(self, peer: LinkedPeer) -> Counts:
         """The private queues of the secondaries with which a secondary has no links."""
         found: Counts = {}
         for name, told in self.told.items():
@@ -232,7 +232,7 @@ class MetaBindings:
 
     def _tell(
         self,
-        peer: PeerBroker,
+        peer: LinkedPeer,
         changes: list[tuple[bool, MetaBinding, dict[str, object]]],
         whole: bool = False,
     ) -> None:
@@ -252,14 +252,14 @@ class MetaBindings:
 
     # ---- links ----------------------------------------------------------------------------------
 
-    def connect(self, peer: PeerBroker) -> None:
+    def connect(self, peer: LinkedPeer) -> None:
         self.peers[peer.name] = peer
         told = self.told[peer.name] = PeerBindings()
         self._tell_whole(peer)
         for awaited in self.unlinked_leaseholders.came(peer.name):
             told.awaiting.append((told.sent, awaited))
 
-    def _tell_whole(self, peer: PeerBroker) -> None:
+    def _tell_whole(self, peer: LinkedPeer) -> None:
         told = self.told[peer.name]
         changes = [(True, interest, self.arguments[interest]) for interest in self.own]
         told.relayed = {}
@@ -276,7 +276,7 @@ class MetaBindings:
             return self.told[name].wanted[interest]
         raise AssertionError(f"nobody wants {relayed}")
 
-    def disconnect(self, peer: PeerBroker) -> None:
+    def disconnect(self, peer: LinkedPeer) -> None:
         """Forget what the peer wanted; those who wait for the peer wait for its return, or its
         end."""
         if self.peers.pop(peer.name, None) is None:
@@ -414,13 +414,13 @@ class MetaBindings:
             if changes:
                 self._tell(peer, changes)
 
-    def _relay_private(self, of: PeerBroker) -> None:
+    def _relay_private(self, of: LinkedPeer) -> None:
         """Tell other secondaries that one of them has more private queues now, or fewer."""
         for peer in self.peers.values():
             if self.is_root and peer.is_secondary() and peer is not of:
                 self._tell(peer, [])
 
-    def _note_wanter(self, peer: PeerBroker, interest: MetaBinding, wants: bool) -> MetaBinding:
+    def _note_wanter(self, peer: LinkedPeer, interest: MetaBinding, wants: bool) -> MetaBinding:
         """Count a secondary among those that want something; returns the meta-binding as it is
         relayed."""
         relayed = interest.relayed()
@@ -435,7 +435,7 @@ class MetaBindings:
 
     # ---- frames ---------------------------------------------------------------------------------
 
-    def received(self, peer: PeerBroker, table: dict[str, object]) -> None:
+    def received(self, peer: LinkedPeer, table: dict[str, object]) -> None:
         """A META_BINDINGS frame."""
         told = self.told[peer.name]
         number = _int(table, "number")
@@ -476,7 +476,7 @@ class MetaBindings:
         self.acknowledge(peer.name)
         self._update_publishing()
 
-    def _hear_private(self, peer: PeerBroker, table: dict[str, object]) -> bool:
+    def _hear_private(self, peer: LinkedPeer, table: dict[str, object]) -> bool:
         """Note how many private queues a peer has; returns whether a secondary's numbers
         changed."""
         told = self.told[peer.name]
@@ -485,12 +485,12 @@ class MetaBindings:
         told.private_behind = _counts(table.get("private_behind"))
         return peer.is_secondary() and told.private != before
 
-    def _is_heeded(self, peer: PeerBroker, interest: MetaBinding) -> bool:
+    def _is_heeded(self, peer: LinkedPeer, interest: MetaBinding) -> bool:
         return not interest.relay or peer.name == self.root
 
     def _unwant(
         self,
-        peer: PeerBroker,
+        peer: LinkedPeer,
         told: PeerBindings,
         interest: MetaBinding,
         arguments: dict[str, object],
@@ -504,7 +504,7 @@ class MetaBindings:
         if peer.is_secondary():
             changed[self._note_wanter(peer, interest, False)] = arguments
 
-    def known(self, peer: PeerBroker, number: int) -> None:
+    def known(self, peer: LinkedPeer, number: int) -> None:
         """A META_BINDINGS_KNOWN frame."""
         told = self.told[peer.name]
         told.known = max(told.known, number)
@@ -555,7 +555,7 @@ class MetaBindings:
 
     # ---- the router -----------------------------------------------------------------------------
 
-    def _bind(self, peer: PeerBroker, interest: MetaBinding, arguments: dict[str, object]) -> None:
+    def _bind(self, peer: LinkedPeer, interest: MetaBinding, arguments: dict[str, object]) -> None:
         vhost = self.broker.state.vhosts.get(interest.vhost)
         if vhost is None:
             return
@@ -569,7 +569,7 @@ class MetaBindings:
             vhost.router.bind(exchange, destination, interest.key, arguments)
 
     def _unbind(
-        self, peer: PeerBroker, interest: MetaBinding, arguments: dict[str, object]
+        self, peer: LinkedPeer, interest: MetaBinding, arguments: dict[str, object]
     ) -> None:
         if interest.exchange == "" and self.named.get((interest.vhost, interest.key)) is peer:
             del self.named[(interest.vhost, interest.key)]
@@ -591,12 +591,12 @@ class MetaBindings:
             made = self.queues if interest.queue else self.metas
             made.pop((peer.name, interest.vhost, name, interest.relay), None)
 
-    def _destination(self, peer: PeerBroker, interest: MetaBinding) -> Destination:
+    def _destination(self, peer: LinkedPeer, interest: MetaBinding) -> Destination:
         if interest.queue:
             return self._meta_queue(peer, interest.vhost, interest.queue, interest.relay)
         return self._meta(peer, interest)
 
-    def _meta(self, peer: PeerBroker, interest: MetaBinding) -> Destination:
+    def _meta(self, peer: LinkedPeer, interest: MetaBinding) -> Destination:
         """The exchange on the peer, one for each way of reaching it."""
         key = (peer.name, interest.vhost, interest.exchange, interest.relay)
         meta = self.metas.get(key)
@@ -605,7 +605,7 @@ class MetaBindings:
             self.metas[key] = meta
         return meta
 
-    def _meta_queue(self, peer: PeerBroker, vhost: str, name: str, relay: bool) -> Destination:
+    def _meta_queue(self, peer: LinkedPeer, vhost: str, name: str, relay: bool) -> Destination:
         """The private queue behind a peer; one object as long as bindings lead to it."""
         key = (peer.name, vhost, name, relay)
         found = self.queues.get(key)

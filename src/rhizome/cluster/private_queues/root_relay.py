@@ -17,12 +17,12 @@ from rhizome.broker.publishing.remote_targets import MetaExchange, Recipients
 
 if TYPE_CHECKING:
     from rhizome.cluster.home.forward_receiver import RouteSlot
-    from rhizome.cluster.peer_frame_dispatch import PeerBroker
+    from rhizome.cluster.linked_peer import LinkedPeer
     from rhizome.cluster.private_queues.meta_bindings import MetaBindings
 
 
 def relay(
-    meta_bindings: MetaBindings, origin: PeerBroker, message: Message, slot: RouteSlot
+    meta_bindings: MetaBindings, origin: LinkedPeer, message: Message, slot: RouteSlot
 ) -> bool:
     """Pass a message on to the matching secondaries except its origin; False if there are none.
 

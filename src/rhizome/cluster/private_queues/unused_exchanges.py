@@ -6,19 +6,37 @@ of reach for a moment may have some; one that stays away is not considered.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rhizome.broker.metadata.metadata_commands import DeleteExchange
 from rhizome.cluster.link.broker_hello import SECONDARY
 
 if TYPE_CHECKING:
-    from rhizome.cluster.node import Node
+    from rhizome.broker.broker import Broker
+    from rhizome.broker.metadata.metadata_commands import Command
+    from rhizome.broker.port import Waiter
+    from rhizome.cluster.link.broker_hello import Hello
+    from rhizome.cluster.private_queues.meta_bindings import MetaBindings
+    from rhizome.cluster.state.cluster_state import ClusterState
 
 UNHEARD_MS: Final = 10_000
 """How long after its link went down a broker is assumed to have private queues still."""
 
 
-def drop_unused_exchanges(node: Node) -> None:
+class ExchangesNode(Protocol):
+    """What the end of unused exchanges needs of the node."""
+
+    broker: Broker
+    me: Hello
+    state: ClusterState
+    meta_bindings: MetaBindings
+    down_since_ms: dict[str, int]
+    now_ms: int
+
+    def propose(self, command: Command, waiter: Waiter | None) -> None: ...
+
+
+def drop_unused_exchanges(node: ExchangesNode) -> None:
     """Have the exchanges deleted that nobody has bound, once all brokers are heard."""
     if not _hears_all(node):
         return
@@ -32,7 +50,7 @@ def drop_unused_exchanges(node: Node) -> None:
             node.propose(command, None)
 
 
-def _hears_all(node: Node) -> bool:
+def _hears_all(node: ExchangesNode) -> bool:
     for record in node.state.registry.view():
         if record.name == node.me.name or record.role == node.me.role == SECONDARY:
             continue

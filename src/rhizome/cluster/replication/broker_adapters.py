@@ -15,10 +15,12 @@ from rhizome.broker.queue.damaged_messages import is_placeholder
 from rhizome.broker.queue.redelivered_flag import shown_of
 from rhizome.cluster.home.group_log import ReplicatedLog
 from rhizome.cluster.link.frame_codec import begin_frame, end_frame, put_part
+from rhizome.cluster.node_port import NodePort
 from rhizome.cluster.replication.catch_up_sender import LiveQueue
 from rhizome.cluster.replication.epoch_history import epoch_in
 from rhizome.cluster.replication.group_copy import GroupCopy
 from rhizome.cluster.replication.queue_standby import QueueStandbyPort
+from rhizome.cluster.replication.replicator import Replicator
 from rhizome.cluster.replication.replicator_port import ReplicatorPort
 from rhizome.cluster.state.cluster_commands import Member, SetInSync
 from rhizome.errors import SyntaxErrorFault
@@ -28,15 +30,13 @@ from rhizome.journal.records import FLAG_DURABLE, decode_message, enqueue_record
 
 if TYPE_CHECKING:
     from rhizome.broker.queue.queue import Queue
-    from rhizome.cluster.home.home_group import HomeGroup
     from rhizome.cluster.link.link import Link
-    from rhizome.cluster.node import Node
     from rhizome.cluster.takeover.copy_salvage import Salvager
 
 
-def send_parts(node: Node, broker: str, method: i64, parts: list[bytes]) -> bool:
+def send_parts(port: NodePort, broker: str, method: i64, parts: list[bytes]) -> bool:
     """Send a frame of several parts; False if there is no link."""
-    link: Link | None = node.links.link_to(broker)
+    link: Link | None = port.links().link_to(broker)
     if link is None:
         return False
     outbox = link.outbox
@@ -54,19 +54,19 @@ def send_parts(node: Node, broker: str, method: i64, parts: list[bytes]) -> bool
 class StandbyAdapter(QueueStandbyPort):
     """Connects the copies that this broker keeps to the broker."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, port: NodePort) -> None:
         super().__init__()
-        self.node = node
+        self.port = port
         self.salvager: Salvager | None = None
 
     def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
-        return send_parts(self.node, broker, method, parts)
+        return send_parts(self.port, broker, method, parts)
 
     def applied(self) -> i64:
-        return self.node.applied.index
+        return self.port.applied.index
 
     def forced(self, group: i64) -> i64:
-        known = self.node.state.groups.groups.get(int(group))
+        known = self.port.state.groups.groups.get(int(group))
         return 0 if known is None else known.forced
 
     def read(self, copy: GroupCopy, queue_id: i64, index: i64, epoch: i64) -> bytes:
@@ -80,7 +80,7 @@ class StandbyAdapter(QueueStandbyPort):
             position = position or level.find(index)
         if position == 0:
             return b""
-        broker = self.node.broker
+        broker = self.port.broker
         try:
             message = broker.pager.read_one(position)
         except (CorruptRecord, OSError) as error:
@@ -94,48 +94,48 @@ class StandbyAdapter(QueueStandbyPort):
             about = self.salvager.save(copy, int(end), home, int(epoch))
         except OSError as error:
             raise SyntaxErrorFault(f"what it must give up can't be saved: {error}") from error
-        self.node.observer.salvaged(about)
+        self.port.salvaged(about)
 
 
 class HomeAdapter(ReplicatorPort):
     """Connects the replicator of one group that is at home here to the broker."""
 
-    home: HomeGroup
+    copies: Replicator
 
-    def __init__(self, node: Node, group: int) -> None:
+    def __init__(self, port: NodePort, group: int) -> None:
         super().__init__()
-        self.node = node
+        self.port = port
         self.group = group
 
     def send(self, broker: str, method: i64, parts: list[bytes]) -> bool:
-        return send_parts(self.node, broker, method, parts)
+        return send_parts(self.port, broker, method, parts)
 
     def applied(self) -> i64:
-        return self.node.applied.index
+        return self.port.applied.index
 
     def propose(self, members: list[Member], version: i64) -> None:
-        home = self.home
-        command = SetInSync(self.group, tuple(members), int(home.log.epoch), int(version))
-        self.node.propose(command, RefusedProposal(home, int(version)))
+        copies = self.copies
+        command = SetInSync(self.group, tuple(members), int(copies.log.epoch), int(version))
+        self.port.propose(command, RefusedProposal(copies, int(version)))
 
     def failed(self, name: str, error: Exception) -> None:
         where = f"what standby {name} of group {self.group} is sent"
-        self.node.broker.report_bug(error, where, FAULT_STANDBY)
+        self.port.broker.report_bug(error, where, FAULT_STANDBY)
 
     # ---- the queues -----------------------------------------------------------------------------
 
     def queue_ids(self) -> list[int]:
         return [
             queue_id
-            for queue_id, queue in self.node.broker.shared.items()
+            for queue_id, queue in self.port.broker.shared.items()
             if queue.definition.group == self.group
         ]
 
     def live(self, queue_id: i64) -> LiveQueue | None:
-        queue = self.node.broker.shared.get(int(queue_id))
+        queue = self.port.broker.shared.get(int(queue_id))
         if queue is None:
             return None
-        if int(queue_id) in self.home.log.bare:
+        if int(queue_id) in self.copies.log.bare:
             return LiveQueue([], {}, None, {}, b"")
         parts: list[PagedIndex] = []
         for lane in queue.lanes:
@@ -145,13 +145,13 @@ class HomeAdapter(ReplicatorPort):
         unacked.sort(key=_index)
         parts.append(_indexes(unacked))
         # A standby that can read a message that is damaged here must not drop it.
-        for _, damaged in self.node.broker.damage.indexes(queue):
+        for _, damaged in self.port.broker.damage.indexes(queue):
             parts.append(damaged)
-        leases = self.node.broker.leases.packed(queue)
+        leases = self.port.broker.leases.packed(queue)
         return LiveQueue(parts, queue.counts, queue.seen, shown_of(queue), leases)
 
     def read(self, queue_id: i64, first: i64, end: i64, bytes_max: i64, found: list[bytes]) -> i64:
-        queue = self.node.broker.shared.get(int(queue_id))
+        queue = self.port.broker.shared.get(int(queue_id))
         if queue is None:
             return end
         unacked = {int(each.index): each for each in unacked_messages(queue)}
@@ -160,7 +160,7 @@ class HomeAdapter(ReplicatorPort):
         while index < end and size < bytes_max:
             message = unacked.get(index) or self._ready(queue, index)
             if message is not None and not is_placeholder(message):
-                epoch = self.home.log.epoch_of(message.index)
+                epoch = self.copies.log.epoch_of(message.index)
                 record = record_of(self.group, epoch, queue.id, message)
                 found.append(record)
                 size += len(record)
@@ -187,12 +187,12 @@ class HomeAdapter(ReplicatorPort):
     def damaged(self) -> list[tuple[int, int]]:
         return [
             (int(queue.id), index)
-            for queue, index in self.node.broker.damage.wanted()
+            for queue, index in self.port.broker.damage.wanted()
             if queue.definition.group == self.group
         ]
 
     def fetched(self, queue_id: i64, index: i64, record: bytes) -> None:
-        broker = self.node.broker
+        broker = self.port.broker
         queue = broker.shared.get(int(queue_id))
         if queue is None or queue.away is not None:
             return
@@ -201,8 +201,8 @@ class HomeAdapter(ReplicatorPort):
             return
         stored = decode_message(record, 0)
         if stored is not None and stored.index == index and broker.damage.repair(queue, stored):
-            self.home.copies.restore(record)
-            log = self.home.log
+            self.copies.restore(record)
+            log = self.copies.log
             if isinstance(log, ReplicatedLog):
                 log.pass_by(queue_id)
 
@@ -226,14 +226,14 @@ def record_of(group: i64, epoch: i64, queue_id: i64, message: Message) -> bytes:
 class RefusedProposal(Waiter):
     """Tells a home that a change of its set was not made."""
 
-    def __init__(self, home: HomeGroup, version: int) -> None:
+    def __init__(self, copies: Replicator, version: int) -> None:
         super().__init__()
-        self.home = home
+        self.copies = copies
         self.version = version
 
     def resolved(self, outcome: Outcome) -> None:
         if outcome.error is not None:
-            self.home.copies.proposal_refused(self.version)
+            self.copies.proposal_refused(self.version)
 
 
 def _index(message: Message) -> int:

@@ -1,18 +1,12 @@
 """Queue standby: speaks for the copy of a group to the home of its epoch. Sans-IO; compiled.
 
-    away        nobody's standby: no home has invited it since the link or the epoch was lost
-    invited     the copy can't go on in the home's history; it is left as it is until LIVE comes
-    following   records are applied in order and answered
-    installing  following, and the copy is being made whole by live sets (catch_up_receiver.py)
+`standby_group.py` has the phases. An invited copy can go on in the home's history if it is whole
+and ends within the epoch, or where the epoch begins if the home was whole then. While the standby
+follows, the copy may be *installing*: it is being made whole by live sets (catch_up_receiver.py).
 
-    away to following         INVITE of an epoch that is not older than any known here (G1), and the
-                              copy is whole and ends within the epoch, or where it begins if the
-                              home was whole then
-    away to invited           INVITE otherwise
-    invited to installing     LIVE: what the home's log doesn't have is cut off now
-    following to installing   LIVE: the home no longer has what would come next
-    installing to following   nothing is missing any more
-    any to away               the link is lost, a newer epoch is heard of, a frame makes no sense
+    to installing      LIVE: the copy was only invited, or the home no longer has what would come
+                       next
+    to whole           nothing is missing any more
 
 An invited copy isn't touched because it may be whole in the in-sync set: the root appoints a whole
 member without asking, so the home has the set changed before it sends LIVE. What an invited copy
@@ -43,7 +37,7 @@ from rhizome.cluster.protocol.replication_codec import (
 from rhizome.cluster.replication.catch_up_receiver import CatchUpReceiver
 from rhizome.cluster.replication.epoch_history import common_end
 from rhizome.cluster.replication.group_copy import GroupCopy
-from rhizome.cluster.replication.replication_follower import StandbyGroup, StandbyGroupPort
+from rhizome.cluster.replication.standby_group import FOLLOWING, StandbyGroup, StandbyGroupPort
 from rhizome.errors import SyntaxErrorFault
 from rhizome.journal.records import u32_at
 
@@ -113,14 +107,14 @@ class QueueStandby(StandbyGroup):
         resumes = alike and copy.continues(self.starts) and self.state() == WHOLE
         if resumes:
             copy.follow(self.starts)
-            self.joined = True
+            self.follow_home()
         applied = self.port.applied()
         self.send(
             FOLLOW, follow(applied, copy.group, self.epoch, self.incarnation, resumes, copy.index)
         )
 
     def _check_joined(self) -> None:
-        if not self.joined:
+        if self.phase != FOLLOWING:
             raise SyntaxErrorFault("records came before what is alive")
 
     def take_restored(self, data: bytes, start: i64, end: i64) -> None:
@@ -148,7 +142,7 @@ class QueueStandby(StandbyGroup):
         if flags & LIVE_FIRST != 0:
             self._update_loss(common_end(self.copy.starts, self.copy.index, self.starts))
             self.copy.follow(self.starts)
-            self.joined = True
+            self.follow_home()
             self.listing = u32_at(data, start + HEAD_BYTES + 8)
             self.install = CatchUpReceiver(self.copy, index)
         install = self.install

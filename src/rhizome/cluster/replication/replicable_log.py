@@ -31,17 +31,16 @@ class ReplicableLog(GroupLog):
     """A log that has copies, as they see it.
 
     ``alone``: no standby has to answer, so what is here is committed. ``by_disk``: some have to,
-    but what they have in memory counts for nothing (G2). ``recovering``: the home is new, and
-    confirms and shows nothing before its copies and edges are heard (G7, A2). ``aside``: it is
-    about to hand over, and shows nothing more (G11). ``shipping``: a standby listens, so records
-    are kept for it. ``stored``: all of the log can be read from its store, so a standby that is far
-    behind gets what it lacks from there, and nothing is compared. ``bare`` are the ids of queues
-    whose messages standbys don't get (G9, `configuration`).
+    but what they have in memory counts for nothing (G2). ``shipping``: a standby listens, so
+    records are kept for it. ``stored``: all of the log can be read from its store, so a standby
+    that is far behind gets what it lacks from there, and nothing is compared. ``bare`` are the ids
+    of queues whose messages standbys don't get (G9, `configuration`).
+
+    The phase of its home decides when it is ``still`` and ``silent`` (`home/home_group.py`).
     """
 
     alone: bool
     by_disk: bool
-    aside: bool
     shipping: bool
     stored: bool
     bare: dict[int, None]
@@ -50,7 +49,6 @@ class ReplicableLog(GroupLog):
         super().__init__(group, epoch, next_index)
         self.alone = True
         self.by_disk = False
-        self.aside = False
         self.shipping = False
         self.stored = False
         self.bare = {}
@@ -78,17 +76,22 @@ class ReplicableLog(GroupLog):
         if disk > self.reliable_disk:
             self.reliable_disk = disk
 
+    def restrict(self, still: bool, silent: bool) -> None:
+        """Show nothing, or count nothing more as committed, as the phase of the home asks for."""
+        self.still = still
+        self.silent = silent
+        self.update_visible()
+
     def update_visible(self) -> None:
-        """Show what is committed, or nothing while recovering or stepping aside (L1, A2, G11)."""
+        """Show what is committed, or nothing while the log is still (L1, A2, G11)."""
         raise NotImplementedError
 
-    def recover(self) -> None:
+    def forget_committed(self) -> None:
         """Count nothing as committed before the copies have answered in this epoch (G7).
 
         A new home doesn't know what the others have of its log, so it must not confirm a duplicate
         of a message in it either (L5).
         """
-        self.recovering = True
         self.committed_memory = 0
         self.committed_disk = 0
 

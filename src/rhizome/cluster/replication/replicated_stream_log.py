@@ -46,10 +46,8 @@ class ReplicatedStreamLog(ReplicableLog):
         stream.begin_append()
         log.mark_epoch()
 
-    def recover(self) -> None:
-        self.recovering = True
+    def forget_committed(self) -> None:
         known = self.stream.group_log
-        known.recovering = True
         known.committed_memory = 0
         known.committed_disk = 0
 
@@ -87,14 +85,13 @@ class ReplicatedStreamLog(ReplicableLog):
             known.reliable_memory = known.committed_memory
 
     def update_visible(self) -> None:
-        was_still = self.still
-        self.still = self.recovering or self.aside
         self.visible = 0 if self.still else self.committed_disk
         log = self.log
-        log.alone = self.alone and not self.recovering
+        log.alone = self.alone and not self.silent
         known = self.stream.group_log
+        was_still = known.still
         known.still = self.still
-        known.recovering = self.recovering
+        known.silent = self.silent
         grown = log.alone and log.commit(log.durable)
         if grown or (was_still and not self.still):
             self.stream.committed()

@@ -93,7 +93,6 @@ class Replicator:
     now_ms: i64
     _due: bool
     _disk: i64
-    _recovering: bool
     _pace: CatchUpThrottle
 
     def __init__(
@@ -118,7 +117,6 @@ class Replicator:
         self.now_ms = now_ms
         self._due = True
         self._disk = -1
-        self._recovering = log.recovering
         self._pace = CatchUpThrottle(settings.backfill_bytes_max, now_ms)
         self.fetches = MessageRepair(log, port, now_ms)
 
@@ -246,12 +244,10 @@ class Replicator:
         self.now_ms = now_ms
         batch = self.log.take_batch()
         disk = self.log.disk()
-        rests = disk == self._disk and self.log.recovering == self._recovering
-        if batch is None and rests and not self._due:
+        if batch is None and disk == self._disk and not self._due:
             return
         self._due = False
         self._disk = disk
-        self._recovering = self.log.recovering
         if self.log.shipping and batch is not None:
             self.window.add(batch)
             self._pace.recorded(batch.last - batch.first + 1, batch.size)
@@ -525,7 +521,7 @@ class Replicator:
                 memory = min(memory, follower.counted_memory(member.incarnation))
             if follower.sends() and self.window.size_above(follower.safe()) > SHIPPED_BYTES_MAX:
                 self.congested = True
-        if not log.recovering and not self.in_sync.too_few():
+        if not log.silent and not self.in_sync.too_few():
             log.set_committed(memory, disk)
             log.set_reliable(
                 memory if self.in_sync.has_whole() else 0,
@@ -541,6 +537,10 @@ class Replicator:
 
     def _lacks_disk(self, follower: StandbyTracker, member: Member) -> bool:
         return follower.counted_disk(member.incarnation) < self.log.disk()
+
+    def recovered(self) -> None:
+        """The log is silent no more: see what is committed."""
+        self._due = True
 
     def settled(self) -> bool:
         """Whether all that count have answered in this epoch, and have what it began with (G7)."""

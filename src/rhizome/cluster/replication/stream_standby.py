@@ -31,7 +31,7 @@ from rhizome.cluster.protocol.replication_codec import (
     number_in,
 )
 from rhizome.cluster.replication.epoch_history import common_end, from_same_epoch
-from rhizome.cluster.replication.replication_follower import StandbyGroup, StandbyGroupPort
+from rhizome.cluster.replication.standby_group import FOLLOWING, StandbyGroup, StandbyGroupPort
 from rhizome.errors import SyntaxErrorFault
 from rhizome.journal.streams.stream_log import StreamLog
 
@@ -64,7 +64,7 @@ class StreamStandby(StandbyGroup):
 
     def rests(self) -> bool:
         """There may be thousands of idle streams."""
-        return not self.joined or (self.disk() >= self.memory() and self.has_told_all())
+        return self.phase != FOLLOWING or (self.disk() >= self.memory() and self.has_told_all())
 
     def invited(self, table: dict[str, object]) -> None:
         if not self._cut_back(number_in(table, "number")):
@@ -76,7 +76,7 @@ class StreamStandby(StandbyGroup):
                 number_in(table, "segment"), number_in(table, "number"), number_in(table, "offset")
             )
         self._keep_from(number_in(table, "segment"))
-        self.joined = True
+        self.follow_home()
         applied = self.link.applied()
         memory = self.memory()
         self.send(
@@ -99,7 +99,7 @@ class StreamStandby(StandbyGroup):
         return True
 
     def take_records(self, data: bytes, start: i64, end: i64) -> None:
-        if not self.joined:
+        if self.phase != FOLLOWING:
             raise SyntaxErrorFault("chunks came before the copy of the stream follows")
         log = self.log
         first: i64 = read_i64_be(data, start + HEAD_BYTES)

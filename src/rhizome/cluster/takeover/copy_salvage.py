@@ -14,15 +14,15 @@ from rhizome.journal.records import FLAG_DURABLE, enqueue_record
 from rhizome.journal.salvaged_messages import Salvage, SalvageManifest, SavedQueue
 
 if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
     from rhizome.broker.message import Message
-    from rhizome.cluster.node import Node
 
 
 class Salvager:
     """Saves messages of copies into the store of this broker."""
 
-    def __init__(self, node: Node, salvage: Salvage) -> None:
-        self._node = node
+    def __init__(self, broker: Broker, salvage: Salvage) -> None:
+        self._broker = broker
         self.salvage = salvage
 
     def save(
@@ -64,7 +64,7 @@ class Salvager:
             home_epoch=home_epoch,
             first=end + 1,
             last=int(copy.index),
-            saved_ms=int(self._node.broker.turn.now_ms),
+            saved_ms=int(self._broker.turn.now_ms),
             queues=[self._queue(queue_id, counts[queue_id]) for queue_id in sorted(counts)],
             name=name,
         )
@@ -74,7 +74,7 @@ class Salvager:
     def _read(self, queue_id: int, index: int, position: int) -> Message | None:
         """A message of a copy; None, and reported, if its record is damaged: nobody can save
         that."""
-        broker = self._node.broker
+        broker = self._broker
         try:
             return broker.pager.read_one(position)
         except (CorruptRecord, OSError) as error:
@@ -99,7 +99,7 @@ class Salvager:
         return found
 
     def _queue(self, queue_id: int, messages: int) -> SavedQueue:
-        queue = self._node.broker.shared.get(queue_id)
+        queue = self._broker.shared.get(queue_id)
         if queue is None:
             return SavedQueue(queue_id, "", "", messages)
         return SavedQueue(queue_id, queue.vhost, queue.name, messages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rhizome.cluster.consensus.consensus_events import (
     BrokerLeaseLive,
@@ -26,14 +26,35 @@ from rhizome.cluster.takeover.settings import RootSettings
 from rhizome.cluster.takeover.takeover import Takeover, preference
 
 if TYPE_CHECKING:
+    from rhizome.cluster.consensus import Consensus
+    from rhizome.cluster.gossip import Gossip
+    from rhizome.cluster.group_roles import GroupRoles
+    from rhizome.cluster.link.broker_hello import Hello
     from rhizome.cluster.link.link import Link
-    from rhizome.cluster.node import Node
+    from rhizome.cluster.link.link_manager import LinkTable
+    from rhizome.cluster.node_observer import NodeObserver
+    from rhizome.cluster.private_queues.meta_bindings import MetaBindings
+    from rhizome.cluster.state.cluster_state import ClusterState
+
+
+class RootNode(Protocol):
+    """What the root's decisions about homes need of the node."""
+
+    me: Hello
+    state: ClusterState
+    consensus: Consensus
+    links: LinkTable
+    roles: GroupRoles
+    gossip: Gossip
+    meta_bindings: MetaBindings
+    observer: NodeObserver
+    now_ms: int
 
 
 class TakeoverDriver:
     """Implements `RootPort` for the broker that is root, and answers a root that asks."""
 
-    def __init__(self, node: Node, settings: RootSettings) -> None:
+    def __init__(self, node: RootNode, settings: RootSettings) -> None:
         self.node = node
         me = node.me
         self.takeover = Takeover(

@@ -122,7 +122,7 @@ def _doubt(
     waits_for: list[str],
 ) -> TransactionStatus:
     return TransactionStatus(
-        tx_transport.node.me.name,
+        tx_transport.port.name,
         name_of(tx_part.tx),
         edge_of(tx_transport, tx_part.tx),
         not tx_transport.is_current(tx_part.tx[0]),
@@ -132,7 +132,7 @@ def _doubt(
         list(tx_part.groups),
         [_home(tx_transport, each) for each in tx_part.groups],
         state,
-        max(0, int(tx_transport.node.broker.turn.now_ms) - tx_part.made_ms),
+        max(0, int(tx_transport.broker.turn.now_ms) - tx_part.made_ms),
         waits_for=waits_for,
     )
 
@@ -144,14 +144,14 @@ def name_of(tx: TxId) -> str:
 def edge_of(tx_transport: TransactionTransport, tx: TxId) -> str:
     """The broker whose client commits, by its present or past incarnation; "" if it is unknown."""
     incarnation = f"{tx[0]:012x}"
-    for broker in tx_transport.node.state.registry.brokers.values():
+    for broker in tx_transport.port.state.registry.brokers.values():
         if broker.incarnation == incarnation or incarnation in broker.past:
             return broker.name
     return ""
 
 
 def _home(tx_transport: TransactionTransport, group: int) -> str:
-    known = tx_transport.node.state.groups.groups.get(group)
+    known = tx_transport.port.state.groups.groups.get(group)
     return "" if known is None else known.home
 
 

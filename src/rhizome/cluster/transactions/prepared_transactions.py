@@ -274,7 +274,7 @@ class PreparedTransactions(InternalQueueWorker):
             message = take_held(place[0], place[1])
             place[0].wake_if_global()
             return message
-        tenure = self.tx_transport.node.tenures.tenures.get(self.group)
+        tenure = self.tx_transport.tenures.tenures.get(self.group)
         if tenure is not None and not self._coming:
             for detached in tenure.kept():
                 message = detached.take(queue.id, index)
@@ -307,7 +307,7 @@ class PreparedTransactions(InternalQueueWorker):
     def _holders(self, edge: int) -> list[Channel]:
         """The channels of an edge's applications; of all edges if ``edge`` is 0."""
         found: list[Channel] = []
-        tenure = self.tx_transport.node.tenures.tenures.get(self.group)
+        tenure = self.tx_transport.tenures.tenures.get(self.group)
         if tenure is not None:
             for attached in tenure.attachments.values():
                 if edge in (0, attached.origin):
@@ -454,7 +454,7 @@ class PreparedTransactions(InternalQueueWorker):
 
     def _tell(self) -> None:
         """Tell what is committed: decisions to the parties that wait, and what is settled here."""
-        now_ms = self.tx_transport.node.now_ms
+        now_ms = self.tx_transport.port.now_ms()
         for decided in list(self.decided.values()):
             if decided.tx_part.kind == DECISION and self._is_safe(int(decided.message.index)):
                 if decided.told_ms == 0:

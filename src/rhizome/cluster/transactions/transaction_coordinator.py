@@ -49,7 +49,7 @@ class TransactionSplit:
         self.tx_transport = tx_transport
         self.number = number
         self.channel = channel
-        self.tx = (int(tx_transport.node.me.incarnation, 16), number)
+        self.tx = (int(tx_transport.port.incarnation, 16), number)
         self.transaction = transaction
         self.parts: dict[int, TransactionPart] = {}
         self.rest = Transaction(transaction.parts_max)
@@ -63,7 +63,7 @@ class TransactionSplit:
     def _check_size(self, tx_part: TransactionPart) -> None:
         """Refuse a part that is too large: it goes as one message, and no broker takes a larger
         one."""
-        most = self.tx_transport.node.broker.limits.message_bytes_max
+        most = self.tx_transport.broker.limits.message_bytes_max
         size = sum(len(message.content) for message, _ in tx_part.publishes)
         if size > most:
             raise PreconditionFailed(
@@ -76,7 +76,7 @@ class TransactionSplit:
     def _part(self, group: int) -> TransactionPart:
         part = self.parts.get(group)
         if part is None:
-            now_ms = int(self.tx_transport.node.broker.turn.now_ms)
+            now_ms = int(self.tx_transport.broker.turn.now_ms)
             part = TransactionPart(PREPARED, self.tx, 0, [], now_ms)
             self.parts[group] = part
         return part
@@ -101,11 +101,11 @@ class TransactionSplit:
 
     def _split_publication(self, publication: Publication) -> None:
         message = publication.message
-        shared = self.tx_transport.node.broker.shared
+        shared = self.tx_transport.broker.shared
         queues = list(publication.queues)
         if message.route.delayed and publication.options.delay_ms > 0:
             vhost = self.channel.connection.router.vhost
-            held = self.tx_transport.node.broker.state.vhosts[vhost].destinations.get(DELAYED_QUEUE)
+            held = self.tx_transport.broker.state.vhosts[vhost].destinations.get(DELAYED_QUEUE)
             found = [each for each in shared.values() if each is held]
             by_group = {int(each.definition.group): [int(each.id)] for each in found}
             self._publish(by_group, message)
@@ -136,7 +136,7 @@ class TransactionSplit:
     def _choose(self) -> int:
         """Choose the group that decides: one that is at home here, if there is one."""
         for group in self.parts:
-            prepared_txs = prepared_transactions_of(self.tx_transport.node.broker, group)
+            prepared_txs = prepared_transactions_of(self.tx_transport.broker, group)
             if prepared_txs is not None and prepared_txs.queue.away is None:
                 return group
         return min(self.parts, default=0)
@@ -169,7 +169,7 @@ class DistributedCommit(PendingCommit):
         if len(self.rest.publications) == 0 and len(self.rest.settled) == 0:
             PendingCommit.finish(self)
             return
-        broker = self.tx_transport.node.broker
+        broker = self.tx_transport.broker
         broker.commits.append(carry_out(broker, channel, self.rest))
 
     def _forget(self, tag: int, kind: int) -> None:
@@ -190,7 +190,7 @@ class SingleGroupCommit(DistributedCommit):
         tx_part = self.parts[self.decider]
         tx_part.kind = DECIDE
         self.tx_transport.send(self.decider, tx_part, self)
-        self.tx_transport.node.broker.commits.append(self)
+        self.tx_transport.broker.commits.append(self)
 
     def finish(self) -> None:
         self.answer_client()
@@ -211,7 +211,7 @@ class MultiGroupCommit(DistributedCommit):
         for group, tx_part in self.parts.items():
             if group != self.decider:
                 self.tx_transport.send(group, tx_part, self)
-        self.tx_transport.node.broker.commits.append(self)
+        self.tx_transport.broker.commits.append(self)
         if not self.tx_transport.rules.prepared_first:
             self._decide()
 
@@ -230,7 +230,7 @@ class MultiGroupCommit(DistributedCommit):
             return
         if self.outcome is None:
             self._decide()
-            self.tx_transport.node.broker.commits.append(self)
+            self.tx_transport.broker.commits.append(self)
             return
         del self.tx_transport.open[self.number]
         if self.outcome:

@@ -13,7 +13,9 @@ from rhizome.amqp.field_table import encode_table
 from rhizome.broker.channel.channel_transaction import PendingCommit, Transaction, carry_out
 from rhizome.broker.port import Across
 from rhizome.broker.publishing.remote_targets import Target
-from rhizome.cluster.edge.home_calls import number_in
+from rhizome.cluster.home.edge_reconciliation import EdgeSessionsByGroup
+from rhizome.cluster.node_port import NodePort
+from rhizome.cluster.protocol.call_operations import number_in
 from rhizome.cluster.protocol.catalogue import TX_ASK, TX_OUTCOME, TX_SETTLED
 from rhizome.cluster.protocol.frame_dispatch import FrameTable, SpanHandler
 from rhizome.cluster.protocol.replication_codec import table_in
@@ -38,7 +40,6 @@ from rhizome.cluster.transactions.transaction_part import (
 
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
-    from rhizome.cluster.node import Node
 
 DOUBT_MS: Final = 10_000
 """A group asks for the decision after waiting this long, or when the edge is gone."""
@@ -50,9 +51,11 @@ class TransactionTransport(Across):
     Invariant: ``open`` has the transactions of this broker's clients that are under way.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, port: NodePort, tenures: EdgeSessionsByGroup) -> None:
         super().__init__()
-        self.node = node
+        self.port = port
+        self.broker = port.broker
+        self.tenures = tenures
         self.rules = TxRules()
         self.open: dict[int, MultiGroupCommit] = {}
         self._last = 0
@@ -67,12 +70,12 @@ class TransactionTransport(Across):
         elif len(split.parts) == 1:
             SingleGroupCommit(self, channel, split).send()
         else:
-            broker = self.node.broker
+            broker = self.broker
             broker.commits.append(carry_out(broker, channel, transaction))
 
     def send(self, group: int, tx_part: TransactionPart, commit: PendingCommit) -> None:
         """Have a part recorded among a group's prepared transactions; the commit waits for that."""
-        broker = self.node.broker
+        broker = self.broker
         prepared_txs = prepared_transactions_of(broker, group)
         assert prepared_txs is not None
         queue = prepared_txs.queue
@@ -91,10 +94,10 @@ class TransactionTransport(Across):
     # ---- what brokers tell each other -----------------------------------------------------------
 
     def is_current(self, edge: int) -> bool:
-        return self.node.state.registry.is_current(f"{edge:012x}")
+        return self.port.state.registry.is_current(f"{edge:012x}")
 
     def is_mine(self, edge: int) -> bool:
-        return edge == int(self.node.me.incarnation, 16)
+        return edge == int(self.port.incarnation, 16)
 
     def ask(self, tx_part: TransactionPart) -> None:
         """Ask the first group of a transaction what was decided."""
@@ -144,7 +147,7 @@ class TransactionTransport(Across):
         prepared_txs = self._docket_here(decider)
         if prepared_txs is not None:
             groups = _numbers(table.get("groups"))
-            now_ms = self.node.broker.turn.now_ms
+            now_ms = self.broker.turn.now_ms
             prepared_txs.asked(TransactionPart(PREPARED, _tx_in(table), decider, groups, now_ms))
 
     def outcome_told(self, name: str, data: bytes, start: int, end: int) -> None:
@@ -171,32 +174,32 @@ class TransactionTransport(Across):
             self.report(tx, EDGE, decider)
         elif committing.outcome is None:
             committing.outcome = committed
-            self.node.broker.committed()
+            self.broker.committed()
 
     def tick(self) -> None:
         for prepared_txs in self.all_prepared_txs():
-            prepared_txs.tick(self.node.now_ms, DOUBT_MS)
+            prepared_txs.tick(self.port.now_ms(), DOUBT_MS)
 
     def all_prepared_txs(self) -> list[PreparedTransactions]:
         """The prepared transactions of the groups that are at home here."""
-        workers = [each.worker for each in self.node.broker.internal.values() if each.away is None]
+        workers = [each.worker for each in self.broker.internal.values() if each.away is None]
         return [each for each in workers if isinstance(each, PreparedTransactions)]
 
     def _docket_here(self, group: int) -> PreparedTransactions | None:
-        prepared_txs = prepared_transactions_of(self.node.broker, group)
+        prepared_txs = prepared_transactions_of(self.broker, group)
         return None if prepared_txs is None or prepared_txs.queue.away is not None else prepared_txs
 
     def _table(self, tx: TxId, decider: int) -> dict[str, object]:
         return {"edge": tx[0], "number": tx[1], "decider": decider, "party": EDGE}
 
     def _send_to_home(self, group: int, method: int, table: Mapping[str, object]) -> None:
-        known = self.node.state.groups.groups.get(group)
-        link = None if known is None else self.node.links.link_to(known.home)
+        known = self.port.state.groups.groups.get(group)
+        link = None if known is None else self.port.links().link_to(known.home)
         if link is not None:
             link.send(method, encode_table(dict(table)))
 
     def _send_to_edge(self, edge: int, table: Mapping[str, object]) -> None:
-        for link in self.node.links.open_links():
+        for link in self.port.links().open_links():
             if link.peer.incarnation == f"{edge:012x}":
                 link.send(TX_OUTCOME, encode_table(dict(table)))
 

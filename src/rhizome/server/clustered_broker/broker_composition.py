@@ -171,8 +171,8 @@ def compose(
         home_settings(section),
         world.now_ms,
     )
-    node.roles.link.salvager = Salvager(node, world.store.salvage)
-    node.roles.returning = UnreplicatedMessageReturn(node, Salvager(node, world.store.kept))
+    node.roles.link.salvager = Salvager(broker, world.store.salvage)
+    node.roles.returning = UnreplicatedMessageReturn(node, Salvager(broker, world.store.kept))
     node.attach(links)
     handler.node = node
     gate.node = node

@@ -61,10 +61,10 @@ def _missing(home: HomeGroup) -> list[str]:
 
 def _reasons(home: HomeGroup) -> list[str]:
     status = home.copies.status()
-    if home.log.recovering:
+    if home.log.silent:
         waits = [*status.waits_for, *home.missing_edges()]
         return [f"its home is new and waits to hear from {', '.join(waits) or 'its copies'}"]
-    if home.log.aside:
+    if home.is_handing_over:
         return [f"its home hands over to {home.group.moving_to}"]
     if status.too_few:
         return ["it has fewer copies than its policy demands (min-copies)"]

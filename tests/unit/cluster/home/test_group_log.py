@@ -240,15 +240,15 @@ def test_a_new_home_confirms_no_duplicate_of_what_its_copies_may_lack() -> None:
     client.publish("", queue, b"", numbered(1))
     log = ReplicatedLog(core.store.journal, GROUP, 4, 102, [(3, 101), (4, 102)], {})
     log.alone = False
-    log.recover()
-    log.update_visible()
+    log.forget_committed()
+    log.restrict(still=True, silent=True)
     core.broker.logs[GROUP] = log
     core.queue(queue).use_log(log)
     core.broker.state.vhosts["/"].router.epoch += 1
     client.confirm()
     client.publish("", queue, b"", numbered(1))
     assert took(client, BasicAck) == []
-    log.recovering = False
+    log.restrict(still=False, silent=False)
     log.set_committed(101, 101)
     core.broker.committed()
     core.settle()

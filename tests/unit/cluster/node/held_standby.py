@@ -27,7 +27,7 @@ class Standby:
     def _is_whole(self) -> bool:
         incarnation = self.cluster[self.name].node.me.incarnation
         members = [(each.broker, each.incarnation, each.copy) for each in self.group.in_sync]
-        return (self.name, incarnation, WHOLE) in members and not self.log.recovering
+        return (self.name, incarnation, WHOLE) in members and not self.log.silent
 
     @property
     def group(self) -> Group:
@@ -88,7 +88,7 @@ class Standby:
     def take_over(self) -> None:
         """The same, until the new home has heard everybody and goes on."""
         self.appoint()
-        self.cluster.advance_until(lambda: not self.log.recovering)
+        self.cluster.advance_until(lambda: not self.log.silent)
         self.cluster.settle()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rhizome.amqp.methods import (
     BasicAck,
     BasicConsume,
@@ -22,8 +24,13 @@ from rhizome.amqp.methods import (
     QueueUnbindOk,
 )
 from rhizome.amqp.properties import Properties
-from rhizome.cluster.state.cluster_commands import WHOLE
+from rhizome.broker.metadata.metadata_commands import Command
+from rhizome.broker.port import Waiter
+from rhizome.cluster.home.home_group import HomeGroup
+from rhizome.cluster.node import Node
+from rhizome.cluster.state.cluster_commands import WHOLE, PlanMove, SetDraining, TransferHome
 from rhizome.cluster.state.groups_and_placement import Group
+from rhizome.cluster.state.pending_proposals import Proposal
 from rhizome.testing.in_memory_broker import Content, CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster
 
@@ -141,7 +148,7 @@ def wait_for_copy(cluster: CoreCluster, queue: str) -> None:
         running = [each.name for each in cluster.running()]
         return (
             group.home in running
-            and not cluster[group.home].queue(queue).log.recovering
+            and not cluster[group.home].queue(queue).log.silent
             and any(each.copy == WHOLE and each.broker in running for each in group.in_sync)
         )
 
@@ -153,5 +160,42 @@ def wait_for_new_home(cluster: CoreCluster, queue: str, old: str) -> str:
     cluster.advance_until(lambda: group_of(cluster, queue).home not in ("", old), PATIENCE_MS)
     home = group_of(cluster, queue).home
     log = cluster[home].queue(queue).log
-    cluster.advance_until(lambda: not log.recovering, PATIENCE_MS)
+    cluster.advance_until(lambda: not log.silent, PATIENCE_MS)
+    return home
+
+
+class WithheldTransfers:
+    """Whatever a broker proposes goes out, but for transfers. In the place of one goes what it had
+    proposed before, once more, which is nothing to anybody (R10)."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.node = node
+        self.commands: list[tuple[Command, Waiter | None]] = []
+        self._make = node.proposals.make
+        self._before = self._make(SetDraining("nobody", False), None, node.now_ms)
+        monkeypatch.setattr(node.proposals, "make", self._make_but_transfers)
+
+    def propose_first(self) -> None:
+        command, waiter = self.commands[0]
+        self._before = self._make(command, waiter, self.node.now_ms)
+        self.node.propose(command, waiter)
+
+    def _make_but_transfers(self, command: Command, waiter: Waiter | None, now_ms: int) -> Proposal:
+        if isinstance(command, TransferHome):
+            self.commands.append((command, waiter))
+        else:
+            self._before = self._make(command, waiter, now_ms)
+        return self._before
+
+
+def hand_over_in_vain(
+    cluster: CoreCluster, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> HomeGroup:
+    """The home of a queue, which hands over to its copy and is not answered."""
+    group = group_of(cluster, queue)
+    home = cluster[group.home].node.roles.homes[group.id]
+    WithheldTransfers(cluster[group.home].node, monkeypatch)
+    move = PlanMove(group.id, group.in_sync[0].broker, group.epoch)
+    cluster[cluster.root()].node.propose(move, None)
+    cluster.advance_until(lambda: home.is_handing_over)
     return home

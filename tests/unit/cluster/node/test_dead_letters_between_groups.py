@@ -357,7 +357,7 @@ def test_a_home_that_comes_back_late_brings_no_second_letter(
     for name in ("b1", "b2", "s1"):
         cluster.cut("b3", name)
     cluster.advance_until(lambda: home_of(cluster, "q") == standby.name)
-    cluster.advance_until(lambda: not standby.log.recovering)
+    cluster.advance_until(lambda: not standby.log.silent)
     cluster.advance(2_000)
     cluster.heal()
     cluster.advance_until_ready()

@@ -41,7 +41,7 @@ def wait_for_copies(cluster: CoreCluster, queue: str, wanted: int = 1) -> None:
         if group.home not in [each.name for each in cluster.running()]:
             return False
         log = cluster[group.home].queue(queue).log
-        return not log.recovering and [each.copy for each in group.in_sync] == [WHOLE] * wanted
+        return not log.silent and [each.copy for each in group.in_sync] == [WHOLE] * wanted
 
     cluster.advance_until(is_so)
 

@@ -108,7 +108,7 @@ class Home(ReplicatorPort):
         origins = dict(self.truth.origins)
         self.log = ReplicatedLog(place.journal, GROUP, epoch, start, starts, origins, copy.disk)
         self.log.refused = copy.known.refused
-        self.log.recovering = True
+        self.log.restrict(still=True, silent=True)
         self.copies = Replicator(self.log, copy.whole, self, broker.world.settings, now_ms)
         # Edges present what was not confirmed; what the home has of it counts as sent to it.
         self.unconfirmed: list[tuple[int, bool, bytes]] = [
@@ -309,14 +309,14 @@ class Home(ReplicatorPort):
     def end_turn(self, now_ms: int) -> None:
         self.log.handed_over(self.broker.place.submit())
         self.copies.end_turn(now_ms)
-        if self.log.recovering and self.copies.settled():
-            self.log.recovering = False
-            self.log.update_visible()
+        if self.log.silent and self.copies.settled():
+            self.log.restrict(still=False, silent=False)
+            self.copies.recovered()
             self.copies.end_turn(now_ms)
         self._confirm()
 
     def _confirm(self) -> None:
-        if self.log.recovering:
+        if self.log.silent:
             return
         world, log = self.broker.world, self.log
         waiting = []
@@ -791,7 +791,7 @@ class World:
 
     def is_whole(self) -> bool:
         home = self.brokers[self.register.home].home
-        if home is None or home.log.recovering or len(self.register.members) < self.wanted:
+        if home is None or home.log.silent or len(self.register.members) < self.wanted:
             return False
         return all(home.copies.has_everything(each.broker) for each in self.register.members)
 

@@ -117,7 +117,7 @@ class HomeDoesNotSync(World):
 class TakesWhatItInheritsForCommitted(Home):
     def __init__(self, broker: Broker, epoch: int, copy: GroupCopy, now_ms: int) -> None:
         super().__init__(broker, epoch, copy, now_ms)
-        self.log.recovering = False
+        self.log.restrict(still=False, silent=False)
 
 
 class ConfirmsWhatItInherits(World):

@@ -22,7 +22,7 @@ def quiet(members: str = "b", wanted: int = 1, **options: Any) -> tuple[World, H
     world.tick()
     world.settle()
     home = world.home()
-    assert not home.log.recovering
+    assert not home.log.silent
     return world, home
 
 

@@ -298,7 +298,7 @@ def test_a_new_home_is_settled_when_its_copies_have_answered_or_are_left_out() -
     assert not home.copies.settled()
     index = publish(home, 1, durable=False)[0]
     world.tick(300)
-    assert home.log.recovering
+    assert home.log.silent
     assert home.log.visible == 0
     world.tick(300)
     world.decide()

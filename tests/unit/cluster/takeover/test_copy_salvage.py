@@ -35,7 +35,7 @@ def serves(cluster: CoreCluster, copies: int = 0) -> bool:
         return False
     found = home.node.roles.homes.get(group.id)
     whole = [each for each in group.in_sync if each.copy == WHOLE and each.broker in running]
-    return found is not None and not found.log.recovering and len(whole) >= copies
+    return found is not None and not found.log.silent and len(whole) >= copies
 
 
 def publish(client: CoreClient, first: int, end: int) -> None:

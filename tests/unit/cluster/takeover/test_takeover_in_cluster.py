@@ -30,7 +30,7 @@ def serves(cluster: CoreCluster, queue: str) -> bool:
     if home is None or home.node.me.incarnation != group.incarnation:
         return False
     found = home.node.roles.homes.get(group.id)
-    return found is not None and not found.log.recovering
+    return found is not None and not found.log.silent
 
 
 def whole_members(cluster: CoreCluster, queue: str) -> list[str]:

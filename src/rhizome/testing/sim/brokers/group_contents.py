@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rhizome.broker.broker import Broker
 from rhizome.cluster.home.home_group import HomeGroup
 from rhizome.cluster.node import Node
 from rhizome.cluster.replication.group_copy import GroupCopy
@@ -12,7 +13,7 @@ from rhizome.testing.sim.checkers.group_copy_checkers import GroupContents, Live
 def holdings_of(node: Node) -> list[GroupContents]:
     """What there is of each group at a broker, as home or as a copy."""
     roles, groups, me = node.roles, node.state.groups.groups, node.me
-    found = [_home_holding(me.name, home) for home in roles.homes.values()]
+    found = [_home_holding(node, home) for home in roles.homes.values()]
     for number, copy in roles.copies.items():
         group = groups.get(number)
         member = None if group is None else group.member(me.name)
@@ -34,7 +35,7 @@ def copies_missing_at(node: Node) -> list[str]:
         group = home.group
         whole = sum(each.copy == WHOLE for each in group.in_sync)
         able = sum(each.holds_queues() for each in node.state.registry.brokers.values())
-        if home.log.recovering:
+        if home.log.silent:
             found.append(f"group {group.id} is still recovering at {node.me.name}")
         if not group.local and whole < min(group.copies, able) - 1:
             found.append(
@@ -59,10 +60,10 @@ def kept_at(node: Node) -> list[str]:
     return found
 
 
-def _home_holding(broker: str, home: HomeGroup) -> GroupContents:
+def _home_holding(node: Node, home: HomeGroup) -> GroupContents:
     log = home.log
     return GroupContents(
-        broker,
+        node.me.name,
         home.group.id,
         True,
         True,
@@ -71,15 +72,15 @@ def _home_holding(broker: str, home: HomeGroup) -> GroupContents:
         int(log.next_index) - 1,
         lambda: _live_at_home(home),
         lambda: dict(log.origins),
-        lambda: _unreadable_at_home(home),
+        lambda: _unreadable_at_home(node.broker),
     )
 
 
-def _unreadable_at_home(home: HomeGroup) -> Live:
+def _unreadable_at_home(broker: Broker) -> Live:
     """What a home knows to be damaged on its disk."""
-    damage = home.node.broker.damage
+    damage = broker.damage
     found: Live = {}
-    for queue in home.node.broker.shared.values():
+    for queue in broker.shared.values():
         indexes = [int(each.index) for each in damage.of(queue)] + list(damage.asked.get(queue, {}))
         if indexes:
             found[int(queue.id)] = indexes

@@ -17,7 +17,7 @@ from rhizome.amqp.methods import (
     SessionSyncOk,
 )
 from rhizome.broker.connection.session_resume import KEEP_MS
-from rhizome.cluster.edge.edge_group import CALL_PATIENCE_MS
+from rhizome.cluster.edge.edge_group import ATTACHED, ATTACHING, CALL_PATIENCE_MS
 from rhizome.cluster.home.detached_sessions import PARK_MS
 from rhizome.cluster.state.cluster_commands import SetDraining
 from rhizome.testing.in_memory_broker import CAPABILITIES, Content, CoreClient
@@ -148,7 +148,7 @@ def test_the_broker_of_the_client_becomes_home_while_it_presents(cluster: CoreCl
     client = member.connect(properties=RESUMES)
     first = int(client.call(SessionResume(entries(held[:2])), SessionResumeOk).first_tag)
     cluster.advance_until(lambda: queue.away is None)
-    assert member.node.tenures.tenures[queue.definition.group].recovering
+    assert member.node.tenures.tenures[queue.definition.group].phase.is_recovering()
     client.call(SessionResume(entries(held[2:])), SessionResumeOk)
     client.send(SessionResumed(), channel=0)
     cluster.mend("s2", member.name)
@@ -425,9 +425,9 @@ def test_only_the_answer_to_the_last_attach_counts(cluster: CoreCluster) -> None
     edge_group.attach()
     assert edge_group.link_channel is not None
     edge_group.attached_to(edge_group.link_channel, edge_group.epoch, 0, 0, 0, 0, [], first)
-    assert not edge_group.attached
+    assert edge_group.phase == ATTACHING
     cluster.advance(100)
-    assert edge_group.attached
+    assert edge_group.phase == ATTACHED
     client.send(BasicAck(3, True))
     assert left(cluster) == []
 

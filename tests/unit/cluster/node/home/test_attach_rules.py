@@ -135,7 +135,7 @@ def test_lists_awaited(cluster: CoreCluster, broken: bool) -> None:
     assert other.bodies() == ([b"held"] if broken else [])
     cluster.heal()
     cluster.advance_until(lambda: "s1" in attached())
-    cluster.advance_until(lambda: not standby.log.recovering)
+    cluster.advance_until(lambda: not standby.log.silent)
     cluster.settle()
     assert holder.bodies() == []
     assert other.bodies() == []
@@ -188,7 +188,7 @@ def test_epochs_compared(cluster: CoreCluster, broken: bool, settled: bool) -> N
     publish(publisher, b"confirmed")
     cluster.heal()
     cluster.advance_until(lambda: "s1" in standby.tenure.attached())
-    cluster.advance_until(lambda: not standby.log.recovering)
+    cluster.advance_until(lambda: not standby.log.silent)
     cluster.advance_until(lambda: confirmed(publisher) == 1)
     # Attached again, it has not forgotten that it is void.
     cluster.cut("s1", NEXT)

@@ -25,7 +25,15 @@ from rhizome.cluster.home.home_group import HomeSettings
 from rhizome.testing.in_memory_broker import Content, CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster
 from tests.unit.cluster.node.held_standby import Standby
-from tests.unit.cluster.node.small_cluster import PERSISTENT, confirmed, drain, nacked, queue_at
+from tests.unit.cluster.node.small_cluster import (
+    PERSISTENT,
+    confirmed,
+    drain,
+    hand_over_in_vain,
+    nacked,
+    queue_at,
+    wait_for_copy,
+)
 
 HOME, NEXT = "b3", "b2"
 EVERYWHERE = ("b1", "b2", "b3", "s1")
@@ -231,7 +239,7 @@ def test_what_is_held_is_beyond_no_limit_of_the_queue(cluster: CoreCluster, at: 
     cluster.advance(450)
     standby.appoint()
     cluster.advance(100)
-    cluster.advance_until(lambda: not standby.log.recovering)
+    cluster.advance_until(lambda: not standby.log.silent)
     cluster.settle()
     assert counts(cluster) == (0, 3)
     client.send(BasicAck(held[2].tag, multiple=True))
@@ -294,7 +302,7 @@ def test_publishes_keep_their_order_over_a_takeover(cluster: CoreCluster, at: st
         publish(client, first, first + 5)
     standby.appoint()
     publish(client, 30, 40)
-    cluster.advance_until(lambda: not standby.log.recovering)
+    cluster.advance_until(lambda: not standby.log.silent)
     publish(client, 40, 50)
     assert confirmed(client) == 50
     assert drain(client, "q") == number_bodies(0, 50)
@@ -399,7 +407,7 @@ def test_home_that_is_killed_is_followed_without_loss_or_double(cluster: CoreClu
     cluster[HOME].kill()
     publish(publisher, 6, 8)
     consumer.send(BasicAck(held[0].tag))
-    cluster.advance_until(lambda: standby.group.home == NEXT and not standby.log.recovering)
+    cluster.advance_until(lambda: standby.group.home == NEXT and not standby.log.silent)
     seen = bodies_of(held)
     while deliveries := consumer.deliveries():
         assert not any(each.redelivered for each in deliveries)
@@ -445,7 +453,7 @@ def recover(cluster: CoreCluster, standby: Standby, order: tuple[str, str]) -> N
             if other not in attached() and other != name:
                 cluster.cut(other, NEXT)
         cluster.advance_until(lambda name=name: name in attached())  # type: ignore[misc]
-    cluster.advance_until(lambda: not standby.log.recovering)
+    cluster.advance_until(lambda: not standby.log.silent)
     cluster.settle()
 
 
@@ -517,22 +525,25 @@ def test_calls_are_asked_again_where_the_home_is(cluster: CoreCluster, at: str) 
     assert sorted([pulled.body, *clients[2].bodies()]) == number_bodies(0, 3)
 
 
-def test_what_was_acked_while_a_home_stood_aside_is_got_by_nobody(cluster: CoreCluster) -> None:
+def test_what_was_acked_while_a_home_stood_aside_is_got_by_nobody(
+    cluster: CoreCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing comes of the transfer: the home answers what was asked for meanwhile, after it has
     settled what was settled."""
     client = cluster[HOME].connect()
     queue_at(client, "q", HOME, durable=True)
+    wait_for_copy(cluster, "q")
     publish(client, 0, 2)
     cluster.settle()
     first = client.get("q", no_ack=False)
     assert first is not None
-    queue, roles = cluster[HOME].queue("q"), cluster[HOME].node.roles
-    roles.step_aside(int(queue.definition.group))
+    queue = cluster[HOME].queue("q")
+    home = hand_over_in_vain(cluster, "q", monkeypatch)
     client.send(BasicAck(first.tag))
     client.send(BasicGet("q", True))
     cluster.settle()
     assert client.take() == []
-    roles.step_back(int(queue.definition.group))
+    home.transfer.give_up()
     cluster.settle()
     assert [each.body for each in client.take() if isinstance(each, Content)] == [b"1"]
     assert (queue.ready, queue.unacked) == (0, 0)

@@ -90,7 +90,7 @@ def _next_home(cluster: CoreCluster, names: list[str]) -> str:
     def homes() -> list[str]:
         queues = {name: cluster[name].queue("q") for name in names}
         active = [name for name in names if queues[name].away is None]
-        return [name for name in active if not queues[name].log.recovering]
+        return [name for name in active if not queues[name].log.silent]
 
     cluster.advance_until(lambda: len(homes()) > 0)
     return homes()[0]

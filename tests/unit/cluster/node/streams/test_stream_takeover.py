@@ -87,7 +87,7 @@ def wait_for_copy(cluster: CoreCluster, name: str = "") -> str:
         running = [each.name for each in cluster.running()]
         if group.home not in running or group.id not in cluster[group.home].node.roles.homes:
             return []
-        if shipped(cluster).recovering:
+        if shipped(cluster).silent:
             return []
         found = [each.broker for each in group.in_sync if each.copy == WHOLE]
         return [each for each in found if each in running and name in ("", each)]
@@ -99,7 +99,7 @@ def wait_for_copy(cluster: CoreCluster, name: str = "") -> str:
 def wait_for_new_home(cluster: CoreCluster, old: str = HOME) -> str:
     cluster.advance_until(lambda: group_of(cluster).home != old)
     cluster.advance_until(lambda: group_of(cluster).id in homes(cluster))
-    cluster.advance_until(lambda: not shipped(cluster).recovering)
+    cluster.advance_until(lambda: not shipped(cluster).silent)
     cluster.settle()
     return group_of(cluster).home
 
@@ -632,16 +632,16 @@ def test_a_reader_of_what_comes_next_is_told_when_its_home_knows_where_that_is(
     cluster.advance(500)
     cluster[HOME].start()
     cluster.advance_until(lambda: group in cluster[HOME].node.roles.homes)
-    assert shipped(cluster).recovering
+    assert shipped(cluster).silent
     reader = cluster["b2"].connect()
     reader.prefetch(1_000)
     reader.send(BasicConsume("s", "tag", arguments={"x-stream-offset": "next"}))
     publish(publisher, 5, 8)
     cluster.settle()
-    assert shipped(cluster).recovering
+    assert shipped(cluster).silent
     assert reader.take() == []
     cluster.heal()
-    cluster.advance_until(lambda: not shipped(cluster).recovering)
+    cluster.advance_until(lambda: not shipped(cluster).silent)
     cluster.settle()
     reader.pick(BasicConsumeOk)
     publish(publisher, 8, 11)
@@ -661,7 +661,7 @@ def test_a_new_home_shows_nothing_before_it_has_heard_the_others(cluster: CoreCl
     cluster.advance_until(lambda: group_of(cluster).id in homes(cluster))
     reader = cluster[copy].connect()
     consume(reader)
-    assert shipped(cluster).recovering
+    assert shipped(cluster).silent
     assert numbers(reader.deliveries()) == []
     cluster.heal()
     wait_for_new_home(cluster)

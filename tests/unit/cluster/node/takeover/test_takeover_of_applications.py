@@ -20,22 +20,20 @@ from rhizome.amqp.methods import (
     TxSelectOk,
 )
 from rhizome.amqp.properties import Properties
-from rhizome.broker.metadata.metadata_commands import Command
-from rhizome.broker.port import Waiter
 from rhizome.cluster.consensus.settings import EXCUSES_MAX
-from rhizome.cluster.node import Node
 from rhizome.cluster.protocol.replication_codec import INSTALLING
 from rhizome.cluster.replication.standby_tracker import StandbyTracker
-from rhizome.cluster.state.cluster_commands import AppointHome, PlanMove, SetDraining, TransferHome
-from rhizome.cluster.state.pending_proposals import Proposal
+from rhizome.cluster.state.cluster_commands import AppointHome, PlanMove, SetDraining
 from rhizome.server.operator_views.copy_and_transaction_stalls import STALL_MS, copy_stalls
 from rhizome.testing.in_memory_broker import Content, CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster
 from tests.unit.cluster.node.small_cluster import (
     PERSISTENT,
+    WithheldTransfers,
     bind,
     confirmed,
     group_of,
+    hand_over_in_vain,
     queue_at,
     wait_for_copy,
     wait_for_new_home,
@@ -60,30 +58,6 @@ def bodies_of(contents: list[Content]) -> list[bytes]:
 
 def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
-
-
-class WithheldTransfers:
-    """Whatever a broker proposes goes out, but for transfers. In the place of one goes what it had
-    proposed before, once more, which is nothing to anybody (R10)."""
-
-    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.node = node
-        self.commands: list[tuple[Command, Waiter | None]] = []
-        self._make = node.proposals.make
-        self._before = self._make(SetDraining("nobody", False), None, node.now_ms)
-        monkeypatch.setattr(node.proposals, "make", self._make_but_transfers)
-
-    def propose_first(self) -> None:
-        command, waiter = self.commands[0]
-        self._before = self._make(command, waiter, self.node.now_ms)
-        self.node.propose(command, waiter)
-
-    def _make_but_transfers(self, command: Command, waiter: Waiter | None, now_ms: int) -> Proposal:
-        if isinstance(command, TransferHome):
-            self.commands.append((command, waiter))
-        else:
-            self._before = self._make(command, waiter, now_ms)
-        return self._before
 
 
 @pytest.mark.parametrize("properties", [PERSISTENT, TRANSIENT])
@@ -344,12 +318,7 @@ def test_a_transfer_that_nobody_commits_is_called_off(
     held = [*client.deliveries(), *other.deliveries()]
     assert sorted(bodies_of(held)) == numbers(0, 6)
     group = group_of(cluster, "q")
-    node = cluster["b1"].node
-    home = node.roles.homes[group.id]
-    WithheldTransfers(node, monkeypatch)
-    move = PlanMove(group.id, group.in_sync[0].broker, group.epoch)
-    cluster[cluster.root()].node.propose(move, None)
-    cluster.advance_until(lambda: home.transfer.aside)
+    home = hand_over_in_vain(cluster, "q", monkeypatch)
     publish(other, "q", numbers(6, 8), PERSISTENT)
     publish(client, "q", numbers(8, 10), PERSISTENT)
     for each in (client, other):
@@ -358,7 +327,7 @@ def test_a_transfer_that_nobody_commits_is_called_off(
     assert not client.deliveries()
     assert not other.deliveries()
     cluster.advance(home.settings.transfer_patience_ms + 100)
-    assert not home.transfer.aside
+    assert not home.is_handing_over
     assert group_of(cluster, "q").epoch == group.epoch
     more = [*client.deliveries(), *other.deliveries()]
     assert sorted(bodies_of([*held, *more])) == numbers(0, 10)
@@ -405,12 +374,12 @@ def test_a_transfer_that_is_refused_after_a_takeover_changes_nothing(
         appoint("b1")
         cluster.advance_until(lambda: group_of(cluster, "q").member(other) is not None)
         move(other)
-        cluster.advance_until(lambda: node.roles.homes[group.id].transfer.aside)
+        cluster.advance_until(lambda: node.roles.homes[group.id].is_handing_over)
     withheld.propose_first()
     cluster.advance(500)
     home = node.roles.homes.get(group.id)
     assert (home is not None) == home_again
-    assert home is None or (home.transfer.aside and home.log.aside)
+    assert home is None or (home.is_handing_over and home.log.still)
 
 
 def test_a_stall_names_the_copy_that_confirms_wait_for(cluster: CoreCluster) -> None:
@@ -507,7 +476,7 @@ def test_a_replaced_home_gets_no_lease_before_it_knows(cluster: CoreCluster) -> 
         served = not node.isolated and node.broker.may_deliver
         newer = any(
             group.id in cluster[other].node.roles.homes
-            and not cluster[other].node.roles.homes[group.id].log.recovering
+            and not cluster[other].node.roles.homes[group.id].log.silent
             for other in others
         )
         assert not (served and newer), "two homes serve at once"

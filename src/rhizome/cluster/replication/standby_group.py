@@ -1,4 +1,20 @@
-"""Replication follower: speaks for a copy of any kind to the home of its epoch. Compiled.
+"""Standby group: this broker as a standby of one group. Compiled.
+
+It speaks for a copy of any kind to the home of its epoch, in one phase:
+
+    away         nobody's standby: no home has invited it since the link or the epoch was lost
+    invited      a home of an epoch asks for a copy, and the copy can't go on in that home's
+                 history; it is left as it is until a live set comes
+    following    the copy is in the home's history: records are applied in order and answered
+
+    away to invited          ``invited_by``: INVITE of a home whose epoch is not older than any that
+                             is known here (G1); also from the other phases, by way of away
+    invited to following     ``follow_home``: at once if the copy can go on; otherwise with LIVE, by
+                             which what the home's log doesn't have is cut off
+    any to away              ``leave``: the link is lost, the cluster's state tells of a newer
+                             epoch, a frame makes no sense, or this broker had a fault
+
+What a following copy lacks is a matter of the copy (`QueueStandby`: installing).
 
 Answers (REPLICATED) are cumulative, one per turn at most, and tell the truth about this incarnation
 only: what memory has, what is on disk, and how far both may be trusted.
@@ -8,6 +24,8 @@ the two can't disagree for long about whether the standby follows.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -22,6 +40,10 @@ from rhizome.cluster.protocol.replication_codec import (
 )
 from rhizome.errors import SyntaxErrorFault
 from rhizome.journal.errors import CorruptRecord
+
+AWAY: Final = 0
+INVITED: Final = 1
+FOLLOWING: Final = 2
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -41,8 +63,8 @@ class StandbyGroupPort:
 class StandbyGroup:
     """A standby's side of replication.
 
-    Invariant: `home` and `epoch` are set exactly while it isn't away; `joined` while the copy is in
-    the home's history, which is `starts`; `newest` is the highest epoch that this broker knows of,
+    Invariant: `home`, `epoch` and the home's history `starts` are set exactly while it isn't away;
+    `newest` is the highest epoch that this broker knows of,
     and nothing of an older one is taken (G1).
     """
 
@@ -52,7 +74,7 @@ class StandbyGroup:
     home: str
     epoch: i64
     starts: list[tuple[int, int]]
-    joined: bool
+    phase: i64
     newest: i64
     listing: i64
     kept_due: bool
@@ -67,7 +89,7 @@ class StandbyGroup:
         self.home = ""
         self.epoch = 0
         self.starts = []
-        self.joined = False
+        self.phase = AWAY
         self.newest = newest
         self.listing = 0
         self.kept_due = False
@@ -189,14 +211,19 @@ class StandbyGroup:
         self.home = name
         self.epoch = epoch
         self.starts = starts
+        self.phase = INVITED
         self.listing = 0
         self._told_memory = -1
         self.invited(table)
 
+    def follow_home(self) -> None:
+        """The copy is in the home's history from now on."""
+        self.phase = FOLLOWING
+
     def end_turn(self) -> None:
         """Once per turn, after the journal's batch was handed over: answer."""
         self.settle()
-        if not self.joined:
+        if self.phase != FOLLOWING:
             return
         if not self.has_told_all():
             state = self.state()
@@ -243,5 +270,5 @@ class StandbyGroup:
     def leave(self) -> None:
         self.home = ""
         self.epoch = 0
-        self.joined = False
+        self.phase = AWAY
         self.left()
