@@ -22,6 +22,8 @@ INPUTS: Final[list[tuple[str, str, Input]]] = []
 CHANNELS: Final = 2047
 WIDE_MAX: Final = 1000
 """Queues with 255 priorities in one read; each costs 0.5 ms and more."""
+TRANSACTION_PARTS: Final = 100_000
+"""What `limits.transaction_parts_max` allows by default."""
 HEADERS_FLAG: Final = b"\x20\x00"
 HANDSHAKE_BYTES: Final = 15_000
 """Frames before tune are at most 16 KiB."""
@@ -661,7 +663,7 @@ def transaction(name: str, sent: Method, answer: type[Method]) -> None:
         queue = world.queue(talker)
         talker.call(methods.TxSelect())
         unit = published("", queue, b"x" * 16)
-        talker.socket.sendall(unit * world.sizes.messages)
+        talker.socket.sendall(unit * min(world.sizes.messages, TRANSACTION_PARTS))
         world.wait_for(talker)
         yield
         talker.send(sent)
