@@ -439,8 +439,11 @@ def settled(name: str, what: str, dead_letters: bool, sent: list[Method]) -> Non
             arguments["x_dead_letter_exchange"] = ""
             arguments["x_dead_letter_routing_key"] = dead = world.queue(talker)
         queue = world.queue(talker, False, **arguments)
-        world.fill(talker, queue, world.sizes.messages)
-        world.hold(other, queue, world.sizes.messages)
+        count = world.sizes.messages
+        if name.startswith("tx."):
+            count = min(count, TRANSACTION_PARTS)
+        world.fill(talker, queue, count)
+        world.hold(other, queue, count)
         yield
         other.send_all(sent)
         world.wait_for(other)
