@@ -99,6 +99,8 @@ class Connection:
     outbox: Outbox
     marked: bool
     writable: bool
+    output_held: bool
+    shell_writable: bool
     full: bool
     suspensions: i64
     releases: i64
@@ -162,6 +164,8 @@ class Connection:
         self.outbox = Outbox()
         self.marked = False
         self.writable = True
+        self.output_held = False
+        self.shell_writable = True
         self.full = False
         self.suspensions = self.releases = 0
         self.stalled = False
@@ -237,8 +241,26 @@ class Connection:
         self.outbox.put(method_frame(channel, method))
         self.touch()
 
+    def hold_output(self) -> None:
+        """Have nothing written until `let_output_go`, whatever the shell's write buffer does."""
+        if not self.output_held:
+            self.output_held = True
+            self.shell_writable = self.writable
+            self.writable = False
+
+    def let_output_go(self) -> None:
+        if self.output_held:
+            self.output_held = False
+            if self.stage == CLOSED:
+                return
+            self.set_writable(self.shell_writable)
+            self.touch()
+
     def set_writable(self, writable: bool) -> None:
         """The shell's write buffer has passed its high or low mark."""
+        if self.output_held:
+            self.shell_writable = writable
+            return
         if writable and not self.writable:
             self.writable = True
             self.drained_ms = self.broker.turn.now_ms
