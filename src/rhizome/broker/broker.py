@@ -59,7 +59,12 @@ from rhizome.broker.metadata.metadata_changes import (
     QueueDeleted,
     VhostDeleted,
 )
-from rhizome.broker.metadata.metadata_commands import Command, DeleteQueue
+from rhizome.broker.metadata.metadata_commands import (
+    Command,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteQueue,
+)
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.broker.metadata.vhost import VHost
@@ -258,6 +263,8 @@ class Broker:
         """Apply a committed command and react to what it changed."""
         outcome = self.state.apply(command)
         self.turn.work += COMMAND_WORK + len(outcome.facts) * FACT_WORK
+        if isinstance(command, (DeclareQueue, DeclareExchange)) and len(outcome.facts) > 0:
+            self.turn.work += self.state.vhosts[command.vhost].search_work(command.name)
         for fact in outcome.facts:
             self._react(fact)
         return outcome

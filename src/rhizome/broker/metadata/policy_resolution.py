@@ -11,14 +11,13 @@ earlier release accepted, and every broker must go on with it. Such a policy app
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
 from rhizome.broker.metadata.declare_and_consume_arguments import COPIES_MAX
 from rhizome.broker.metadata.metadata_commands import PutPolicy
-from rhizome.broker.metadata.queue_policy_user_records import Policy, QueueDefinition
+from rhizome.broker.metadata.queue_policy_user_records import Policy
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.errors import PreconditionFailed
 from rhizome.regex import pattern_of
@@ -133,34 +132,14 @@ def _nearest(key: str) -> str:
     return f"; did you mean '{found[0]}'?" if found else ""
 
 
-def policy_for_queue(policies: Iterable[Policy], definition: QueueDefinition) -> Policy | None:
-    """The one of ``policies`` that applies to a queue."""
-    kind = definition.options.queue_type
-    name = definition.name
-    return _best(
-        [
-            policy
-            for policy in policies
-            if policy.expression.search(name)
-            and policy.apply_to != "exchanges"
-            and _QUEUE_TYPES.get(policy.apply_to, kind) == kind
-        ]
-    )
+def applies_to_queue(policy: Policy, kind: str) -> bool:
+    """Whether a policy whose pattern fits applies to a queue of this type."""
+    return policy.apply_to != "exchanges" and _QUEUE_TYPES.get(policy.apply_to, kind) == kind
 
 
-def policy_for_exchange(policies: Iterable[Policy], exchange: Exchange) -> Policy | None:
-    """The one of ``policies`` that applies to an exchange; the nameless one has none."""
-    if exchange.name == "":
-        return None
-    return _best(
-        policy
-        for policy in policies
-        if policy.apply_to in ("all", "exchanges") and policy.expression.search(exchange.name)
-    )
-
-
-def _best(fitting: Iterable[Policy]) -> Policy | None:
-    return min(fitting, key=lambda policy: (-policy.priority, policy.name), default=None)
+def applies_to_exchange(policy: Policy) -> bool:
+    """Whether a policy whose pattern fits applies to an exchange."""
+    return policy.apply_to in ("all", "exchanges")
 
 
 def combine(policy: Policy | None, operator_policy: Policy | None) -> Effective:

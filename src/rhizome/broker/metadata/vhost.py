@@ -43,13 +43,12 @@ from rhizome.broker.metadata.metadata_commands import (
     PutPolicy,
     Unbind,
 )
+from rhizome.broker.metadata.policy_index import PolicyIndex
 from rhizome.broker.metadata.policy_resolution import (
     Effective,
     alternate_for,
     combine,
     make_policy,
-    policy_for_exchange,
-    policy_for_queue,
 )
 from rhizome.broker.metadata.queue_policy_user_records import Policy, QueueDefinition
 from rhizome.broker.metadata.redeclare_equivalence import (
@@ -71,7 +70,6 @@ from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.routing.exchange_types import make_exchange, routing_kind
 from rhizome.broker.routing.router import Router
 from rhizome.errors import PreconditionFailed
-from rhizome.regex import Pattern
 
 # name -> (kind, internal)
 PREDECLARED_EXCHANGES: Final[dict[str, tuple[str, bool]]] = {
@@ -105,6 +103,8 @@ class VHost:
     destinations: dict[str, Destination]
     policies: dict[str, Policy]
     operator_policies: dict[str, Policy]
+    policy_index: PolicyIndex
+    operator_policy_index: PolicyIndex
     limits: dict[str, int]
     routes: dict[bytes, Route]
     _bereft: dict[Exchange, None]
@@ -119,6 +119,8 @@ class VHost:
         self.destinations = self.router.queues
         self.policies = {}
         self.operator_policies = {}
+        self.policy_index = PolicyIndex()
+        self.operator_policy_index = PolicyIndex()
         self.limits = {}
         self.routes = {}
         self._bereft = {}
@@ -145,15 +147,15 @@ class VHost:
     def policy_for_queue(self, definition: QueueDefinition) -> Effective:
         """The policies in force for a queue."""
         return combine(
-            policy_for_queue(self.policies.values(), definition),
-            policy_for_queue(self.operator_policies.values(), definition),
+            self.policy_index.for_queue(definition),
+            self.operator_policy_index.for_queue(definition),
         )
 
     def policy_for_exchange(self, exchange: Exchange) -> Effective:
         """The policies in force for an exchange."""
         return combine(
-            policy_for_exchange(self.policies.values(), exchange),
-            policy_for_exchange(self.operator_policies.values(), exchange),
+            self.policy_index.for_exchange(exchange.name),
+            self.operator_policy_index.for_exchange(exchange.name),
         )
 
     def is_shared(self, destination: Destination) -> bool:
@@ -201,6 +203,8 @@ class VHost:
         )
         exchange.id = exchange_id
         self.router.add_exchange(exchange)
+        for index in (self.policy_index, self.operator_policy_index):
+            index.add_exchange(command.name)
         self._refresh_exchange(exchange)
         facts.append(ExchangeCreated(exchange))
         return exchange
@@ -216,6 +220,8 @@ class VHost:
         incoming = [each for each in exchange.incoming if each.source != exchange.name]
         self._removed(outgoing + incoming, facts)
         facts.append(ExchangeDeleted(exchange))
+        for index in (self.policy_index, self.operator_policy_index):
+            index.exchanges.pop(command.name, None)
         self.note_unused(self.router.remove_exchange(exchange), facts)
 
     def _removed(self, bindings: Iterable[Binding], facts: list[Fact]) -> None:
@@ -260,12 +266,14 @@ class VHost:
             declared,
             command.user,
         )
+        self._index_queue(command.name)
         self._refresh_options(definition)
         if not private:
             definition.group = command.group or place(definition)
         displaced = self.queues.get(command.name)
         if displaced is not None:
             self.delete_queue(displaced.name, displaced.id, facts)
+            self._index_queue(command.name)
         destination = self._make_queue(definition)
         self.queues[command.name] = definition
         self.router.add_queue(destination)
@@ -290,6 +298,8 @@ class VHost:
         destination = self.destinations[name]
         self._removed(destination.incoming, facts)
         del self.queues[name]
+        for index in (self.policy_index, self.operator_policy_index):
+            index.queues.pop(name, None)
         sources = self.router.remove_queue(destination)
         facts.append(QueueDeleted(definition, destination))
         self.note_unused(sources, facts)
@@ -354,7 +364,13 @@ class VHost:
         if old == policy:
             return False
         policies[command.name] = policy
-        self._refresh(policy if old is None else old, policy, facts)
+        index = self.operator_policy_index if command.operator else self.policy_index
+        queues: list[str] = []
+        exchanges: list[str] = []
+        if old is not None:
+            queues, exchanges = index.remove(old)
+        found = index.put(policy, self.queues, self.router.exchanges)
+        self._refresh([*queues, *found[0]], [*exchanges, *found[1]], facts)
         return True
 
     def delete_policy(self, command: DeletePolicy, facts: list[Fact]) -> bool:
@@ -363,21 +379,30 @@ class VHost:
         old = policies.pop(command.name, None)
         if old is None:
             return False
-        self._refresh(old, old, facts)
+        index = self.operator_policy_index if command.operator else self.policy_index
+        queues, exchanges = index.remove(old)
+        self._refresh(queues, exchanges, facts)
         return True
 
-    def _refresh(self, old: Policy, new: Policy, facts: list[Fact]) -> None:
-        """Bring options and alternates up to date after a policy has changed. Only names that match
-        its old or its new pattern are affected."""
-        patterns = (
-            [old.expression] if new.pattern == old.pattern else [old.expression, new.expression]
-        )
+    def _refresh(self, queues: list[str], exchanges: list[str], facts: list[Fact]) -> None:
+        """Bring options and alternates up to date after a policy has changed that fits these, or
+        did. Facts come in the order in which queues and exchanges were made, at every broker."""
+        affected = set(queues)
         for name, definition in self.queues.items():
-            if _fits(patterns, name) and self._refresh_options(definition):
+            if name in affected and self._refresh_options(definition):
                 facts.append(QueueChanged(definition, self.destinations[name]))
-        for exchange in self.router.exchanges.values():
-            if _fits(patterns, exchange.name) and self._refresh_exchange(exchange):
+        affected = set(exchanges)
+        for name, exchange in self.router.exchanges.items():
+            if name in affected and self._refresh_exchange(exchange):
                 facts.append(ExchangeChanged(exchange))
+
+    def search_work(self, name: str) -> int:
+        """What it took to find the policies of a new queue or exchange."""
+        return self.policy_index.search_work(name) + self.operator_policy_index.search_work(name)
+
+    def _index_queue(self, name: str) -> None:
+        self.policy_index.add_queue(name)
+        self.operator_policy_index.add_queue(name)
 
     def _refresh_options(self, definition: QueueDefinition) -> bool:
         effective = self.policy_for_queue(definition)
@@ -396,12 +421,6 @@ class VHost:
         tap = effective.definition.get("tap")
         self.router.set_tap(exchange, tap if isinstance(tap, str) else "")
         return (exchange.alternate, exchange.tap) != before
-
-
-def _fits(patterns: list[Pattern], name: str) -> bool:
-    if patterns[0].search(name):
-        return True
-    return len(patterns) > 1 and patterns[1].search(name)
 
 
 def _exchange_traits(of: Exchange | DeclareExchange) -> ExchangeTraits:

@@ -51,6 +51,8 @@ ARGUMENTS_BYTES_MAX: Final = 16 * 1024
 """The largest arguments of one queue, exchange or binding."""
 BINDINGS_MAX: Final = 20_000
 """The most bindings to one queue or exchange: all go with it in one turn, at every broker."""
+POLICIES_MAX: Final = 500
+"""The policies of one vhost: the name of each new queue is searched for all of them."""
 POLICY_BYTES_MAX: Final = 16 * 1024
 PARAMETER_BYTES_MAX: Final = 64 * 1024
 STATE_BYTES_MAX: Final = 64 << 20
@@ -214,6 +216,11 @@ def _check_policy(state: State, command: PutPolicy, under_way: int, takes_whole:
         raise PreconditionFailed(
             f"policy '{command.name}' in vhost '{command.vhost}' has {size} bytes; at most"
             f" {POLICY_BYTES_MAX} are possible"
+        )
+    if old == 0 and len(vhost.policies) >= POLICIES_MAX and not takes_whole:
+        raise PreconditionFailed(
+            f"vhost '{command.vhost}' has {len(vhost.policies)} policies; at most {POLICIES_MAX}"
+            " are possible: use patterns that fit more names, or delete those that nobody needs"
         )
     _check_growth(state, command.vhost, size - old, under_way, takes_whole)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ from rhizome.broker.metadata.vhost_metadata_byte_quota import (
     ARGUMENTS_BYTES_MAX,
     BINDINGS_MAX,
     PARAMETER_BYTES_MAX,
+    POLICIES_MAX,
     check_command,
     quota_of,
 )
@@ -202,6 +204,17 @@ def test_one_policy_has_a_largest_size() -> None:
     text = refusal(state, PutPolicy("a", "p", "x" * 17_000, {"max-length": 1}))
     assert "policy 'p' in vhost 'a' has 17" in text
     assert text.endswith("at most 16384 are possible")
+
+
+def test_a_vhost_has_a_most_of_policies() -> None:
+    state = made()
+    for number in range(POLICIES_MAX):
+        put = PutPolicy("a", f"p{number}", "^x", {"max-length": 1})
+        check_command(state, put)
+        state.apply(put)
+    assert f"has {POLICIES_MAX} policies" in refusal(state, replace(put, name="more"))
+    check_command(state, replace(put, pattern="^y"))
+    check_command(state, replace(put, name="more"), takes_whole=True)  # an import of definitions
 
 
 # --- on a broker

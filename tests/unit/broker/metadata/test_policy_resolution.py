@@ -259,19 +259,31 @@ class CountingPattern:
         self.count += 1
         return False
 
+    def reads_all(self) -> bool:
+        return True
 
-def test_a_policy_costs_nothing_for_queues_that_it_is_not_about(state: State) -> None:
-    """Else each of a thousand policies would be compared with each of ten thousand queues."""
+
+def test_a_policy_is_searched_once_in_each_name(state: State) -> None:
+    """Else each of hundreds of policies would be searched in each of ten thousand queues whenever
+    one of them changes, at every broker."""
     for number in range(100):
         declare(state, f"queue-{number}")
     put(state, "other", {"max-length": 1}, "^none$")
-    policies = state.vhosts["/"].policies
+    index = state.vhosts["/"].policy_index
     counting = CountingPattern()
-    policies["other"] = replace(policies["other"], expression=counting)  # type: ignore[arg-type]
-    put(state, "some", {"max-length": 2}, "^queue-1.$")
-    assert counting.count == 10
-    put(state, "some", {"max-length": 2}, "^queue-2.$")
-    assert counting.count == 10 + 20, "those that it was about, and those that it is about"
+    index.ranked[0] = replace(index.ranked[0], expression=counting)  # type: ignore[arg-type]
+    put(state, "some", {"max-length": 2}, "^queue-1.$", priority=5)
+    put(state, "some", {"max-length": 2}, "^queue-2.$", priority=-5)
     assert state.apply(DeletePolicy("/", "some")).error is None
-    assert counting.count == 10 + 20 + 10
+    assert counting.count == 0
+    declare(state, "new")
+    assert counting.count == 1
     assert all(queue.options.length_max < 0 for queue in state.vhosts["/"].queues.values())
+
+
+def test_the_search_for_the_policies_of_a_new_queue_is_work(state: State) -> None:
+    vhost = state.vhosts["/"]
+    before = vhost.search_work("x" * 200)
+    for number in range(10):
+        put(state, f"p{number}", {"max-length": 1}, f"[ab]+{number}z")
+    assert vhost.search_work("x" * 200) >= before + 10 * 200 // 20
