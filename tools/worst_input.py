@@ -25,20 +25,28 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only inputs with this in their name")
     options = parser.parse_args()
     stalls: list[Stall] = []
+    failed = 0
     with tempfile.TemporaryDirectory() as directory:
         world = World(Path(directory), LONG if options.long else SHORT)
         try:
             world.prepare()
             for name, what, made in [*amqp_inputs.INPUTS, *http_inputs.INPUTS]:
                 if options.match in f"{name}, {what}":
-                    stalls.append(world.measured(f"`{name}`, {what}", made))
-                    print(stalls[-1], file=sys.stderr, flush=True)
+                    try:
+                        stalls.append(world.measured(f"`{name}`, {what}", made))
+                    except (AssertionError, OSError) as error:
+                        failed += 1
+                        print(f"{name}, {what}: {error}", file=sys.stderr, flush=True)
+                    else:
+                        print(stalls[-1], file=sys.stderr, flush=True)
         finally:
             world.close()
     print("| input | processor time in one round trip | longest turn |\n|---|---|---|")
     for stall in sorted(stalls, key=lambda each: -each.ran)[: options.rows]:
         print(f"| {stall.name} | {stall.ran:.0f} ms | {stall.turn:.0f} ms |")
-    return 0
+    if failed:
+        print(f"{failed} inputs could not be measured", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -59,7 +59,12 @@ from rhizome.broker.metadata.metadata_changes import (
     QueueDeleted,
     VhostDeleted,
 )
-from rhizome.broker.metadata.metadata_commands import Command, DeleteQueue
+from rhizome.broker.metadata.metadata_commands import (
+    Command,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteQueue,
+)
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.broker.metadata.vhost import VHost
@@ -81,7 +86,7 @@ from rhizome.broker.queue.redelivered_flag import DeliveredMarks
 from rhizome.broker.queue_leases.active_leases import Leases
 from rhizome.broker.routing.bindings_and_destinations import Destination
 from rhizome.broker.streams.active_streams import Streams
-from rhizome.broker.turn import COMMAND_WORK, FACT_WORK, SEARCH_WORK, Turn
+from rhizome.broker.turn import COMMAND_WORK, FACT_WORK, Turn
 from rhizome.errors import AmqpError, InternalFault
 
 
@@ -261,7 +266,8 @@ class Broker:
         """Apply a committed command and react to what it changed."""
         outcome = self.state.apply(command)
         self.turn.work += COMMAND_WORK + len(outcome.facts) * FACT_WORK
-        self.turn.work += self.state.searches(command) * SEARCH_WORK
+        if isinstance(command, (DeclareQueue, DeclareExchange)) and len(outcome.facts) > 0:
+            self.turn.work += self.state.vhosts[command.vhost].search_work(command.name)
         for fact in outcome.facts:
             self._react(fact)
         return outcome

@@ -16,12 +16,6 @@ from mypy_extensions import i64
 from rhizome.amqp.primitives import u16_at, u32_at
 from rhizome.amqp.properties import (
     FLAG_DELIVERY_MODE,
-    FLAG_EXPIRATION,
-    FLAG_HEADERS,
-    FLAG_MESSAGE_ID,
-    FLAG_PRIORITY,
-    FLAG_REPLY_TO,
-    FLAG_USER_ID,
 )
 from rhizome.journal.dedup_state import DedupIdentity
 
@@ -35,10 +29,6 @@ NO_EXPIRATION: Final = -1
 SPILL_POSITION_FIRST: Final = 1 << 62
 """Positions from here on are in spill segments (segment numbers from 1 << 30)."""
 
-# A message with none of these properties needs no scan: it has no message options.
-STEERING_FLAGS: Final = (
-    FLAG_HEADERS | FLAG_PRIORITY | FLAG_EXPIRATION | FLAG_USER_ID | FLAG_REPLY_TO | FLAG_MESSAGE_ID
-)
 DELIVERY_MODE_ONLY: Final = FLAG_DELIVERY_MODE
 
 HEADER_FLAGS_OFFSET: Final = 7 + 12

@@ -34,8 +34,8 @@ METHOD_WORK: Final = 10
 """The work of a method other than publish and ack."""
 COMMAND_WORK: Final = 100
 """The work of a change of the state: declare, bind, delete."""
-SEARCH_WORK: Final = 5
-"""The work of searching the pattern of a policy in a name."""
+RENEWAL_WORK: Final = 1000
+"""The work of verifying the signature of a token; that of a long key takes a millisecond."""
 FACT_WORK: Final = 5
 """The work of a further effect of such a change: a binding that goes with its queue."""
 DISCARD_WORK: Final = 1

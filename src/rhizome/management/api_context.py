@@ -167,6 +167,19 @@ class LoginChecker(Protocol):
     ) -> None: ...
 
 
+class LogStatus(Protocol):
+    """What is known of a log that a thread writes."""
+
+    @property
+    def log(self) -> str: ...
+    @property
+    def lost_lines(self) -> int: ...
+    @property
+    def waiting_lines(self) -> int: ...
+    @property
+    def stuck_ms(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """One address that this broker listens on."""
@@ -268,6 +281,7 @@ class Context:
     waiting_answers: WaitingAnswers = field(default_factory=WaitingAnswers)
     long_answers: LongAnswers = field(default_factory=LongAnswers)
     slow_turns: SlowTurns = field(default_factory=SlowTurns)
+    logs: Sequence[LogStatus] = ()
     pipelines: dict[tuple[str, str], PipelineReport] = field(default_factory=dict)
     """The reports of pipeline services to this broker, by vhost and name."""
     journal_readers: JournalReaders = field(init=False)

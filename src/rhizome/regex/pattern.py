@@ -94,6 +94,10 @@ class Pattern:
             return literal in name
         return form == _ENDS and name.endswith((literal, literal + "\n"))
 
+    def reads_all(self) -> bool:
+        """Whether a search takes a step for each character of a name; others compare strings."""
+        return self._form == _AUTOMATON
+
     def _compile(self, parsed: Syntax) -> None:
         # A match may be anywhere, so what it may do without at its ends makes no difference.
         syntax = Syntax(_trimmed(_trimmed(parsed.root, 0), -1), parsed.looks)

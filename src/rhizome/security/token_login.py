@@ -120,6 +120,7 @@ class TokenIdentity(Identity):
         """``bearers`` read newer tokens; without them there are none."""
         super().__init__(grant.user, KIND_APPLICATION, grant.scopes.tags, epoch)
         self.grant = grant
+        self.check_work = 1 + len(grant.scopes.scopes)
         self._clock_s = clock_s
         self._bearers = bearers
 
@@ -152,7 +153,9 @@ class TokenIdentity(Identity):
             return str(error)
         if grant.user != self.user:
             return f"the new token is of another user, {grant.user[:64]!r}"
+        self.renews_rights = grant.scopes != self.grant.scopes
         self.grant = grant
+        self.check_work = 1 + len(grant.scopes.scopes)
         self.tags = grant.scopes.tags
         self.invalidate()
         return ""

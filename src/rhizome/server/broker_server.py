@@ -58,6 +58,8 @@ from rhizome.server.log_output import (
     configure_audit,
     configure_logging,
     configure_logs_again,
+    flush_logs,
+    log_handlers,
 )
 from rhizome.server.role_change_commands import Hooks, roles_of
 from rhizome.server.standalone_or_cluster_store import check_data_directory
@@ -402,6 +404,7 @@ class BrokerServer:
         )
         self.http.context.audit = self.audit
         self.http.context.slow_turns = self.slow_turns
+        self.http.context.logs = log_handlers()
         if self.driver is not None:
             self._show_cluster(self.http.context, self.driver.node)
         addresses = await self.http.start()
@@ -520,6 +523,7 @@ class BrokerServer:
     def _signalled(self, number: int) -> None:
         if self.stopping.is_set():
             logger.warning("second signal: stopping at once, the store is not closed cleanly")
+            flush_logs()
             os._exit(128 + number)
         logger.info("stopping on %s", signal.Signals(number).name)
         self.stopping.set()

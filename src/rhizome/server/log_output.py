@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
-import stat
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
-from typing import Final, TextIO
+from functools import partial
+from typing import Final
 
 from rhizome.broker.channel.channel import Channel
 from rhizome.broker.connection.connection import Connection
@@ -34,6 +30,7 @@ from rhizome.security.rate_limited_log import STRANGER, RateLimitedLog, caused_b
 from rhizome.security.token_login import TokenExpiries
 from rhizome.server.config.broker_config import Config
 from rhizome.server.config.config_sections import LogSection
+from rhizome.server.log_thread import ErrorStream, LogFile, LogHandler, Sink
 
 logger = logging.getLogger("rhizome.broker")
 audit_logger = logging.getLogger("rhizome.audit")
@@ -53,9 +50,6 @@ TRACEBACK_CHARS_MAX: Final = 32 * 1024
 INDENT: Final = "    "
 """The prefix of each line of a traceback: a record begins with its time, so none can be forged in
 one."""
-
-FILE_MODE: Final = 0o640
-"""The mode of both logs' files: for the broker's user, and for the group of log shippers."""
 
 LINES_BURST: Final = 10
 LINES_INTERVAL_MS: Final = 1000
@@ -177,106 +171,31 @@ class StrangerFilter(logging.Filter):
         return True
 
 
-class ResilientHandler(logging.Handler):
-    """A handler whose failures cost lines, never the broker, and are reported when it works again.
-
-    The library would print a traceback to standard error, with the unescaped line in it.
-    """
-
-    unwritten = 0
-    """The number of lines that could not be written since the last one that was."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        self.unwritten += 1
-
-    def emit(self, record: logging.LogRecord) -> None:
-        before = self.unwritten
-        super().emit(record)
-        if before and self.unwritten == before:
-            self.unwritten = 0
-            super().emit(self.unwritten_record(before))
-
-    def unwritten_record(self, count: int) -> logging.LogRecord:
-        text = "%d lines before the last one could not be written to this log"
-        return logging.LogRecord(logger.name, logging.ERROR, __file__, 0, text, (count,), None)
-
-
-class ErrorStream(ResilientHandler, logging.StreamHandler[TextIO]):
-    """The log on standard error."""
-
-
-class LogFile(ResilientHandler, logging.FileHandler):
-    """The log in a file that others can't read."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path, encoding="utf-8", errors="backslashreplace")
-
-    def _open(self) -> TextIOWrapper:
-        return _open_file(self)
-
-
-class AuditFile(ResilientHandler, RotatingFileHandler):
-    """The audit log, in files of bounded size and number that others can't read."""
-
-    def unwritten_record(self, count: int) -> logging.LogRecord:
-        line = json_line({"event": "lost", "lines": count})
-        return logging.LogRecord(audit_logger.name, logging.ERROR, __file__, 0, line, None, None)
-
-    def _open(self) -> TextIOWrapper:
-        return _open_file(self)
-
-
-def _open_file(handler: logging.FileHandler) -> TextIOWrapper:
-    opened = open(  # noqa: SIM115 - its handler closes it
-        handler.baseFilename,
-        handler.mode,
-        encoding=handler.encoding,
-        errors="backslashreplace",
-        opener=_open_private,
-    )
-    assert isinstance(opened, TextIOWrapper)
-    return opened
-
-
-def _open_private(path: str, flags: int) -> int:
-    """Open a file, and remove permissions beyond FILE_MODE that an earlier release or a log
-    rotation left."""
-    descriptor = os.open(path, flags, FILE_MODE)
-    status = os.fstat(descriptor)
-    mode = stat.S_IMODE(status.st_mode)
-    if stat.S_ISREG(status.st_mode) and mode & ~FILE_MODE and status.st_uid == os.geteuid():
-        os.fchmod(descriptor, mode & FILE_MODE)
-    return descriptor
-
-
-def configure_logging(section: LogSection, broker: str = "") -> None:
+def configure_logging(section: LogSection, broker: str = "", in_background: bool = True) -> None:
     """Send the log where configuration says; with the name of a broker that shares it.
 
-    Raises OSError if that can't be opened; the log then stays where it was.
+    Raises OSError if that can't be opened; the log then stays where it was. A process that forks
+    writes it itself (``in_background``).
     """
-    handler: logging.Handler
-    handler = LogFile(section.file) if section.file else ErrorStream(sys.stderr)
-    shown = escaped(broker).replace("%", "%%")
-    text_format = CORE_TEXT_FORMAT.format(broker=shown) if broker else TEXT_FORMAT
-    handler.setFormatter(
-        JsonFormatter(broker) if section.format == "json" else TextFormatter(text_format)
-    )
+    handler = LogHandler("main", _log_sink(section), _lost_lines, in_background)
+    handler.setFormatter(_formatter(section, broker))
     handler.addFilter(StrangerFilter())
     root = logging.getLogger()
     for old in root.handlers:
-        if isinstance(old, logging.FileHandler):
+        if isinstance(old, LogHandler):
             old.close()
     root.handlers[:] = [handler]
     root.setLevel(section.level.upper())
 
 
 def configure_audit(config: Config) -> None:
-    """Send the audit log where configuration says; an open file is reopened.
+    """Send the audit log where configuration says.
 
-    Raises OSError if that can't be done; the audit log then stays where it was. A full disk costs
-    lines, not the broker.
+    Raises OSError if that can't be done; the audit log then stays where it was. A disk that is full
+    or hangs costs lines, not the broker.
     """
-    handler = _audit_handler(config)
+    handler = LogHandler("audit", _audit_sink(config), _lost_audit_lines)
+    handler.setFormatter(logging.Formatter("%(message)s"))
     for old in list(audit_logger.handlers):
         audit_logger.removeHandler(old)
         old.close()
@@ -285,26 +204,60 @@ def configure_audit(config: Config) -> None:
     audit_logger.addHandler(handler)
 
 
-def _audit_handler(config: Config) -> logging.Handler:
-    path = config.audit_file()
-    if path is None:
-        return logging.NullHandler()
-    section = config.audit
-    kept = AuditFile(
-        path, maxBytes=section.file_size_bytes, backupCount=section.files_max - 1, encoding="ascii"
-    )
-    kept.setFormatter(logging.Formatter("%(message)s"))
-    return kept
-
-
 def configure_logs_again(config: Config, broker: str = "") -> None:
-    """Configure both logs again while the broker runs. A log that can't be opened is reported, and
-    nothing is lost."""
-    try:
-        configure_logging(config.log, broker)
-        configure_audit(config)
-    except OSError as error:
-        logger.error("a log goes on where it went: %s", error)
+    """Configure both logs again while the broker runs; open files are reopened. A log that can't be
+    opened is reported, and nothing is lost."""
+    logging.getLogger().setLevel(config.log.level.upper())
+    for handler in log_handlers():
+        if handler.log == "audit":
+            handler.replace(partial(_audit_sink, config), _report_unopened)
+        else:
+            handler.setFormatter(_formatter(config.log, broker))
+            handler.replace(partial(_log_sink, config.log), _report_unopened)
+
+
+def log_handlers() -> list[LogHandler]:
+    """The handlers of both logs."""
+    found = [*logging.getLogger().handlers, *audit_logger.handlers]
+    return [handler for handler in found if isinstance(handler, LogHandler)]
+
+
+def flush_logs() -> None:
+    """Wait until the logs are written, but not for ever."""
+    for handler in log_handlers():
+        handler.flush()
+
+
+def _log_sink(section: LogSection) -> Sink:
+    return LogFile(section.file) if section.file else ErrorStream()
+
+
+def _audit_sink(config: Config) -> Sink:
+    path, section = config.audit_file(), config.audit
+    if path is None:
+        return Sink()
+    return LogFile(str(path), section.file_size_bytes, section.files_max)
+
+
+def _formatter(section: LogSection, broker: str) -> logging.Formatter:
+    if section.format == "json":
+        return JsonFormatter(broker)
+    shown = escaped(broker).replace("%", "%%")
+    return TextFormatter(CORE_TEXT_FORMAT.format(broker=shown) if broker else TEXT_FORMAT)
+
+
+def _lost_lines(count: int) -> logging.LogRecord:
+    text = "%d lines before the last one could not be written to this log"
+    return logging.LogRecord(logger.name, logging.ERROR, __file__, 0, text, (count,), None)
+
+
+def _lost_audit_lines(count: int) -> logging.LogRecord:
+    line = json_line({"event": "lost", "lines": count})
+    return logging.LogRecord(audit_logger.name, logging.ERROR, __file__, 0, line, None, None)
+
+
+def _report_unopened(error: OSError) -> None:
+    logger.error("a log goes on where it went: %s", error)
 
 
 def audit_of(config: Config) -> Audit:

@@ -186,6 +186,7 @@ def test_changes_are_audited_where_the_application_is_connected(cluster: Cluster
     run(scenario(b1, "one"))
     run(scenario(b2, "two"))
     for broker, queue in ((b1, "one"), (b2, "two")):
+        wait_until(lambda: len(audited(broker, "topology")) >= 3, "the audit log")  # noqa: B023
         rows = audited(broker, "topology")
         assert [(row["what"], row["queue"]) for row in rows] == [
             ("queue.declare", queue),
@@ -210,13 +211,58 @@ def test_what_a_broker_passes_on_is_audited_with_its_origin(cluster: ClusterProc
     for broker in (b1, b2):  # one of them is home, the other passes it on
         target = "/api/queues/%2F/purged-over-http/contents"
         wait_until(lambda: ask(broker, "DELETE", target) == 204, "the purge")  # noqa: B023
-    passed_on = [
-        row
-        for broker in (b1, b2)
-        for row in audited(broker, "change")
-        if row["via"] == "broker" and row["what"].endswith("/contents")
-    ]
-    assert passed_on
-    for row in passed_on:
+
+    def passed_on() -> list[dict[str, Any]]:
+        return [
+            row
+            for broker in (b1, b2)
+            for row in audited(broker, "change")
+            if row["via"] == "broker" and row["what"].endswith("/contents")
+        ]
+
+    wait_until(passed_on, "what was passed on")
+    for row in passed_on():
         assert row["origin"] == ("b1" if row["broker"] == "b2" else "b2")
         assert row["address"].startswith("127.0.0.1:")
+
+
+# ---- logs that hang -----------------------------------------------------------------------------
+
+
+def test_logs_that_hang_do_not_stop_the_broker(tmp_path: Path) -> None:
+    """Both go to pipes that nobody reads: each takes 64 KiB, and then writes hang."""
+    readers = []
+    for name in ("log", "audit"):
+        os.mkfifo(tmp_path / name)
+        readers.append(os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK))
+    environment = {
+        "RHIZOME_LOG_FILE": str(tmp_path / "log"),
+        "RHIZOME_AUDIT_FILE": str(tmp_path / "audit"),
+    }
+    broker = BrokerProcess(tmp_path / "b1", environment=environment)
+    with contextlib.closing(broker):
+        broker.start()
+
+        async def come_and_go() -> None:
+            for _ in range(500):
+                async with connect(broker.url):
+                    pass
+
+        run(come_and_go(), 200)
+
+        def waits() -> bool:
+            facts = told_by(broker, "/api/rhizome/checkup/own")["logs"]
+            return all(each["waiting_lines"] and each["stuck_ms"] for each in facts)
+
+        wait_until(waits, "both logs to hang")
+        assert broker.stop() == 0, "it doesn't hang at its end either"
+    for reader in readers:
+        os.close(reader)
+
+
+def told_by(broker: BrokerProcess, target: str) -> Any:
+    connection = http.client.HTTPConnection(broker.host, broker.http_port, timeout=30)
+    login = b64encode(b"guest:guest").decode()
+    with contextlib.closing(connection):
+        connection.request("GET", target, headers={"Authorization": f"Basic {login}"})
+        return json.loads(connection.getresponse().read())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -47,7 +48,9 @@ from rhizome.server.log_output import (
     configure_audit,
     configure_logging,
     configure_logs_again,
+    flush_logs,
 )
+from rhizome.server.log_thread import CHARS_MAX, LINES_MAX, LogFile, LogHandler
 from rhizome.testing.in_memory_broker import Core, make_core
 
 logger = logging.getLogger("rhizome.test")
@@ -85,6 +88,7 @@ class Log:
 
     @property
     def text(self) -> str:
+        flush_logs()
         return self.path.read_bytes().decode("utf-8")
 
     @property
@@ -187,6 +191,22 @@ def test_passwords_of_uris_are_not_logged(log: Log, json_log: Log) -> None:
         assert "s3cret" not in each.text.replace('raise ValueError("amqp://app:s3cret', "")
 
 
+@contextlib.contextmanager
+def full_disk(handler: logging.Handler) -> Iterator[None]:
+    """The file of a log has no room meanwhile."""
+    assert isinstance(handler, LogHandler)
+    assert isinstance(handler.sink, LogFile)
+    handler.flush()
+    descriptor = handler.sink.descriptor
+    whole, full = os.dup(descriptor), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, descriptor)
+    yield
+    handler.flush()
+    os.dup2(whole, descriptor)
+    os.close(whole)
+    os.close(full)
+
+
 # ---- losing -------------------------------------------------------------------------------------
 
 
@@ -212,13 +232,9 @@ def test_a_log_that_cannot_be_written_costs_lines_and_says_so(
 ) -> None:
     log = Log(tmp_path / "log")
     (handler,) = logging.getLogger().handlers
-    assert isinstance(handler, logging.FileHandler)
-    whole, handler.stream = handler.stream, open("/dev/full", "w")  # noqa: SIM115
-    for _ in range(3):
-        logger.warning("lost\n")
-    with pytest.raises(OSError):
-        handler.stream.close()
-    handler.stream = whole
+    with full_disk(handler):
+        for _ in range(3):
+            logger.warning("lost\n")
     logger.warning("back")
     assert [line.partition(": ")[2] for line in log.lines] == [
         "back",
@@ -230,13 +246,12 @@ def test_a_log_that_cannot_be_written_costs_lines_and_says_so(
 def test_an_audit_log_that_cannot_be_written_says_so_in_json(tmp_path: Path) -> None:
     configure_audit(config_of(audit__file=str(tmp_path / "audit")))
     (handler,) = log_output.audit_logger.handlers
-    assert isinstance(handler, logging.FileHandler)
-    whole, handler.stream = handler.stream, open("/dev/full", "a+")  # noqa: SIM115
+    with full_disk(handler):
+        log_output.audit_logger.info("{}")
     log_output.audit_logger.info("{}")
-    with pytest.raises(OSError):
-        handler.stream.close()
-    handler.stream = whole
-    log_output.audit_logger.info("{}")
+    assert isinstance(handler, LogHandler)
+    flush_logs()
+    assert handler.lost_lines == 1
     rows = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
     assert rows == [{}, {"event": "lost", "lines": 1}]
 
@@ -245,8 +260,94 @@ def test_a_file_that_cannot_be_opened_again_leaves_the_log_where_it_was(log: Log
     wrong = config_of(log__file=str(log.path / "no" / "directory"), broker__memory=True)
     configure_logs_again(wrong)
     logger.warning("still here")
-    assert "a log goes on where it went" in log.lines[0]
-    assert "still here" in log.lines[1]
+    assert sorted(line.partition(": ")[2].partition(":")[0] for line in log.lines) == [
+        "a log goes on where it went",
+        "still here",
+    ]
+
+
+# ---- hanging ------------------------------------------------------------------------------------
+
+
+class Pipe:
+    """A file that takes 64 KiB, and then nothing until it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+        self._reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def read(self) -> str:
+        """All that is written, until nothing waits any more."""
+        found = bytearray()
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                found += os.read(self._reader, 1 << 16)
+                continue
+            if not any(handler.waiting_lines for handler in log_output.log_handlers()):
+                return found.decode()
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Pipe:
+    return Pipe(tmp_path / "pipe")
+
+
+def test_an_audit_log_that_hangs_holds_nobody_up_and_says_what_is_missing(pipe: Pipe) -> None:
+    configure_audit(config_of(audit__file=str(pipe.path)))
+    (handler,) = log_output.audit_logger.handlers
+    assert isinstance(handler, LogHandler)
+    sent = 3 * LINES_MAX
+    for number in range(sent):  # would hang after 64 KiB
+        log_output.audit_logger.info('{"n": %d}', number)
+    assert handler.lost_lines > 0
+    assert handler.waiting_lines <= LINES_MAX
+    assert handler.stuck_ms >= 0
+    read = pipe.read()
+    log_output.audit_logger.info('{"n": -1}')
+    rows = [json.loads(line) for line in (read + pipe.read()).splitlines()]
+    lost = handler.lost_lines
+    assert rows[-2:] == [{"event": "lost", "lines": lost}, {"n": -1}]
+    assert [row["n"] for row in rows[:-2]] == list(range(sent - lost)), "the first ones, in order"
+
+
+def test_what_waits_for_a_log_has_a_maximal_size(pipe: Pipe) -> None:
+    configure_logging(config_of(log__file=str(pipe.path), broker__memory=True).log)
+    (handler,) = logging.getLogger().handlers
+    assert isinstance(handler, LogHandler)
+    for _ in range(2 * CHARS_MAX // MESSAGE_CHARS_MAX):
+        logger.warning("x" * MESSAGE_CHARS_MAX)
+    assert handler.dropped_lines > 0
+    assert handler.waiting_lines <= CHARS_MAX // MESSAGE_CHARS_MAX
+    assert "x" in pipe.read()
+
+
+def test_a_file_that_hangs_when_it_is_opened_holds_nobody_up(log: Log, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "unread")  # opening it waits for a reader
+    configure_logs_again(config_of(log__file=str(tmp_path / "unread"), broker__memory=True))
+    logger.warning("it waits")
+    (handler,) = log_output.log_handlers()
+    assert handler.waiting_lines == 1
+    reader = os.open(tmp_path / "unread", os.O_RDONLY)
+    assert b"it waits" in os.read(reader, 1000)
+    os.close(reader)
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def test_audit_files_have_a_maximal_size_and_number(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    for files_max, kept in ((3, ["audit", "audit.1", "audit.2"]), (1, ["audit"])):
+        sink = LogFile(str(path), 1000, files_max)
+        for number in range(500):
+            sink.write(b"%099d\n" % number)
+        sink.close()
+        assert path.read_bytes().endswith(b"499\n")
+        assert all((tmp_path / name).stat().st_size <= 1000 for name in kept)
+        assert sorted(each.name for each in tmp_path.iterdir()) == kept
+        for name in kept:
+            (tmp_path / name).unlink()
 
 
 # ---- reading ------------------------------------------------------------------------------------
@@ -263,6 +364,7 @@ def test_others_cannot_read_the_logs(tmp_path: Path) -> None:
     finally:
         os.umask(umask)
     logger.warning("x")
+    flush_logs()
     assert mode_of(log.path) == 0o640
     assert mode_of(tmp_path / "audit") == 0o640
     assert mode_of(tmp_path / "audit.1") == 0o640

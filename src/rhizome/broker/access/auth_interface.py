@@ -66,6 +66,10 @@ class AccessEpoch:
         self.value += 1
 
 
+CHECK_WORK: Final = 5
+"""What it takes to match a name with the pattern of a permission."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Identity:
     """An authenticated user and what that user may do.
@@ -78,6 +82,10 @@ class Identity:
     user: str
     kind: str
     tags: tuple[str, ...]
+    check_work: i64
+    """The work of one question to the records, in units of a turn's work."""
+    renews_rights: bool
+    """Whether the last `renew` has changed what is permitted."""
     producers: bytes
     _epoch: AccessEpoch
     _seen: i64
@@ -95,6 +103,8 @@ class Identity:
         self.producers = user_prefix(user)
         self.kind = kind
         self.tags = tags
+        self.check_work = CHECK_WORK
+        self.renews_rights = False
         self._epoch = epoch
         self._seen = -1
         self._vhost = ""

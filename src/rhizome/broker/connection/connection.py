@@ -99,6 +99,8 @@ class Connection:
     outbox: Outbox
     marked: bool
     writable: bool
+    output_held: bool
+    shell_writable: bool
     full: bool
     suspensions: i64
     releases: i64
@@ -161,8 +163,8 @@ class Connection:
         self.stage = HEADER
         self.outbox = Outbox()
         self.marked = False
-        self.writable = True
-        self.full = False
+        self.writable = self.shell_writable = True
+        self.output_held = self.full = False
         self.suspensions = self.releases = 0
         self.stalled = False
         self.paused = self.resting = False
@@ -237,8 +239,26 @@ class Connection:
         self.outbox.put(method_frame(channel, method))
         self.touch()
 
+    def hold_output(self) -> None:
+        """Have nothing written until `let_output_go`, whatever the shell's write buffer does."""
+        if not self.output_held:
+            self.output_held = True
+            self.shell_writable = self.writable
+            self.writable = False
+
+    def let_output_go(self) -> None:
+        if self.output_held:
+            self.output_held = False
+            if self.stage == CLOSED:
+                return
+            self.set_writable(self.shell_writable)
+            self.touch()
+
     def set_writable(self, writable: bool) -> None:
         """The shell's write buffer has passed its high or low mark."""
+        if self.output_held:
+            self.shell_writable = writable
+            return
         if writable and not self.writable:
             self.writable = True
             self.drained_ms = self.broker.turn.now_ms

@@ -30,7 +30,7 @@ from rhizome.amqp.spec import (
 from rhizome.broker.channel.channel import Channel
 from rhizome.broker.connection.connection_states import CLOSING, RUNNING
 from rhizome.broker.connection.session_resume import MOVING, handle_on_connection
-from rhizome.broker.turn import METHOD_WORK
+from rhizome.broker.turn import METHOD_WORK, RENEWAL_WORK
 from rhizome.errors import (
     ChannelFault,
     CommandInvalid,
@@ -160,13 +160,14 @@ def _connection_method(connection: Connection, method: Method) -> None:
 
 
 def _update_secret(connection: Connection, method: ConnectionUpdateSecret) -> None:
+    connection.broker.turn.work += RENEWAL_WORK
     reason = connection.identity.renew(method.new_secret)
     if reason:
         connection.broker.login_refused(connection, f"new secret: {reason}")
         raise NotAllowed("New secret was refused by one of the backends", 10, 70)
     connection.send(0, ConnectionUpdateSecretOk())
-    # The new secret may permit less than the old one did.
-    connection.broker.revocation.changed(connection.identity.user, False)
+    if connection.identity.renews_rights:
+        connection.broker.revocation.renewed(connection)
 
 
 def _open_channel(connection: Connection, number: i64) -> None:

@@ -406,16 +406,6 @@ class State:
             self.sizes.replaced(vhost.name, vhost_metadata_byte_quota.policy_bytes(old), new)
         return changed
 
-    def searches(self, command: Command) -> int:
-        """How many patterns of policies were searched in names when a command was applied."""
-        if isinstance(command, (DeclareQueue, DeclareExchange)):
-            vhost = self.vhosts.get(command.vhost)
-            return 0 if vhost is None else len(vhost.policies) + len(vhost.operator_policies)
-        if isinstance(command, PutPolicy):
-            vhost = self.vhosts.get(command.vhost)
-            return 0 if vhost is None else len(vhost.queues) + len(vhost.router.exchanges)
-        return 0
-
     # --- snapshots
 
     def snapshot(self, transient: bool = False) -> bytes:

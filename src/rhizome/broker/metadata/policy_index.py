@@ -8,11 +8,17 @@ name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from rhizome.broker.metadata.queue_policy_user_records import Policy
 
 Ranked = tuple[Policy, ...]
 """Policies that fit a name: the one that applies first, before those that it hides."""
+
+
+CHARACTERS_PER_WORK: Final = 12
+SEARCHES_PER_WORK: Final = 2
+"""One unit of work for so many steps of a table of states, and for so many comparisons."""
 
 
 class PolicyIndex:
@@ -24,10 +30,17 @@ class PolicyIndex:
     def __init__(self) -> None:
         self.policies: dict[str, Policy] = {}
         self._fitting: dict[str, Ranked] = {}
+        # How many of the patterns are tables of states, which read a name character by character.
+        self._tables = 0
 
     def of(self, name: str) -> Ranked:
         """The policies that fit a name that was remembered."""
         return self._fitting.get(name, ())
+
+    def search_work(self, name: str) -> int:
+        """What `search` costs, in units of a turn's work."""
+        compared = len(self.policies) - self._tables
+        return self._tables * (1 + len(name) // CHARACTERS_PER_WORK) + compared // SEARCHES_PER_WORK
 
     def search(self, name: str) -> Ranked:
         """The policies that fit any name. Searches every pattern in it."""
@@ -47,6 +60,7 @@ class PolicyIndex:
         are those of all queues and exchanges; returns the names that the old or new one fits."""
         old = self.policies.get(policy.name)
         self.policies[policy.name] = policy
+        self._count_tables()
         is_same = old is not None and old.pattern == policy.pattern
         affected: set[str] = set()
         for name in names:
@@ -64,12 +78,16 @@ class PolicyIndex:
     def delete(self, policy_name: str) -> set[str]:
         """Delete a policy; the names that it fitted. Searches nothing."""
         del self.policies[policy_name]
+        self._count_tables()
         affected = {name for name in self._fitting if policy_name in self._names(name)}
         for name in affected:
             self._replace(
                 name, tuple(each for each in self._fitting[name] if each.name != policy_name)
             )
         return affected
+
+    def _count_tables(self) -> None:
+        self._tables = sum(each.expression.reads_all() for each in self.policies.values())
 
     def _names(self, name: str) -> Iterator[str]:
         return (each.name for each in self._fitting[name])

@@ -363,6 +363,10 @@ class VHost:
         """The policies and operator policies that fit the name of a new queue or exchange."""
         return self._policy_index.search(name), self._operator_index.search(name)
 
+    def search_work(self, name: str) -> int:
+        """What it took to find the policies of a new queue or exchange."""
+        return self._policy_index.search_work(name) + self._operator_index.search_work(name)
+
     def _remember_policies(self, name: str, fitting: Ranked, operators: Ranked) -> None:
         self._policy_index.remember(name, fitting)
         self._operator_index.remember(name, operators)

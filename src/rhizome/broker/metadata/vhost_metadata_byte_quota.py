@@ -211,7 +211,7 @@ def _check_policy(state: State, command: PutPolicy, under_way: int, takes_whole:
     if command.operator or vhost is None:
         return
     old = policy_bytes(vhost.policies.get(command.name))
-    if not old and len(vhost.policies) >= POLICIES_MAX:
+    if not old and len(vhost.policies) >= POLICIES_MAX and not takes_whole:
         raise PreconditionFailed(
             f"vhost '{command.vhost}' has {len(vhost.policies)} policies; at most {POLICIES_MAX}"
             " are possible: let one pattern fit several queues, or give arguments at declare"

@@ -287,6 +287,11 @@ class Consensus:
         self.machine.end()
         return index
 
+    def check_primary_change(self, name: str, adds: bool) -> None:
+        """Raises ChangeRefused or NotRoot if `add_primary` or `remove_primary` would."""
+        check = membership_changes.with_added if adds else membership_changes.without_removed
+        check(self._root_role(), name)
+
     def transfer_root(self, name: str, now_ms: int) -> None:
         """Hand the role of root to another primary once its log is complete; given up after a
         while.

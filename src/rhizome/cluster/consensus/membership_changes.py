@@ -36,6 +36,11 @@ class ChangeRefused(RhizomeError):
 
 def add_voter(root_role: RootRole, name: str) -> int:
     """Admit a linked primary that has caught up; returns the index of the entry."""
+    return _propose(root_role, with_added(root_role, name))
+
+
+def with_added(root_role: RootRole, name: str) -> Membership:
+    """The membership with another primary. Raises ChangeRefused."""
     state = root_role.state
     membership = _changeable(root_role)
     hello = state.hello_of(name)
@@ -47,11 +52,16 @@ def add_voter(root_role: RootRole, name: str) -> int:
         raise ChangeRefused(f"{name} is a secondary: give it the role primary or witness first")
     if not root_role.progress[name].is_current():
         raise ChangeRefused(f"{name} hasn't caught up with the cluster state yet: try again")
-    return _propose(root_role, membership.with_voter(Voter(name, hello.uuid, hello.machine)))
+    return membership.with_voter(Voter(name, hello.uuid, hello.machine))
 
 
 def remove_voter(root_role: RootRole, name: str) -> int:
     """Remove a primary, present or not; returns the index of the entry."""
+    return _propose(root_role, without_removed(root_role, name))
+
+
+def without_removed(root_role: RootRole, name: str) -> Membership:
+    """The membership without a primary. Raises ChangeRefused."""
     membership = _changeable(root_role)
     if name == root_role.state.me.name:
         raise ChangeRefused(f"{name} is the root: have it hand over its office first")
@@ -65,7 +75,7 @@ def remove_voter(root_role: RootRole, name: str) -> int:
             f"without {name} electing a root would need {needed} primaries and only {here} are "
             "here: bring the others back first, or remove them first"
         )
-    return _propose(root_role, remaining)
+    return remaining
 
 
 def _present(state: NodeState, membership: Membership) -> int:

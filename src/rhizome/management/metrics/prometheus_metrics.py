@@ -144,6 +144,7 @@ def _read_broker(context: Context, reading: Reading, totals: Totals) -> None:
     _read_damage(broker, reading)
     reading.counter("rhizome_turns", "Wake-ups of the broker.", int(context.shell.turns))
     _read_slow_turns(context, reading)
+    _read_logs(context, reading)
     reading.labelled(
         "rhizome_stalls",
         "Things that wait at this broker.",
@@ -168,6 +169,22 @@ def _read_slow_turns(context: Context, reading: Reading) -> None:
         "The longest time for which the event loop was held.",
         ("since",),
         ((labels, time_ns / 1e9) for labels, time_ns in longest),
+    )
+
+
+def _read_logs(context: Context, reading: Reading) -> None:
+    reading.labelled(
+        "rhizome_log_lines_lost",
+        "Lines of a log that could not be written, or found too many waiting.",
+        ("log",),
+        (((each.log,), each.lost_lines) for each in context.logs),
+        counts=True,
+    )
+    reading.labelled(
+        "rhizome_log_lines_waiting",
+        "Lines of a log that wait to be written.",
+        ("log",),
+        (((each.log,), each.waiting_lines) for each in context.logs),
     )
 
 

@@ -70,6 +70,7 @@ FAULT: Final = record(
 READER_AT_RISK: Final = record(
     "ReaderAtRisk", {"vhost": TEXT, "stream": TEXT, "reader": TEXT, "unread": NUMBER}
 )
+LOG: Final = record("Log", {"log": TEXT, **fields(NUMBER, "lost_lines waiting_lines stuck_ms")})
 FACTS: Final = record(
     "CheckupFacts",
     {
@@ -93,6 +94,7 @@ FACTS: Final = record(
         "damaged_copies": many(DAMAGED_COPY),
         "faults": many(FAULT),
         "readers_at_risk": many(READER_AT_RISK),
+        "logs": many(LOG),
     },
 )
 CHECKUP: Final = with_fields(
@@ -143,6 +145,7 @@ def facts(context: Context) -> Row:
         "faults": fault_rows(context),
         "disabled": broker.disabled,
         "readers_at_risk": at_risk(context),
+        "logs": list(map(attributes(LOG), context.logs)),
     }
 
 

@@ -218,16 +218,6 @@ def read_image(directory: Path) -> Image:
         return Image(uuid="", damage=f"{directory}: {error}")
 
 
-def set_aside(directory: Path) -> Path:
-    """Rename a store to keep it for salvage, so that its broker starts with a new one (R7, R12)."""
-    number = 1
-    while (aside := directory.with_name(f"{directory.name}.set-aside-{number}")).exists():
-        number += 1
-    directory.rename(aside)
-    _sync_directory(directory.parent)
-    return aside
-
-
 class _Mark:
     """A number that never falls, durable when ``write`` returns."""
 

@@ -259,7 +259,7 @@ class Supervisor:
 
 def run_cores(config: Config, serve: Serve, say: Callable[[str], None], read_again: Read) -> int:
     """Run the brokers of this machine until they are told to stop; the exit code."""
-    configure_logging(config.log, "supervisor")
+    configure_logging(config.log, "supervisor", in_background=False)  # it forks
     try:
         await_orphans(store_directories(config))
         return Supervisor(config, serve, say, read_again).run()

@@ -195,7 +195,14 @@ class NodeControl:
     def preview(self, change: Change) -> Preview:
         if change.kind in KINDS:
             return self._orders(change).preview
-        return preview_of(change, known_to(self._node))
+        found = preview_of(change, known_to(self._node))
+        if change.kind == FORCE_ROOT or found.refusal:
+            return found
+        try:
+            self._node.consensus.check_primary_change(change.broker, change.kind == ADD_PRIMARY)
+        except (Refused, NotRoot) as error:
+            return Preview((), refusal=str(error))
+        return found
 
     def _orders(self, change: Change) -> PlannedChange:
         node = self._node

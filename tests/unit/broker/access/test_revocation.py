@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
     BasicCancel,
     ChannelClose,
     ConnectionClose,
     ConnectionOpenOk,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
 )
-from rhizome.broker.access.auth_interface import AccessEpoch, Authenticator
+from rhizome.broker.access.auth_interface import AccessEpoch, Authenticator, Identity
 from rhizome.broker.connection.connection_states import CLOSED, OPENING
 from rhizome.broker.metadata.metadata_commands import (
     Command,
@@ -24,6 +27,7 @@ from rhizome.broker.metadata.metadata_commands import (
     PutUser,
     PutVhost,
 )
+from rhizome.broker.turn import RENEWAL_WORK, TURN_WORK_MAX
 from rhizome.security.login_service import LoginService, LoginSettings
 from rhizome.security.password_hashes import ScryptCost, hash_password
 from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
@@ -227,3 +231,109 @@ def test_the_new_password_lets_the_user_in_again(core: Core) -> None:
     change(core, put_user("app", "changed"))
     again = core.connect(user="app", password="changed", opens=False)
     again.expect(ConnectionOpenOk, 0)
+
+
+# ---- masses -------------------------------------------------------------------------------------
+
+
+class CostlyIdentity(Identity):
+    """Permits what ``readable`` says; each question costs a quarter of a turn."""
+
+    asked = 0
+    renewals = 0
+    readable = True
+
+    def __init__(self, epoch: AccessEpoch) -> None:
+        super().__init__("app", "application", (), epoch)
+        self.check_work = TURN_WORK_MAX // 4
+
+    def decide(self, operation: str, vhost: str, name: str) -> bool:
+        self.asked += 1
+        return self.readable
+
+    def decide_enter(self, vhost: str) -> bool:
+        return True
+
+    def renew(self, secret: bytes) -> str:
+        self.renewals += 1
+        self.readable = secret != b"less"
+        self.renews_rights = secret != b"same"
+        self.invalidate()
+        return ""
+
+
+QUEUES = 40
+
+
+@pytest.fixture
+def costly(core: Core) -> CoreClient:
+    """A client with a consumer on each of many queues."""
+    client = core.connect(user="app", password="right")
+    for number in range(QUEUES):
+        client.declare(f"q{number}")
+        client.consume(f"q{number}")
+    client.connection.identity = CostlyIdentity(core.broker.access_epoch)
+    client.take()
+    return client
+
+
+def sent_in_one_turn(core: Core, client: CoreClient, data: bytes) -> None:
+    core.broker.turn.now_ms = core.now_ms
+    client.connection.receive(data)
+    core.one_turn()
+
+
+def test_rights_of_many_consumers_are_checked_over_several_turns(
+    core: Core, costly: CoreClient
+) -> None:
+    identity = costly.connection.identity
+    assert isinstance(identity, CostlyIdentity)
+    publisher = connect(core, "other")
+    sent_in_one_turn(core, costly, method_frame(0, ConnectionUpdateSecret(b"less", "")))
+    assert identity.asked <= 6
+    sent_in_one_turn(core, publisher, publisher.published("", f"q{QUEUES - 1}", b"late"))
+    assert identity.asked < QUEUES
+    assert costly.deliveries() == [], "nothing is delivered before the rights are known"
+    core.settle()
+    assert identity.asked == QUEUES
+    assert isinstance(costly.take(0)[0], ConnectionUpdateSecretOk)
+    assert sum(isinstance(each, BasicCancel) for each in costly.take()) == QUEUES
+    assert core.queue(f"q{QUEUES - 1}").ready == 1
+
+
+def test_what_may_still_be_read_goes_on_after_the_check(core: Core, costly: CoreClient) -> None:
+    publisher = connect(core, "other")
+    sent_in_one_turn(core, costly, method_frame(0, ConnectionUpdateSecret(b"more", "")))
+    sent_in_one_turn(core, publisher, publisher.published("", "q7", b"after"))
+    assert costly.connection.output_held
+    core.settle()
+    assert costly.bodies() == [b"after"]
+
+
+def test_a_new_secret_with_the_same_rights_asks_nothing(core: Core, costly: CoreClient) -> None:
+    identity = costly.connection.identity
+    assert isinstance(identity, CostlyIdentity)
+    costly.send(ConnectionUpdateSecret(b"same", ""), channel=0)
+    assert identity.asked == 0
+
+
+def test_few_secrets_are_renewed_in_one_turn(core: Core, costly: CoreClient) -> None:
+    identity = costly.connection.identity
+    assert isinstance(identity, CostlyIdentity)
+    frame = method_frame(0, ConnectionUpdateSecret(b"same", ""))
+    sent_in_one_turn(core, costly, frame * 100)
+    assert 0 < identity.renewals <= 2 * TURN_WORK_MAX // RENEWAL_WORK
+    core.settle()
+    assert identity.renewals == 100
+
+
+def test_a_connection_that_goes_while_it_is_checked_holds_up_nobody(
+    core: Core, costly: CoreClient
+) -> None:
+    sent_in_one_turn(core, costly, method_frame(0, ConnectionUpdateSecret(b"less", "")))
+    costly.close_socket()
+    core.settle()
+    assert not core.broker.revocation.review.is_queued
+    other = connect(core, "other")
+    change(core, DeletePermission("other", "/"))
+    assert "may no longer enter" in closed_with(other)

@@ -211,6 +211,7 @@ def test_a_vhost_has_a_largest_number_of_policies() -> None:
         replace(one_more, vhost="b"),
     ):
         check_command(state, possible, 0)
+    check_command(state, one_more, takes_whole=True)  # an import of definitions
 
 
 def test_one_policy_has_a_largest_size() -> None:

@@ -267,6 +267,9 @@ class CountingPattern:
         self.count += 1
         return False
 
+    def reads_all(self) -> bool:
+        return True
+
 
 def test_a_change_of_a_policy_searches_no_other_pattern(state: State) -> None:
     """Else who sets a thousand policies, and declares a thousand queues, holds every broker up with

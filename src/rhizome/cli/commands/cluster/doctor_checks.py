@@ -460,6 +460,26 @@ def check_faults(document: Row) -> Iterator[Said]:
         )
 
 
+@check("logs", "everything was written")
+def check_logs(document: Row) -> Iterator[Said]:
+    """Logs that hang, or have lost lines."""
+    for name, each in _told(document, "logs"):
+        if each["stuck_ms"] >= LOG_STUCK_MS:
+            yield problem(
+                name,
+                f"a write to its {each['log']} log has taken {each['stuck_ms'] // 1000} s already;"
+                f" {each['waiting_lines']} lines wait, and those that find no room are lost",
+                "look at the disk or the program that its log goes to",
+            )
+        if each["lost_lines"]:
+            yield problem(
+                name,
+                f"{each['lost_lines']} lines of its {each['log']} log are lost: they could not be"
+                " written, or too many waited for a disk that was slow or hung",
+                "look at the disk that the log is on; a restart of the broker clears this",
+            )
+
+
 @check("readers", "no stream is about to drop what a named reader has not read")
 def check_readers(document: Row) -> Iterator[Said]:
     """Named readers of streams whose unread messages retention is about to remove."""
@@ -473,6 +493,9 @@ def check_readers(document: Row) -> Iterator[Said]:
             f" `rhizome stream offset forget {each['stream']} {each['reader']}`",
         )
 
+
+LOG_STUCK_MS: Final = 5_000
+"""From when on a write to a log counts as hanging."""
 
 FAILED: Final = "start it again, and report the fault"
 FAILED_STATE: Final = (

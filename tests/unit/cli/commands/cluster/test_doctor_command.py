@@ -246,6 +246,14 @@ def reader_at_risk(d: Any) -> None:
     d["facts"]["b2"]["readers_at_risk"] = [row]
 
 
+def log(lost: int, stuck_ms: int) -> Callable[[Any], None]:
+    def wrong(d: Any) -> None:
+        row = {"log": "audit", "lost_lines": lost, "waiting_lines": 7, "stuck_ms": stuck_ms}
+        d["facts"]["b2"]["logs"] = [row]
+
+    return wrong
+
+
 def test_a_healthy_cluster_passes_every_check() -> None:
     found = diagnose(healthy())
     assert {each.level for each in found} == {OK}
@@ -302,6 +310,8 @@ def test_a_healthy_cluster_passes_every_check() -> None:
         (troubled_home("b2 and b3 can't reach each other"), PROBLEM, "homes", "moves to b1"),
         (troubled_home("the disk of b2 is full"), PROBLEM, "homes", "moves to b1"),
         (reader_at_risk, WARNING, "readers", "about to drop 30 messages of stream 'events'"),
+        (log(5, 0), PROBLEM, "logs", "5 lines of its audit log are lost"),
+        (log(0, 9_000), PROBLEM, "logs", "has taken 9 s already; 7 lines wait"),
         (slow_turns(0, 3, 900), WARNING, "slow turns", "3 times it stood still"),
     ],
 )

@@ -22,7 +22,7 @@ from rhizome.cluster.consensus.log.storage import (
     Snapshot,
     advance,
 )
-from rhizome.server.clustered_broker.sqlite_cluster_store import SqliteClusterStore, set_aside
+from rhizome.server.clustered_broker.sqlite_cluster_store import SqliteClusterStore
 
 UUID = "ab" * 16
 
@@ -284,18 +284,6 @@ def test_garbage_instead_of_a_database_is_damage(tmp_path: Path) -> None:
         (directory / "state.db").write_bytes(b"garbage" * 1000)
 
     assert after_a_kill(written(tmp_path / "cluster"), spoil).damage
-
-
-def test_a_damaged_store_is_set_aside_and_a_new_one_begins(tmp_path: Path) -> None:
-    directory = tmp_path / "cluster"
-    kept = written(directory)
-    kept.store.close()
-    (directory / "state.db").unlink()
-    aside = set_aside(directory)
-    assert (aside / "mark").exists()
-    kept = Kept(directory)
-    assert kept.store.load() == Image(uuid=UUID)
-    kept.store.close()
 
 
 def test_a_store_that_fails_says_so_and_reports_nothing(tmp_path: Path) -> None:
