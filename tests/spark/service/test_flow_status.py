@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
+import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,7 +20,7 @@ from rhizome.spark.service.broker_reporter import StatusReports, report_of
 from rhizome.spark.service.flow_file import ServiceSettings
 from rhizome.spark.service.set_aside_batches import REASON, Checkpoint, SetAside
 from rhizome.spark.service.state_files import StateError, StateFiles
-from rhizome.spark.service.status_endpoint import StatusEndpoint
+from rhizome.spark.service.status_endpoint import REQUESTS_MAX, StatusEndpoint
 from rhizome.spark.service.status_file import read_status, status_document, write_status
 from rhizome.testing.broker_process import Broker, wait_until
 from tests.process.helpers import call_api
@@ -102,6 +105,50 @@ def test_metrics_and_health_are_served(play: Play) -> None:
             assert json.load(answer)["healthy"] is True
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{where}/else", timeout=30)
+    finally:
+        endpoint.close()
+
+
+def test_slow_client_holds_neither_others_nor_the_end_up(play: Play) -> None:
+    endpoint = StatusEndpoint("127.0.0.1", 0, lambda: document_of(play))
+    where = ("127.0.0.1", endpoint.port)
+    with contextlib.ExitStack() as slow:
+        # One fewer than are served at the same time: each has begun a request and ends it never.
+        for _ in range(REQUESTS_MAX - 1):
+            connection = slow.enter_context(socket.create_connection(where))
+            connection.sendall(b"GET /health HTTP/1.1\r\nX: ")
+        url = f"http://127.0.0.1:{endpoint.port}/health"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            assert answer.status == 200
+        endpoint.close()
+
+
+def test_requests_beyond_what_is_served_at_once_are_closed(play: Play) -> None:
+    endpoint = StatusEndpoint("127.0.0.1", 0, lambda: document_of(play))
+    where = ("127.0.0.1", endpoint.port)
+    try:
+        with contextlib.ExitStack() as opened:
+            every = [
+                opened.enter_context(socket.create_connection(where, timeout=30))
+                for _ in range(REQUESTS_MAX + 1)
+            ]
+            # The others are closed as late as their time is over, and one at once.
+            assert every[-1].recv(1) == b""
+    finally:
+        endpoint.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [("evil.example", 421), ("127.0.0.1:80", 200), ("localhost", 200), ("[::1]:80", 200)],
+)
+def test_page_of_another_site_can_t_read_the_status(play: Play, host: str, code: int) -> None:
+    endpoint = StatusEndpoint("127.0.0.1", 0, lambda: document_of(play))
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=30)
+        connection.request("GET", "/status", headers={"Host": host})
+        assert connection.getresponse().status == code
+        connection.close()
     finally:
         endpoint.close()
 

@@ -1,19 +1,25 @@
 """The service's own address: `/metrics` for Prometheus, `/status` as JSON, `/health`.
 
 It has no login, so it belongs on the loopback address or behind what keeps others out. It tells
-names of flows and streams and texts of errors; never a password.
+names of flows and streams and texts of errors; never a password. On a loopback address it answers
+only requests for a name that no other site can own (`security/allowed_host_names.py`).
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 REQUEST_SECONDS_MAX: Final = 5.0
+"""How long a request may take as a whole, from its first byte to the last of the answer."""
+REQUESTS_MAX: Final = 16
+"""How many requests are answered at the same time; further ones are closed at once."""
 PREFIX: Final = "rhizome_pipeline_"
 STATES: Final = ("starting", "running", "waiting", "halted", "stopped")
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -89,6 +95,44 @@ def _seconds(text: str | None) -> float:
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
+class _Server(ThreadingHTTPServer):
+    """A thread for each request, so that a slow client holds nobody up but itself."""
+
+    daemon_threads = True
+    # The end of the service waits for no request.
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._free = threading.BoundedSemaphore(REQUESTS_MAX)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        deadline = threading.Timer(REQUEST_SECONDS_MAX, _end, (request,))
+        deadline.daemon = True
+        deadline.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            deadline.cancel()
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is nobody's error."""
+
+
+def _end(request: socket.socket) -> None:
+    try:
+        request.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it is closed already
+
+
 class StatusEndpoint:
     """Serves the status until it is closed; `port` is the one that was bound."""
 
@@ -97,7 +141,7 @@ class StatusEndpoint:
 
         registry = CollectorRegistry()
         registry.register(StatusCollector(document))
-        self._server = HTTPServer((host, port), _handler(registry, document))
+        self._server = _Server((host, port), _handler(registry, document, _is_loopback(host)))
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="rhizome status", daemon=True
@@ -110,8 +154,17 @@ class StatusEndpoint:
         self._thread.join()
 
 
-def _handler(registry: Any, document: Document) -> type[BaseHTTPRequestHandler]:
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _handler(registry: Any, document: Document, checks_host: bool) -> type[BaseHTTPRequestHandler]:
     from prometheus_client import generate_latest
+
+    from rhizome.security.allowed_host_names import host_of, is_allowed_host
 
     class Handler(BaseHTTPRequestHandler):
         """Answers one request and closes."""
@@ -122,7 +175,10 @@ def _handler(registry: Any, document: Document) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            if path == "/metrics":
+            host = host_of(self.headers.get("Host", "localhost"))
+            if checks_host and not is_allowed_host(host, (socket.gethostname(),), ()):
+                self._answer(421, _JSON, b'{"error": "this service has another name"}')
+            elif path == "/metrics":
                 self._answer(200, _TEXT, generate_latest(registry))
             elif path == "/status":
                 self._answer(200, _JSON, json.dumps(document()).encode())
