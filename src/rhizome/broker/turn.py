@@ -32,6 +32,8 @@ dead letters whose routes are long."""
 
 METHOD_WORK: Final = 10
 """The work of a method other than publish and ack."""
+COUNTED_PER_WORK: Final = 50
+"""One unit of work for this many connections whose channels are counted when one is opened."""
 COMMAND_WORK: Final = 100
 """The work of a change of the state: declare, bind, delete."""
 RENEWAL_WORK: Final = 1000

@@ -36,7 +36,9 @@ from rhizome.broker.queue.checkpoint_live_messages import unacked_messages
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.turn import (
     COMMAND_WORK,
+    COUNTED_PER_WORK,
     LETTER_WORK,
+    METHOD_WORK,
     SETTLED_PER_WORK,
     STEPS_PER_WORK,
     TURN_WORK_MAX,
@@ -208,6 +210,19 @@ def test_who_waits_gets_on_though_others_fill_every_turn(core: Core) -> None:
         if f"a{DECLARES - 1}" in core.broker.state.vhosts["/"].destinations:
             return
     raise AssertionError("the first client never got on")
+
+
+def test_channels_opened_beside_many_connections_are_spread_over_turns(core: Core) -> None:
+    """Each open counts the channels of all connections."""
+    client = CoreClient(core)
+    for _ in range(10 * COUNTED_PER_WORK):
+        CoreClient(core)
+    count = 3 * TURN_WORK_MAX // (METHOD_WORK + 10)
+    opens = b"".join(method_frame(number, ChannelOpen()) for number in range(2, 2 + count))
+    client.connection.receive(opens)
+    assert len(client.connection.channels) < count
+    assert run_turns(core) >= 3
+    assert len(client.connection.channels) == 1 + count
 
 
 def test_publishes_to_many_queues_are_spread_over_turns(core: Core) -> None:

@@ -30,7 +30,7 @@ from rhizome.amqp.spec import (
 from rhizome.broker.channel.channel import Channel
 from rhizome.broker.connection.connection_states import CLOSING, RUNNING
 from rhizome.broker.connection.session_resume import MOVING, handle_on_connection
-from rhizome.broker.turn import METHOD_WORK, RENEWAL_WORK
+from rhizome.broker.turn import COUNTED_PER_WORK, METHOD_WORK, RENEWAL_WORK
 from rhizome.errors import (
     ChannelFault,
     CommandInvalid,
@@ -178,7 +178,9 @@ def _open_channel(connection: Connection, number: i64) -> None:
             f"number of channels opened ({len(connection.channels)}) has reached the negotiated "
             f"channel_max ({connection.channel_max})"
         )
-    connection.broker.limits.check_channel(connection)
+    broker = connection.broker
+    broker.limits.check_channel(connection)
+    broker.turn.work += len(broker.connections) // COUNTED_PER_WORK
     channel = Channel(connection, number)
     connection.channels[number] = channel
     channel.opened()
