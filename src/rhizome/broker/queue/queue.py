@@ -225,7 +225,6 @@ class Queue(Destination):
         self.plain = (
             not self.bounded
             and self.single
-            and options.priority_max == 0
             and self.last_values is None
             and options.message_ttl_ms < 0
             and options.queue_type != "stream"
@@ -246,7 +245,7 @@ class Queue(Destination):
         """A message of this priority is about to come: make room for lanes if it needs one."""
         if self.single and priority > 0 and self.options.priority_max > 0:
             self.lanes.extend([UNUSED_LANE] * int(self.options.priority_max))
-            self.single = False
+            self.single = self.plain = False
 
     # ---- messages in ----------------------------------------------------------------------------
 
@@ -283,7 +282,11 @@ class Queue(Destination):
         self.published += 1
         if self.recorded and message.position != 0:
             self.durable_bytes += len(message.content)
-        if self.plain and message.expiration_ms == NO_EXPIRATION:
+        if (
+            self.plain
+            and message.expiration_ms == NO_EXPIRATION
+            and (message.priority == 0 or self.options.priority_max == 0)
+        ):
             self.broker.pager.admit(self, self.lane, message)
             self._count(message)
             if not self.marked:
