@@ -9,6 +9,10 @@ debugging, for coverage, and to show that both forms behave alike.
 """
 
 import os as _os
+import typing as _typing
+
+if _typing.TYPE_CHECKING:
+    from rhizome.testing.embedded_broker import embedded as embedded
 
 __version__ = "0.2.0.dev0"
 
@@ -16,3 +20,12 @@ if _os.environ.get("RHIZOME_PURE") == "1":
     from rhizome import _source_import_hook
 
     _source_import_hook.install()
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """`rhizome.embedded` is loaded when it is asked for: it needs all of a broker."""
+    if name == "embedded":
+        from rhizome.testing.embedded_broker import embedded
+
+        return embedded
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

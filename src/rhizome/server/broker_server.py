@@ -180,15 +180,9 @@ class BrokerServer:
             await self._listen_for_links(loop)
             if not self.shares_listeners:
                 await self._listen(loop)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._signalled, number)
-            loop.add_signal_handler(signal.SIGHUP, self.reloader.reload)
+            self._handle_signals(loop)
             http = await self._serve_http(loop)
-            gc.collect()
-            gc.freeze()
-            self.watchdog = Watchdog(self.shell.stopwatch, self.slow_turns, wall_clock_ms)
-            self.watchdog.configure(self.config.broker.slow_turn_ms)
-            self.watchdog.start(TICK_S)
+            self._take_process(self.shell)
             if self.driver is None or self.driver.node.ready:
                 self._is_ready(http)
             else:
@@ -198,6 +192,19 @@ class BrokerServer:
         finally:
             await self._close(loop)
         return 1 if self.failure is not None else 0
+
+    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        loop.add_signal_handler(signal.SIGHUP, self.reloader.reload)
+
+    def _take_process(self, shell: Shell) -> None:
+        """Set up what there is once in a process: garbage collector, watchdog and its timer."""
+        gc.collect()
+        gc.freeze()
+        self.watchdog = Watchdog(shell.stopwatch, self.slow_turns, wall_clock_ms)
+        self.watchdog.configure(self.config.broker.slow_turn_ms)
+        self.watchdog.start(TICK_S)
 
     async def _discover_primaries(self) -> None:
         from rhizome.server.discovery.primary_discovery import discover_primaries

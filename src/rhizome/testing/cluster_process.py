@@ -61,11 +61,15 @@ class ClusterProcess:
         others = [f"s{number + 1}" for number in range(secondaries)]
         for name in [*names, *others]:
             self.brokers[name] = make(name, directory / name)
-        voters = [(name, self.brokers[name]) for name in names]
-        self._listed = [f"{name}={broker.host}:{broker.port}" for name, broker in voters]
+        self._listed = [f"{name}={self.link_address(name)}" for name in names]
         for name, broker in self.brokers.items():
             role = "primary" if name in names else "secondary"
             broker.add_arguments(self.arguments(name, role))
+
+    def link_address(self, name: str) -> str:
+        """Where the others are told to dial a primary."""
+        broker = self.brokers[name]
+        return f"{broker.host}:{broker.port}"
 
     def arguments(self, name: str, role: str) -> list[str]:
         """What makes a broker one of this cluster, on the command line."""
