@@ -382,8 +382,8 @@ def run(options: argparse.Namespace) -> int:
         raise RabbitMQUnavailable(f"RabbitMQ {options.version} runs already: {described(other)}")
     settings = Path(options.settings).read_text() if options.settings else ""
     plugins = PLUGINS if options.plugins is None else [p for p in options.plugins.split(",") if p]
-    ports = {"port": options.port or free_port(), "http_port": options.http_port or free_port()}
-    node = RabbitMQNode(options.version, plugins, settings, **ports)
+    ports = (options.port or free_port(), options.http_port or free_port())
+    node = RabbitMQNode(options.version, plugins, settings, *ports)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     try:
