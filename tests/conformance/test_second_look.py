@@ -227,3 +227,42 @@ def test_a_message_without_time_to_live_is_not_delivered_again(
         else:
             channel.call(m.BasicRecover(True), m.BasicRecoverOk)
     assert channel.is_quiet()
+
+
+# ---- queues that end with their last consumer ---------------------------------------------------
+
+
+def test_an_auto_delete_queue_is_gone_when_its_last_consumer_is_cancelled(
+    connect: Connect, unique: Unique
+) -> None:
+    for _ in range(10):
+        channel, other = connect().channel(), connect().channel()
+        queue = channel.declare(unique("q"), exclusive=False, auto_delete=True)
+        channel.consume(queue, "tag")
+        channel.call(m.BasicCancel("tag"), m.BasicCancelOk)
+        for each in (channel, other):
+            closed = each.fails(m.QueueDeclare(queue, passive=True))
+            assert (type(closed), closed.code) == (ChannelClosed, 404)
+
+
+def test_a_queue_may_be_deleted_while_it_ends_with_its_last_consumer(
+    connect: Connect, unique: Unique
+) -> None:
+    channel, other = connect().channel(), connect().channel()
+    for _ in range(30):
+        queue = channel.declare(unique("q"), exclusive=False, auto_delete=True)
+        channel.consume(queue, "tag")
+        channel.send(m.BasicCancel("tag"))
+        other.call(m.QueueDelete(queue), m.QueueDeleteOk)
+        channel.expect(m.BasicCancelOk)
+
+
+def test_a_queue_with_another_consumer_outlives_a_cancel(
+    channel: Channel, other: Channel, unique: Unique
+) -> None:
+    queue = channel.declare(unique("q"), exclusive=False, auto_delete=True)
+    other.consume(queue, no_ack=True)
+    channel.consume(queue, "tag")
+    channel.call(m.BasicCancel("tag"), m.BasicCancelOk)
+    channel.publish("", queue, b"still there")
+    assert other.delivery().body == b"still there"

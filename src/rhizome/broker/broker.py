@@ -70,7 +70,7 @@ from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.observer import Observer
 from rhizome.broker.periodic_sweep import Timers
-from rhizome.broker.port import Across, Cluster, GroupLog
+from rhizome.broker.port import Across, Cluster, GroupLog, Waiter
 from rhizome.broker.publishing.blocked_publishers import update_blocking
 from rhizome.broker.publishing.confirm_latency import ConfirmLatencies, LatencyHistogram
 from rhizome.broker.publishing.delayed_messages import Delayed
@@ -312,7 +312,7 @@ class Broker:
         for consumer in queue.orphans:
             consumer.channel.consumers.pop(consumer.tag, None)
             if consumer.proxy is not None:
-                consumer.proxy.detach(consumer)
+                consumer.proxy.detach(consumer, None)
         queue.levels = []
         queue.consumer_count = 0
         queue.drop_ready()
@@ -340,13 +340,14 @@ class Broker:
             if connection.stage == RUNNING and connection.router.vhost == vhost:
                 connection.force_close(f"vhost '{vhost}' is down: it was deleted")
 
-    def delete_queue(self, queue: Queue) -> None:
-        """Delete a queue because it is unused."""
+    def delete_queue(self, queue: Queue, waiter: Waiter | None = None) -> bool:
+        """Delete a queue because it is unused; return whether ``waiter`` is told when it is."""
         command = DeleteQueue(queue.vhost, queue.name, queue.definition.id)
         if queue.definition.exclusive_owner:
             self.announce(self.apply(command))
-        else:
-            self.cluster.propose(command, None)
+            return False
+        self.cluster.propose(command, waiter)
+        return waiter is not None
 
     # ---- connections ----------------------------------------------------------------------------
 
@@ -469,23 +470,23 @@ class Broker:
             self._reply_queue = Queue(self, definition)
         return self._reply_queue
 
-    def remove_consumer(self, consumer: Consumer) -> None:
-        """A consumer is gone; an auto-delete queue is deleted with its last one."""
+    def remove_consumer(self, consumer: Consumer, waiter: Waiter | None = None) -> bool:
+        """A consumer is gone; an auto-delete queue is deleted with its last one. Return whether
+        ``waiter`` is told when that is done."""
         queue = consumer.queue
         if queue.deleted:
-            return
+            return False
         queue.remove_consumer(consumer)
         if consumer.reader is not None:
             consumer.reader.detach()
         if consumer.proxy is not None:
-            consumer.proxy.detach(consumer)
-        elif queue.had_consumer:
-            self.delete_if_unused(queue)
+            return consumer.proxy.detach(consumer, waiter)
+        return queue.had_consumer and self.delete_if_unused(queue, waiter)
 
-    def delete_if_unused(self, queue: Queue) -> None:
-        """Delete an auto-delete queue that has no consumers and expects none back."""
-        if queue.definition.auto_delete and queue.consumer_count == 0 and queue.expected == 0:
-            self.delete_queue(queue)
+    def delete_if_unused(self, queue: Queue, waiter: Waiter | None = None) -> bool:
+        """Delete an auto-delete queue that has no consumers and expects none back; return whether
+        ``waiter`` is told when it is."""
+        return queue.is_over() and self.delete_queue(queue, waiter)
 
     # ---- blocking publishers --------------------------------------------------------------------
 

@@ -255,8 +255,9 @@ class Proxy:
         safe at the home."""
         raise NotImplementedError
 
-    def detach(self, consumer: Consumer) -> None:
-        """The consumer is gone; it may still settle what it holds unacked."""
+    def detach(self, consumer: Consumer, waiter: Waiter | None) -> bool:
+        """The consumer is gone; it may still settle what it holds unacked. Return whether
+        ``waiter`` is told when a queue that ends with it is deleted, or that it isn't."""
         raise NotImplementedError
 
     def drained(self, consumer: Consumer) -> None:

@@ -339,7 +339,7 @@ class PeerBroker(LinkedPeer):
             self.edge.session_gone(self.link_channel, table)
 
     def detached(self, table: dict[str, object]) -> None:
-        self.edge.detached(number_in(table, "consumer"))
+        self.edge.detached(number_in(table, "consumer"), table.get("unused") is True)
 
     def answered(self, table: dict[str, object]) -> None:
         if self.link_channel is not None:

@@ -20,10 +20,12 @@ from rhizome.amqp.methods import (
 from rhizome.broker.channel.consumer import Consumer, put_content, put_identity
 from rhizome.broker.channel.direct_reply_to import REPLY_QUEUE
 from rhizome.broker.channel.resource_lookup import check_read, find_queue, may_tell, queue_name
+from rhizome.broker.channel.topology_methods import Reply
 from rhizome.broker.channel.unacked import REQUEUE
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.message import Message
 from rhizome.broker.metadata.declare_and_consume_arguments import check_consume_arguments
+from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import QUEUE
 from rhizome.broker.port import EVERYTHING
 from rhizome.broker.queue.queue import Queue
@@ -131,14 +133,24 @@ def cancel(channel: Channel, method: BasicCancel) -> None:
     broker = channel.connection.broker
     tag = method.consumer_tag
     consumer = channel.consumers.pop(tag, None)
-    reply = channel.reply_consumer
-    if reply is not None and reply.tag == tag:
+    replies = channel.reply_consumer
+    if replies is not None and replies.tag == tag:
         broker.replies.forget(channel.reply_token)
         channel.reply_consumer = None
-    if not method.no_wait:
-        channel.send(BasicCancelOk(tag))
-    if consumer is not None:
-        broker.remove_consumer(consumer)
+    reply = CancelReply(channel, None if method.no_wait else BasicCancelOk(tag), method)
+    if consumer is None or not broker.remove_consumer(consumer, None if method.no_wait else reply):
+        reply.resolved(Outcome())
+    elif reply.outcome is None:
+        reply.late = True
+        channel.connection.suspend()
+
+
+class CancelReply(Reply):
+    """Answers basic.cancel, when a queue that ends with its last consumer is gone."""
+
+    def finish(self) -> None:
+        if self.method is not None and not self.channel.closing:
+            self.channel.send(self.method)
 
 
 def get(channel: Channel, method: BasicGet) -> None:

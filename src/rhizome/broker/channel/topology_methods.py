@@ -68,7 +68,7 @@ from rhizome.broker.metadata.vhost_metadata_byte_quota import check_arguments, c
 from rhizome.broker.port import Waiter
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.streams.stream_restrictions import is_stream, unsupported
-from rhizome.errors import AccessRefused, AmqpError, PreconditionFailed
+from rhizome.errors import AccessRefused, AmqpError, NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
@@ -524,8 +524,20 @@ def check_deletable(queue: Queue, if_unused: bool, if_empty: bool) -> None:
         raise PreconditionFailed(f"{where} not empty")
 
 
+class QueueGone(Reply):
+    """Answers queue.delete. A queue that was deleted meanwhile, because it was unused or by another
+    client, is no error: what does not exist can be deleted, too."""
+
+    def finish(self) -> None:
+        assert self.outcome is not None
+        if not isinstance(self.outcome.error, NotFound):
+            super().finish()
+        elif self.method is not None and not self.channel.closing:
+            self.channel.send(self.method)
+
+
 def delete_counted(channel: Channel, queue: Queue, count: int, method: QueueDelete) -> None:
     """Have a queue deleted, and answer with the number of messages that it holds."""
     answer = None if method.no_wait else QueueDeleteOk(count)
     command = DeleteQueue(queue.vhost, queue.name, queue.definition.id)
-    propose(channel, command, Reply(channel, answer, method), queue.definition.is_private())
+    propose(channel, command, QueueGone(channel, answer, method), queue.definition.is_private())

@@ -785,6 +785,10 @@ class Queue(Destination):
         if self.ready > 0 and not self.marked:
             self.touch()
 
+    def is_over(self) -> bool:
+        """Whether this is an auto-delete queue that has no consumers and expects none back."""
+        return self.definition.auto_delete and self.consumer_count == 0 and self.expected == 0
+
     def _level(self, priority: i64) -> PriorityLevel:
         at: i64 = 0
         while at < len(self.levels) and self.levels[at].priority > priority:

@@ -324,7 +324,7 @@ class Leases:
             channel = consumer.channel
             channel.consumers.pop(consumer.tag, None)
             if consumer.proxy is not None:
-                consumer.proxy.detach(consumer)
+                consumer.proxy.detach(consumer, None)
             elif consumer.carrier is None and channel.connection.cancel_notify:
                 channel.send(BasicCancel(consumer.tag, True))
 

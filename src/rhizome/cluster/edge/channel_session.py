@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from rhizome.broker.connection.outbox import Outbox
 from rhizome.broker.message import Message
-from rhizome.broker.port import Forward, Proxy
+from rhizome.broker.port import Forward, Proxy, Waiter
 from rhizome.cluster.protocol.call_operations import TAKE_BACK
 from rhizome.cluster.protocol.message_codec import HeldWriter, put_settled
 
@@ -207,8 +207,8 @@ class ChannelSession(Proxy):
                 unacked.forget(tag)
                 consumer.unacked -= 1
 
-    def detach(self, consumer: Consumer) -> None:
-        self.home.detach(self, consumer)
+    def detach(self, consumer: Consumer, waiter: Waiter | None) -> bool:
+        return self.home.detach(self, consumer, waiter)
 
     # ---- flow -----------------------------------------------------------------------------------
 

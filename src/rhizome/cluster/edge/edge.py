@@ -6,7 +6,7 @@ calls are unique here, whatever the group and whoever is its home.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from librt.strings import read_i64_be
 from mypy_extensions import i64
@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from rhizome.amqp.primitives import u32_at
 from rhizome.cluster.edge.channel_session import ChannelSession
 from rhizome.cluster.edge.edge_group import ATTACHED, EdgeGroup
+from rhizome.cluster.edge.home_calls import PendingCancel
 from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
 from rhizome.cluster.protocol.call_operations import number_in, number_or, starts_in
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from rhizome.broker.connection.connection import Connection
     from rhizome.cluster.linked_peer import LinkedPeer
     from rhizome.cluster.peer_link_state import LinkChannel
+
+CANCEL_PATIENCE_MS: Final = 1_000
+"""How long basic.cancel waits for the home of an auto-delete queue before it is answered anyway."""
 
 
 @final
@@ -41,6 +45,8 @@ class Edge:
     groups: dict[int, EdgeGroup]
     consumers: dict[int, Consumer]
     leaving: dict[int, ChannelSession]
+    cancels: dict[int, PendingCancel]
+    """Those of the leaving consumers whose clients wait for the end of their auto-delete queue."""
     ready: bool
     ended: bool
     next_number: i64
@@ -51,6 +57,7 @@ class Edge:
         self.groups = {}
         self.consumers = {}
         self.leaving = {}
+        self.cancels = {}
         self.ready = False
         self.ended = False
         self.next_number = 0
@@ -70,7 +77,7 @@ class Edge:
         group.end()
         gone = [each for each, session in self.leaving.items() if session.home is group]
         for consumer in gone:
-            del self.leaving[consumer]
+            self.detached(consumer, False)
         self.ended = True
 
     def number(self) -> i64:
@@ -108,7 +115,7 @@ class Edge:
             number for number, session in self.leaving.items() if session.home.link_channel is None
         ]
         for number in gone:
-            del self.leaving[number]
+            self.detached(number, False)
 
     def explain(self, peer_broker: LinkedPeer, reason: str) -> None:
         """Tell publishers why their messages for homes at that broker don't get through; "" if they
@@ -121,6 +128,10 @@ class Edge:
     def tick(self, now_ms: i64) -> None:
         for group in self.groups.values():
             group.tick(now_ms)
+        for number, cancel in list(self.cancels.items()):
+            if now_ms - cancel.asked_ms > CANCEL_PATIENCE_MS:
+                del self.cancels[number]
+                cancel.done(self.broker, False)
 
     def end_turn(self) -> None:
         for group in self.groups.values():
@@ -200,9 +211,12 @@ class Edge:
         if call is not None:
             group.answered(call, answer)
 
-    def detached(self, number: i64) -> None:
-        """No delivery of this consumer can come any more."""
+    def detached(self, number: i64, unused: bool) -> None:
+        """No delivery of this consumer can come any more. ``unused``: its queue is deleted."""
         self.leaving.pop(number, None)
+        cancel = self.cancels.pop(number, None)
+        if cancel is not None:
+            cancel.done(self.broker, unused)
 
     def delivered(self, link_channel: LinkChannel, data: bytes, at: i64, end: i64) -> None:
         """A DELIVER frame.

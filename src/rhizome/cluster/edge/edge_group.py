@@ -45,7 +45,7 @@ from rhizome.broker.channel.unacked import ACK
 from rhizome.broker.connection.session_resume import is_same
 from rhizome.broker.message import Message, content_channel
 from rhizome.broker.metadata.resource_names import no_queue
-from rhizome.broker.port import Away, Forward, Proxy
+from rhizome.broker.port import Away, Forward, Proxy, Waiter
 from rhizome.cluster.edge.channel_session import WINDOW_BYTES, ChannelSession, Settled
 from rhizome.cluster.edge.forward_queue import GroupForwardQueue
 from rhizome.cluster.edge.home_calls import (
@@ -54,6 +54,7 @@ from rhizome.cluster.edge.home_calls import (
     CountsCall,
     DeleteCall,
     GetCall,
+    PendingCancel,
     PurgeCall,
     ReattachCall,
     ResumeCall,
@@ -541,13 +542,22 @@ class EdgeGroup(Away):
         """Whether the home knows, or is to know, this consumer: it isn't cancelled or a pull."""
         return self.consumers.get(consumer.number) is consumer
 
-    def detach(self, session: ChannelSession, consumer: Consumer) -> None:
+    def detach(self, session: ChannelSession, consumer: Consumer, waiter: Waiter | None) -> bool:
+        """Tell the home that a consumer is gone. Return whether ``waiter`` is told when the queue
+        is deleted with it, or stays."""
         if not self.is_attached(consumer):
-            return
+            return False
         self.forget(consumer)
-        if self.link_channel is not None:
-            self.edge.leaving[consumer.number] = session
-            self._put(DETACH, {"group": self.group, "consumer": consumer.number})
+        if self.link_channel is None:
+            return False
+        self.edge.leaving[consumer.number] = session
+        self._put(DETACH, {"group": self.group, "consumer": consumer.number})
+        if waiter is None or not consumer.queue.definition.auto_delete:
+            return False
+        self.edge.cancels[consumer.number] = PendingCancel(
+            consumer.queue, waiter, self.broker.turn.now_ms
+        )
+        return True
 
     def forget(self, consumer: Consumer) -> None:
         self.consumers.pop(consumer.number, None)

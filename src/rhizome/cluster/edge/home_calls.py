@@ -18,6 +18,7 @@ from rhizome.amqp.methods import (
     BasicGetEmpty,
     QueueDeclareOk,
     QueueDelete,
+    QueueDeleteOk,
     QueuePurge,
     QueuePurgeOk,
 )
@@ -26,14 +27,17 @@ from rhizome.broker.channel.consume_methods import check_free, get, pull_consume
 from rhizome.broker.channel.topology_methods import delete_counted, queue_delete, queue_purge
 from rhizome.broker.channel.unacked import ACK
 from rhizome.broker.connection.session_resume import resume
+from rhizome.broker.metadata.metadata_changes import Outcome
+from rhizome.broker.metadata.metadata_commands import DeleteQueue
 from rhizome.broker.streams.stream_reader import start_at
 from rhizome.cluster.protocol.call_operations import bytes_in, number_in
-from rhizome.errors import AmqpError
+from rhizome.errors import AmqpError, NotFound
 
 if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.channel.consumer import Consumer
-    from rhizome.broker.port import Away
+    from rhizome.broker.port import Away, Waiter
     from rhizome.broker.queue.queue import Queue
     from rhizome.cluster.edge.edge_group import EdgeGroup
 
@@ -265,9 +269,40 @@ class DeleteCall(Call):
         except AmqpError as error:
             self.failed(error)
 
+    def failed(self, error: AmqpError) -> None:
+        """The home knows no such queue any more: it was deleted meanwhile, which is no error."""
+        if not isinstance(error, NotFound) or not error.text.startswith("no queue"):
+            super().failed(error)
+        elif not self.method.no_wait and not self.channel.closing:
+            self.channel.send(QueueDeleteOk(0))
+
     def carry_out(self) -> None:
         method = self.method
         queue_delete(
             self.channel,
             QueueDelete(self.queue.name, method.if_unused, method.if_empty, method.no_wait),
         )
+
+
+@final
+class PendingCancel:
+    """A client that waits for the end of an auto-delete queue whose last consumer it cancelled.
+    The home has it deleted; a second deletion behind that one ends when every broker knows."""
+
+    queue: Queue
+    waiter: Waiter
+    asked_ms: i64
+
+    def __init__(self, queue: Queue, waiter: Waiter, asked_ms: i64) -> None:
+        self.queue = queue
+        self.waiter = waiter
+        self.asked_ms = asked_ms
+
+    def done(self, broker: Broker, unused: bool) -> None:
+        """The home knows that the consumer is gone, and whether the queue is deleted."""
+        queue = self.queue
+        if unused:
+            command = DeleteQueue(queue.vhost, queue.name, queue.definition.id)
+            broker.cluster.propose(command, self.waiter)
+        else:
+            self.waiter.resolved(Outcome())

@@ -408,10 +408,12 @@ class EdgeConnection(Carrier):
             return
         number = _int(table, "consumer")
         consumer = self.consumers.pop(number, None)
+        unused = False
         if consumer is not None:
             consumer.channel.consumers.pop(consumer.tag, None)
             self.broker.remove_consumer(consumer)
-        put_frame(self.outbox, DETACHED, encode_table({"consumer": number}))
+            unused = consumer.queue.is_over()
+        put_frame(self.outbox, DETACHED, encode_table({"consumer": number, "unused": unused}))
         self.link.touch()
 
     def channel(self, attached: EdgeAttachment, session: i64) -> Channel:

@@ -317,7 +317,7 @@ ATTACHES: Final = (
         HOME,
         EDGE,
         "the answer to DETACH, behind the consumer's last delivery",
-        "table {consumer}",
+        "table {consumer, unused}",
         "rhizome.cluster.peer_frame_dispatch.PeerBroker.detached",
     ),
     Frame(
