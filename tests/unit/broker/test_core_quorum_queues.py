@@ -12,9 +12,13 @@ from rhizome.amqp.methods import (
     BasicConsumeOk,
     BasicNack,
     ChannelClose,
+    QueueDeclare,
+    QueueDeclareOk,
 )
 from rhizome.amqp.properties import Properties
 from rhizome.broker.access.usage_limits import RABBITMQ_3_10, RABBITMQ_4_3
+from rhizome.broker.metadata.metadata_commands import PutParameter
+from rhizome.broker.metadata.proposed_arguments import DEFAULT_TYPE, DEFAULTS_COMPONENT
 from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
 
@@ -251,3 +255,21 @@ def test_in_classic_queues_the_first_consumer_stays_the_active_one(core: Core) -
     high.consume("q", "high", priority=10)
     publish(client, 1)
     assert taken(low, high) == [[b"1"], []]
+
+
+# --- the default type
+
+
+def test_queues_without_a_type_have_that_of_their_vhost(core: Core, client: CoreClient) -> None:
+    client.declare("before", durable=True)
+    default = PutParameter(DEFAULTS_COMPONENT, "/", DEFAULT_TYPE, "quorum")
+    core.broker.cluster.propose(default, None)
+    core.advance(1_500)
+    for name in ("q", "q", "before"):
+        client.declare(name, durable=True)
+    client.declare("chosen", durable=True, x_queue_type="classic")
+    client.declare("brief")
+    client.call(QueueDeclare("mine", durable=True, exclusive=True), QueueDeclareOk)
+    kinds = [core.queue(name).options.queue_type for name in ("q", "before", "chosen", "brief")]
+    assert kinds == ["quorum", "classic", "classic", "classic"]
+    assert core.queue("q").definition.arguments == {"x-queue-type": "quorum"}

@@ -1,8 +1,11 @@
-"""Checks of a new queue's arguments where its declaration is proposed.
+"""The arguments of a queue where its declaration is proposed: checks, and the vhost's default type.
 
 The cluster state takes these arguments whatever their values are: an earlier release did, and every
 broker must go on with what is in the log. So what only this release refuses is refused here, before
 it is proposed. The words are those of RabbitMQ 4.3.
+
+A vhost's default type of queues is a parameter, which every release keeps and replicates. It is
+written into the arguments of declarations without a type, as RabbitMQ does.
 """
 
 from __future__ import annotations
@@ -12,9 +15,14 @@ from typing import Final
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.metadata.argument_reader import ArgumentReader
 from rhizome.broker.metadata.declare_and_consume_arguments import RETRY_TYPES
+from rhizome.broker.metadata.metadata_state import State
 from rhizome.errors import PreconditionFailed
 from rhizome.journal.streams.bloom_filter import BLOOM_BYTES_MAX, BLOOM_BYTES_MIN
 
+DEFAULTS_COMPONENT: Final = "vhost-defaults"
+DEFAULT_TYPE: Final = "default_queue_type"
+QUEUE_TYPES: Final = ("classic", "quorum", "stream")
+_TYPE: Final = "x-queue-type"
 _FILTER_SIZE: Final = "x-stream-filter-size-bytes"
 _RETRY_TYPE: Final = "x-delayed-retry-type"
 _RETRY_NUMBERS: Final = (
@@ -55,3 +63,32 @@ def _check_filter_size(reader: ArgumentReader) -> None:
     if size >= 0 and not BLOOM_BYTES_MIN <= size <= BLOOM_BYTES_MAX:
         text = f"Invalid value for {_FILTER_SIZE}"
         raise PreconditionFailed(text, reader.class_id, reader.method_id)
+
+
+def default_type(state: State, vhost: str) -> str:
+    """The type of queues that are declared without one; empty if the vhost has no default."""
+    word = state.parameters.get((DEFAULTS_COMPONENT, vhost, DEFAULT_TYPE))
+    return word if isinstance(word, str) and word in QUEUE_TYPES else ""
+
+
+def with_default_type(
+    state: State,
+    vhost: str,
+    name: str,
+    arguments: dict[str, object],
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+) -> dict[str, object]:
+    """The arguments of a declaration with the type that its vhost gives it. Queues that only a
+    classic one can be are classic; one that exists with another type is compared as it was
+    declared."""
+    kind = "" if _TYPE in arguments else default_type(state, vhost)
+    if kind == "" or kind == "classic" or name == "":
+        return arguments
+    if exclusive or auto_delete or not durable:
+        return arguments
+    existing = state.vhosts[vhost].queues.get(name)
+    if existing is not None and existing.options.queue_type != kind:
+        return arguments
+    return {**arguments, _TYPE: kind}
