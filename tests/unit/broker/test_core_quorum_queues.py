@@ -273,3 +273,29 @@ def test_queues_without_a_type_have_that_of_their_vhost(core: Core, client: Core
     kinds = [core.queue(name).options.queue_type for name in ("q", "before", "chosen", "brief")]
     assert kinds == ["quorum", "classic", "classic", "classic"]
     assert core.queue("q").definition.arguments == {"x-queue-type": "quorum"}
+
+
+# --- dead letters
+
+
+@pytest.mark.parametrize("release", [RABBITMQ_3_10, RABBITMQ_4_3])
+def test_dead_letters_tell_their_last_death_as_the_release_to_follow(
+    core: Core, release: str
+) -> None:
+    core.broker.limits.be_compatible(release)
+    client = core.connect()
+    client.declare("last", durable=True)
+    to_last: dict[str, object] = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "last"}
+    client.declare("second", durable=True, x_message_ttl=10, **to_last)
+    to_second: dict[str, object] = {**to_last, "x_dead_letter_routing_key": "second"}
+    quorum_queue(client, **to_second)
+    publish(client, None)
+    got = client.get("q", no_ack=False)
+    assert got is not None
+    client.send(BasicNack(got.tag, False, False))
+    core.advance(100)
+    letter = client.get("last")
+    assert letter is not None
+    assert letter.headers["x-first-death-queue"] == "q"
+    told = [letter.headers.get(f"x-last-death-{what}") for what in ("queue", "reason", "exchange")]
+    assert told == (["second", "expired", ""] if release == RABBITMQ_4_3 else [None] * 3)

@@ -58,7 +58,6 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "x-max-age",
         "x-stream-max-segment-size-bytes",
         "x-initial-cluster-size",
-        "x-queue-leader-locator",
         "x-delivery-limit",
     ),
     "quorum": (

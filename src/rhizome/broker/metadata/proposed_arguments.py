@@ -10,12 +10,20 @@ written into the arguments of declarations without a type, as RabbitMQ does.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.metadata.argument_reader import ArgumentReader
 from rhizome.broker.metadata.declare_and_consume_arguments import RETRY_TYPES
+from rhizome.broker.metadata.metadata_commands import (
+    Command,
+    DeclareExchange,
+    DeclareQueue,
+    PutPolicy,
+)
 from rhizome.broker.metadata.metadata_state import State
+from rhizome.broker.routing.random_exchange import CHOOSING_KINDS
 from rhizome.errors import PreconditionFailed
 from rhizome.journal.streams.bloom_filter import BLOOM_BYTES_MAX, BLOOM_BYTES_MIN
 
@@ -23,6 +31,7 @@ DEFAULTS_COMPONENT: Final = "vhost-defaults"
 DEFAULT_TYPE: Final = "default_queue_type"
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 _TYPE: Final = "x-queue-type"
+_NEWER_SETTINGS: Final = ("delayed-retry-", "consumer-disconnected-timeout")
 _FILTER_SIZE: Final = "x-stream-filter-size-bytes"
 _RETRY_TYPE: Final = "x-delayed-retry-type"
 _RETRY_NUMBERS: Final = (
@@ -92,3 +101,35 @@ def with_default_type(
     if existing is not None and existing.options.queue_type != kind:
         return arguments
     return {**arguments, _TYPE: kind}
+
+
+def check_known_to(older: Iterable[str], command: Command) -> None:
+    """Raise PreconditionFailed if these brokers, of release 0.1, would refuse a command that this
+    release accepts: all brokers must decide alike."""
+    newer = _newer(command)
+    names = sorted(older)
+    if newer and names:
+        raise PreconditionFailed(
+            f"{newer} needs a newer release on all brokers of the cluster: upgrade "
+            f"{', '.join(names)} first"
+        )
+
+
+def _newer(command: Command) -> str:
+    """What release 0.1 would refuse in a command; empty if nothing."""
+    if isinstance(command, DeclareExchange):
+        kinds = (command.kind, command.arguments.get("x-delayed-type"))
+        found = [f"exchange type '{kind}'" for kind in kinds if kind in CHOOSING_KINDS]
+    elif isinstance(command, DeclareQueue):
+        kind = command.arguments.get(_TYPE, "classic")
+        new = {"quorum": "x-max-priority", "classic": "x-queue-leader-locator"}.get(str(kind), "")
+        found = [f"argument '{new}' of a {kind} queue"] if new in command.arguments else []
+    elif isinstance(command, PutPolicy):
+        found = [
+            f"policy setting '{key}'"
+            for key, value in command.definition.items()
+            if key.startswith(_NEWER_SETTINGS) or (key == "delivery-limit" and value == -1)
+        ]
+    else:
+        found = []
+    return found[0] if found else ""

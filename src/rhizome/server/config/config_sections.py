@@ -377,8 +377,8 @@ class QueuesSection:
         RABBITMQ_3_10,
         COMPATIBILITIES,
         "Release of RabbitMQ that queues follow where they can't follow both. 4.3: quorum queues"
-        " declared without a delivery limit have one of 20, and consumers of classic queues have"
-        " no timeout.",
+        " declared without a delivery limit have one of 20, consumers of classic queues have no"
+        " timeout, and dead letters have headers x-last-death-*.",
     )
 
 
