@@ -131,6 +131,7 @@ class QueueArguments:
     dedup_window_entries: i64
     dedup_window_ms: i64
     consumer_timeout_ms: i64
+    disconnected_timeout_ms: i64  # -1: as the broker has it
     retry_type: str  # one of RETRY_TYPES, or empty
     retry_min_ms: i64
     retry_max_ms: i64
@@ -164,6 +165,7 @@ class QueueArguments:
         self.dedup_window_entries = 0
         self.dedup_window_ms = -1
         self.consumer_timeout_ms = -1
+        self.disconnected_timeout_ms = -1
         self.retry_type = ""
         self.retry_min_ms = -1
         self.retry_max_ms = -1
@@ -216,6 +218,9 @@ class QueueArguments:
         both.group = _first(self.group, policy, "group")
         both.copies = self.copies if self.copies > 0 else _count(policy, "copies")
         both.min_copies = _count(policy, "min-copies")
+        both.disconnected_timeout_ms = _own(
+            self.disconnected_timeout_ms, policy, "consumer-disconnected-timeout"
+        )
         self._merge_retries(both, policy)
         self._copy_to(both)
         both.turn_into_stream(policy)
@@ -426,6 +431,7 @@ def _read_modes(reader: ArgumentReader, checked: QueueArguments) -> None:
     checked.delivery_limit = _clamped(reader.unchecked("x-delivery-limit"))
     checked.delivery_limit_given = isinstance(reader.arguments.get("x-delivery-limit"), int)
     checked.consumer_timeout_ms = _clamped(reader.unchecked("x-consumer-timeout"))
+    checked.disconnected_timeout_ms = _clamped(reader.unchecked("x-consumer-disconnected-timeout"))
 
 
 def _read_retries(reader: ArgumentReader, checked: QueueArguments) -> None:

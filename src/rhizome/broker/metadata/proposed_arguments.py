@@ -34,10 +34,11 @@ _TYPE: Final = "x-queue-type"
 _NEWER_SETTINGS: Final = ("delayed-retry-", "consumer-disconnected-timeout")
 _FILTER_SIZE: Final = "x-stream-filter-size-bytes"
 _RETRY_TYPE: Final = "x-delayed-retry-type"
-_RETRY_NUMBERS: Final = (
+_NUMBERS: Final = (
     "x-delayed-retry-min",
     "x-delayed-retry-max",
     "x-delayed-retry-multiplier",
+    "x-consumer-disconnected-timeout",
 )
 
 
@@ -50,20 +51,20 @@ def check_proposed_queue(
 ) -> None:
     """Raise PreconditionFailed if a new queue can't have these arguments."""
     reader = ArgumentReader(arguments, queue_resource(vhost, name), class_id, method_id)
-    _check_retries(reader)
+    _check_retries_and_timeouts(reader)
     if arguments.get("x-queue-type") == "stream":
         _check_filter_size(reader)
     elif _FILTER_SIZE in arguments:
         raise reader.refuse_for(_FILTER_SIZE, str(arguments.get("x-queue-type", "classic")))
 
 
-def _check_retries(reader: ArgumentReader) -> None:
+def _check_retries_and_timeouts(reader: ArgumentReader) -> None:
     kind = str(reader.arguments.get("x-queue-type", "classic"))
-    for key in (_RETRY_TYPE, *_RETRY_NUMBERS):
+    for key in (_RETRY_TYPE, *_NUMBERS):
         if key in reader.arguments and kind == "stream":
             raise reader.refuse_for(key, kind)
     reader.word(_RETRY_TYPE, RETRY_TYPES, f"\"expected {', '.join(RETRY_TYPES)}, got '*'\"")
-    for key in _RETRY_NUMBERS:
+    for key in _NUMBERS:
         reader.integer(key)
 
 
