@@ -169,7 +169,12 @@ class LimitsSection:
     connections_max: int = number(100_000, "Client connections of this broker.", 1, _COUNT_MAX)
     channels_max: int = number(1_000_000, "Channels of all connections together.", 1, _COUNT_MAX)
     queues_max: int = number(1_000_000, "Queues of all vhosts together.", 1, _COUNT_MAX)
-    message_bytes_max: int = size("128MiB", "Largest message body.", "1B", "512MiB")
+    message_bytes_max: int = size(
+        "16MiB",
+        "Largest message body; the default is that of RabbitMQ 4.x, 128MiB was that of 3.x.",
+        "1B",
+        "512MiB",
+    )
     unfinished_bytes_max: int = size(
         "256MiB",
         "Contents that have begun to come and not ended, or wait for the commit of their "
