@@ -152,6 +152,22 @@ def test_classic_queues_have_no_default_delivery_limit(core: Core) -> None:
     assert deliveries_until_dropped(client) == 30
 
 
+@pytest.mark.parametrize("release", [RABBITMQ_3_10, RABBITMQ_4_3])
+def test_redeliveries_tell_how_often_they_were_with_a_consumer(core: Core, release: str) -> None:
+    core.broker.limits.be_compatible(release)
+    client = core.connect()
+    quorum_queue(client)
+    publish(client, None)
+    for count in range(3):
+        got = client.get("q", no_ack=False)
+        assert got is not None
+        told = {"x-delivery-count": count}
+        if release == RABBITMQ_4_3:
+            told["x-acquired-count"] = count
+        assert got.headers == (told if count else {})
+        client.send(BasicNack(got.tag, False, True))
+
+
 # --- consumer timeouts
 
 

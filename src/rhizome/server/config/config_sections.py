@@ -383,7 +383,8 @@ class QueuesSection:
         COMPATIBILITIES,
         "Release of RabbitMQ that queues follow where they can't follow both. 4.3: quorum queues"
         " declared without a delivery limit have one of 20, consumers of classic queues have no"
-        " timeout, and dead letters have headers x-last-death-*.",
+        " timeout, dead letters have headers x-last-death-*, and redeliveries of quorum queues"
+        " x-acquired-count.",
     )
 
 
