@@ -103,8 +103,13 @@ RETRY_TYPES: Final = ("disabled", "all", "failed", "returned")
 RETRY_DELAY_MS_MAX: Final = 0xFFFFFFFF
 SEGMENT_BYTES_MAX: Final = 3_000_000_000
 _REFUSED_FOR_CONSUMERS: Final[dict[str, tuple[str, ...]]] = {
-    "classic": ("x-stream-offset",),
-    "quorum": ("x-cancel-on-ha-failover", "x-stream-offset"),
+    "classic": ("x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"),
+    "quorum": (
+        "x-cancel-on-ha-failover",
+        "x-stream-offset",
+        "x-stream-filter",
+        "x-stream-match-unfiltered",
+    ),
     "stream": ("x-cancel-on-ha-failover", "x-priority"),
 }
 
