@@ -99,3 +99,12 @@ def test_other_queues_have_no_filters(channel: Channel, unique: Unique, kind: st
     assert refused.code == 406
     assert "invalid arg 'x-stream-filter-size-bytes'" in refused.text
     assert f"of queue type rabbit_{kind}_queue" in refused.text
+
+
+@pytest.mark.parametrize("argument", ["x-stream-filter", "x-stream-match-unfiltered"])
+def test_consumers_of_other_queues_have_no_filters(channel: Channel, argument: str) -> None:
+    queue = channel.declare()
+    value: object = True if argument.endswith("unfiltered") else "a"
+    refused = channel.fails(m.BasicConsume(queue, arguments={argument: value}))
+    assert refused.code == 406
+    assert f"invalid arg '{argument}'" in refused.text

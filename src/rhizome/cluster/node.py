@@ -24,6 +24,7 @@ from rhizome.broker.access.application_tokens import ApplicationTokens, Shown
 from rhizome.broker.fault_log import FAULT_GROUP, FAULT_LINK, FAULT_TIMER, FAULT_TURN
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import Command, DeclareExchange, DeclareQueue
+from rhizome.broker.metadata.proposed_arguments import check_known_to
 from rhizome.broker.metadata.vhost_metadata_byte_quota import check_command, vhost_of
 from rhizome.broker.port import Away, Cluster, Holdings, Waiter
 from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
@@ -231,6 +232,7 @@ class Node(Cluster):
             takes_whole = waiter is not None and waiter.takes_whole_state()
             try:
                 check_command(self.broker.state, command, under_way, takes_whole)
+                check_known_to(self.broker.older_peers, command)
             except AmqpError as error:
                 if waiter is not None:
                     waiter.resolved(Outcome(error=error))

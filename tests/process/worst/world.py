@@ -72,7 +72,10 @@ class World:
 
     def __init__(self, directory: Path, sizes: Sizes, environment: dict[str, str] | None = None):
         self.sizes = sizes
-        slow_turn = {"RHIZOME_BROKER_SLOW_TURN": f"{NOTICED_MS}ms"}
+        slow_turn = {
+            "RHIZOME_BROKER_SLOW_TURN": f"{NOTICED_MS}ms",
+            "RHIZOME_LIMITS_MESSAGE_BYTES_MAX": "128MiB",
+        }
         self.broker = BrokerProcess(directory, environment={**slow_turn, **(environment or {})})
         self.broker.start()
         self.talkers: list[Talker] = []

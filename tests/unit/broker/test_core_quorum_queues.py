@@ -12,9 +12,13 @@ from rhizome.amqp.methods import (
     BasicConsumeOk,
     BasicNack,
     ChannelClose,
+    QueueDeclare,
+    QueueDeclareOk,
 )
 from rhizome.amqp.properties import Properties
 from rhizome.broker.access.usage_limits import RABBITMQ_3_10, RABBITMQ_4_3
+from rhizome.broker.metadata.metadata_commands import PutParameter
+from rhizome.broker.metadata.proposed_arguments import DEFAULT_TYPE, DEFAULTS_COMPONENT
 from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
 
@@ -148,6 +152,22 @@ def test_classic_queues_have_no_default_delivery_limit(core: Core) -> None:
     assert deliveries_until_dropped(client) == 30
 
 
+@pytest.mark.parametrize("release", [RABBITMQ_3_10, RABBITMQ_4_3])
+def test_redeliveries_tell_how_often_they_were_with_a_consumer(core: Core, release: str) -> None:
+    core.broker.limits.be_compatible(release)
+    client = core.connect()
+    quorum_queue(client)
+    publish(client, None)
+    for count in range(3):
+        got = client.get("q", no_ack=False)
+        assert got is not None
+        told = {"x-delivery-count": count}
+        if release == RABBITMQ_4_3:
+            told["x-acquired-count"] = count
+        assert got.headers == (told if count else {})
+        client.send(BasicNack(got.tag, False, True))
+
+
 # --- consumer timeouts
 
 
@@ -251,3 +271,47 @@ def test_in_classic_queues_the_first_consumer_stays_the_active_one(core: Core) -
     high.consume("q", "high", priority=10)
     publish(client, 1)
     assert taken(low, high) == [[b"1"], []]
+
+
+# --- the default type
+
+
+def test_queues_without_a_type_have_that_of_their_vhost(core: Core, client: CoreClient) -> None:
+    client.declare("before", durable=True)
+    default = PutParameter(DEFAULTS_COMPONENT, "/", DEFAULT_TYPE, "quorum")
+    core.broker.cluster.propose(default, None)
+    core.advance(1_500)
+    for name in ("q", "q", "before"):
+        client.declare(name, durable=True)
+    client.declare("chosen", durable=True, x_queue_type="classic")
+    client.declare("brief")
+    client.call(QueueDeclare("mine", durable=True, exclusive=True), QueueDeclareOk)
+    kinds = [core.queue(name).options.queue_type for name in ("q", "before", "chosen", "brief")]
+    assert kinds == ["quorum", "classic", "classic", "classic"]
+    assert core.queue("q").definition.arguments == {"x-queue-type": "quorum"}
+
+
+# --- dead letters
+
+
+@pytest.mark.parametrize("release", [RABBITMQ_3_10, RABBITMQ_4_3])
+def test_dead_letters_tell_their_last_death_as_the_release_to_follow(
+    core: Core, release: str
+) -> None:
+    core.broker.limits.be_compatible(release)
+    client = core.connect()
+    client.declare("last", durable=True)
+    to_last: dict[str, object] = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "last"}
+    client.declare("second", durable=True, x_message_ttl=10, **to_last)
+    to_second: dict[str, object] = {**to_last, "x_dead_letter_routing_key": "second"}
+    quorum_queue(client, **to_second)
+    publish(client, None)
+    got = client.get("q", no_ack=False)
+    assert got is not None
+    client.send(BasicNack(got.tag, False, False))
+    core.advance(100)
+    letter = client.get("last")
+    assert letter is not None
+    assert letter.headers["x-first-death-queue"] == "q"
+    told = [letter.headers.get(f"x-last-death-{what}") for what in ("queue", "reason", "exchange")]
+    assert told == (["second", "expired", ""] if release == RABBITMQ_4_3 else [None] * 3)

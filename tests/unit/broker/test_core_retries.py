@@ -217,6 +217,8 @@ def test_a_queue_may_be_deleted_while_messages_wait(core: Core, client: CoreClie
         {"x-delayed-retry-min": -1},
         {"x-delayed-retry-max": True},
         {"x-delayed-retry-multiplier": "2"},
+        {"x-consumer-disconnected-timeout": -1},
+        {"x-consumer-disconnected-timeout": "a"},
         {"x-delayed-retry-min": 5, "x-queue-type": "stream"},
     ],
 )

@@ -60,12 +60,17 @@ ODD: list[object] = [
 
 QUEUE_ARGUMENTS = [
     "qpid.replicate",
+    "x-consumer-disconnected-timeout",
     "x-consumer-timeout",
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
     "x-dead-letter-strategy",
     "x-dedup",
     "x-dedup-window",
+    "x-delayed-retry-max",
+    "x-delayed-retry-min",
+    "x-delayed-retry-multiplier",
+    "x-delayed-retry-type",
     "x-delivery-limit",
     "x-expires",
     "x-group",
@@ -114,7 +119,17 @@ CONSUMER_ARGUMENTS = [
     "x-stream-time-ms",
     RAW,
 ]
-KINDS = ["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-super-stream"]
+KINDS = [
+    "direct",
+    "fanout",
+    "topic",
+    "headers",
+    "x-consistent-hash",
+    "x-local-random",
+    "x-modulus-hash",
+    "x-random",
+    "x-super-stream",
+]
 CODES = {311, 312, 313, 403, 404, 405, 406, 501, 502, 503, 504, 505, 506, 530, 540, 320, 402}
 
 

@@ -54,8 +54,9 @@ class Limits:
     comes back doesn't wait.
 
     ``quorum_delivery_limit`` is that of quorum queues which were declared without one (-1: none),
-    ``classic_consumer_timeouts`` whether consumers of classic queues have a timeout: see
-    `be_compatible`.
+    ``classic_consumer_timeouts`` whether consumers of classic queues have a timeout,
+    ``tells_last_death`` whether dead letters have headers x-last-death-*, ``tells_acquired_count``
+    whether quorum queues set x-acquired-count beside x-delivery-count: see `be_compatible`.
     """
 
     channel_max: int = 2047
@@ -71,6 +72,8 @@ class Limits:
     retries_held_bytes_max: int = 64 * 1024 * 1024
     quorum_delivery_limit: int = -1
     classic_consumer_timeouts: bool = True
+    tells_last_death: bool = False
+    tells_acquired_count: bool = False
     transaction_parts_max: int = 100_000
     leases_max: int = 16
     leased_messages_max: int = 1_000_000
@@ -86,6 +89,8 @@ class Limits:
         is_new = release == RABBITMQ_4_3
         self.quorum_delivery_limit = QUORUM_DELIVERY_LIMIT if is_new else -1
         self.classic_consumer_timeouts = not is_new
+        self.tells_last_death = is_new
+        self.tells_acquired_count = is_new
 
     def used(self) -> dict[str, dict[str, int]]:
         """How much this broker uses of each limited resource, by kind and name."""

@@ -56,7 +56,7 @@ from rhizome.broker.metadata.metadata_commands import (
     DeleteQueue,
     Unbind,
 )
-from rhizome.broker.metadata.proposed_arguments import check_proposed_queue
+from rhizome.broker.metadata.proposed_arguments import check_proposed_queue, with_default_type
 from rhizome.broker.metadata.resource_names import (
     check_declarable_name,
     check_deletable_exchange,
@@ -302,25 +302,36 @@ def queue_declare(channel: Channel, method: QueueDeclare) -> None:
     elif isinstance(existing, Queue):
         _check_same_owner(channel, existing, method.exclusive)
     check_configure(channel, QUEUE, name)
+    arguments = with_default_type(
+        connection.broker.state,
+        router.vhost,
+        method.queue,
+        method.arguments,
+        method.durable,
+        method.exclusive,
+        method.auto_delete,
+    )
     if existing is None:
-        _check_new_queue(channel, name, method)
+        _check_new_queue(channel, name, method, arguments)
     command = DeclareQueue(
         router.vhost,
         name,
         method.durable,
         method.auto_delete,
         connection.owner if method.exclusive else "",
-        method.arguments,
+        arguments,
         user=connection.identity.user,
     )
     propose(channel, command, QueueDeclared(channel, name, method), method.exclusive)
 
 
-def _check_new_queue(channel: Channel, name: str, method: QueueDeclare) -> None:
+def _check_new_queue(
+    channel: Channel, name: str, method: QueueDeclare, arguments: dict[str, object]
+) -> None:
     connection = channel.connection
-    check_proposed_queue(connection.router.vhost, name, method.arguments)
-    dead_letter = method.arguments.get("x-dead-letter-exchange")
-    dead_letter_key = method.arguments.get("x-dead-letter-routing-key")
+    check_proposed_queue(connection.router.vhost, name, arguments)
+    dead_letter = arguments.get("x-dead-letter-exchange")
+    dead_letter_key = arguments.get("x-dead-letter-routing-key")
     if isinstance(dead_letter_key, str):
         check_length("dead letter routing key", dead_letter_key)
     if isinstance(dead_letter, str):

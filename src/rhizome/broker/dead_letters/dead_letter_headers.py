@@ -64,6 +64,11 @@ _FIRST_DEATH: Final = (
     b"x-first-death-queue",
     b"x-first-death-reason",
 )
+_LAST_DEATH: Final = (
+    b"x-last-death-exchange",
+    b"x-last-death-queue",
+    b"x-last-death-reason",
+)
 
 
 # --- dead letters
@@ -77,12 +82,13 @@ def dead_letter(
     reason: str,
     time_s: int,
     drop_cc: bool = False,
+    tells_last: bool = False,
 ) -> bytes:
     """Return the content as it goes to the dead-letter exchange.
 
     exchange and keys are those that the message was published with; the keys in its CC header
     needn't be among them. drop_cc removes that header: pass True if the queue sets a dead-letter
-    routing key.
+    routing key. tells_last sets the headers x-last-death-* too, as RabbitMQ 4.x does.
     """
     spans = _scan(content)
     death = _Death(exchange, _all_keys(content, spans, keys), queue, reason, time_s)
@@ -90,6 +96,8 @@ def dead_letter(
         death.expiration = _text(content, spans.expiration_start, spans.expiration_end)
     edit = _HeaderEdit(content, spans)
     _record_death(edit, death)
+    if tells_last:
+        _tell(edit, _LAST_DEATH, death)
     if drop_cc:
         edit.remove(_CC)
     return _rewritten(content, spans, edit.body(), spans.flags & ~FLAG_EXPIRATION)
@@ -180,9 +188,7 @@ class _Death:
 def _record_death(edit: "_HeaderEdit", death: _Death) -> None:
     start, end = edit.find(_X_DEATH)
     if end == 0:
-        edit.set(_FIRST_DEATH[0], encode_value(death.exchange))
-        edit.set(_FIRST_DEATH[1], encode_value(death.queue))
-        edit.set(_FIRST_DEATH[2], encode_value(death.reason))
+        _tell(edit, _FIRST_DEATH, death)
         edit.set(_X_DEATH, _sized(TYPE_ARRAY, death.entry()))
         return
     try:
@@ -191,6 +197,12 @@ def _record_death(edit: "_HeaderEdit", death: _Death) -> None:
         # A client made it up. RabbitMQ starts afresh when x-death isn't an array; so do we.
         array = death.entry()
     edit.set(_X_DEATH, _sized(TYPE_ARRAY, array))
+
+
+def _tell(edit: "_HeaderEdit", names: tuple[bytes, bytes, bytes], death: _Death) -> None:
+    edit.set(names[0], encode_value(death.exchange))
+    edit.set(names[1], encode_value(death.queue))
+    edit.set(names[2], encode_value(death.reason))
 
 
 def _with_death(data: bytes, start: i64, end: i64, death: _Death) -> bytes:

@@ -130,6 +130,7 @@ def _prepare(letter: DeadLetter) -> None:
         letter.reason,
         broker.turn.now_ms // 1000,
         replaces_key,
+        broker.limits.tells_last_death,
     )
     keys = [key] if replaces_key else [key, *stored_cc_keys(content)]
     properties = decode_properties(header_payload_of(content))

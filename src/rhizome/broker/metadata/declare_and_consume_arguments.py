@@ -58,7 +58,6 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "x-max-age",
         "x-stream-max-segment-size-bytes",
         "x-initial-cluster-size",
-        "x-queue-leader-locator",
         "x-delivery-limit",
     ),
     "quorum": (
@@ -104,8 +103,13 @@ RETRY_TYPES: Final = ("disabled", "all", "failed", "returned")
 RETRY_DELAY_MS_MAX: Final = 0xFFFFFFFF
 SEGMENT_BYTES_MAX: Final = 3_000_000_000
 _REFUSED_FOR_CONSUMERS: Final[dict[str, tuple[str, ...]]] = {
-    "classic": ("x-stream-offset",),
-    "quorum": ("x-cancel-on-ha-failover", "x-stream-offset"),
+    "classic": ("x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"),
+    "quorum": (
+        "x-cancel-on-ha-failover",
+        "x-stream-offset",
+        "x-stream-filter",
+        "x-stream-match-unfiltered",
+    ),
     "stream": ("x-cancel-on-ha-failover", "x-priority"),
 }
 
@@ -132,6 +136,7 @@ class QueueArguments:
     dedup_window_entries: i64
     dedup_window_ms: i64
     consumer_timeout_ms: i64
+    disconnected_timeout_ms: i64  # -1: as the broker has it
     retry_type: str  # one of RETRY_TYPES, or empty
     retry_min_ms: i64
     retry_max_ms: i64
@@ -165,6 +170,7 @@ class QueueArguments:
         self.dedup_window_entries = 0
         self.dedup_window_ms = -1
         self.consumer_timeout_ms = -1
+        self.disconnected_timeout_ms = -1
         self.retry_type = ""
         self.retry_min_ms = -1
         self.retry_max_ms = -1
@@ -217,6 +223,9 @@ class QueueArguments:
         both.group = _first(self.group, policy, "group")
         both.copies = self.copies if self.copies > 0 else _count(policy, "copies")
         both.min_copies = _count(policy, "min-copies")
+        both.disconnected_timeout_ms = _own(
+            self.disconnected_timeout_ms, policy, "consumer-disconnected-timeout"
+        )
         self._merge_retries(both, policy)
         self._copy_to(both)
         both.turn_into_stream(policy)
@@ -427,6 +436,7 @@ def _read_modes(reader: ArgumentReader, checked: QueueArguments) -> None:
     checked.delivery_limit = _clamped(reader.unchecked("x-delivery-limit"))
     checked.delivery_limit_given = isinstance(reader.arguments.get("x-delivery-limit"), int)
     checked.consumer_timeout_ms = _clamped(reader.unchecked("x-consumer-timeout"))
+    checked.disconnected_timeout_ms = _clamped(reader.unchecked("x-consumer-disconnected-timeout"))
 
 
 def _read_retries(reader: ArgumentReader, checked: QueueArguments) -> None:

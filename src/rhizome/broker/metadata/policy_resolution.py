@@ -42,7 +42,12 @@ _NUMBERS: Final = (
     "stream-max-segment-size-bytes",
 )
 # Numbers of which a queue's own argument counts, else the policy's.
-_DELAYS: Final = ("delayed-retry-min", "delayed-retry-max", "delayed-retry-multiplier")
+_DELAYS: Final = (
+    "delayed-retry-min",
+    "delayed-retry-max",
+    "delayed-retry-multiplier",
+    "consumer-disconnected-timeout",
+)
 # How many copies; a policy's alone.
 _COUNTS: Final = ("copies", "min-copies")
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {

@@ -1,26 +1,44 @@
-"""Checks of a new queue's arguments where its declaration is proposed.
+"""The arguments of a queue where its declaration is proposed: checks, and the vhost's default type.
 
 The cluster state takes these arguments whatever their values are: an earlier release did, and every
 broker must go on with what is in the log. So what only this release refuses is refused here, before
 it is proposed. The words are those of RabbitMQ 4.3.
+
+A vhost's default type of queues is a parameter, which every release keeps and replicates. It is
+written into the arguments of declarations without a type, as RabbitMQ does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.metadata.argument_reader import ArgumentReader
 from rhizome.broker.metadata.declare_and_consume_arguments import RETRY_TYPES
+from rhizome.broker.metadata.metadata_commands import (
+    Command,
+    DeclareExchange,
+    DeclareQueue,
+    PutPolicy,
+)
+from rhizome.broker.metadata.metadata_state import State
+from rhizome.broker.routing.random_exchange import CHOOSING_KINDS
 from rhizome.errors import PreconditionFailed
 from rhizome.journal.streams.bloom_filter import BLOOM_BYTES_MAX, BLOOM_BYTES_MIN
 
+DEFAULTS_COMPONENT: Final = "vhost-defaults"
+DEFAULT_TYPE: Final = "default_queue_type"
+QUEUE_TYPES: Final = ("classic", "quorum", "stream")
+_TYPE: Final = "x-queue-type"
+_NEWER_SETTINGS: Final = ("delayed-retry-", "consumer-disconnected-timeout")
 _FILTER_SIZE: Final = "x-stream-filter-size-bytes"
 _RETRY_TYPE: Final = "x-delayed-retry-type"
-_RETRY_NUMBERS: Final = (
+_NUMBERS: Final = (
     "x-delayed-retry-min",
     "x-delayed-retry-max",
     "x-delayed-retry-multiplier",
+    "x-consumer-disconnected-timeout",
 )
 
 
@@ -33,20 +51,20 @@ def check_proposed_queue(
 ) -> None:
     """Raise PreconditionFailed if a new queue can't have these arguments."""
     reader = ArgumentReader(arguments, queue_resource(vhost, name), class_id, method_id)
-    _check_retries(reader)
+    _check_retries_and_timeouts(reader)
     if arguments.get("x-queue-type") == "stream":
         _check_filter_size(reader)
     elif _FILTER_SIZE in arguments:
         raise reader.refuse_for(_FILTER_SIZE, str(arguments.get("x-queue-type", "classic")))
 
 
-def _check_retries(reader: ArgumentReader) -> None:
+def _check_retries_and_timeouts(reader: ArgumentReader) -> None:
     kind = str(reader.arguments.get("x-queue-type", "classic"))
-    for key in (_RETRY_TYPE, *_RETRY_NUMBERS):
+    for key in (_RETRY_TYPE, *_NUMBERS):
         if key in reader.arguments and kind == "stream":
             raise reader.refuse_for(key, kind)
     reader.word(_RETRY_TYPE, RETRY_TYPES, f"\"expected {', '.join(RETRY_TYPES)}, got '*'\"")
-    for key in _RETRY_NUMBERS:
+    for key in _NUMBERS:
         reader.integer(key)
 
 
@@ -55,3 +73,64 @@ def _check_filter_size(reader: ArgumentReader) -> None:
     if size >= 0 and not BLOOM_BYTES_MIN <= size <= BLOOM_BYTES_MAX:
         text = f"Invalid value for {_FILTER_SIZE}"
         raise PreconditionFailed(text, reader.class_id, reader.method_id)
+
+
+def default_type(state: State, vhost: str) -> str:
+    """The type of queues that are declared without one; empty if the vhost has no default."""
+    word = state.parameters.get((DEFAULTS_COMPONENT, vhost, DEFAULT_TYPE))
+    return word if isinstance(word, str) and word in QUEUE_TYPES else ""
+
+
+def with_default_type(
+    state: State,
+    vhost: str,
+    name: str,
+    arguments: dict[str, object],
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+) -> dict[str, object]:
+    """The arguments of a declaration with the type that its vhost gives it. Queues that only a
+    classic one can be are classic; one that exists with another type is compared as it was
+    declared."""
+    kind = "" if _TYPE in arguments else default_type(state, vhost)
+    if kind == "" or kind == "classic" or name == "":
+        return arguments
+    if exclusive or auto_delete or not durable:
+        return arguments
+    existing = state.vhosts[vhost].queues.get(name)
+    if existing is not None and existing.options.queue_type != kind:
+        return arguments
+    return {**arguments, _TYPE: kind}
+
+
+def check_known_to(older: Iterable[str], command: Command) -> None:
+    """Raise PreconditionFailed if these brokers, of release 0.1, would refuse a command that this
+    release accepts: all brokers must decide alike."""
+    newer = _newer(command)
+    names = sorted(older)
+    if newer and names:
+        raise PreconditionFailed(
+            f"{newer} needs a newer release on all brokers of the cluster: upgrade "
+            f"{', '.join(names)} first"
+        )
+
+
+def _newer(command: Command) -> str:
+    """What release 0.1 would refuse in a command; empty if nothing."""
+    if isinstance(command, DeclareExchange):
+        kinds = (command.kind, command.arguments.get("x-delayed-type"))
+        found = [f"exchange type '{kind}'" for kind in kinds if kind in CHOOSING_KINDS]
+    elif isinstance(command, DeclareQueue):
+        kind = command.arguments.get(_TYPE, "classic")
+        new = {"quorum": "x-max-priority", "classic": "x-queue-leader-locator"}.get(str(kind), "")
+        found = [f"argument '{new}' of a {kind} queue"] if new in command.arguments else []
+    elif isinstance(command, PutPolicy):
+        found = [
+            f"policy setting '{key}'"
+            for key, value in command.definition.items()
+            if key.startswith(_NEWER_SETTINGS) or (key == "delivery-limit" and value == -1)
+        ]
+    else:
+        found = []
+    return found[0] if found else ""

@@ -111,11 +111,14 @@ def shown_of(queue: Queue) -> dict[int, int]:
 
 
 def with_delivery_count(queue: Queue, message: Message) -> Message:
-    """The message as a quorum queue delivers it again, with its x-delivery-count."""
+    """The message as a quorum queue delivers it again, with its x-delivery-count. Every return
+    counts here, so it was with a consumer as often (x-acquired-count)."""
     count = queue.counts.get(message.index, 0)
     if queue.options.queue_type != "quorum" or count == 0:
         return message
     content = with_header(message.content, b"x-delivery-count", count)
+    if queue.broker.limits.tells_acquired_count:
+        content = with_header(content, b"x-acquired-count", count)
     shown = Message(message.route, content, message.channel, largest_frame(content))
     shown.index = message.index
     shown.position = message.position

@@ -1,7 +1,8 @@
 """Detached sessions: what a home keeps for an edge whose link broke.
 
 The messages are neither delivered to others nor lost to the application, until the edge attaches
-again or has been away for ``PARK_MS``.
+again or has been away for ``PARK_MS``, or for as long as their queue says
+(``x-consumer-disconnected-timeout``).
 
 If the edge is known not to come back as it was, what its applications held goes back to the queues
 at once. An exception are clients that may be on their way to another broker (J12): what they held
@@ -52,6 +53,9 @@ class DetachedSessions:
     places: dict[Key, Place]
     abandoned: dict[Queue, bool]
     turns: dict[Queue, Consumer]
+    patience_min_ms: i64
+    """The shortest time for which a queue keeps something of what is here."""
+    patience_max_ms: i64
 
     def __init__(self, broker: Broker, incarnation: str, name: str) -> None:
         self.broker = broker
@@ -62,6 +66,7 @@ class DetachedSessions:
         self.places = {}
         self.abandoned = {}
         self.turns = {}
+        self.patience_min_ms = self.patience_max_ms = PARK_MS
 
     def is_empty(self) -> bool:
         return len(self.places) == 0 and len(self.abandoned) == 0 and len(self.turns) == 0
@@ -90,6 +95,24 @@ class DetachedSessions:
             assert message is not None
             assert consumer is not None
             self.places[(int(consumer.queue.id), int(message.index))] = (channel, tag)
+            self._note_patience(patience_ms(consumer.queue))
+
+    def _note_patience(self, patience: i64) -> None:
+        self.patience_min_ms = min(self.patience_min_ms, patience)
+        self.patience_max_ms = max(self.patience_max_ms, patience)
+
+    def give_back_overdue(self, away_ms: i64) -> None:
+        """Put back what its queues no longer keep for an edge that has been away for so long."""
+        self.patience_min_ms = self.patience_max_ms
+        for key, (channel, tag) in list(self.places.items()):
+            consumer = channel.unacked.consumer(tag)
+            assert consumer is not None
+            patience = patience_ms(consumer.queue)
+            if patience > away_ms:
+                self._note_patience(patience)
+            else:
+                del self.places[key]
+                channel.settle_one(tag, REQUEUE)
 
     def keep_turn(self, consumer: Consumer) -> None:
         """Keep a consumer that is gone from its queue as the active one: nobody else's turn
@@ -149,6 +172,12 @@ class DetachedSessions:
             if not queue.deleted and queue.away is None:
                 self.broker.delete_if_unused(queue)
         self.abandoned = {}
+
+
+def patience_ms(queue: Queue) -> i64:
+    """How long a queue keeps what an edge holds that is away."""
+    own = queue.options.disconnected_timeout_ms
+    return own if own >= 0 else PARK_MS
 
 
 def give_back_rest(channel: Channel) -> None:

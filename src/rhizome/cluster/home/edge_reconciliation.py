@@ -184,10 +184,13 @@ class EdgeSessions:
         for name in list(self.detached):
             detached = self.detached[name]
             away_ms = 0 if name in self.attachments else now_ms - detached.since_ms
-            if away_ms >= PARK_MS:
+            if away_ms >= detached.patience_max_ms:
                 del self.detached[name]
                 detached.give_back(True)
-            elif away_ms >= TURN_MS:
+                continue
+            if away_ms >= detached.patience_min_ms and name not in self.attachments:
+                detached.give_back_overdue(away_ms)
+            if away_ms >= TURN_MS:
                 detached.pass_turns()
         for parted in list(self.parted):
             if now_ms - parted.since_ms >= PARK_MS:

@@ -269,7 +269,9 @@ MOVED: Final = record("Moved", {"moved": NUMBER, "left": NUMBER})
 
 # ---- vhosts, users, policies --------------------------------------------------------------------
 
-METADATA: Final = record("VhostMetadata", {"description": TEXT, "tags": many(TEXT)})
+METADATA: Final = record(
+    "VhostMetadata", {**fields(TEXT, "description default_queue_type"), "tags": many(TEXT)}
+)
 VHOST: Final = record(
     "Vhost",
     {

@@ -52,7 +52,13 @@ PUBLISH: Final = document(
 STREAM: Final = document(optional={"partitions": between(0, 1000), "arguments": TABLE})
 OFFSET: Final = document({"offset": between(0, (1 << 62) - 1)})
 
-VHOST: Final = document(optional={"description": TEXT, "tags": {"anyOf": [TEXT, many(TEXT)]}})
+VHOST: Final = document(
+    optional={
+        "description": TEXT,
+        "tags": {"anyOf": [TEXT, many(TEXT)]},
+        "default_queue_type": TEXT,
+    }
+)
 LIMIT: Final = document({"value": NUMBER})
 USER: Final = document(
     {"tags": {"anyOf": [TEXT, many(TEXT)]}},

@@ -30,7 +30,13 @@ from rhizome.broker.metadata.metadata_commands import (
     PutPolicy,
     PutVhost,
 )
-from rhizome.broker.metadata.proposed_arguments import check_proposed_queue
+from rhizome.broker.metadata.metadata_state import State
+from rhizome.broker.metadata.proposed_arguments import (
+    DEFAULT_TYPE,
+    DEFAULTS_COMPONENT,
+    QUEUE_TYPES,
+    check_proposed_queue,
+)
 from rhizome.broker.metadata.resource_names import RESERVED_PREFIX
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.queue.queue import Queue
@@ -61,6 +67,7 @@ from rhizome.management.rabbitmq_api.json_rows import (
     policy_row,
     topic_permission_row,
     user_row,
+    vhost_metadata,
 )
 from rhizome.management.rabbitmq_api.overview_and_nodes import PRODUCT_NAME
 from rhizome.management.rabbitmq_api.policies_and_parameters import (
@@ -78,6 +85,7 @@ from rhizome.management.rabbitmq_api.users import (
     topic_permission_command,
     user_command,
 )
+from rhizome.management.rabbitmq_api.vhosts import checked_type
 from rhizome.management.state_proposals import Proposal, finish, start
 from rhizome.security.password_hashes import ScryptCost
 
@@ -98,7 +106,7 @@ EXPORT: Final = record(
             record(
                 "DefinedVhost",
                 {
-                    **fields(TEXT, "name description"),
+                    **fields(TEXT, "name description default_queue_type"),
                     "tags": many(TEXT),
                     "metadata": rabbitmq_schemas.METADATA,
                 },
@@ -140,7 +148,7 @@ async def export_all(call: Call) -> Response:
         {
             **versions(call.context),
             "users": (user_row(*each) for each in users),
-            "vhosts": map(_vhost_row, vhosts),
+            "vhosts": [_vhost_row(state, vhost) for vhost in vhosts],
             "permissions": map(permission_row, list(state.permissions.values())),
             "topic_permissions": map(topic_permission_row, list(state.topic_permissions.values())),
             "parameters": _parameters(context, vhosts),
@@ -162,8 +170,8 @@ def _without_vhost(row: Row) -> Row:
     return {name: value for name, value in row.items() if name != "vhost"}
 
 
-def _vhost_row(vhost: VHost) -> Row:
-    metadata = {"description": vhost.description, "tags": list(vhost.tags)}
+def _vhost_row(state: State, vhost: VHost) -> Row:
+    metadata = vhost_metadata(state, vhost)
     return {"name": vhost.name, **metadata, "metadata": metadata}
 
 
@@ -346,6 +354,14 @@ def _is_there(context: Context, command: Command) -> bool:
     return command.name in vhost.router.exchanges
 
 
+def _default_type(vhost: Document) -> str:
+    """The default type of queues of a vhost, which RabbitMQ writes beside or into its metadata."""
+    if DEFAULT_TYPE in vhost:
+        return checked_type(vhost)
+    kind = vhost.table("metadata").get(DEFAULT_TYPE)
+    return kind if isinstance(kind, str) and kind in QUEUE_TYPES else ""
+
+
 async def _commands_for(document: Document, vhost: str) -> AsyncIterator[Command]:
     """What a file has for one vhost."""
     for command in _topology_commands(document, lambda each: vhost):
@@ -367,6 +383,9 @@ async def commands_of(
     for each in document.items("vhosts"):
         tags = each.words("tags") if "tags" in each else ()
         yield PutVhost(each.text("name"), each.text("description", ""), tags)
+        kind = _default_type(each)
+        if kind:
+            yield PutParameter(DEFAULTS_COMPONENT, each.text("name"), DEFAULT_TYPE, kind)
     for each in document.items("users"):
         name = each.text("name")
         existing = hashes.get(name, "")

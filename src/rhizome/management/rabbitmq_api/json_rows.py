@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.metadata.metadata_commands import EXCHANGE, QUEUE
+from rhizome.broker.metadata.metadata_state import State
+from rhizome.broker.metadata.proposed_arguments import default_type
 from rhizome.broker.metadata.queue_policy_user_records import User
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.metadata.vhost_metadata_byte_quota import quota_of
@@ -193,6 +195,14 @@ def properties_key(binding: Binding) -> str:
 # ---- vhosts, users and what they may do ---------------------------------------------------------
 
 
+def vhost_metadata(state: State, vhost: VHost) -> Row:
+    return {
+        "description": vhost.description,
+        "tags": list(vhost.tags),
+        "default_queue_type": default_type(state, vhost.name) or "undefined",
+    }
+
+
 async def vhost_row(context: Context, vhost: VHost) -> Row:
     """A vhost, with the messages that are here."""
     pace = Pace()
@@ -205,10 +215,8 @@ async def vhost_row(context: Context, vhost: VHost) -> Row:
             await pace.rest()
     return {
         "name": vhost.name,
-        "description": vhost.description,
-        "tags": list(vhost.tags),
-        "default_queue_type": "undefined",
-        "metadata": {"description": vhost.description, "tags": list(vhost.tags)},
+        **vhost_metadata(context.broker.state, vhost),
+        "metadata": vhost_metadata(context.broker.state, vhost),
         "tracing": False,
         "cluster_state": {context.name: "running"},
         "messages": totals.ready + totals.unacked,

@@ -12,6 +12,7 @@ from rhizome.broker.metadata.metadata_commands import (
     PutParameter,
     PutPolicy,
 )
+from rhizome.broker.metadata.proposed_arguments import DEFAULTS_COMPONENT
 from rhizome.broker.metadata.queue_policy_user_records import Policy
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.management.api_context import Context
@@ -37,6 +38,7 @@ SET_ELSEWHERE: Final = {
     VHOST_LIMITS: "set limits at /api/vhost-limits",
     OPERATOR_POLICY: "set operator policies at /api/operator-policies",
     "policy": "set policies at /api/policies",
+    DEFAULTS_COMPONENT: "set the default type of queues at /api/vhosts",
 }
 """Components of RabbitMQ's definitions files that are not parameters here."""
 

@@ -22,7 +22,7 @@ from rhizome.broker.channel.resource_lookup import (
 )
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.metadata.metadata_commands import EXCHANGE, QUEUE, DeclareQueue, DeleteQueue
-from rhizome.broker.metadata.proposed_arguments import check_proposed_queue
+from rhizome.broker.metadata.proposed_arguments import check_proposed_queue, with_default_type
 from rhizome.broker.metadata.resource_names import check_declarable_name
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.queue.queue import Queue
@@ -213,13 +213,16 @@ async def declare_queue(call: Call) -> Response:
     name = call.name()
     check_configure(open_channel(call.context.broker, vhost, call.caller), QUEUE, name)
     document = await call.document()
+    durable, auto_delete = document.flag("durable"), document.flag("auto_delete")
+    state = call.context.broker.state
+    arguments = document.table("arguments")
     command = DeclareQueue(
         vhost.name,
         name,
-        document.flag("durable"),
-        document.flag("auto_delete"),
+        durable,
+        auto_delete,
         "",
-        document.table("arguments"),
+        with_default_type(state, vhost.name, name, arguments, durable, False, auto_delete),
         user=call.caller.user,
     )
     is_new = name not in vhost.destinations

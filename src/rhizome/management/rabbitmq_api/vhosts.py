@@ -12,13 +12,20 @@ from rhizome.broker.metadata.metadata_commands import (
     DeleteLimit,
     DeleteVhost,
     PutLimit,
+    PutParameter,
     PutPermission,
     PutVhost,
+)
+from rhizome.broker.metadata.proposed_arguments import (
+    DEFAULT_TYPE,
+    DEFAULTS_COMPONENT,
+    QUEUE_TYPES,
 )
 from rhizome.management.errors import BadRequest, ObjectNotFound
 from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.http.endpoint import DELETE, GET, POST, PUT
+from rhizome.management.http.json_body import Document
 from rhizome.management.http.json_responses import Row, answer, created, done, listed, shown_row
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
 from rhizome.management.openapi.endpoint_shapes import DONE, MADE, columns_of, row_of, rows_of
@@ -83,12 +90,25 @@ async def put_vhost(call: Call) -> Response:
     existing = call.context.broker.state.vhosts.get(name)
     tags = document.words("tags") if "tags" in document else existing.tags if existing else ()
     description = document.text("description", existing.description if existing else "")
+    kind = checked_type(document) if DEFAULT_TYPE in document else ""
     await propose(call.context, PutVhost(name, description, tags))
+    if kind:
+        await propose(call.context, PutParameter(DEFAULTS_COMPONENT, name, DEFAULT_TYPE, kind))
     if existing is None:
         user = call.caller.user
         command = PutPermission(user, name, EVERYTHING, EVERYTHING, EVERYTHING)
         await propose(call.context, command)
     return created(existing is None)
+
+
+def checked_type(document: Document) -> str:
+    """The default type of queues in a vhost's document; empty if it has none of its own."""
+    kind = document.text(DEFAULT_TYPE)
+    if kind == "undefined":
+        return ""
+    if kind not in QUEUE_TYPES:
+        raise BadRequest(f"{kind} is not a valid queue type")
+    return kind
 
 
 async def delete_vhost(call: Call) -> Response:

@@ -169,7 +169,12 @@ class LimitsSection:
     connections_max: int = number(100_000, "Client connections of this broker.", 1, _COUNT_MAX)
     channels_max: int = number(1_000_000, "Channels of all connections together.", 1, _COUNT_MAX)
     queues_max: int = number(1_000_000, "Queues of all vhosts together.", 1, _COUNT_MAX)
-    message_bytes_max: int = size("128MiB", "Largest message body.", "1B", "512MiB")
+    message_bytes_max: int = size(
+        "16MiB",
+        "Largest message body; the default is that of RabbitMQ 4.x, 128MiB was that of 3.x.",
+        "1B",
+        "512MiB",
+    )
     unfinished_bytes_max: int = size(
         "256MiB",
         "Contents that have begun to come and not ended, or wait for the commit of their "
@@ -377,8 +382,9 @@ class QueuesSection:
         RABBITMQ_3_10,
         COMPATIBILITIES,
         "Release of RabbitMQ that queues follow where they can't follow both. 4.3: quorum queues"
-        " declared without a delivery limit have one of 20, and consumers of classic queues have"
-        " no timeout.",
+        " declared without a delivery limit have one of 20, consumers of classic queues have no"
+        " timeout, dead letters have headers x-last-death-*, and redeliveries of quorum queues"
+        " x-acquired-count.",
     )
 
 

@@ -14,6 +14,9 @@ from rhizome.cluster.takeover.settings import RootSettings
 from rhizome.server.config.cluster_section import MACS_OF_NETWORK, ClusterSection, host_id
 
 FRAME_BYTES_MORE: Final = 1 << 20
+MESSAGE_BYTES_FORMER: Final = 128 << 20
+"""The largest message of earlier releases by default. Links take it whatever new messages may have:
+stores have such messages, and copies of them are made."""
 """Room in a link's frame besides the largest message body."""
 
 LINK_HEARTBEATS: Final = 5
@@ -71,7 +74,7 @@ def link_settings(section: ClusterSection, message_bytes_max: int) -> LinkSettin
         delay_max_ms=section.reconnect_delay_max_ms,
         stable_ms=section.link_timeout_ms,
         buffer_bytes=section.link_buffer_bytes,
-        frame_bytes_max=message_bytes_max + FRAME_BYTES_MORE,
+        frame_bytes_max=max(message_bytes_max, MESSAGE_BYTES_FORMER) + FRAME_BYTES_MORE,
         needs_certificate=section.tls,
         has_macs=True,
         host=host_id() if section.link_macs == MACS_OF_NETWORK else "",

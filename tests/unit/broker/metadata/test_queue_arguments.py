@@ -232,7 +232,6 @@ def test_replicated_queue_types_are_durable_shared_and_kept(kind: str) -> None:
         ("classic", "x-quorum-initial-group-size", 1),
         ("classic", "x-stream-max-segment-size-bytes", 4),
         ("classic", "x-initial-cluster-size", 1),
-        ("classic", "x-queue-leader-locator", "client-local"),
         ("quorum", "x-queue-mode", "lazy"),
         ("quorum", "x-max-age", "1D"),
         ("stream", "x-expires", 5),

@@ -457,6 +457,11 @@ def test_an_amqp_port_is_recognised(rhizome: Rhizome) -> None:
         (["parameter", "clear-global", "g"], "DELETE /api/global-parameters/g", None),
         (["vhost", "add", "dev"], "PUT /api/vhosts/dev", {}),
         (
+            ["vhost", "add", "dev", "--default-queue-type", "quorum"],
+            "PUT /api/vhosts/dev",
+            {"default_queue_type": "quorum"},
+        ),
+        (
             ["vhost", "limit", "dev", "--queues", "5"],
             "PUT /api/vhost-limits/dev/max-queues",
             {"value": 5},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rhizome.amqp.methods import ExchangeDeclare
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster
 from tests.unit.cluster.node.small_cluster import (
@@ -11,6 +12,7 @@ from tests.unit.cluster.node.small_cluster import (
     exchange,
     private_queue,
     queue_at,
+    refused,
     returned,
 )
 
@@ -66,3 +68,13 @@ def test_only_queues_that_are_active_at_the_broker_are_drawn_locally(cluster: Co
     assert min(found[:2]) > 5
     assert found[2] == 5
     assert len(returned(nowhere)) == 3
+
+
+def test_an_older_broker_must_be_upgraded_first(cluster: CoreCluster) -> None:
+    client = cluster["b2"].connect()
+    cluster["b2"].broker.older_peers["b3"] = None
+    code, text = refused(client, ExchangeDeclare("x", "x-random"))
+    assert code == 406
+    assert "upgrade b3 first" in text
+    del cluster["b2"].broker.older_peers["b3"]
+    exchange(client, "x", "x-random")

@@ -515,3 +515,33 @@ def test_status_has_the_shape_of_a_cluster_of_one(api: Api) -> None:
     ]
     assert status["groups"][0]["home"] == name
     assert status["failover_map"] == {}
+
+
+def test_a_vhost_has_a_default_type_of_queues(api: Api, core: Core) -> None:
+    assert api.get("vhosts", "/").json["default_queue_type"] == "undefined"
+    assert api.put("vhosts", "/", default_queue_type="quorum").status == 204
+    row = api.get("vhosts", "/").json
+    assert row["default_queue_type"] == row["metadata"]["default_queue_type"] == "quorum"
+    api.put("queues", "/", "q", durable=True)
+    assert api.get("queues", "/", "q").json["type"] == "quorum"
+    assert api.put("queues", "/", "q", durable=True).status == 204
+    api.put("queues", "/", "short", durable=False)
+    assert api.get("queues", "/", "short").json["type"] == "classic"
+    assert api.put("vhosts", "/", description="said again").status == 204
+    assert api.get("vhosts", "/").json["default_queue_type"] == "quorum"
+    refused = api.put("vhosts", "/", default_queue_type="nonsense")
+    assert (refused.status, refused.reason) == (400, "nonsense is not a valid queue type")
+
+
+def test_the_default_type_of_queues_is_exported_and_imported(api: Api) -> None:
+    api.put("vhosts", "v", default_queue_type="stream")
+    exported = api.get("definitions").json
+    (row,) = [each for each in exported["vhosts"] if each["name"] == "v"]
+    assert row["default_queue_type"] == row["metadata"]["default_queue_type"] == "stream"
+    assert not [each for each in exported["parameters"] if each["component"] == "vhost-defaults"]
+    api.delete("vhosts", "v")
+    in_metadata = {"name": "v", "metadata": {"default_queue_type": "quorum"}}
+    assert api.post("definitions", vhosts=[in_metadata]).status in (200, 204)
+    assert api.get("vhosts", "v").json["default_queue_type"] == "quorum"
+    assert api.post("definitions", vhosts=[row]).status in (200, 204)
+    assert api.get("vhosts", "v").json["default_queue_type"] == "stream"

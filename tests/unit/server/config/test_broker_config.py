@@ -45,7 +45,7 @@ def test_defaults_are_those_of_rabbitmq_where_clients_see_them() -> None:
         131_072,
         60_000,
     )
-    assert limits.message_bytes_max == 134_217_728
+    assert limits.message_bytes_max == 16_777_216
     assert config.consumers.timeout_ms == 30 * 60_000
     guest = config.users["guest"]
     assert (guest.password, guest.kind, guest.tags) == ("guest", "application", ("administrator",))

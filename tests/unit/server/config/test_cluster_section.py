@@ -26,6 +26,7 @@ from rhizome.server.config.config_fields import ConfigError
 from rhizome.server.config.config_text import render_toml
 from rhizome.server.config.consensus_and_home_settings import (
     consensus_settings,
+    link_settings,
     root_settings,
     shared_settings,
 )
@@ -315,3 +316,13 @@ def test_links_within_the_machine_are_not_warned_of(
 ) -> None:
     warn_of_plain_links(ClusterSection(primaries=(parse_primary(f"b1={address}"),)))
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("message_mib", "frame_mib"), [(1, 129), (16, 129), (128, 129), (512, 513)]
+)
+def test_links_take_the_messages_that_earlier_releases_took(
+    message_mib: int, frame_mib: int
+) -> None:
+    settings = link_settings(ClusterSection(), message_mib << 20)
+    assert settings.frame_bytes_max == frame_mib << 20

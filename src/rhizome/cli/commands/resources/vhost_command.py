@@ -60,9 +60,18 @@ def add_vhost(
     remote: Remote,
     name: NameArgument,
     description: Annotated[str, typer.Option("--description", help="Shown in lists.")] = "",
+    queue_type: Annotated[
+        str,
+        typer.Option(
+            "--default-queue-type",
+            help="Of queues declared without a type: classic, quorum, stream.",
+        ),
+    ] = "",
 ) -> None:
-    """Add a virtual host."""
+    """Add a virtual host, or change what is said of one."""
     document: Row = {"description": description} if description else {}
+    if queue_type:
+        document["default_queue_type"] = queue_type
     remote.api.put(path("vhosts", name), document)
     remote.done(
         f"vhost '{name}' is there; let users in with: rhizome user permit USER --vhost {name}"

@@ -10,6 +10,8 @@ globals().update(
             "test_priorities_outlast_a_restart",
             "test_the_default_delivery_limit_is_that_of_the_release_to_follow",
             "test_classic_queues_have_no_default_delivery_limit",
+            "test_dead_letters_tell_their_last_death_as_the_release_to_follow",
+            "test_redeliveries_tell_how_often_they_were_with_a_consumer",
             "test_consumers_have_the_timeout_that_is_nearest_to_them",
         ],
     )

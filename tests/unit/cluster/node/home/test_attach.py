@@ -507,3 +507,34 @@ def test_the_next_turn_begins_when_the_broker_stays_away(
     assert waiting.deliveries() == []
     cluster.advance(TURN_MS)
     assert bodies_of(waiting.deliveries()) == [b"2"]
+
+
+@pytest.mark.parametrize("timeout_ms", [2_000, 2 * PARK_MS])
+def test_a_queue_may_say_how_long_it_waits_for_absent_consumers(
+    cluster: CoreCluster, timeout_ms: int
+) -> None:
+    publisher = cluster["b3"].connect()
+    queue_at(publisher, "own", HOME, x_consumer_disconnected_timeout=timeout_ms)
+    queue_at(publisher, "usual", HOME)
+    away = cluster["b2"].connect()
+    for queue in ("own", "usual"):
+        away.consume(queue, queue)
+        publisher.publish("", queue, queue.encode())
+    cluster.settle()
+    assert sorted(bodies_of(away.deliveries())) == [b"own", b"usual"]
+    for queue in ("own", "usual"):
+        publisher.consume(queue, queue)
+    cluster.cut("b2", HOME)
+    order = sorted([(timeout_ms, b"own"), (PARK_MS, b"usual")])
+    waited = 0
+    for until_ms, body in order:
+        for _ in range((until_ms - 500 - waited) // 500):
+            cluster.advance(500)
+        assert publisher.deliveries() == []
+        for _ in range(4):
+            cluster.advance(500)
+        (again,) = publisher.deliveries()
+        assert (again.body, again.redelivered) == (body, True)
+        waited = until_ms + 1_500
+    reconnect(cluster)
+    assert away.deliveries() == []
