@@ -126,6 +126,112 @@ def test_base_names_of_modules_occur_once() -> None:
     assert {name for name, count in counts.items() if count > 1} == SAME_KIND_OF_THING
 
 
+# The modules of a package that know each other in a circle, at most; `TYPE_CHECKING` counts. These
+# numbers only fall: a port, or a value type in a module of its own, breaks a circle.
+CIRCLE_MODULES_MAX = {"broker": 69, "cli": 5, "client": 5, "cluster": 4, "spark": 3}
+OTHER_CIRCLE_MODULES_MAX = 2
+
+
+def imports_of(tree: ast.AST, known: set[str]) -> set[str]:
+    """The modules that a module imports, at once, later or for its types."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            whole = {f"{node.module}.{each.name}" for each in node.names}
+            found |= (whole & known) or {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+    return found & known
+
+
+def module_trees(root: Path) -> dict[str, ast.Module]:
+    """Dotted name -> syntax tree of every module below a folder of sources."""
+    trees = {}
+    for path in python_files(str(root.relative_to(ROOT))):
+        parts = path.relative_to(ROOT / "src").with_suffix("").parts
+        name = ".".join(parts).removesuffix(".__init__")
+        trees[name] = ast.parse(path.read_text())
+    return trees
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The sets of modules each of which reaches all others of its set."""
+    reached: dict[str, set[str]] = {}
+    for module in graph:
+        seen: set[str] = set()
+        waiting = [module]
+        while waiting:
+            for each in graph[waiting.pop()] - seen:
+                seen.add(each)
+                waiting.append(each)
+        reached[module] = seen
+    found: dict[frozenset[str], None] = {}
+    for module, seen in reached.items():
+        circle = frozenset(each for each in seen if module in reached[each])
+        if len(circle) > 1:
+            found[circle] = None
+    return [set(each) for each in found]
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    return module_trees(ROOT / "src" / "rhizome")
+
+
+def test_circles_of_imports_only_shrink(trees: dict[str, ast.Module]) -> None:
+    known = set(trees)
+    graph = {name: imports_of(tree, known) for name, tree in trees.items()}
+    sizes: dict[str, int] = {}
+    for circle in circles(graph):
+        packages = Counter((*each.split("."), "")[1] for each in circle)
+        for package, size in packages.items():
+            sizes[package] = max(size, sizes.get(package, 0))
+    for package, size in sizes.items():
+        most = CIRCLE_MODULES_MAX.get(package, OTHER_CIRCLE_MODULES_MAX)
+        assert size <= most, f"{size} modules of {package} import each other in a circle"
+    shrunk = {each: sizes.get(each, 0) for each, most in CIRCLE_MODULES_MAX.items()}
+    assert shrunk == CIRCLE_MODULES_MAX, "the circle is smaller now: lower its number"
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set(), "f": {"f"}}
+    assert circles(graph) == [{"a", "b", "c"}]
+
+
+def words_in_strings(tree: ast.AST) -> set[str]:
+    """The words of the texts of a module that are no docstrings: names of modules among them are
+    loaded when they are needed."""
+    prose = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    return {
+        word
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
+        for word in re.findall(r"\w+", node.value)
+    }
+
+
+def test_no_module_is_dead(trees: dict[str, ast.Module]) -> None:
+    """Something imports every module, or loads it by its name. Tests may be all that use a module
+    that is there for testing."""
+    known = set(trees)
+    used = {"rhizome.__main__"}
+    for name, tree in trees.items():
+        used |= imports_of(tree, known) - {name}
+    words = {name: words_in_strings(tree) for name, tree in trees.items()}
+    for name in known - used:
+        stem = name.rpartition(".")[2]
+        if any(stem in said for other, said in words.items() if other != name):
+            used.add(name)
+    for path in python_files("tests", "bench", "tools"):
+        tests = imports_of(ast.parse(path.read_text()), known)
+        used |= {each for each in tests if each.startswith("rhizome.testing.")}
+    shipped = ROOT / "src" / "rhizome" / "spark" / "shipment" / "substitutes"
+    stems = {path.stem for path in shipped.glob("*.py")}
+    packages = {each for each in known if any(other.startswith(f"{each}.") for other in known)}
+    dead = {each for each in known - used - packages if each.rpartition(".")[2] not in stems}
+    assert dead == set()
+
+
 def test_nothing_is_left_for_later() -> None:
     assert not matches(UNFINISHED, python_files("src", "tests", "tools", "bench"))
 

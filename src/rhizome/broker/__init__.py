@@ -4,6 +4,7 @@ A message passes connection/, channel/, publishing/, routing/ and queue/; dead_l
 and queue_leases/ are what it may meet there. group_log/ records decisions about messages,
 metadata/ is what was declared (queues, users, policies), access/ who may do what.
 
-Imports journal, amqp, regex and errors, and knows a cluster only through port.py. Begin with
+home_port.py has what a cluster does to queues and consumers when a home comes or goes. Imports
+journal, amqp, regex and errors, and knows a cluster only through port.py. Begin with
 broker.py and turn.py: all work is done in turns, one for each wake-up of the event loop.
 """

@@ -7,5 +7,6 @@ consensus/ elects the root and keeps the log that state/ applies; link/ carries 
 protocol/; peer_frame_dispatch.py has what this broker shares with one other. Nothing here reads a
 clock, a socket or a source of chance: times come in as now_ms (monotonic), bytes through receive,
 chance as an object. The same inputs give the same bytes, so a whole cluster runs in a simulator
-from one seed. May import broker, journal and amqp.
+from one seed. Parts know the node by node_port.py or a protocol of their own, and another broker by
+linked_peer.py. May import broker, journal and amqp.
 """

@@ -22,6 +22,7 @@ from rhizome.amqp.field_table import encode_table
 from rhizome.broker.dead_letters.group_outbox import OutboxRules, open_outbox
 from rhizome.broker.fault_log import FAULT_GROUP, FAULT_STANDBY
 from rhizome.broker.group_log.journal_log import LOCAL_GROUP
+from rhizome.broker.home_port import queues_of
 from rhizome.broker.message import Message
 from rhizome.broker.queue.checkpoint_live_messages import unacked_messages
 from rhizome.broker.queue.internal_queues import drop_internal_queue
@@ -31,7 +32,7 @@ from rhizome.broker.streams.stream_restrictions import is_stream
 from rhizome.cluster.edge.edge import Edge
 from rhizome.cluster.home.edge_reconciliation import EdgeSessionsByGroup
 from rhizome.cluster.home.group_log import ReplicatedLog
-from rhizome.cluster.home.home_change import HomeChange, LocalEdgeReturn, queues_of
+from rhizome.cluster.home.home_change import HomeChange, LocalEdgeReturn
 from rhizome.cluster.home.home_group import HomeGroup, HomePort
 from rhizome.cluster.home.settings import HomeSettings
 from rhizome.cluster.home.unreplicated_message_migration import BARE, UnreplicatedMessageReturn

@@ -43,6 +43,7 @@ from rhizome.amqp.primitives import u16_at, u32_at
 from rhizome.broker.channel.topology_methods import delete_counted
 from rhizome.broker.channel.unacked import ACK
 from rhizome.broker.connection.session_resume import is_same
+from rhizome.broker.home_port import rehome
 from rhizome.broker.message import Message, content_channel
 from rhizome.broker.metadata.resource_names import no_queue
 from rhizome.broker.port import Away, Forward, Proxy, Waiter
@@ -345,9 +346,7 @@ class EdgeGroup(Away):
         else:
             session = self.session(channel)
         session.presented = -1
-        consumer.proxy = session
-        consumer.number = self.edge.number()
-        consumer.credit = 0
+        rehome(consumer, session, self.edge.number())
         self.consumers[consumer.number] = consumer
         self.edge.consumers[consumer.number] = consumer
 

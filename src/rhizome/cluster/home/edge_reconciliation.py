@@ -22,6 +22,7 @@ from mypy_extensions import i64, mypyc_attr
 from rhizome.broker.channel.unacked import ACK, REJECT, REQUEUE
 from rhizome.broker.channel.unacked_lookup import Key, Place, places_of, take_held
 from rhizome.broker.connection.session_resume import is_later
+from rhizome.broker.home_port import choose_active, claim_of_stream, settle
 from rhizome.broker.message import Message
 from rhizome.broker.port import GroupLog
 from rhizome.broker.queue.queue import claim
@@ -34,7 +35,6 @@ from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel.channel import Channel
-    from rhizome.broker.channel.consumer import Consumer
     from rhizome.broker.queue.queue import Queue
     from rhizome.cluster.home.edge_channels import EdgeConnection
     from rhizome.cluster.state.broker_registry import Registry
@@ -218,8 +218,7 @@ class EdgeSessions:
         self.resolve(self.attached(), self.own)
         for queue in self.broker.shared.values():
             if queue.definition.group == self.group:
-                if queue.active is not None:
-                    queue.active = active_of(queue)
+                choose_active(queue)
                 if queue.ready > 0 and not queue.marked:
                     queue.touch()
 
@@ -276,7 +275,7 @@ class EdgeSessions:
             if message is None:
                 message = claim(queue, index)
             if message is not None:
-                settle_claimed(queue, message, settled.kind, was_ready)
+                settle(queue, message, settled.kind, was_ready)
             index += 1
 
     def _kept_elsewhere(self, queue: Queue, index: i64) -> Message | None:
@@ -318,7 +317,7 @@ class EdgeSessions:
             while index <= held.last:
                 message: Message | None = None
                 if queue is not None and queue.stream is not None:
-                    message = self._place_of(queue, index)
+                    message = claim_of_stream(queue, index)
                 elif queue is not None and not (has_moved_on or is_void(queue, index, void_from)):
                     if detached is not None:
                         message = detached.take(queue.id, index)
@@ -396,13 +395,6 @@ class EdgeSessions:
             if connection.resume_id == client:
                 found.extend(connection.channels.values())
         return [each for each in found if not is_later(each.visit, visit)]
-
-    def _place_of(self, queue: Queue, index: i64) -> Message:
-        """A stand-in for a message of a stream that is held: streams keep everything."""
-        message = Message(self.broker.pager.route_last, b"", 0, 0)
-        message.index = index
-        queue.unacked += 1
-        return message
 
     def _queue(self, queue_id: i64) -> Queue | None:
         queue = self.broker.shared.get(queue_id)
@@ -500,29 +492,3 @@ class EdgeSessionsByGroup:
     def brokers_changed(self) -> None:
         for tenure in self.tenures.values():
             tenure.forget_past(self.state.registry)
-
-
-def active_of(queue: Queue) -> Consumer | None:
-    """Of the consumers of a queue that has one active at a time, the one that was active at the
-    home before: it got what was delivered last."""
-    chosen = queue.active
-    for consumer in queue.consumers():
-        if chosen is None or consumer.reached > chosen.reached:
-            chosen = consumer
-    return chosen
-
-
-def settle_claimed(queue: Queue, message: Message, kind: i64, was_ready: bool) -> None:
-    """Settle a message that counts as unacked.
-
-    ``was_ready``: the queue had it back already. Then it isn't known whether it was given back in
-    this way, and it is counted at least once.
-    """
-    if kind == ACK:
-        queue.ack(message)
-    elif kind == REJECT:
-        queue.reject(message)
-    elif was_ready and message.index in queue.counts:
-        queue.take_back(message)
-    else:
-        queue.requeue(message)

@@ -18,12 +18,22 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
+from rhizome.broker.home_port import (
+    leave_place,
+    let_go,
+    mark_active,
+    queues_of,
+    reclaim_of_stream,
+    rehome,
+    restore,
+    settle,
+    show,
+    show_and_give_back,
+)
 from rhizome.broker.message import Message, copy_of
 from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE, delay_of
 from rhizome.broker.publishing.publish_path import enqueue
-from rhizome.broker.queue.checkpoint_live_messages import unacked_messages
 from rhizome.broker.queue.queue import Queue, claim
-from rhizome.broker.streams.stream_reader import start_at
 from rhizome.cluster.edge.channel_session import ChannelSession
 from rhizome.cluster.edge.home_calls import ReattachCall
 from rhizome.cluster.home.edge_attachment import EdgeAttachment, TakenNumbers, start_after
@@ -32,7 +42,6 @@ from rhizome.cluster.home.edge_reconciliation import (
     EdgeSessionsByGroup,
     LocalEdge,
     is_void,
-    settle_claimed,
 )
 from rhizome.cluster.home.resumed_client_holdings import GroupResumedDeliveries
 from rhizome.cluster.home.uncommitted_handover import carry_over
@@ -106,12 +115,7 @@ class HomeChange:
         queues = queues_of(broker, group)
         for queue in queues:
             mark_active(queue)
-            if queue.stream is None:
-                for message in unacked_messages(queue):
-                    broker.pager.release(queue, message)
-            queue.unacked = 0
-            queue.durable_bytes = 0
-            queue.counts = {}
+            let_go(queue)
         self.tenures.end(group)
         for queue in queues:
             for consumer in queue.consumers():
@@ -135,16 +139,10 @@ def _step_aside_with(edge_group: EdgeGroup, channel: Channel) -> None:
     """What a channel holds of the group is ready again here, and held through a session."""
     for tag in channel.unacked.tags():
         consumer = channel.unacked.consumer(tag)
-        message = channel.unacked.message(tag)
         assert consumer is not None
-        assert message is not None
         queue = consumer.queue
         if queue.definition.group == edge_group.group and not queue.deleted:
-            channel.unacked.replace(tag, shown_copy(message))
-            if queue.stream is None:
-                queue.take_back(message)
-            else:
-                queue.unacked -= 1
+            show_and_give_back(channel, tag)
     _leave_with(edge_group, channel)
 
 
@@ -155,44 +153,11 @@ def _leave_with(edge_group: EdgeGroup, channel: Channel) -> None:
             pulled.proxy = edge_group.session(channel)
     for tag in channel.unacked.tags():
         consumer = channel.unacked.consumer(tag)
-        message = channel.unacked.message(tag)
         assert consumer is not None
-        assert message is not None
         if consumer.queue.definition.group == edge_group.group:
             if consumer.proxy is None:
                 consumer.proxy = edge_group.session(channel)
-            # The message's record and its place in memory are the queue's, and go with it.
-            channel.unacked.replace(tag, shown_copy(message))
-
-
-def mark_active(queue: Queue) -> None:
-    """The active one of consumers that take turns remains active wherever the home is."""
-    active = queue.active
-    if active is None or active.carrier is not None or active.proxy is not None:
-        return
-    if queue.stream is None:
-        active.reached = max(active.reached, queue.log.next_index)
-
-
-def leave_place(consumer: Consumer) -> None:
-    """A consumer of a stream continues elsewhere at the offset that it had here."""
-    reader = consumer.reader
-    if reader is not None:
-        consumer.reached = reader.next
-        start_at(consumer, reader.next)
-        reader.detach()
-        consumer.reader = None
-
-
-def shown_copy(message: Message) -> Message:
-    """A copy of a message for an edge, which only shows it."""
-    shown = Message(message.route, message.content, message.channel, message.frame_bytes_max)
-    shown.index = message.index
-    return shown
-
-
-def queues_of(broker: Broker, group: i64) -> list[Queue]:
-    return [queue for queue in broker.shared.values() if queue.definition.group == group]
+            show(channel, tag)
 
 
 @final
@@ -332,18 +297,12 @@ class LocalEdgeReturn(LocalEdge):
             queue = consumer.queue
             message: Message | None = None
             if queue.stream is not None:
-                message = shown
-                queue.unacked += 1
+                message = reclaim_of_stream(queue, shown)
             elif not queue.deleted and not is_void(queue, shown.index, void_from):
                 message = claim(queue, shown.index)
                 if message is None:
                     message = holdings.take(queue, shown.index)
-            if message is not None:
-                unacked.replace(tag, message)
-            else:
-                unacked.forget(tag)
-                consumer.unacked -= 1
-                channel.forgive(tag)
+            restore(channel, tag, message)
 
     def join(self) -> None:
         """Everything that applications here have of the group is local from now on."""
@@ -373,15 +332,9 @@ def _settle_all(queue: Queue, indexes: list[int], kind: i64) -> None:
     for index in indexes:
         message = claim(queue, index)
         if message is not None:
-            settle_claimed(queue, message, kind, True)
+            settle(queue, message, kind, True)
 
 
 def _make_local(consumer: Consumer | None, session: ChannelSession) -> None:
     if consumer is not None and consumer.proxy is session:
-        consumer.proxy = None
-        consumer.number = 0
-        consumer.credit = 0
-        stream = consumer.queue.stream
-        if stream is not None and consumer in consumer.queue.consumers():
-            stream.attach(consumer)
-        consumer.queue.broker.leases.came_home(consumer)
+        rehome(consumer, None, 0)
