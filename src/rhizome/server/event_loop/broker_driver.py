@@ -38,8 +38,8 @@ TURN_PARTS: Final = (
 SUBMIT_PART: Final = 2
 
 WRITTEN_BYTES_MAX: Final = 32 << 20
-"""How much is handed to sockets in one turn, which takes about 20 ms; other connections wait for the
-next turn."""
+"""How much is handed to sockets in one turn, which takes about 20 ms; other connections wait for
+the next turn."""
 WRITE_BUFFER_HIGH_BYTES: Final = 1 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 18
 
