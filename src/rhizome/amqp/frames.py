@@ -30,7 +30,6 @@ __all__ = [
     "frame_end",
     "header_payload_of",
     "method_frame",
-    "patch_channel",
     "put_content",
     "put_frame",
     "put_method",
@@ -155,8 +154,3 @@ def reframe(content: bytes, channel: i64, frame_max: i64) -> bytes:
     writer = BytesWriter()
     put_content(writer, content, channel, frame_max)
     return writer.getvalue()
-
-
-def patch_channel(content: bytes, channel: i64) -> bytes:
-    """Return `content` with another channel number in its frames."""
-    return reframe(content, channel, 0)

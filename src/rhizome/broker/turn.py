@@ -95,6 +95,11 @@ class Turn:
     """The connections that continue in this turn, because they rested in the last."""
     postponed: list[Queue]
     chores: list[Chore]
+    framed: bytes
+    """The last large content that was put into other frames, for the next consumer of it."""
+    framed_from: bytes
+    framed_channel: i64
+    framed_bytes_max: i64
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -111,6 +116,10 @@ class Turn:
         self.rested = []
         self.postponed = []
         self.chores = []
+        self.framed = b""
+        self.framed_from = b""
+        self.framed_channel = 0
+        self.framed_bytes_max = 0
 
     def is_full(self) -> bool:
         """Whether this turn is full, so that what can wait has to."""
@@ -134,6 +143,9 @@ class Turn:
     def close(self) -> None:
         """End the turn: what is left continues in the next."""
         self.work = 0
+        if len(self.framed) > 0:
+            self.framed = b""
+            self.framed_from = b""
         if len(self.resting) > 0 or len(self.deferred) > 0:
             self.rested = self.deferred + self.resting
             self.deferred = []

@@ -12,7 +12,6 @@ from rhizome.amqp.frames import (
     frame,
     header_payload_of,
     method_frame,
-    patch_channel,
     reframe,
 )
 from rhizome.amqp.methods import ChannelOpen
@@ -56,7 +55,7 @@ def test_limit_of_zero_is_no_limit() -> None:
 
 def test_channel_is_patched_in_every_frame() -> None:
     content = content_frames(1, HEADER, b"abcde", 10)
-    assert patch_channel(content, 0xABCD) == content_frames(0xABCD, HEADER, b"abcde", 10)
+    assert reframe(content, 0xABCD, 0) == content_frames(0xABCD, HEADER, b"abcde", 10)
     assert content == content_frames(1, HEADER, b"abcde", 10)
 
 
@@ -95,7 +94,7 @@ def test_torn_content_is_a_frame_error() -> None:
             body_of(content[:end])
         if end:
             with pytest.raises(FrameError):
-                patch_channel(content[:end], 2)
+                reframe(content[:end], 2, 0)
 
 
 @given(st.binary(max_size=60))

@@ -15,6 +15,10 @@ from rhizome.amqp.methods import (
     BasicReject,
     ChannelClose,
     ChannelCloseOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    QueueBind,
+    QueueBindOk,
     QueueDelete,
     QueueDeleteOk,
 )
@@ -396,3 +400,22 @@ def test_message_over_its_delivery_limit_is_dead_lettered(client: CoreClient) ->
     letter = client.get(dead)
     assert letter is not None
     assert letter.headers["x-first-death-reason"] == "delivery_limit"
+
+
+def test_a_large_message_for_many_connections_is_put_into_other_frames_once(core: Core) -> None:
+    clients = [core.connect() for _ in range(3)]
+    publisher = core.connect()
+    publisher.open_channel(2)
+    publisher.call(ExchangeDeclare("fan", "fanout"), ExchangeDeclareOk)
+    for number, client in enumerate(clients):
+        client.declare(f"q{number}")
+        client.call(QueueBind(f"q{number}", "fan", ""), QueueBindOk)
+        client.consume(f"q{number}")
+    core.broker.turn.now_ms = core.now_ms
+    publisher.connection.receive(publisher.published("fan", "", b"x" * 10_000, channel=2))
+    core.broker.end_turn()
+    large = [max(client.connection.outbox.chunks, key=len) for client in clients]
+    assert large[0] is large[1] is large[2]
+    assert core.broker.turn.framed == b"", "nothing is kept beyond the turn"
+    core.settle()
+    assert [client.bodies() for client in clients] == [[b"x" * 10_000]] * 3

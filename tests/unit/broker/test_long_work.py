@@ -549,3 +549,31 @@ def test_a_vhost_that_is_deleted_meanwhile_takes_its_private_queues_along(core: 
     core.broker.cluster.propose(DeleteVhost("/"), None)
     run_turns(core)
     assert "/" not in core.broker.state.vhosts
+
+
+def test_what_many_closed_channels_held_goes_back_over_several_turns_in_order(core: Core) -> None:
+    """Each of them holds too little for steps of its own."""
+    publisher, client = core.connect(), core.connect()
+    publisher.declare("q")
+    each = SETTLED_AT_ONCE_MAX - 100
+    channels = 2 * TURN_WORK_MAX * SETTLED_PER_WORK // each
+    count = channels * each
+    for begin in range(0, count, each):
+        publisher.send_bytes(
+            b"".join(publisher.published("", "q", b"%d" % at) for at in range(begin, begin + each))
+        )
+    for number in range(1, channels + 1):
+        if number > 1:
+            client.open_channel(number)
+        client.send(BasicQos(0, each), BasicConsume("q", f"c{number}"), channel=number)
+    queue = core.queue("q")
+    assert queue.ready == 0
+    core.broker.turn.now_ms = core.now_ms
+    client.connection.receive(method_frame(0, ConnectionClose(200, "", 0, 0)))
+    assert 0 < queue.ready < 0.8 * count, "the rest is left to the next turns"
+    assert run_turns(core) > 1
+    assert queue.ready == count
+    client.expect(ConnectionCloseOk, 0)
+    reader = core.connect()
+    reader.consume("q", no_ack=True)
+    assert reader.bodies() == [b"%d" % at for at in range(count)]

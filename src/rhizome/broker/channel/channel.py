@@ -198,6 +198,8 @@ class Channel:
         """Put all held messages back into their queues, unless that is much work."""
         if self.unacked.count > SETTLED_AT_ONCE_MAX:
             return False
+        if self.connection.broker.turn.is_full() and self.unacked.count > 0:
+            return False  # a connection may close two thousand channels at once
         if self.settlement is not None:
             self.settlement.finish()
         tags = self.unacked.tags()
@@ -483,6 +485,7 @@ class Channel:
                 break
             self.settle_one(held, kind)
             done += 1
+        turn.work += done // SETTLED_PER_WORK
         return done
 
     def check_settle(self, tags: list[int], what: str, method_id: int) -> None:

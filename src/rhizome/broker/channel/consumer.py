@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 from librt.strings import BytesWriter, write_i64_be
 from mypy_extensions import i64
 
-from rhizome.amqp.frames import patch_channel, reframe
+from rhizome.amqp.frames import reframe
 from rhizome.amqp.primitives import put_shortstr, put_u16, put_u32
 from rhizome.amqp.spec import (
     BASIC,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.message import Message
     from rhizome.broker.queue.queue import Queue
+    from rhizome.broker.turn import Turn
 
 
 class Reader:
@@ -250,10 +251,27 @@ def put_content(channel: Channel, message: Message) -> None:
     content = message.content
     connection = channel.connection
     if message.frame_bytes_max > connection.frame_max:
-        content = reframe(content, channel.number, connection.frame_max)
+        content = _reframed(connection.broker.turn, content, channel.number, connection.frame_max)
     elif message.channel != channel.number:
-        content = patch_channel(content, channel.number)
+        content = _reframed(connection.broker.turn, content, channel.number, 0)
     if len(content) <= COPY_BYTES_MAX:
         connection.outbox.writer.write(content)
     else:
         connection.outbox.put_large(content)
+
+
+def _reframed(turn: Turn, content: bytes, number: i64, frame_max: i64) -> bytes:
+    """A content in frames for a channel. What goes to many connections in one turn is copied once,
+    not for each of them."""
+    if len(content) <= COPY_BYTES_MAX:
+        return reframe(content, number, frame_max)
+    if (
+        turn.framed_from is not content
+        or turn.framed_channel != number
+        or turn.framed_bytes_max != frame_max
+    ):
+        turn.framed = reframe(content, number, frame_max)
+        turn.framed_from = content
+        turn.framed_channel = number
+        turn.framed_bytes_max = frame_max
+    return turn.framed

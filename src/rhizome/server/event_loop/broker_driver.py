@@ -37,6 +37,9 @@ TURN_PARTS: Final = (
 """The parts of the end of a turn, in this order."""
 SUBMIT_PART: Final = 2
 
+WRITTEN_BYTES_MAX: Final = 32 << 20
+"""How much is handed to sockets in one turn, which takes about 20 ms; other connections wait for
+the next turn."""
 WRITE_BUFFER_HIGH_BYTES: Final = 1 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 18
 
@@ -175,11 +178,16 @@ class Shell:
         if len(connections) == 0:
             return
         self.broker.turn.connections = []
-        for connection in connections:
+        written: i64 = 0
+        for at, connection in enumerate(connections):
+            if written >= WRITTEN_BYTES_MAX:
+                # They are marked, so what they are sent meanwhile goes with the rest.
+                self.broker.turn.connections = connections[at:] + self.broker.turn.connections
+                return
             protocol = connection.port
             if isinstance(protocol, ClientProtocol):
                 try:
-                    protocol.flush()
+                    written += protocol.flush()
                 except Exception as error:
                     self.broker.report_bug(error, connection.name)
                     protocol.transport.abort()
@@ -341,20 +349,21 @@ class ClientProtocol:
             self.connection.set_writable(True)
             self.connection.touch()
 
-    def flush(self) -> None:
-        """Write the outbox; then close, or go on reading, as the core wants."""
+    def flush(self) -> i64:
+        """Write the outbox; then close, or go on reading, as the core wants. Return how many bytes
+        it had."""
         connection = self.connection
         if connection is None:
-            return
+            return 0
         if not connection.writable and connection.stage != CLOSED:
             # The socket is full: output waits in the core's outbox, where it is counted.
             connection.flushed()
             self._set_reading(connection.wants_input())
-            return
+            return 0
         chunks = connection.outbox.take()
         count: i64 = len(chunks)
+        size: i64 = 0
         if count > 0:
-            size: i64 = 0
             for chunk in chunks:
                 size += len(chunk)
             connection.sent_bytes += size
@@ -366,8 +375,9 @@ class ClientProtocol:
         connection.flushed()
         if connection.stage == CLOSED:
             self.transport.close()
-            return
-        self._set_reading(connection.wants_input())
+        else:
+            self._set_reading(connection.wants_input())
+        return size
 
     def _set_reading(self, wants_input: bool) -> None:
         if wants_input and not self.reading:
