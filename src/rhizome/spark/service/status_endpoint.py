@@ -2,7 +2,7 @@
 
 It has no login, so it belongs on the loopback address or behind what keeps others out. It tells
 names of flows and streams and texts of errors; never a password. On a loopback address it answers
-only requests for a name that no other site can own (`security/allowed_host_names.py`).
+only requests for a name that no other site can own, as the broker does.
 """
 
 from __future__ import annotations
@@ -161,10 +161,22 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _is_own_name(header: str) -> bool:
+    """Whether no other site can own the name in a Host header: an address, this machine's name, or
+    one without a dot, which nobody can register."""
+    host = header.strip().lower()
+    name = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    if "." not in name or name.endswith(".localhost") or name == socket.gethostname().lower():
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _handler(registry: Any, document: Document, checks_host: bool) -> type[BaseHTTPRequestHandler]:
     from prometheus_client import generate_latest
-
-    from rhizome.security.allowed_host_names import host_of, is_allowed_host
 
     class Handler(BaseHTTPRequestHandler):
         """Answers one request and closes."""
@@ -175,8 +187,7 @@ def _handler(registry: Any, document: Document, checks_host: bool) -> type[BaseH
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            host = host_of(self.headers.get("Host", "localhost"))
-            if checks_host and not is_allowed_host(host, (socket.gethostname(),), ()):
+            if checks_host and not _is_own_name(self.headers.get("Host", "localhost")):
                 self._answer(421, _JSON, b'{"error": "this service has another name"}')
             elif path == "/metrics":
                 self._answer(200, _TEXT, generate_latest(registry))
