@@ -21,6 +21,11 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from build_progress import BuildProgress  # noqa: E402
+from hot_list import hot_modules  # noqa: E402
+
 GROUP_NAME = "rhizome_hot"  # the shared library is src/rhizome_hot__mypyc.*.so
 COMPILING_COMMANDS = {"build", "build_ext", "bdist_wheel", "editable_wheel", "install", "develop"}
 # mypyc writes one .c file per module, so that all cores compile; the linker then optimises them
@@ -81,66 +86,80 @@ def extensions() -> list[Extension]:
     from mypyc.build import mypycify
 
     os.chdir(ROOT)
-    sys.path.insert(0, str(ROOT / "tools"))
-    from hot_list import hot_modules
-
     modules = [str(path.relative_to(ROOT)) for path in hot_modules()]
-    print(f"rhizome: compiling {len(modules)} modules with mypyc", file=sys.stderr)
-    compiled: list[Extension] = mypycify(
-        ["--follow-imports=silent", *modules],
-        opt_level=os.environ.get("RHIZOME_OPT_LEVEL", "3"),
-        debug_level="0",
-        multi_file=True,
-        group_name=GROUP_NAME,
-        target_dir="build/mypyc",
-    )
+    with BuildProgress() as progress:
+        progress.stage(f"translating {len(modules)} modules to C")
+        compiled: list[Extension] = mypycify(
+            ["--follow-imports=silent", *modules],
+            opt_level=os.environ.get("RHIZOME_OPT_LEVEL", "3"),
+            debug_level="0",
+            multi_file=True,
+            group_name=GROUP_NAME,
+            target_dir="build/mypyc",
+        )
     if c_compiler_works(LTO_CFLAGS, LTO_LDFLAGS):
-        for extension in compiled:
-            extension.extra_compile_args += LTO_CFLAGS
-            extension.extra_link_args += LTO_LDFLAGS
+        library = compiled[0]
+        library.extra_compile_args = [*library.extra_compile_args, *LTO_CFLAGS]
+        library.extra_link_args = [*library.extra_link_args, *LTO_LDFLAGS]
     return compiled
 
 
 class ParallelBuildExt(build_ext):  # type: ignore[misc]  # setuptools has no types
-    """Compiles the .c files on all cores, and only those whose inputs changed.
+    """Compiles and links on all cores, only what changed, and shows how far it is.
 
-    distutils compiles the files of one extension one after the other, and all of them again when
-    one has changed. mypyc leaves a .c or .h alone whose content is the same, so time stamps tell.
+    mypyc makes one library of all modules, and for each module an extension that only hands its
+    initialisation on to the library. distutils would build these one after the other, the files of
+    the library too, and all of them again when one has changed. mypyc leaves a .c or .h alone whose
+    content is the same, so time stamps tell.
     """
 
     def build_extensions(self) -> None:
         compiler: Any = self.compiler
-        jobs = len(os.sched_getaffinity(0))
+        if not self.extensions or compiler.compiler_type != "unix":
+            super().build_extensions()
+            return
+        self.parallel = len(os.sched_getaffinity(0))
+        with BuildProgress() as progress:
+            compiler.compile = ChangedFiles(compiler, progress, self.parallel).compile
+            sources = sum(len(extension.sources) for extension in self.extensions)
+            progress.stage("compiling C files", sources)
+            super().build_extensions()
 
-        def compile_changed(sources: list[str], **options: Any) -> list[str]:
-            extra = [*(options.get("extra_postargs") or []), "-MMD"]
-            macros, objects, extra, pp_opts, build = compiler._setup_compile(
-                options.get("output_dir"),
-                options.get("macros"),
-                options.get("include_dirs"),
-                sources,
-                options.get("depends"),
-                extra,
-            )
-            del macros
-            cc_args = compiler._get_cc_args(pp_opts, options.get("debug"), None)
-            stale = [o for o in objects if o in build and is_stale(o)]
-            with ThreadPoolExecutor(jobs) as pool:
-                waiting = []
-                for path in stale:
-                    source, suffix = build[path]
-                    waiting.append(
-                        pool.submit(
-                            compiler._compile, path, source, suffix, cc_args, extra, pp_opts
-                        )
-                    )
-                for result in waiting:
-                    result.result()
+
+class ChangedFiles:
+    """Compiles those C files of an extension that changed, in parallel."""
+
+    def __init__(self, compiler: Any, progress: BuildProgress, jobs: int) -> None:
+        self.compiler = compiler
+        self.progress = progress
+        self.jobs = jobs
+
+    def compile(self, sources: list[str], **options: Any) -> list[str]:
+        compiler = self.compiler
+        extra = [*(options.get("extra_postargs") or []), "-MMD"]
+        _macros, objects, extra, pp_opts, build = compiler._setup_compile(
+            options.get("output_dir"),
+            options.get("macros"),
+            options.get("include_dirs"),
+            sources,
+            options.get("depends"),
+            extra,
+        )
+        cc_args = compiler._get_cc_args(pp_opts, options.get("debug"), None)
+
+        def compile_one(path: str) -> None:
+            if path in build and is_stale(path):
+                compiler._compile(path, *build[path], cc_args, extra, pp_opts)
+            self.progress.step(Path(path).stem.removeprefix("__native_").replace("___", "."))
+
+        if len(objects) == 1:
+            compile_one(objects[0])
             return list(objects)
-
-        if compiler.compiler_type == "unix":
-            compiler.compile = compile_changed
-        super().build_extensions()
+        with ThreadPoolExecutor(self.jobs) as pool:
+            for result in [pool.submit(compile_one, path) for path in objects]:
+                result.result()
+        self.progress.stage("linking and optimising all modules together")
+        return list(objects)
 
 
 def is_stale(object_path: str) -> bool:

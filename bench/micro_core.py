@@ -18,8 +18,21 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).resolve().parent
-SCENARIOS: Final = ("auto-ack", "confirm-ack", "ack-single", "durable", "keys", "window-1")
+SCENARIOS: Final = (
+    "auto-ack",
+    "confirm-ack",
+    "ack-single",
+    "durable",
+    "keys",
+    "window-1",
+    "fanout",
+)
 BATCH: Final = 100
+FANOUT_BATCH: Final = 2500
+"""As many messages of a fan-out as a busy publisher feeds into one turn: what the output of a large
+turn costs shows in no small one."""
+FANOUT_QUEUES: Final = 10
+FANOUT_TURNS: Final = 8
 TURNS: Final = 60
 """A run has this many turns, another twice as many: their difference holds no start."""
 
@@ -41,9 +54,37 @@ def instructions(tree: Path, scenario: str, turns: int) -> int:
 
 
 def per_message(tree: Path, scenario: str) -> float:
-    messages = TURNS * (1 if scenario == "window-1" else BATCH)
-    first, second = (instructions(tree, scenario, turns) for turns in (TURNS, 2 * TURNS))
+    """Per delivery in the case of a fan-out."""
+    turns = FANOUT_TURNS if scenario == "fanout" else TURNS
+    messages = turns * (1 if scenario == "window-1" else BATCH)
+    if scenario == "fanout":
+        messages = turns * FANOUT_BATCH * FANOUT_QUEUES
+    first, second = (instructions(tree, scenario, each) for each in (turns, 2 * turns))
     return (second - first) / messages
+
+
+def run_fanout(turns: int) -> None:
+    """One publisher, an exchange with ten queues, each with a consumer of its own."""
+    from rhizome.amqp.methods import QueueBind, QueueBindOk
+    from rhizome.testing.in_memory_broker import CoreClient, make_core
+
+    core = make_core()
+    publisher = core.connect()
+
+    def drop_output(client: CoreClient) -> None:
+        client.connection.outbox.take()
+        client.connection.flushed()
+
+    for number in range(FANOUT_QUEUES):
+        consumer = core.connect()
+        queue = consumer.declare(f"q{number}")
+        consumer.call(QueueBind(queue, "amq.fanout", ""), QueueBindOk)
+        consumer.consume(queue, no_ack=True)
+        consumer.flush = lambda client=consumer: drop_output(client)  # type: ignore[method-assign, misc]
+    batch = publisher.published("amq.fanout", "key", b"x" * 128) * FANOUT_BATCH
+    for _ in range(turns):
+        publisher.connection.receive(batch)
+        core.settle()
 
 
 def run(scenario: str, turns: int) -> None:
@@ -92,7 +133,10 @@ def run(scenario: str, turns: int) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--run"]:
-        run(sys.argv[2], int(sys.argv[3]))
+        if sys.argv[2] == "fanout":
+            run_fanout(int(sys.argv[3]))
+        else:
+            run(sys.argv[2], int(sys.argv[3]))
         return
     trees = [Path(name).resolve() for name in sys.argv[1:]] or [HERE.parent]
     for scenario in SCENARIOS:

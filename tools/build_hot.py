@@ -67,6 +67,8 @@ def main() -> int:
     if form == "compiled":
         STAMP.write_text(wanted)
     print(f"hot modules are {form} ({time.monotonic() - begun:.0f} s)")
+    if form == "compiled":
+        print("nothing is compiled the next time unless sources change")
     return 0
 
 

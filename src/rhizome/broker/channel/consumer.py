@@ -18,7 +18,7 @@ from rhizome.amqp.spec import (
     SESSION_MESSAGE,
 )
 from rhizome.broker.channel.unacked import ACK, REJECT, REQUEUE
-from rhizome.broker.connection.outbox import COPY_BYTES_MAX
+from rhizome.broker.connection.outbox import COPY_BYTES_MAX, PIECE_BYTES
 from rhizome.broker.message import Message, Route
 from rhizome.broker.port import Carrier, Proxy
 
@@ -172,6 +172,8 @@ class Consumer:
             and len(content) <= COPY_BYTES_MAX
         ):
             writer.write(content)
+            if len(writer) >= PIECE_BYTES:
+                connection.outbox.seal()
         else:
             put_content(channel, message)
         self.delivered += 1
@@ -254,10 +256,13 @@ def put_content(channel: Channel, message: Message) -> None:
         content = _reframed(connection.broker.turn, content, channel.number, connection.frame_max)
     elif message.channel != channel.number:
         content = _reframed(connection.broker.turn, content, channel.number, 0)
-    if len(content) <= COPY_BYTES_MAX:
-        connection.outbox.writer.write(content)
-    else:
-        connection.outbox.put_large(content)
+    outbox = connection.outbox
+    if len(content) > COPY_BYTES_MAX:
+        outbox.put_large(content)
+        return
+    outbox.writer.write(content)
+    if len(outbox.writer) >= PIECE_BYTES:
+        outbox.seal()
 
 
 def _reframed(turn: Turn, content: bytes, number: i64, frame_max: i64) -> bytes:

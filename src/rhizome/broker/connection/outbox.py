@@ -13,6 +13,10 @@ from mypy_extensions import i64
 
 COPY_BYTES_MAX: Final = 4096
 WRITER_BYTES_KEPT_MAX: Final = 65536
+PIECE_BYTES: Final = WRITER_BYTES_KEPT_MAX - 2 * COPY_BYTES_MAX
+"""Deliveries are cut into pieces of about this size. A writer that took a whole turn's output would
+be moved each time that it doubles, and would be a new one in each turn; this one is reused, and
+stays in the processor's cache. One more delivery that is copied fits below the maximum."""
 
 
 @final
@@ -41,20 +45,21 @@ class Outbox:
     def put_large(self, data: bytes) -> None:
         """Hand on a large piece without copying it."""
         if len(self.writer) > 0:
-            self._seal()
+            self.seal()
         self.chunks.append(data)
         self.chunk_bytes += len(data)
 
     def take(self) -> list[bytes]:
         """Everything collected so far; the outbox is empty afterwards."""
         if len(self.writer) > 0:
-            self._seal()
+            self.seal()
         chunks = self.chunks
         self.chunks = []
         self.chunk_bytes = 0
         return chunks
 
-    def _seal(self) -> None:
+    def seal(self) -> None:
+        """Make a chunk of what is in the writer."""
         size: i64 = len(self.writer)
         self.chunks.append(self.writer.getvalue())
         self.chunk_bytes += size

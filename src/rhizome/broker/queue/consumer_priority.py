@@ -56,14 +56,15 @@ class PriorityLevel:
         return self._line
 
     def next(self) -> Consumer | None:
-        line = self.consumers() if self._changed else self._line
-        count: i64 = len(line)
+        if self._changed:
+            self.consumers()
+        count: i64 = len(self._line)
         at: i64 = self.cursor
         tried: i64 = 0
         while tried < count:
             if at >= count:
                 at = 0
-            consumer = line[at]
+            consumer = self._line[at]
             at += 1
             if consumer.can_take():
                 self.cursor = at
