@@ -116,6 +116,7 @@ BODIES: Final[dict[str, Any]] = {
     "PUT /api/policies/{vhost}/{name}": POLICY,
     "PUT /api/operator-policies/{vhost}/{name}": POLICY,
     "PUT /api/parameters/{component}/{vhost}/{name}": {"value": {"uri": "amqp://"}},
+    "PUT /api/cluster-name": {"name": "matrix"},
     "PUT /api/global-parameters/{name}": {"value": 1},
     "PUT /api/vhost-limits/{vhost}/{limit}": {"value": 1000},
     "PUT /api/user-limits/{user}/{limit}": {"value": 100},

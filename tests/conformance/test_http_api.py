@@ -579,6 +579,50 @@ def test_a_definitions_file_adds_to_what_is_there(api: Api, vhost: str, unique: 
     api.delete("users", name)
 
 
+def test_the_name_of_the_cluster_can_be_set(api: Api, connect: Connect, unique: Unique) -> None:
+    before = api.rows("cluster-name")["name"]
+    name = unique("cluster")
+    assert api.put("cluster-name", name=name).status == 204
+    wait_until(lambda: api.rows("cluster-name") == {"name": name}, "the name")
+    wait_until(lambda: api.rows("overview")["cluster_name"] == name, "the overview")
+    assert connect().start.server_properties["cluster_name"] == name
+    assert api.rows("global-parameters", "cluster_name")["value"] == name
+    assert error(api.put("cluster-name"))[0] == 400
+    assert api.put("global-parameters", "cluster_name", value=before).status == 204
+    wait_until(lambda: api.rows("cluster-name") == {"name": before}, "the name of before")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"uri": "nonsense"},
+        {"uri": "amqp://", "expires": "soon"},
+        {"uri": "amqp://", "ack-mode": "never"},
+        {"uri": "amqp://", "unknown": 1},
+    ],
+    ids=["no-uri", "nonsense", "no-number", "no-mode", "unknown"],
+)
+def test_a_wrong_federation_upstream_is_refused(api: Api, unique: Unique, value: object) -> None:
+    name = unique("upstream")
+    answer = api.put("parameters", "federation-upstream", "/", name, value=value)
+    assert error(answer) == (400, "bad_request")
+    assert answer.json["reason"].startswith("Validation failed\n\n")
+    assert api.get("parameters", "federation-upstream", "/", name).status == 404
+
+
+def test_federation_upstreams_and_sets_of_them_are_kept(api: Api, unique: Unique) -> None:
+    name = unique("upstream")
+    value = {"uri": ["amqp://h1", "amqps://h2"], "max-hops": 2, "trust-user-id": True}
+    assert api.put("parameters", "federation-upstream", "/", name, value=value).status == 201
+    some = [{"upstream": name}]
+    assert api.put("parameters", "federation-upstream-set", "/", name, value=some).status == 201
+    wrong = [{"uri": "amqp://"}]
+    assert api.put("parameters", "federation-upstream-set", "/", name, value=wrong).status == 400
+    for component in ("federation-upstream-set", "federation-upstream"):
+        assert api.delete("parameters", component, "/", name).status == 204
+
+
 # ---- connections --------------------------------------------------------------------------------
 
 

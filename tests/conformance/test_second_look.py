@@ -266,3 +266,35 @@ def test_a_queue_with_another_consumer_outlives_a_cancel(
     channel.call(m.BasicCancel("tag"), m.BasicCancelOk)
     channel.publish("", queue, b"still there")
     assert other.delivery().body == b"still there"
+
+
+# ---- CC and BCC ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_copies_go_through_exchanges_bound_to_exchanges(
+    channel: Channel, unique: Unique, header: str
+) -> None:
+    source = channel.declare_exchange(unique("source"), "direct", auto_delete=False)
+    middle = channel.declare_exchange(unique("middle"), "direct", auto_delete=False)
+    first, copy = channel.declare(unique("first")), channel.declare(unique("copy"))
+    channel.bind_exchange(middle, source, "main")
+    channel.bind_exchange(middle, source, "copy")
+    channel.bind(first, middle, "main")
+    channel.bind(copy, middle, "copy")
+    channel.publish(source, "main", b"both", Properties(headers={header: ["copy"]}))
+    assert channel.get_wait(first).body == b"both"
+    assert channel.get_wait(copy).body == b"both"
+    for exchange in (source, middle):
+        channel.call(m.ExchangeDelete(exchange), m.ExchangeDeleteOk)
+
+
+@differences.EXCLUSIVE_BINDINGS
+def test_the_name_of_an_exclusive_queue_is_free_when_its_connection_is_closed(
+    connect: Connect, unique: Unique
+) -> None:
+    name = unique("q")
+    for _ in range(30):
+        mine = connect()
+        assert mine.channel().declare(name) == name
+        mine.close_politely()

@@ -60,6 +60,8 @@ from rhizome.broker.metadata.metadata_changes import (
     VhostDeleted,
 )
 from rhizome.broker.metadata.metadata_commands import (
+    CLUSTER_NAME,
+    GLOBAL,
     Command,
     DeclareExchange,
     DeclareQueue,
@@ -452,6 +454,11 @@ class Broker:
                 " has the details"
             )
             self.isolate(self.disabled)
+
+    def cluster_name(self) -> str:
+        """The name of the cluster that clients and tools are told: a parameter, or configured."""
+        name = self.state.parameters.get((GLOBAL, "", CLUSTER_NAME))
+        return name if isinstance(name, str) else self.settings.cluster_name
 
     def make_name(self, prefix: str) -> str:
         """Make a name that is unique and can't be guessed."""

@@ -79,7 +79,7 @@ class Handshake:
         capabilities: dict[str, object] = dict.fromkeys(CAPABILITIES, True)
         properties: dict[str, object] = {
             "capabilities": capabilities,
-            "cluster_name": self.broker.settings.cluster_name,
+            "cluster_name": self.broker.cluster_name(),
             "copyright": "Copyright (c) the Rhizome authors",
             "information": "Licensed under the Apache License 2.0",
             "platform": "Python",

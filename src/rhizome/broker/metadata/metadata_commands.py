@@ -241,6 +241,12 @@ class DeleteLimit(Command):
     limit: str
 
 
+GLOBAL: Final = "global"
+"""The component of parameters that are of no vhost."""
+CLUSTER_NAME: Final = "cluster_name"
+"""The one of them that clients are told."""
+
+
 @dataclass(frozen=True)
 class PutParameter(Command):
     """Keep a value for a component; vhost "" makes it one for the whole cluster."""

@@ -72,6 +72,7 @@ POLICY: Final = document(
     {"apply-to": one_of("all", "queues", "exchanges"), "priority": NUMBER},
 )
 PARAMETER: Final = document({"value": ANY})
+NAME: Final = document({"name": TEXT})
 DEFINITIONS: Final = document(
     optional={
         name: many(TABLE)

@@ -17,7 +17,9 @@ from rhizome import __version__
 from rhizome.amqp.field_table import Timestamp
 from rhizome.broker.access.auth_interface import KIND_APPLICATION
 from rhizome.broker.metadata.metadata_commands import (
+    CLUSTER_NAME,
     EXCHANGE,
+    GLOBAL,
     QUEUE,
     SCOPE_USER,
     SCOPE_VHOST,
@@ -71,8 +73,6 @@ from rhizome.management.rabbitmq_api.json_rows import (
 )
 from rhizome.management.rabbitmq_api.overview_and_nodes import PRODUCT_NAME
 from rhizome.management.rabbitmq_api.policies_and_parameters import (
-    CLUSTER_NAME,
-    GLOBAL,
     OPERATOR_POLICY,
     SET_ELSEWHERE,
     VHOST_LIMITS,
@@ -190,9 +190,9 @@ def _parameters(context: Context, vhosts: list[VHost]) -> Iterator[Row]:
 
 
 def _global_parameters(context: Context) -> Iterator[Row]:
-    yield {"name": CLUSTER_NAME, "value": context.broker.settings.cluster_name}
+    yield {"name": CLUSTER_NAME, "value": context.broker.cluster_name()}
     for (component, vhost, name), value in list(context.broker.state.parameters.items()):
-        if component == GLOBAL and vhost == "":
+        if component == GLOBAL and vhost == "" and name != CLUSTER_NAME:
             yield {"name": name, "value": value}
 
 

@@ -67,7 +67,7 @@ async def overview_row(call: Call) -> Row:
         "enable_queue_totals": False,
         "sample_retention_policies": {"global": [10], "basic": [10], "detailed": [10]},
         "exchange_types": exchange_types(),
-        "cluster_name": settings.cluster_name,
+        "cluster_name": context.broker.cluster_name(),
         "node": settings.name,
         "erlang_version": f"Python {platform.python_version()}",
         "erlang_full_version": f"{platform.python_implementation()} {platform.python_version()}",
@@ -242,10 +242,6 @@ async def show_memory(call: Call) -> Response:
     return answer({"memory": memory})
 
 
-async def show_cluster_name(call: Call) -> Response:
-    return answer({"name": call.context.broker.settings.cluster_name})
-
-
 async def list_nothing(call: Call) -> Response:
     """Extensions of the user interface, feature flags: there are none to choose from."""
     return answer([])
@@ -261,7 +257,6 @@ ENDPOINTS: Final = (
     GET("/api/nodes", MONITORING, list_nodes, rows_of(rabbitmq_schemas.NODE)),
     GET("/api/nodes/{name}", MONITORING, show_node, columns_of(rabbitmq_schemas.NODE)),
     GET("/api/nodes/{name}/memory", MONITORING, show_memory, row_of(rabbitmq_schemas.MEMORY)),
-    GET("/api/cluster-name", MANAGEMENT, show_cluster_name, row_of(rabbitmq_schemas.NAME)),
     GET("/api/extensions", MANAGEMENT, list_nothing, list_of(ANY)),
     GET("/api/feature-flags", ADMINISTRATOR, list_nothing, list_of(ANY)),
     GET("/api/auth", OPEN, show_sign_in, row_of(rabbitmq_schemas.SIGN_IN)),

@@ -7,6 +7,8 @@ from typing import Final
 from starlette.responses import Response
 
 from rhizome.broker.metadata.metadata_commands import (
+    CLUSTER_NAME,
+    GLOBAL,
     DeleteParameter,
     DeletePolicy,
     PutParameter,
@@ -24,14 +26,13 @@ from rhizome.management.http.json_body import Document
 from rhizome.management.http.json_responses import Row, answer, created, done, listed
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
 from rhizome.management.openapi.endpoint_shapes import DONE, MADE, row_of, rows_of
+from rhizome.management.rabbitmq_api.federation_upstreams import check_federation
 from rhizome.management.rabbitmq_api.json_rows import policy_row
 from rhizome.management.state_proposals import propose
 from rhizome.regex import check_pattern
 from rhizome.shovel_parameters import COMPONENT as SHOVEL
 from rhizome.shovel_parameters import InvalidShovel, hide, parse_shovel, unhide
 
-GLOBAL: Final = "global"
-CLUSTER_NAME: Final = "cluster_name"
 VHOST_LIMITS: Final = "vhost-limits"
 OPERATOR_POLICY: Final = "operator_policy"
 SET_ELSEWHERE: Final = {
@@ -207,6 +208,7 @@ def _check_parameter(component: str, vhost: str, name: str, value: object) -> No
             parse_shovel(vhost, name, value)
         except InvalidShovel as error:
             raise BadRequest(str(error)) from None
+    check_federation(component, name, value)
 
 
 async def delete_parameter(call: Call) -> Response:
@@ -221,8 +223,9 @@ async def delete_parameter(call: Call) -> Response:
 
 
 def global_parameters(call: Call) -> dict[str, object]:
-    """By name; the cluster's name is one of them, as in RabbitMQ, though it is configured."""
-    found: dict[str, object] = {CLUSTER_NAME: call.context.broker.settings.cluster_name}
+    """By name; the cluster's name is one of them, as in RabbitMQ: the configured one if none was
+    set."""
+    found: dict[str, object] = {CLUSTER_NAME: call.context.broker.cluster_name()}
     for (component, vhost, name), value in call.context.broker.state.parameters.items():
         if component == GLOBAL and vhost == "":
             found[name] = value
@@ -242,12 +245,23 @@ async def show_global_parameter(call: Call) -> Response:
 
 
 async def put_global_parameter(call: Call) -> Response:
-    if call.name() == CLUSTER_NAME:
-        raise BadRequest("the cluster's name is configured: set cluster.name and restart")
     is_new = call.name() not in global_parameters(call)
-    command = PutParameter(GLOBAL, "", call.name(), (await call.document()).value("value"))
+    document = await call.document()
+    is_name = call.name() == CLUSTER_NAME
+    value = document.text("value") if is_name else document.value("value")
+    command = PutParameter(GLOBAL, "", call.name(), value)
     await propose(call.context, with_secrets(call.context, command))
     return created(is_new)
+
+
+async def show_cluster_name(call: Call) -> Response:
+    return answer({"name": call.context.broker.cluster_name()})
+
+
+async def put_cluster_name(call: Call) -> Response:
+    name = (await call.document()).text("name")
+    await propose(call.context, PutParameter(GLOBAL, "", CLUSTER_NAME, name))
+    return done()
 
 
 async def delete_global_parameter(call: Call) -> Response:
@@ -278,6 +292,8 @@ ENDPOINTS: Final = (
     GET(_PARAMETER, PARAMETERS, show_parameter, row_of(rabbitmq_schemas.PARAMETER)),
     PUT(_PARAMETER, POLICYMAKER, put_parameter, MADE, request_schemas.PARAMETER),
     DELETE(_PARAMETER, POLICYMAKER, delete_parameter, DONE),
+    GET("/api/cluster-name", MANAGEMENT, show_cluster_name, row_of(rabbitmq_schemas.NAME)),
+    PUT("/api/cluster-name", ADMINISTRATOR, put_cluster_name, DONE, request_schemas.NAME),
     GET(
         "/api/global-parameters",
         POLICYMAKER,
