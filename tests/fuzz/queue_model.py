@@ -260,6 +260,9 @@ class Model:
         if limit is not None and entry.count > limit:
             self._discard(queue, entry, "delivery_limit")
             return
+        if queue.is_expired(entry, self.now_ms + 1):  # its last instant was for its first delivery
+            self._discard(queue, entry, "expired")
+            return
         queue.ready.append(entry)
         queue.sort()
         queue.hurried = queue.hurried or queue.is_over()
