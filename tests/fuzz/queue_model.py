@@ -45,6 +45,11 @@ class Shape:
     dead_to: str | None = None
     delivery_limit: int | None = None
 
+    @property
+    def level_max(self) -> int:
+        """The highest priority. One that counts deliveries is a quorum queue, which has 32."""
+        return self.priority_max or (31 if self.delivery_limit is not None else 0)
+
     def arguments(self) -> dict[str, object]:
         found: dict[str, object] = {}
         if self.ttl_ms is not None:
@@ -94,7 +99,7 @@ class ModelQueue:
     hurried: bool = False
 
     def lane(self, entry: Entry) -> int:
-        return min(entry.priority, self.shape.priority_max)
+        return min(entry.priority, self.shape.level_max)
 
     def sort(self) -> None:
         self.ready.sort(key=lambda entry: (-self.lane(entry), entry.seq))
@@ -255,6 +260,9 @@ class Model:
         if limit is not None and entry.count > limit:
             self._discard(queue, entry, "delivery_limit")
             return
+        if queue.is_expired(entry, self.now_ms + 1):  # its last instant was for its first delivery
+            self._discard(queue, entry, "expired")
+            return
         queue.ready.append(entry)
         queue.sort()
         queue.hurried = queue.hurried or queue.is_over()
@@ -284,7 +292,7 @@ class Model:
     def tick(self, now_ms: int) -> None:
         self.now_ms = now_ms
         for queue in self.queues.values():
-            for lane in range(queue.shape.priority_max + 1):
+            for lane in range(queue.shape.level_max + 1):
                 self._expire_lane(queue, lane)
 
     def _expire_lane(self, queue: ModelQueue, lane: int) -> None:

@@ -56,7 +56,11 @@ from rhizome.broker.metadata.metadata_commands import (
     DeleteQueue,
     Unbind,
 )
-from rhizome.broker.metadata.proposed_arguments import check_proposed_queue, with_default_type
+from rhizome.broker.metadata.proposed_arguments import (
+    check_proposed_queue,
+    default_type,
+    with_default_type,
+)
 from rhizome.broker.metadata.resource_names import (
     check_declarable_name,
     check_deletable_exchange,
@@ -302,15 +306,13 @@ def queue_declare(channel: Channel, method: QueueDeclare) -> None:
     elif isinstance(existing, Queue):
         _check_same_owner(channel, existing, method.exclusive)
     check_configure(channel, QUEUE, name)
-    arguments = with_default_type(
-        connection.broker.state,
-        router.vhost,
-        method.queue,
-        method.arguments,
-        method.durable,
-        method.exclusive,
-        method.auto_delete,
-    )
+    arguments = method.arguments
+    kind = default_type(connection.broker.state.parameters, router.vhost)
+    if kind != "" and method.queue != "":
+        there = existing.options.queue_type if isinstance(existing, Queue) else ""
+        arguments = with_default_type(
+            kind, there, arguments, method.durable, method.exclusive, method.auto_delete
+        )
     if existing is None:
         _check_new_queue(channel, name, method, arguments)
     command = DeclareQueue(

@@ -10,7 +10,7 @@ written into the arguments of declarations without a type, as RabbitMQ does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rhizome.broker.erlang_term_text import queue_resource
@@ -22,7 +22,6 @@ from rhizome.broker.metadata.metadata_commands import (
     DeclareQueue,
     PutPolicy,
 )
-from rhizome.broker.metadata.metadata_state import State
 from rhizome.broker.routing.random_exchange import CHOOSING_KINDS
 from rhizome.errors import PreconditionFailed
 from rhizome.journal.streams.bloom_filter import BLOOM_BYTES_MAX, BLOOM_BYTES_MIN
@@ -75,31 +74,27 @@ def _check_filter_size(reader: ArgumentReader) -> None:
         raise PreconditionFailed(text, reader.class_id, reader.method_id)
 
 
-def default_type(state: State, vhost: str) -> str:
-    """The type of queues that are declared without one; empty if the vhost has no default."""
-    word = state.parameters.get((DEFAULTS_COMPONENT, vhost, DEFAULT_TYPE))
+def default_type(parameters: Mapping[tuple[str, str, str], object], vhost: str) -> str:
+    """The type of queues that are declared without one, by the parameters of the cluster state;
+    empty if the vhost has no default."""
+    word = parameters.get((DEFAULTS_COMPONENT, vhost, DEFAULT_TYPE))
     return word if isinstance(word, str) and word in QUEUE_TYPES else ""
 
 
 def with_default_type(
-    state: State,
-    vhost: str,
-    name: str,
+    kind: str,
+    existing: str,
     arguments: dict[str, object],
     durable: bool,
     exclusive: bool,
     auto_delete: bool,
 ) -> dict[str, object]:
-    """The arguments of a declaration with the type that its vhost gives it. Queues that only a
-    classic one can be are classic; one that exists with another type is compared as it was
-    declared."""
-    kind = "" if _TYPE in arguments else default_type(state, vhost)
-    if kind == "" or kind == "classic" or name == "":
+    """The arguments of a declaration with the default type ``kind`` of its vhost. Queues that only
+    a classic one can be are classic; one that exists with another type (``existing``; empty if
+    there is none) is compared as it was declared."""
+    if kind == "" or kind == "classic" or _TYPE in arguments:
         return arguments
-    if exclusive or auto_delete or not durable:
-        return arguments
-    existing = state.vhosts[vhost].queues.get(name)
-    if existing is not None and existing.options.queue_type != kind:
+    if exclusive or auto_delete or not durable or existing not in ("", kind):
         return arguments
     return {**arguments, _TYPE: kind}
 

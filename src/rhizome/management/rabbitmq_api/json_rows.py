@@ -199,7 +199,7 @@ def vhost_metadata(state: State, vhost: VHost) -> Row:
     return {
         "description": vhost.description,
         "tags": list(vhost.tags),
-        "default_queue_type": default_type(state, vhost.name) or "undefined",
+        "default_queue_type": default_type(state.parameters, vhost.name) or "undefined",
     }
 
 

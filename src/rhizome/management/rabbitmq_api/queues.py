@@ -22,7 +22,11 @@ from rhizome.broker.channel.resource_lookup import (
 )
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.metadata.metadata_commands import EXCHANGE, QUEUE, DeclareQueue, DeleteQueue
-from rhizome.broker.metadata.proposed_arguments import check_proposed_queue, with_default_type
+from rhizome.broker.metadata.proposed_arguments import (
+    check_proposed_queue,
+    default_type,
+    with_default_type,
+)
 from rhizome.broker.metadata.resource_names import check_declarable_name
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.queue.queue import Queue
@@ -214,7 +218,8 @@ async def declare_queue(call: Call) -> Response:
     check_configure(open_channel(call.context.broker, vhost, call.caller), QUEUE, name)
     document = await call.document()
     durable, auto_delete = document.flag("durable"), document.flag("auto_delete")
-    state = call.context.broker.state
+    kind = default_type(call.context.broker.state.parameters, vhost.name)
+    there = vhost.queues[name].options.queue_type if name in vhost.queues else ""
     arguments = document.table("arguments")
     command = DeclareQueue(
         vhost.name,
@@ -222,7 +227,7 @@ async def declare_queue(call: Call) -> Response:
         durable,
         auto_delete,
         "",
-        with_default_type(state, vhost.name, name, arguments, durable, False, auto_delete),
+        with_default_type(kind, there, arguments, durable, False, auto_delete),
         user=call.caller.user,
     )
     is_new = name not in vhost.destinations
