@@ -208,7 +208,8 @@ def test_the_package_serves_in_a_fresh_debian(tmp_path: Path) -> None:
             assert message.body == b"hello"
     finally:
         broker.terminate()
-        assert broker.wait(60) == 0
+        broker.communicate(timeout=60)
+    assert broker.returncode == 0
     inside(debian, "dpkg", "--purge", "rhizomemq")
     assert not (debian / "opt/rhizome").exists()
     assert (debian / "var/lib/rhizome/store.json").exists()
