@@ -31,7 +31,7 @@ export SYSTEM_PACKAGES
 # Tests start hundreds of brokers, and without bytecode each of them would compile its sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lone test check unit interop soak bench pipeline build wheel check-wheel release image clean \
+.PHONY: help run lone test check unit interop soak bench pipeline build wheel check-wheel deb check-deb release image clean \
 	constraints test-deps
 
 help: ## list the targets
@@ -87,6 +87,15 @@ check-wheel: $(VENV)/test.stamp ## install the wheel in ./dist where no compiler
 	@tools/system_packages.sh java
 	RHIZOME_TEST_WHEEL=$$(ls $(CURDIR)/dist/*.whl | head -1) \
 		$(BIN)/python -m pytest -s -m wheel tests/process/operations/test_install.py
+
+deb: $(VENV)/release.stamp ## build the Debian package from the wheel in ./dist, in ./dist
+	@ls dist/*.whl >/dev/null 2>&1 || $(MAKE) --no-print-directory wheel
+	HASHES=$(HASHES) $(BIN)/python tools/build_deb.py $$(ls dist/*.whl | head -1) dist
+
+check-deb: $(VENV)/test.stamp ## install the Debian package in ./dist into a Debian made by debootstrap; as root
+	@ls dist/*.deb >/dev/null 2>&1 || $(MAKE) --no-print-directory deb
+	RHIZOME_TEST_DEB=$$(ls $(CURDIR)/dist/*.deb | head -1) \
+		$(BIN)/python -m pytest -rs -m wheel tests/process/operations/test_deb.py
 
 release: $(VENV)/release.stamp ## check version, changelog and tag; then archive, wheel, list of parts (SBOM) and checksums; RELEASE=--draft makes them all the same
 	$(BIN)/python tools/release.py $(RELEASE)

@@ -8,11 +8,9 @@ the same modules are loaded from their .py files, though compiled ones lie besid
 debugging, for coverage, and to show that both forms behave alike.
 """
 
+import importlib as _importlib
 import os as _os
 import typing as _typing
-
-if _typing.TYPE_CHECKING:
-    from rhizome.testing.embedded_broker import embedded as embedded
 
 __version__ = "0.2.0.dev0"
 
@@ -25,7 +23,5 @@ if _os.environ.get("RHIZOME_PURE") == "1":
 def __getattr__(name: str) -> _typing.Any:
     """`rhizome.embedded` is loaded when it is asked for: it needs all of a broker."""
     if name == "embedded":
-        from rhizome.testing.embedded_broker import embedded
-
-        return embedded
+        return _importlib.import_module("rhizome.testing.embedded_broker").embedded
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

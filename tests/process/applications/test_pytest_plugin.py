@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rhizome.testing.pytest_plugin import environment_of
+
 SECONDS_MAX = 400.0
 
 pytestmark = pytest.mark.timeout(SECONDS_MAX + 60)
@@ -77,6 +79,15 @@ def test_broker_and_vhosts(tmp_path: Path) -> None:
     )
     printed = run_pytest(tmp_path, BROKER)
     assert "6 passed" in printed
+
+
+def test_settings_become_the_variables_that_a_broker_reads() -> None:
+    given = {"broker.memory": True, "listen.amqp": [":1", ":2"], "limits.queues_max": 3}
+    assert environment_of(given) == {
+        "RHIZOME_BROKER_MEMORY": "true",
+        "RHIZOME_LISTEN_AMQP": ":1,:2",
+        "RHIZOME_LIMITS_QUEUES_MAX": "3",
+    }
 
 
 def test_a_setting_that_is_none_is_refused(tmp_path: Path) -> None:
