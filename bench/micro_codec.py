@@ -15,7 +15,7 @@ from collections.abc import Callable
 from rhizome import errors
 from rhizome.amqp import methods
 from rhizome.amqp.field_table import check_table, encode_table, find_entry, raw_entries, read_table
-from rhizome.amqp.frames import content_frames, patch_channel, reframe
+from rhizome.amqp.frames import content_frames, reframe
 from rhizome.amqp.methods import decode_method
 from rhizome.amqp.properties import FLAGS_OFFSET, Properties, decode_properties, encode_header, scan
 from rhizome.broker.dead_letters.dead_letter_headers import cc_keys, dead_letter
@@ -52,7 +52,7 @@ def operations() -> dict[str, Callable[[], object]]:
         "scan four properties": lambda: scan(LARGE, FLAGS_OFFSET, len(LARGE)),
         "decode four properties": lambda: decode_properties(LARGE),
         "encode four properties": lambda: encode_header(100, PROPERTIES),
-        "patch channel, 1 KiB": lambda: patch_channel(CONTENT, 7),
+        "patch channel, 1 KiB": lambda: reframe(CONTENT, 7, 0),
         "reframe to 512, 1 KiB": lambda: reframe(CONTENT, 7, 512),
         "keys of CC and BCC": lambda: cc_keys(CONTENT),
         "first death": lambda: dead_letter(CONTENT, "e", ["k"], "queue", "expired", 1),

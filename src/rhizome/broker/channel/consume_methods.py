@@ -71,10 +71,7 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     connection = channel.connection
     name = queue_name(channel, method.queue)
     tag = method.consumer_tag or connection.broker.make_name("amq.ctag-")
-    if tag in channel.consumers or (
-        channel.reply_consumer is not None and channel.reply_consumer.tag == tag
-    ):
-        raise NotAllowed(f"attempt to reuse consumer tag '{tag}'", 60, 20)
+    _check_new(channel, tag)
     if name == REPLY_QUEUE:
         _consume_replies(channel, method, tag)
         return
@@ -83,7 +80,6 @@ def consume(channel: Channel, method: BasicConsume) -> None:
         return
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
-    size = _check_size(connection, method.arguments)
     options = check_consume_arguments(queue.vhost, name, method.arguments, queue.options.queue_type)
     if LEASE_ARGUMENT in method.arguments:
         check_lease(queue, method.no_ack, method.exclusive, method.arguments)
@@ -102,7 +98,7 @@ def consume(channel: Channel, method: BasicConsume) -> None:
         method.arguments,
     )
     consumer.timeout_ms = options.timeout_ms
-    consumer.argument_bytes = size
+    consumer.argument_bytes = _check_size(connection, method.arguments)
     channel.consumers[tag] = consumer
     if queue.away is not None:
         queue.away.consume(consumer, method.no_wait)
@@ -110,6 +106,13 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     if not method.no_wait:
         channel.send(BasicConsumeOk(tag))
     queue.add_consumer(consumer)
+
+
+def _check_new(channel: Channel, tag: str) -> None:
+    if tag in channel.consumers or (
+        channel.reply_consumer is not None and channel.reply_consumer.tag == tag
+    ):
+        raise NotAllowed(f"attempt to reuse consumer tag '{tag}'", 60, 20)
 
 
 def _check_size(connection: Connection, arguments: dict[str, object]) -> i64:

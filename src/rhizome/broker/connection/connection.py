@@ -166,8 +166,7 @@ class Connection:
         self.marked = False
         self.writable = self.shell_writable = True
         self.output_held = self.full = False
-        self.consumer_bytes = 0
-        self.suspensions = self.releases = 0
+        self.suspensions = self.releases = self.consumer_bytes = 0
         self.stalled = False
         self.paused = self.resting = False
         self.drained_ms = 0
