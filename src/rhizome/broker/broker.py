@@ -308,7 +308,7 @@ class Broker:
                 # The exchange goes with its vhost; otherwise its bindings were reported one by one.
                 self.cluster.private_unbound(queue.vhost, binding)
         queue.ready_bytes = 0
-        queue.flow_control.update(self.turn.now_ms)
+        queue.flow_control.update(queue, self.turn.now_ms)
         self.timers.unwatch(queue)
         queue.orphans = queue.consumers()
         for consumer in queue.orphans:
@@ -377,6 +377,7 @@ class Broker:
 
     def connection_gone(self, connection: Connection) -> None:
         """A connection's socket is gone."""
+        connection.handshake = None  # a login that never ended knows its connection
         self.carriers.pop(connection.id, None)
         if self.connections.pop(connection.id, None) is None:
             return
@@ -565,7 +566,7 @@ class Broker:
             self.suspended_sessions.tick(now_ms)
         elif part == 3:
             for queue in list(self.congested):
-                queue.flow_control.update(now_ms)
+                queue.flow_control.update(queue, now_ms)
         elif part == 4:
             self.streams.tick(now_ms)
         elif part == 5:

@@ -26,6 +26,18 @@ def raise_open_files_limit() -> None:
             logger.warning("no more than %d open files: %s", soft, error)
 
 
+RESERVED_FILES: Final = 256
+"""Open files for the journal, for links and logs; half of the limit, if that is less."""
+
+
+def connections_possible(http_connections_max: int) -> int:
+    """How many AMQP connections may be open, so that files are left for the journal and HTTP."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return OPEN_FILES_MAX
+    return max(limit // 2, limit - RESERVED_FILES - http_connections_max)
+
+
 logger = logging.getLogger("rhizome.memory")
 
 _M_TRIM_THRESHOLD: Final = -1

@@ -42,7 +42,11 @@ from rhizome.security.password_check_queue import AT_ONCE_MAX
 from rhizome.security.tls import ListenerTls, certificate_names, link_context
 from rhizome.security.token_login import EXPIRED, TokenAuthenticator
 from rhizome.server.alarms_and_compaction import Maintenance
-from rhizome.server.allocator_and_file_limits import raise_open_files_limit, tune_malloc
+from rhizome.server.allocator_and_file_limits import (
+    connections_possible,
+    raise_open_files_limit,
+    tune_malloc,
+)
 from rhizome.server.broker_bootstrap import SEED_BYTES, apply_limits, make_broker, make_log
 from rhizome.server.config.broker_config import Config
 from rhizome.server.config.cluster_section import read_keys
@@ -360,6 +364,8 @@ class BrokerServer:
         await self._take_connections(loop, sockets, str(address), context)
 
     async def _listen_for_links(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self.shell is not None
+        self.shell.connections_max = connections_possible(self.config.http.connections_max)
         secured = self.config.cluster.tls and self.config.listen.links
         context = self._tls(self.config.tls.verify_client) if secured else None
         for address in self.config.listen.links:
@@ -473,6 +479,7 @@ class BrokerServer:
                 next_maintenance = loop.time() + MAINTENANCE_S
                 self.shell.step_began("maintenance")
                 self._run_task("maintenance", self.maintenance.run)
+                self._run_task("the count of connections", self._report_turned_away)
                 self._run_task("the reading of changed files", self.reloader.check_files)
                 self._run_task("known logins", lambda: self.known_logins.save_aside(loop))
                 self.shell.step_ended()
@@ -484,6 +491,17 @@ class BrokerServer:
         except Exception as error:
             assert self.shell is not None
             self.shell.broker.report_bug(error, name, FAULT_TASK)
+
+    def _report_turned_away(self) -> None:
+        assert self.shell is not None
+        if self.shell.turned_away:
+            logger.warning(
+                "%d connections were closed, those that had not logged in first: %d are possible"
+                " with the limit of open files; raise it (ulimit -n, LimitNOFILE)",
+                self.shell.turned_away,
+                self.shell.connections_max,
+            )
+            self.shell.turned_away = 0
 
     def _observe_roles(self) -> None:
         self.hooks.observe(roles_of(self.driver.node if self.driver else None))

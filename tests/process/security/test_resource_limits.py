@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
+import socket
 import subprocess
 import zlib
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -473,3 +475,38 @@ def test_half_open_handshakes_end_in_time_beside_other_clients(tmp_path: Path) -
 
     with broker_with(tmp_path / "slow", limits_handshake_timeout="2s") as broker:
         assert run(scenario(broker)) > 0
+
+
+# ---- open files ---------------------------------------------------------------------------------
+
+FILES_MAX: Final = 300
+FEW_FILES: Final = ("sh", "-c", f'ulimit -n {FILES_MAX}; exec "$@"', "sh")
+
+
+def test_strangers_cannot_use_up_the_open_files_of_the_broker(tmp_path: Path) -> None:
+    """The journal needs files, too; without any the broker stops."""
+    environment = {"RHIZOME_JOURNAL_SEGMENT_SIZE": "4MiB"}
+    broker = BrokerProcess(tmp_path / "b1", environment=environment, launcher=FEW_FILES)
+    strangers: list[socket.socket] = []
+
+    async def publish() -> None:
+        async with (
+            connect(broker.url) as connection,
+            connection.channel(confirms=True) as channel,
+        ):
+            await channel.declare_queue("q", durable=True)
+            for _ in range(2 * FILES_MAX):
+                stranger = socket.create_connection((broker.host, broker.port))
+                strangers.append(stranger)
+            for _ in range(12):
+                await channel.publish(b"x" * (1 << 20), routing_key="q", properties=PERSISTENT)
+        async with connect(broker.url) as connection, connection.channel() as channel:
+            assert (await channel.declare_queue("q", passive=True)).message_count == 12
+
+    with contextlib.closing(broker):
+        broker.start()
+        run(publish(), 200)
+        assert broker.is_running()
+        wait_until(lambda: "with the limit of open files" in broker.printed(), "a warning")
+    for stranger in strangers:
+        stranger.close()

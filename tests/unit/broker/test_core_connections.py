@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from rhizome.amqp.frames import method_frame
@@ -9,6 +11,7 @@ from rhizome.amqp.methods import (
     BasicAck,
     BasicCancel,
     BasicCancelOk,
+    BasicConsume,
     BasicConsumeOk,
     BasicGet,
     BasicGetEmpty,
@@ -42,10 +45,15 @@ from rhizome.amqp.methods import (
     TxSelectOk,
 )
 from rhizome.amqp.properties import Properties
+from rhizome.broker.channel.consume_methods import (
+    CONSUMER_ARGUMENTS_BYTES_MAX,
+    CONSUMERS_ARGUMENTS_BYTES_MAX,
+)
 from rhizome.broker.channel.topology_methods import QueueDeclared
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.periodic_sweep import CLOSE_OK_TIMEOUT_MS
 from rhizome.broker.queue.publisher_flow_control import CONGESTED_BYTES
+from rhizome.broker.queue.queue import Queue
 from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
 PERSISTENT = Properties(delivery_mode=2)
@@ -533,3 +541,51 @@ def test_a_queue_that_is_deleted_before_its_declaration_is_answered_was_declared
     core.settle()
     answer = client.pick(QueueDeclareOk)
     assert (answer.queue, answer.message_count, answer.consumer_count) == ("gone", 0, 0)
+
+
+def test_private_queues_are_freed_without_a_collection(core: Core) -> None:
+    """A full collection practically never happens: what is in a cycle stays for ever."""
+
+    def queues() -> int:
+        return sum(isinstance(each, Queue) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = queues()
+        client = core.connect()
+        for _ in range(20):
+            name = client.call(QueueDeclare("", exclusive=True), QueueDeclareOk).queue
+            client.consume(name)
+            client.take()
+        assert queues() == before + 20
+        client.close_socket()
+        core.settle()
+        del client
+        assert queues() <= before + 1, "a turn remembers what it did last"
+    finally:
+        gc.enable()
+
+
+def test_arguments_of_consumers_have_a_maximal_size(core: Core) -> None:
+    client = core.connect()
+    client.declare("q")
+    large: dict[str, object] = {"x": "y" * CONSUMER_ARGUMENTS_BYTES_MAX}
+    client.send(BasicConsume("q", "c", arguments=large))
+    assert "the arguments of a consumer have 16" in client.expect(ChannelClose).reply_text
+
+
+def test_arguments_of_all_consumers_of_a_connection_have_a_maximal_size(core: Core) -> None:
+    client = core.connect()
+    client.declare("q")
+    arguments: dict[str, object] = {"x": "y" * (CONSUMER_ARGUMENTS_BYTES_MAX - 100)}
+    count = CONSUMERS_ARGUMENTS_BYTES_MAX // CONSUMER_ARGUMENTS_BYTES_MAX + 20
+    for _ in range(2):  # those that are gone don't count
+        for number in range(count // 2):
+            client.send(BasicConsume("q", f"c{number}", no_wait=True, arguments=arguments))
+        for number in range(count // 2):
+            client.send(BasicCancel(f"c{number}", no_wait=True))
+    assert not client.take()
+    for number in range(count):
+        client.send(BasicConsume("q", f"c{number}", no_wait=True, arguments=arguments))
+    assert "of this connection's consumers" in client.expect(ChannelClose).reply_text

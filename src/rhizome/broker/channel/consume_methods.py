@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
+from rhizome.amqp.field_table import encode_table
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
     BasicCancel,
@@ -37,6 +40,12 @@ from rhizome.errors import AccessRefused, NotAllowed, NotImplementedFault, Preco
 
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
+    from rhizome.broker.connection.connection import Connection
+
+CONSUMER_ARGUMENTS_BYTES_MAX: Final = 16 * 1024
+"""The largest arguments of one consumer."""
+CONSUMERS_ARGUMENTS_BYTES_MAX: Final = 16 << 20
+"""The same of all consumers of a connection together."""
 
 
 def qos(channel: Channel, method: BasicQos) -> None:
@@ -62,10 +71,7 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     connection = channel.connection
     name = queue_name(channel, method.queue)
     tag = method.consumer_tag or connection.broker.make_name("amq.ctag-")
-    if tag in channel.consumers or (
-        channel.reply_consumer is not None and channel.reply_consumer.tag == tag
-    ):
-        raise NotAllowed(f"attempt to reuse consumer tag '{tag}'", 60, 20)
+    _check_new(channel, tag)
     if name == REPLY_QUEUE:
         _consume_replies(channel, method, tag)
         return
@@ -92,6 +98,7 @@ def consume(channel: Channel, method: BasicConsume) -> None:
         method.arguments,
     )
     consumer.timeout_ms = options.timeout_ms
+    consumer.argument_bytes = _check_size(connection, method.arguments)
     channel.consumers[tag] = consumer
     if queue.away is not None:
         queue.away.consume(consumer, method.no_wait)
@@ -99,6 +106,42 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     if not method.no_wait:
         channel.send(BasicConsumeOk(tag))
     queue.add_consumer(consumer)
+
+
+def _check_new(channel: Channel, tag: str) -> None:
+    if tag in channel.consumers or (
+        channel.reply_consumer is not None and channel.reply_consumer.tag == tag
+    ):
+        raise NotAllowed(f"attempt to reuse consumer tag '{tag}'", 60, 20)
+
+
+def _check_size(connection: Connection, arguments: dict[str, object]) -> i64:
+    """Return the size of arguments. Refuse those that are too large, alone or with those of the
+    connection's other consumers: they are kept as long as the consumer is."""
+    size: i64 = len(encode_table(arguments)) if len(arguments) > 0 else 0
+    if size > CONSUMER_ARGUMENTS_BYTES_MAX:
+        raise PreconditionFailed(
+            f"the arguments of a consumer have {size} bytes; at most"
+            f" {CONSUMER_ARGUMENTS_BYTES_MAX} are possible"
+        )
+    if connection.consumer_bytes + size > CONSUMERS_ARGUMENTS_BYTES_MAX:
+        connection.consumer_bytes = _kept_bytes(connection)  # without those that are gone
+    if connection.consumer_bytes + size > CONSUMERS_ARGUMENTS_BYTES_MAX:
+        raise PreconditionFailed(
+            "the arguments of this connection's consumers have"
+            f" {connection.consumer_bytes + size} bytes; at most"
+            f" {CONSUMERS_ARGUMENTS_BYTES_MAX} are possible"
+        )
+    connection.consumer_bytes += size
+    return size
+
+
+def _kept_bytes(connection: Connection) -> i64:
+    kept: i64 = 0
+    for channel in connection.channels.values():
+        for consumer in channel.consumers.values():
+            kept += consumer.argument_bytes
+    return kept
 
 
 def check_free(queue: Queue, exclusive: bool) -> None:

@@ -92,6 +92,7 @@ class Consumer:
     reached: i64
     credit: i64
     drained_ms: i64
+    argument_bytes: i64
     reader: Reader | None
     identified: bool
     pulls: bool
@@ -128,6 +129,7 @@ class Consumer:
         self.reached = 0
         self.credit = 0
         self.drained_ms = 0
+        self.argument_bytes = 0
         self.reader = None
         self.identified = not no_ack and len(channel.connection.resume_id) > 0
         self.pulls = False

@@ -100,6 +100,7 @@ class Connection:
     marked: bool
     writable: bool
     output_held: bool
+    consumer_bytes: i64
     shell_writable: bool
     full: bool
     suspensions: i64
@@ -165,7 +166,7 @@ class Connection:
         self.marked = False
         self.writable = self.shell_writable = True
         self.output_held = self.full = False
-        self.suspensions = self.releases = 0
+        self.suspensions = self.releases = self.consumer_bytes = 0
         self.stalled = False
         self.paused = self.resting = False
         self.drained_ms = 0

@@ -99,7 +99,7 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
             for queue in part.queues:
                 queue.push(message)
                 if queue.flow_control.congested:
-                    queue.flow_control.pause(connection)
+                    queue.flow_control.pause(queue, connection)
             if confirms is not None and (message.position != 0 or log.replicated):
                 confirms.need(log, message.index, message.position != 0)
         if len(route.targets) > 0:

@@ -35,23 +35,23 @@ class FlowControl:
     taken ``QUANTUM_BYTES`` for each since ``mark``, when the queue is no longer congested, or when
     none of its consumers is busy any more (``update`` is called in every tick while it is
     congested).
+
+    It is told its queue each time: a queue and a part that holds it would be a cycle, which only a
+    collection of all garbage frees, and that practically never comes.
     """
 
-    queue: Queue
     congested: bool
     paused: list[Connection]
     mark: i64
 
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
+    def __init__(self) -> None:
         self.congested = False
         self.paused = []
         self.mark = 0
 
-    def update(self, now_ms: i64) -> None:
+    def update(self, queue: Queue, now_ms: i64) -> None:
         """Check whether publishers have to wait, and release those that have waited enough."""
-        queue = self.queue
-        congested = queue.ready_bytes > CONGESTED_BYTES and self._is_consumer_busy(now_ms)
+        congested = queue.ready_bytes > CONGESTED_BYTES and _is_consumer_busy(queue, now_ms)
         if congested and not self.congested:
             self.congested = True
             queue.broker.congested[queue] = None
@@ -64,22 +64,11 @@ class FlowControl:
             if taken >= QUANTUM_BYTES * len(self.paused):
                 self._unpause()
 
-    def _is_consumer_busy(self, now_ms: i64) -> bool:
-        for level in self.queue.levels:
-            for consumer in level.consumers():
-                drained_ms = consumer.channel.connection.drained_ms
-                if consumer.carrier is not None and consumer.credit <= 0:
-                    # The link can take more; the application behind it can't.
-                    drained_ms = consumer.drained_ms
-                if now_ms - drained_ms < BUSY_MS and not consumer.is_sated():
-                    return True
-        return False
-
-    def pause(self, connection: Connection) -> None:
+    def pause(self, queue: Queue, connection: Connection) -> None:
         """A connection has published to this queue while it is congested."""
         if not connection.paused:
             if len(self.paused) == 0:
-                self.mark = self.queue.delivered_bytes
+                self.mark = queue.delivered_bytes
             connection.pause()
             self.paused.append(connection)
 
@@ -88,3 +77,15 @@ class FlowControl:
         self.paused = []
         for connection in paused:
             connection.unpause()
+
+
+def _is_consumer_busy(queue: Queue, now_ms: i64) -> bool:
+    for level in queue.levels:
+        for consumer in level.consumers():
+            drained_ms = consumer.channel.connection.drained_ms
+            if consumer.carrier is not None and consumer.credit <= 0:
+                # The link can take more; the application behind it can't.
+                drained_ms = consumer.drained_ms
+            if now_ms - drained_ms < BUSY_MS and not consumer.is_sated():
+                return True
+    return False

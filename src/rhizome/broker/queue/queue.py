@@ -175,7 +175,7 @@ class Queue(Destination):
         self.active = self.successor = None
         self.exclusive = False
         self.marked = False
-        self.flow_control = FlowControl(self)
+        self.flow_control = FlowControl()
         self.delivered_bytes = 0
         self.settled_marked = False
         self.settled = []
@@ -491,7 +491,7 @@ class Queue(Destination):
         if self.bounded and self.options.overflow == "drop-head":
             self._drop_beyond()
         if self.flow_control.congested or self.ready_bytes > CONGESTED_BYTES:
-            self.flow_control.update(now_ms)
+            self.flow_control.update(self, now_ms)
 
     def may_show_first(self) -> bool:
         """Whether the first message is committed (L1); if not, the queue is touched when it is."""

@@ -16,7 +16,7 @@ from mypy_extensions import i64, mypyc_attr
 from rhizome.broker.access.auth_interface import Peer
 from rhizome.broker.broker import Broker
 from rhizome.broker.connection.connection import Connection
-from rhizome.broker.connection.connection_states import CLOSED
+from rhizome.broker.connection.connection_states import CLOSED, RUNNING
 from rhizome.broker.fault_log import FAULT_TIMER, FAULT_TURN
 from rhizome.server.event_loop.busy_poll import BusyPoll
 from rhizome.server.event_loop.stopwatch import Stopwatch
@@ -36,6 +36,9 @@ TURN_PARTS: Final = (
 )
 """The parts of the end of a turn, in this order."""
 SUBMIT_PART: Final = 2
+
+CONNECTIONS_MAX: Final = 1 << 30
+"""Open sockets, if the limit of open files is not known."""
 
 WRITTEN_BYTES_MAX: Final = 32 << 20
 """How much is handed to sockets in one turn, which takes about 20 ms; other connections wait for
@@ -79,6 +82,8 @@ class Shell:
     alarm: str
     satiated: list[ClientProtocol]
     links: TurnPart
+    connections_max: i64
+    turned_away: i64
 
     def __init__(
         self,
@@ -102,6 +107,8 @@ class Shell:
         self.alarm = ""
         self.satiated = []
         self.links = TurnPart()
+        self.connections_max = CONNECTIONS_MAX
+        self.turned_away = 0
 
     def begin_turn(self) -> None:
         """Something happened: read the clock once and schedule the end of the turn."""
@@ -161,6 +168,19 @@ class Shell:
             self.broker.disable(error, where)
         else:
             self.broker.report_bug(error, where, FAULT_TURN)
+
+    def make_room(self) -> bool:
+        """Whether one more connection may be open. If there are too many, the oldest that has not
+        logged in makes room: files are needed for the journal, too."""
+        connections = self.broker.connections
+        if len(connections) < self.connections_max:
+            return True
+        self.turned_away += 1
+        for connection in connections.values():
+            if connection.stage < RUNNING:
+                connection.stop()
+                return True
+        return False
 
     def submit(self) -> None:
         """Hand what was appended in this turn to the disk."""
@@ -275,6 +295,9 @@ class ClientProtocol:
         self.transport = transport
         transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
         self.shell.begin_turn()
+        if not self.shell.make_room():
+            transport.abort()
+            return
         peer = self.make_peer(transport, self.tls)
         name = f"{_end(peer.address, peer.port)} -> {self._local_of(transport)}"
         connection = self.shell.broker.connect(name, peer)
