@@ -258,6 +258,10 @@ class BrokerProcess:
         text = self._output_since_start()
         return text[-OUTPUT_CHARS_QUOTED_MAX:] or "(it printed nothing)"
 
+    def wait_until_printed(self, text: str) -> None:
+        """Wait for a line with a text: a thread writes the log, so it may come after an answer."""
+        wait_until(lambda: text in self._output_since_start(), f"the broker to print {text!r}")
+
     def __enter__(self) -> BrokerProcess:
         self.start()
         return self

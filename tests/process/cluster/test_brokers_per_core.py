@@ -83,9 +83,10 @@ def is_whole(machine: BrokerProcess) -> bool:
 
 
 def broker_of(connection: Connection) -> str:
-    """Names that a broker gives to private queues tell which it is."""
+    """Names that a broker gives to private queues tell which it is: amq.gen-CHANCE-BROKER."""
     with connection.channel() as channel:
-        return channel.declare_queue("", exclusive=True).name.rpartition("@")[2]
+        made = channel.declare_queue("", exclusive=True).name
+    return made[len("amq.gen-") + 23 :]
 
 
 def connect_to(machine: BrokerProcess, name: str) -> Connection:

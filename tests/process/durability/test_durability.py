@@ -92,7 +92,7 @@ def test_without_a_sync_per_confirm_a_crash_of_the_process_still_loses_nothing(
         kill_again_and_again(broker, kills=1, seed=random.randrange(1 << 32))
         kept = run(contents(broker, KEPT))
         broker.restart()
-        assert "0 records replayed, stopped cleanly" in broker.printed()
+        broker.wait_until_printed("0 records replayed, stopped cleanly")
         assert run(contents(broker, KEPT)) == kept
 
 
@@ -494,7 +494,7 @@ def test_a_message_that_rots_on_disk_is_set_aside_and_told(
     victim.start()
     run(consume(), 60)
     assert got == crash.bodies[:rotten] + crash.bodies[rotten + 1 :]
-    assert "is damaged on disk and set aside" in victim.printed()
+    victim.wait_until_printed("is damaged on disk and set aside")
 
 
 def checkpoint_files(broker: BrokerProcess) -> list[Path]:
@@ -533,7 +533,7 @@ def test_a_clean_stop_marks_the_store_and_the_next_start_replays_nothing(
     assert report["clean"] is True
     assert [(q["name"], q["messages"]) for q in report["queues"]] == [("q", 100)]
     own_broker.start()
-    assert "100 messages, 0 records replayed, stopped cleanly" in own_broker.printed()
+    own_broker.wait_until_printed("100 messages, 0 records replayed, stopped cleanly")
     assert run(contents(own_broker, "q")) == bodies
     own_broker.kill()
     assert inspected(own_broker.data)["clean"] is False

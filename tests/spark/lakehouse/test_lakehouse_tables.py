@@ -607,7 +607,7 @@ def test_missing_package_is_named_with_its_extra(
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
     table = open_table(settings(tmp_path / "table", kind))
-    with pytest.raises(TableError, match=rf"{package} on the driver.*rhizome\[{kind}\]"):
+    with pytest.raises(TableError, match=rf"{package} on the driver.*rhizomemq\[{kind}\]"):
         table.prepare(SCHEMA)
 
 

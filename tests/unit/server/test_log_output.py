@@ -281,11 +281,12 @@ class Pipe:
         """All that is written, until nothing waits any more."""
         found = bytearray()
         while True:
-            with contextlib.suppress(BlockingIOError):
+            waits = any(handler.waiting_lines for handler in log_output.log_handlers())
+            try:
                 found += os.read(self._reader, 1 << 16)
-                continue
-            if not any(handler.waiting_lines for handler in log_output.log_handlers()):
-                return found.decode()
+            except BlockingIOError:
+                if not waits:
+                    return found.decode()
 
 
 @pytest.fixture
@@ -306,9 +307,13 @@ def test_an_audit_log_that_hangs_holds_nobody_up_and_says_what_is_missing(pipe: 
     read = pipe.read()
     log_output.audit_logger.info('{"n": -1}')
     rows = [json.loads(line) for line in (read + pipe.read()).splitlines()]
-    lost = handler.lost_lines
-    assert rows[-2:] == [{"event": "lost", "lines": lost}, {"n": -1}]
-    assert [row["n"] for row in rows[:-2]] == list(range(sent - lost)), "the first ones, in order"
+    assert rows[-2]["event"] == "lost"
+    assert rows.pop() == {"n": -1}
+    # A slow thread may have lost some before the pipe was full: then they are told in two parts.
+    assert sum(row["lines"] for row in rows if "lines" in row) == handler.lost_lines
+    written = [row["n"] for row in rows if "n" in row]
+    assert len(written) == sent - handler.lost_lines
+    assert written == sorted(set(written))
 
 
 def test_what_waits_for_a_log_has_a_maximal_size(pipe: Pipe) -> None:
