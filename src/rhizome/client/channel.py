@@ -88,13 +88,14 @@ class Channel(TopologyCalls):
         exchange: str = "",
         routing_key: str = "",
         properties: Properties | None = None,
-        mandatory: bool = False,
+        mandatory: bool | None = None,
     ) -> Level | None:
         """Publish one message. With confirms on, returns once the broker has confirmed it.
 
         Waits first while the broker blocks the connection or the socket's buffer is full.
-        Raises PublishNacked if the broker refuses it, and with `mandatory` MessageReturned if no
-        queue gets it. To have many in flight use `publish_soon`, or several tasks.
+        Raises PublishNacked if the broker refuses it, and MessageReturned if no queue gets it;
+        `mandatory=False` lets it go nowhere, and so does a channel without confirms unless it is
+        True. To have many in flight use `publish_soon`, or several tasks.
         Returns the level that was reached if the connection has `confirm_levels`.
         """
         if not (self._connection._gate.is_set() and self._flow.is_set()):
@@ -114,12 +115,13 @@ class Channel(TopologyCalls):
         exchange: str = "",
         routing_key: str = "",
         properties: Properties | None = None,
-        mandatory: bool = False,
+        mandatory: bool | None = None,
     ) -> int:
         """Publish without waiting; returns the publish's number on this channel (from 1).
 
-        Messages are written together at the end of the loop's turn. Call `ready` or `confirmed`
-        now and then, or memory fills up: SendBufferFull is raised at 64 MiB.
+        `confirmed` raises what `publish` would. Messages are written together at the end of the
+        loop's turn. Call `ready` or `confirmed` now and then, or memory fills up: SendBufferFull is
+        raised at 64 MiB.
 
         Example:
             for line in lines:
@@ -169,11 +171,13 @@ class Channel(TopologyCalls):
         exchange: str,
         routing_key: str,
         properties: Properties | None,
-        mandatory: bool,
+        mandatory: bool | None,
         confirmed: Confirmed | None = None,
     ) -> int:
         if self._ended is not None:
             raise renewed(self._ended)
+        if mandatory is None:
+            mandatory = self.confirms
         self._connection._publish(
             self.number, exchange, routing_key, mandatory, properties or NO_PROPERTIES, body
         )

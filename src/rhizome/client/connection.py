@@ -54,6 +54,8 @@ WRITE_BYTES_PENDING_MAX: Final = 128 * 1024
 SOCKET_BUFFER_BYTES_HIGH: Final = 1024 * 1024
 COMMAND_INVALID: Final = CommandInvalid.code
 CLOSE_TIMEOUT_S: Final = 5.0
+"""A broker that has not agreed to a close after this time, and has sent nothing else, is gone."""
+CLOSE_TIMEOUTS_MAX: Final = 12
 SOCKET_CLOSE_TIMEOUT_S: Final = 1.0
 TICK_S_DEFAULT: Final = 1.0
 
@@ -96,6 +98,7 @@ def connect(
     Example:
         async with connect("amqp://app:secret@b1:5672,b2:5672/orders?heartbeat=10") as connection:
             async with connection.channel(confirms=True) as channel:
+                await channel.declare_queue("greetings", durable=True)
                 await channel.publish(b"hello", routing_key="greetings")
     """
     addresses = parse_uris(uri)
@@ -234,7 +237,8 @@ class Connection:
     async def close(
         self, code: int = 200, text: str = "Goodbye", *, deliveries: bool = False
     ) -> None:
-        """Close the connection and wait for the broker's agreement, a few seconds at most.
+        """Close the connection and wait for the broker's agreement, a few seconds at most, or a
+        minute if the broker still sends what it had under way.
 
         With `deliveries`, consumers get what the broker sent before it got the close.
         """
@@ -244,12 +248,21 @@ class Connection:
             self._flush()
             self._overfull.clear()
             self._update_reading()
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._closed.wait()
-        except TimeoutError:
+        if not await self._agreed_to_close():
             self._handle(self._core.connection_lost("no close-ok came"))
         await self._socket_gone()
+
+    async def _agreed_to_close(self) -> bool:
+        for _ in range(CLOSE_TIMEOUTS_MAX):
+            before = self._received_bytes
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self._closed.wait()
+                return True
+            except TimeoutError:
+                if self._received_bytes == before:
+                    return False
+        return False
 
     async def wait_closed(self) -> Exception | None:
         """Wait for the end of the connection; what ended it, or None if that was `close`."""

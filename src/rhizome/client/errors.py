@@ -137,7 +137,8 @@ class MessageReturned(ClientError):
         self.message = message
         super().__init__(
             f"message to exchange '{message.exchange}' with key '{message.routing_key}' came back:"
-            f" {message.reply_code} {message.reply_text}; bind a queue for it"
+            f" {message.reply_code} {message.reply_text}; bind a queue for it, or publish with"
+            " mandatory=False"
         )
 
 

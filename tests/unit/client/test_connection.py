@@ -202,7 +202,7 @@ def test_a_mandatory_message_that_comes_back_raises_for_its_own_publish(session:
     async def scenario() -> None:
         seen: list[ReturnedMessage] = []
         async with session(confirms=True, on_return=seen.append) as (peer, _, channel):
-            lost = asyncio.create_task(channel.publish(b"b", routing_key="k", mandatory=True))
+            lost = asyncio.create_task(channel.publish(b"b", routing_key="k"))
             kept = asyncio.create_task(channel.publish(b"a", routing_key="k", mandatory=True))
             await peer.until(methods.BasicPublish, 2)
             peer.send_content(1, methods.BasicReturn(312, "NO_ROUTE", "", "k"), b"b")
@@ -212,6 +212,23 @@ def test_a_mandatory_message_that_comes_back_raises_for_its_own_publish(session:
                 await lost
             assert [message.body for message in seen] == [b"b"]
             assert seen[0].properties.message_id == "m"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("confirms", "mandatory", "sent"),
+    [(True, None, True), (True, False, False), (False, None, False), (False, True, True)],
+)
+def test_publishes_are_mandatory_if_they_are_confirmed_unless_told_otherwise(
+    session: Session, confirms: bool, mandatory: bool | None, sent: bool
+) -> None:
+    async def scenario() -> None:
+        async with session(confirms=confirms) as (peer, _, channel):
+            channel.publish_soon(b"a", routing_key="k", mandatory=mandatory)
+            [publish] = await peer.until(methods.BasicPublish)
+            assert publish.mandatory is sent
+            peer.send(1, methods.BasicAck(1, False))
 
     run(scenario)
 

@@ -133,6 +133,7 @@ class Channel(Facade[async_channel.Channel], ClosedAtExit):
         exchange: str = "",
         routing_key: str = "",
         properties: Properties | None = None,
+        mandatory: bool | None = None,
     ) -> None:
         """Publish several messages together; with confirms on, waits for all of them."""
 
@@ -140,7 +141,11 @@ class Channel(Facade[async_channel.Channel], ClosedAtExit):
             for body in bodies:
                 await self._inner.ready()
                 self._inner.publish_soon(
-                    body, exchange=exchange, routing_key=routing_key, properties=properties
+                    body,
+                    exchange=exchange,
+                    routing_key=routing_key,
+                    properties=properties,
+                    mandatory=mandatory,
                 )
             await self._inner.confirmed()
 

@@ -82,9 +82,9 @@ class Session(Opened[async_session.Session]):
 
     Example:
         with Session("amqp://guest:guest@b1,b2,b3/") as session:
-            with session.producer(routing_key="orders") as producer:
-                producer.publish(b"one")
-            with session.queue("orders", durable=True, timeout_s=5.0) as queue:
+            with session.queue("orders", durable=True, timeout_s=5.0) as queue:  # declares it
+                with session.producer(routing_key="orders") as producer:
+                    producer.publish(b"one")
                 for message in queue:
                     message.ack()
     """

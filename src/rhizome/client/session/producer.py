@@ -61,12 +61,13 @@ class Producer:
         exchange: str | None = None,
         routing_key: str | None = None,
         properties: Properties | None = None,
-        mandatory: bool = False,
+        mandatory: bool = True,
     ) -> Level | None:
         """Publish one message and wait until it is safe.
 
-        Raises PublishNacked if a queue refuses it, and with `mandatory` MessageReturned if no queue
-        gets it. Returns the level that was reached if the session has `confirm_levels`.
+        Raises PublishNacked if a queue refuses it, and MessageReturned if no queue gets it, unless
+        `mandatory` is False. Returns the level that was reached if the session has
+        `confirm_levels`.
         """
         return await self._channel.publish(
             body,
@@ -83,10 +84,12 @@ class Producer:
         exchange: str | None = None,
         routing_key: str | None = None,
         properties: Properties | None = None,
+        mandatory: bool = True,
     ) -> int:
         """Publish one message and wait only while `window` others are unconfirmed.
 
-        Returns its number. Raises PublishNacked for earlier ones that a queue has refused.
+        Returns its number. Raises PublishNacked for earlier ones that a queue has refused, and
+        MessageReturned for the first `mandatory` one that reached no queue.
         """
         await self._channel.ready()
         number = self._channel.publish_soon(
@@ -94,6 +97,7 @@ class Producer:
             exchange=self.exchange if exchange is None else exchange,
             routing_key=self.routing_key if routing_key is None else routing_key,
             properties=properties or self._plain,
+            mandatory=mandatory,
         )
         await self._channel.confirmed(self.window)
         return number

@@ -6,9 +6,9 @@ with their consumers, what was published and not confirmed is sent again under t
 sequence. The application sees a pause.
 
     async with open_session("amqp://app:secret@b1,b2,b3/orders") as orders:
-        async with orders.producer(routing_key="parcels") as producer:
-            await producer.publish(b"one")           # taken exactly once, whatever happens
-        async with orders.queue("parcels", durable=True) as queue:
+        async with orders.queue("parcels", durable=True) as queue:  # declares it
+            async with orders.producer(routing_key="parcels") as producer:
+                await producer.publish(b"one")  # taken exactly once, whatever happens
             async for message in queue:
                 await message.ack()
 """

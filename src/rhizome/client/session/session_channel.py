@@ -191,7 +191,7 @@ class SessionChannel(Channel):
         exchange: str = "",
         routing_key: str = "",
         properties: Properties | None = None,
-        mandatory: bool = False,
+        mandatory: bool | None = None,
     ) -> Level | None:
         await self.ready()
         if not self.confirms:
@@ -212,7 +212,7 @@ class SessionChannel(Channel):
         exchange: str,
         routing_key: str,
         properties: Properties | None,
-        mandatory: bool,
+        mandatory: bool | None,
         confirmed: Confirmed | None = None,
     ) -> int:
         self._require_open()
@@ -228,7 +228,7 @@ class SessionChannel(Channel):
         sequence = self._sequence + 1
         numbered = self._session._numbered(properties or NO_PROPERTIES, self, sequence)
         publish = PendingPublish(
-            sequence, exchange, routing_key, numbered, mandatory, body, confirmed
+            sequence, exchange, routing_key, numbered, mandatory is not False, body, confirmed
         )
         if self._suspended:
             publish.check()

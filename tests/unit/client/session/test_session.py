@@ -15,6 +15,7 @@ from rhizome.client import (
     ConnectionLost,
     Failover,
     FailoverFailed,
+    MessageReturned,
     NotOpen,
     PublishNacked,
     SendBufferFull,
@@ -525,6 +526,26 @@ def test_a_browser_goes_on_behind_what_it_has_shown(peer_context: PeerContext) -
                     if len(shown) == 2:
                         await end(first)
             assert shown == [b"1", b"2", b"3", b"4"]
+
+    run(scenario)
+
+
+def test_what_a_producer_sends_to_nowhere_raises_unless_told_otherwise(
+    peer_context: PeerContext,
+) -> None:
+    async def scenario() -> None:
+        async with (
+            pair(peer_context) as (first, _, session),
+            session.producer(routing_key="q") as producer,
+        ):
+            await producer.send(b"1")
+            await producer.send(b"2", mandatory=False)
+            one, two = await first.until(methods.BasicPublish, 2)
+            assert (one.mandatory, two.mandatory) == (True, False)
+            first.send_content(1, methods.BasicReturn(312, "NO_ROUTE", "", "q"), b"1")
+            first.send(1, methods.BasicAck(2, True))
+            with pytest.raises(MessageReturned, match=r"bind a queue for it, or publish with mand"):
+                await producer.flush()
 
     run(scenario)
 
