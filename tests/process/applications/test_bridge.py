@@ -202,12 +202,17 @@ def publish(
     exchange: str = "",
     key: str,
     made: Callable[[int], Properties] = properties,
+    mandatory: bool = True,
 ) -> None:
     async def scenario() -> None:
         async with connect(broker.url) as connection, connection.channel(confirms=True) as channel:
             for number in numbers:
                 channel.publish_soon(
-                    body(number), exchange=exchange, routing_key=key, properties=made(number)
+                    body(number),
+                    exchange=exchange,
+                    routing_key=key,
+                    properties=made(number),
+                    mandatory=mandatory,
                 )
             await channel.confirmed()
 
@@ -323,7 +328,7 @@ def test_an_exchange_is_bridged_through_a_queue_that_outlives_the_bridge(calm: S
     bridge = calm.bridge(*arguments)
     bridge.start_and_run()
     publish(calm.a, range(10), exchange="amq.topic", key="order.new")
-    publish(calm.a, range(10, 20), exchange="amq.topic", key="other")
+    publish(calm.a, range(10, 20), exchange="amq.topic", key="other", mandatory=False)
     until_count(calm.b, "events", 10)
     stop_cleanly(bridge)
     publish(calm.a, range(20, 30), exchange="amq.topic", key="user.x.y")

@@ -213,10 +213,11 @@ def test_topology_can_be_built_and_taken_down(broker: Any, unique: Unique) -> No
             await channel.bind_exchange(middle, source, "a.#")
             await channel.bind_queue(queue, middle)
             await channel.publish(b"yes", exchange=source, routing_key="a.b.c")
-            await channel.publish(b"no", exchange=source, routing_key="b.c")
+            with pytest.raises(MessageReturned):
+                await channel.publish(b"no", exchange=source, routing_key="b.c")
             assert await channel.purge_queue(queue) == 1
             await channel.unbind_exchange(middle, source, "a.#")
-            await channel.publish(b"no", exchange=source, routing_key="a.b.c")
+            await channel.publish(b"no", exchange=source, routing_key="a.b.c", mandatory=False)
             await channel.unbind_queue(queue, middle)
             await channel.delete_exchange(source)
             assert await channel.delete_queue(queue) == 0

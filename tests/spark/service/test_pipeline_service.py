@@ -256,7 +256,7 @@ sink = {{ queue = "{results}" }}
     with Connection(broker.url) as connection:
         channel = connection.channel(confirms=True)
         for key in ("order.new", "other"):
-            channel.publish_many(numbered(50), exchange=exchange, routing_key=key)
+            channel.publish_many(numbered(50), exchange=exchange, routing_key=key, mandatory=False)
     service.wait(lambda: service.flow("tapped")["rows"] >= 50, "what was tapped")
     service.wait(lambda: size(broker, results) >= 200, "the results")
     service.wait(lambda: size(broker, work) == 0, "the work to be taken")
