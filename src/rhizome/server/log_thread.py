@@ -163,7 +163,8 @@ class LogHandler(logging.Handler):
         except Exception:
             text = f"a line of {record.name} that could not be formatted: {record.msg!r}"
         waiting_chars = self._put_chars - self._thread_chars
-        if self.waiting_lines >= LINES_MAX or waiting_chars + len(text) > CHARS_MAX:
+        lines = 2 if self._dropped_untold else 1  # the line that tells of those is one as well
+        if self.waiting_lines + lines > LINES_MAX or waiting_chars + len(text) > CHARS_MAX:
             self.dropped_lines += 1
             self._dropped_untold += 1
             return

@@ -8,6 +8,8 @@ import logging
 import os
 import re
 import stat
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -314,6 +316,40 @@ def test_an_audit_log_that_hangs_holds_nobody_up_and_says_what_is_missing(pipe: 
     written = [row["n"] for row in rows if "n" in row]
     assert len(written) == sent - handler.lost_lines
     assert written == sorted(set(written))
+
+
+class SinkThatWaits:
+    """Writes a line whenever it is allowed to."""
+
+    def __init__(self) -> None:
+        self.allowed = threading.Semaphore(0)
+
+    def write(self, _line: bytes) -> None:
+        self.allowed.acquire()
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_line_that_tells_of_lost_ones_is_counted_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rhizome.server.log_thread.LINES_MAX", 3)
+    sink = SinkThatWaits()
+    handler = LogHandler(
+        "main", sink, lambda count: logging.makeLogRecord({"msg": f"lost {count}"})
+    )
+    line = logging.makeLogRecord({"msg": "line"})
+    for _ in range(4):
+        handler.emit(line)
+    assert (handler.waiting_lines, handler.lost_lines) == (3, 1)
+    sink.allowed.release()
+    while handler.waiting_lines > 2:
+        time.sleep(0.001)
+    handler.emit(line)  # there is room for one line, and with this one it would be two
+    assert (handler.waiting_lines, handler.lost_lines) == (2, 2)
+    sink.allowed.release(10)
+    handler.close()
 
 
 def test_what_waits_for_a_log_has_a_maximal_size(pipe: Pipe) -> None:
