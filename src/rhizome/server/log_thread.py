@@ -163,7 +163,7 @@ class LogHandler(logging.Handler):
         except Exception:
             text = f"a line of {record.name} that could not be formatted: {record.msg!r}"
         waiting_chars = self._put_chars - self._thread_chars
-        lines = 2 if self._dropped_untold else 1  # the line that tells of those is one as well
+        lines = 2 if self._dropped_untold else 1  # a line says first how many were dropped
         if self.waiting_lines + lines > LINES_MAX or waiting_chars + len(text) > CHARS_MAX:
             self.dropped_lines += 1
             self._dropped_untold += 1

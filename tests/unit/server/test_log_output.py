@@ -318,8 +318,8 @@ def test_an_audit_log_that_hangs_holds_nobody_up_and_says_what_is_missing(pipe: 
     assert written == sorted(set(written))
 
 
-class SinkThatWaits:
-    """Writes a line whenever it is allowed to."""
+class SlowSink:
+    """Takes a line each time the test allows one."""
 
     def __init__(self) -> None:
         self.allowed = threading.Semaphore(0)
@@ -331,11 +331,11 @@ class SinkThatWaits:
         pass
 
 
-def test_the_line_that_tells_of_lost_ones_is_counted_as_one(
+def test_the_line_that_says_how_many_were_lost_counts_against_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rhizome.server.log_thread.LINES_MAX", 3)
-    sink = SinkThatWaits()
+    sink = SlowSink()
     handler = LogHandler(
         "main", sink, lambda count: logging.makeLogRecord({"msg": f"lost {count}"})
     )
@@ -346,7 +346,7 @@ def test_the_line_that_tells_of_lost_ones_is_counted_as_one(
     sink.allowed.release()
     while handler.waiting_lines > 2:
         time.sleep(0.001)
-    handler.emit(line)  # there is room for one line, and with this one it would be two
+    handler.emit(line)  # one line has room, but it would come with the one that says what was lost
     assert (handler.waiting_lines, handler.lost_lines) == (2, 2)
     sink.allowed.release(10)
     handler.close()
