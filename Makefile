@@ -31,7 +31,7 @@ export SYSTEM_PACKAGES
 # Tests start hundreds of brokers, and without bytecode each of them would compile its sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lone test check unit interop soak bench pipeline build wheel check-wheel deb check-deb release image clean \
+.PHONY: help run lone test check unit interop soak bench pipeline build docs wheel check-wheel deb check-deb release image clean \
 	constraints test-deps
 
 help: ## list the targets
@@ -50,13 +50,17 @@ test: $(VENV)/test.stamp ## set up everything and pass all tests, compiled and i
 	@tools/system_packages.sh
 	$(BIN)/python tools/run_suites.py
 
-check: $(VENV)/test.stamp ## lint, types, import directions, generated files
+check: $(VENV)/test.stamp ## lint, types, import directions, generated files, links of the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --cache-dir .cache/import_linter
 	$(BIN)/python tools/pin_requirements.py --check
 	@for g in $(GENERATORS); do echo "$$g --check"; $(BIN)/python $$g --check; done
+	$(BIN)/mkdocs build --quiet --strict
+
+docs: $(VENV)/test.stamp ## build the documents as a site in build/site; fails on a broken link
+	$(BIN)/mkdocs build --quiet --strict
 
 unit: $(VENV)/test.stamp build ## unit tests on the compiled build
 	RHIZOME_EXPECT=$$(cat build/form) $(BIN)/python -m pytest -m "not soak" tests/unit

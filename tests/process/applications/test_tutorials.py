@@ -1,4 +1,4 @@
-"""The programs of docs/tutorials, run as they stand there."""
+"""The programs of docs/tutorials and docs/howto, run as they stand there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from rhizome.testing.broker_process import BrokerProcess, wait_until
+from rhizome.testing.cluster_process import ClusterProcess
 
-PAGES = sorted((Path(__file__).parents[3] / "docs" / "tutorials").glob("[1-9]-*.md"))
+DOCS = Path(__file__).parents[3] / "docs"
+PORTS = "(5672, 5673, 5674)"
+"""A page with these in a program needs a cluster."""
 HEARD = {
     "1-hello": ["received Hello World!"] * 2,
     "2-work-queues": ["done one", "done two", "done three"] * 2,
@@ -22,10 +25,25 @@ HEARD = {
     "4-routing": ["error the roof is on fire"] * 2,
     "5-topics": ["kern.disk.full a critical kernel error"] * 2,
     "6-rpc": ["12 squared is 144"] * 2,
+    "expiry": ["left: lasts a minute", "and then: None"],
+    "dead-letters": ["an order without a customer died in orders because it was rejected"],
+    "retries": ["given up after 3 tries: to a server that is down"],
+    "priorities": ["put the fire out", "tidy up"],
+    "delays": ["stand up came after a second"],
+    "copies": ["the last broker has paid"],
+    "streams": ["from first opened paid sent", "from 1 paid sent"],
 }
-"""What the programs of a page print of what they got: pika's first, then the client's."""
+"""What the programs of a page print of what they got. In tutorials pika's come first."""
 
 TOLD = ("sent", "waiting")
+
+
+def with_programs() -> list[Path]:
+    pages = sorted([*DOCS.glob("tutorials/*.md"), *DOCS.glob("howto/*.md")])
+    return [page for page in pages if "```python" in page.read_text()]
+
+
+PAGES = with_programs()
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +52,27 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-def write_programs(page: Path, directory: Path, address: str) -> None:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    processes = ClusterProcess(tmp_path_factory.mktemp("tutorials"))
+    try:
+        processes.start()
+        yield processes
+    finally:
+        processes.stop()
+
+
+def ports_of(page: Path, request: pytest.FixtureRequest) -> list[int]:
+    """Of the brokers that the page's programs need: one, or a cluster."""
+    if PORTS in page.read_text():
+        return [each.port for each in request.getfixturevalue("cluster").brokers.values()]
+    return [request.getfixturevalue("broker").port]
+
+
+def write_programs(page: Path, directory: Path, ports: list[int]) -> None:
     for name, code in re.findall(r"```python\n# (\S+\.py)\n(.*?)```", page.read_text(), re.DOTALL):
-        (directory / name).write_text(code.replace("127.0.0.1:5672", address))
+        code = code.replace("127.0.0.1:5672", f"127.0.0.1:{ports[0]}")
+        (directory / name).write_text(code.replace(PORTS, str(tuple(ports))))
 
 
 def commands(page: Path) -> list[str]:
@@ -54,13 +90,13 @@ def printed(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_every_tutorial_is_known() -> None:
-    assert [page.stem for page in PAGES] == sorted(HEARD)
+def test_every_page_is_known() -> None:
+    assert sorted(page.stem for page in PAGES) == sorted(HEARD)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_tutorial_runs_as_written(broker: BrokerProcess, page: Path, tmp_path: Path) -> None:
-    write_programs(page, tmp_path, f"{broker.host}:{broker.port}")
+def test_a_page_runs_as_written(request: pytest.FixtureRequest, page: Path, tmp_path: Path) -> None:
+    write_programs(page, tmp_path, ports_of(page, request))
     outputs: list[Path] = []
     background: list[subprocess.Popen[bytes]] = []
     try:
