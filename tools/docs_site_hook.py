@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages of the site that lie in the project's root, where others look for them."""
+"""A hook of mkdocs: pages of the site that lie in the root, where others look for them."""
 
 from __future__ import annotations
 
