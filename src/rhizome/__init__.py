@@ -20,8 +20,15 @@ if _os.environ.get("RHIZOME_PURE") == "1":
     _source_import_hook.install()
 
 
+_FACE: _typing.Final = {
+    "connect": "rhizome.client",
+    "embedded": "rhizome.testing.embedded_broker",
+    "open_session": "rhizome.client",
+}
+"""What programs begin with, and where it is: loaded when it is asked for."""
+
+
 def __getattr__(name: str) -> _typing.Any:
-    """`rhizome.embedded` is loaded when it is asked for: it needs all of a broker."""
-    if name == "embedded":
-        return _importlib.import_module("rhizome.testing.embedded_broker").embedded
+    if name in _FACE:
+        return getattr(_importlib.import_module(_FACE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,6 @@ from rhizome.broker.metadata.metadata_commands import (
     Command,
     PutLimit,
     PutPermission,
-    PutPolicy,
     PutTopicPermission,
     PutUser,
     PutVhost,
@@ -252,16 +251,7 @@ def first_definitions(config: Config, seed: bytes) -> list[Command]:
     for name, user in config.users.items():
         commands.extend(_user_commands(name, user, seed, config.password_cost()))
     for name, policy in config.policies.items():
-        commands.append(
-            PutPolicy(
-                policy.vhost,
-                name,
-                policy.pattern,
-                dict(policy.definition),
-                policy.apply_to,
-                policy.priority,
-            )
-        )
+        commands.append(policy.command(name))
     return commands
 
 

@@ -13,7 +13,6 @@ from base64 import b64encode
 import pytest
 
 import rhizome
-from rhizome.client import connect
 from rhizome.errors import PreconditionFailed
 from rhizome.server.config.config_fields import ConfigError
 from rhizome.testing.broker_process import wait_until
@@ -21,7 +20,7 @@ from rhizome.testing.free_ports import free_port
 
 
 async def say(url: str, body: bytes) -> bytes:
-    async with connect(url) as connection, connection.channel(confirms=True) as channel:
+    async with rhizome.connect(url) as connection, connection.channel(confirms=True) as channel:
         await channel.declare_queue("greetings")
         await channel.publish(body, routing_key="greetings", mandatory=True)
         message = await channel.get("greetings", no_ack=True)
@@ -78,7 +77,7 @@ def test_settings_and_their_errors() -> None:
     async def scenario() -> None:
         async with (
             rhizome.embedded({"limits.queues_max": 1}) as broker,
-            connect(broker.url) as connection,
+            rhizome.connect(broker.url) as connection,
             connection.channel() as channel,
         ):
             await channel.declare_queue("one")

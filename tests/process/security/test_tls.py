@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -279,6 +280,18 @@ def test_a_stranger_who_does_not_answer_the_end_of_tls_keeps_no_socket(
         wait_until(
             lambda: len(list(files.iterdir())) < before + STRANGERS // 2, "sockets to go", 20
         )
+
+
+def test_a_broker_without_its_certificate_leaves_no_store_behind(tmp_path: Path) -> None:
+    """The definitions of a first try would count for ever."""
+    file = tmp_path / "rhizome.toml"
+    file.write_text(f'[listen]\ntls = [":0"]\n[tls]\ncertificate = "{tmp_path}/none.pem"\n')
+    command = [sys.executable, "-m", "rhizome", "serve", "--config", str(file)]
+    command += ["--data", str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "there is no file" in done.stderr
+    assert not (tmp_path / "data").exists()
 
 
 def test_plain_amqp_on_the_tls_port_is_closed(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rhizome.server.config.broker_config import Config, load_config
+from rhizome.server.config.broker_config import Config, check_files, load_config
 from rhizome.server.config.config_fields import ConfigError
 from rhizome.server.config.config_text import render_example
 
@@ -23,7 +23,7 @@ def check(
 ) -> None:
     """Check a file, with the environment applied as `serve` would; exit status 1 if it is wrong."""
     try:
-        load_config(file)
+        check_files(load_config(file), str(file))
     except ConfigError as error:
         _report(file, error, as_json)
         raise typer.Exit(1) from None

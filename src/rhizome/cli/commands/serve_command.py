@@ -76,7 +76,7 @@ def serve(
     With --cores there is a process for each broker, and one that ends is started again. Options go
     before environment variables (RHIZOME_SECTION_KEY), those before the file.
     """
-    from rhizome.server.config.broker_config import load_config
+    from rhizome.server.config.broker_config import check_files, load_config
     from rhizome.server.config.config_fields import ConfigError
 
     overrides = {
@@ -95,6 +95,7 @@ def serve(
     }
     try:
         settings = load_config(config, overrides)
+        check_files(settings, str(config or ""))
     except ConfigError as error:
         for problem in error.problems:
             print_failure(str(problem))

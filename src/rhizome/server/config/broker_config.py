@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rhizome.broker.metadata.policy_resolution import make_policy
+from rhizome.errors import PreconditionFailed
 from rhizome.security import tls
 from rhizome.security.login_service import LoginSettings
 from rhizome.security.login_throttle import ThrottleSettings
@@ -284,9 +286,37 @@ def _contradictions(config: Config, source: str) -> list[Problem]:
     for name, user in config.users.items():
         found.extend(_user_contradictions(config, source, f"users.{name}", user))
     for name, policy in config.policies.items():
-        if policy.vhost not in config.vhosts:
-            found.append(Problem(source, f"policies.{name}.vhost", _no_vhost(policy.vhost)))
+        found.extend(_policy_problems(config, source, name, policy))
     return found
+
+
+def _policy_problems(
+    config: Config, source: str, name: str, policy: config_sections.PolicyDefinition
+) -> list[Problem]:
+    """A policy that brokers would refuse is no policy, and a new store would be without it."""
+    found: list[Problem] = []
+    if policy.vhost not in config.vhosts:
+        found.append(Problem(source, f"policies.{name}.vhost", _no_vhost(policy.vhost)))
+    try:
+        make_policy(policy.command(name))
+    except PreconditionFailed as error:
+        found.append(Problem(source, f"policies.{name}.definition", error.text))
+    return found
+
+
+def check_files(config: Config, source: str) -> None:
+    """Open the files that TLS needs; raises ConfigError. Nothing of a broker is there yet.
+
+    Not part of `load_config`, which also reads the configuration of another machine.
+    """
+    if not config.tls.certificate:
+        return
+    try:
+        tls.server_context(config.tls)
+        if config.cluster.tls:
+            tls.link_context(config.tls)
+    except tls.TlsError as error:
+        raise ConfigError([Problem(source, "tls", str(error))]) from error
 
 
 def _user_contradictions(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rhizome.broker.access.usage_limits import COMPATIBILITIES, RABBITMQ_3_10
+from rhizome.broker.metadata.metadata_commands import PutPolicy
 from rhizome.regex import check_pattern
 from rhizome.security import sasl_mechanisms, tls
 from rhizome.security.allowed_host_names import is_host_pattern
@@ -509,6 +510,10 @@ class PolicyDefinition:
         0, "Of the policies that match, the highest applies.", -(2**31), 2**31 - 1
     )
     apply_to: str = choice("all", ("all", "queues", "exchanges"), "What it applies to.")
+
+    def command(self, name: str) -> PutPolicy:
+        definition = dict(self.definition)
+        return PutPolicy(self.vhost, name, self.pattern, definition, self.apply_to, self.priority)
 
 
 def default_vhosts() -> Mapping[str, VhostDefinition]:

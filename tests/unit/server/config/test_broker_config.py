@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from rhizome.security.password_hashes import ScryptCost
-from rhizome.server.config.broker_config import DEFINITIONS, SECTIONS, Config, load_config
+from rhizome.server.config.broker_config import (
+    DEFINITIONS,
+    SECTIONS,
+    Config,
+    check_files,
+    load_config,
+)
 from rhizome.server.config.config_fields import ConfigError, Problem, setting_of
 from rhizome.server.config.config_sections import PermissionDefinition
 from rhizome.server.config.config_text import render_example, render_toml
@@ -184,6 +190,11 @@ def test_unknown_key_of_a_definition_is_named_with_its_path(tmp_path: Path) -> N
             "missing",
         ),
         ("[policies.p]\npattern = 'x'", "policies.p.definition", "missing"),
+        (
+            "[policies.p]\npattern = 'x'\ndefinition = {max-lenght = 5}",
+            "policies.p.definition",
+            "did you mean 'max-length'?",
+        ),
         ("[limits\n", "", "not valid TOML"),
     ],
 )
@@ -193,6 +204,12 @@ def test_wrong_value_is_refused_with_what_to_write(
     problem = only_problem(tmp_path, toml)
     assert problem.key == key
     assert says in problem.text
+
+
+def test_a_certificate_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+    config = load_config(overrides={"tls.certificate": str(tmp_path / "none.pem")}, environ={})
+    with pytest.raises(ConfigError, match=r"tls: .*there is no file .*none\.pem"):
+        check_files(config, "")
 
 
 def test_password_and_hash_together_are_refused(tmp_path: Path) -> None:
@@ -286,7 +303,7 @@ def test_description_reads_back_as_the_same_configuration(tmp_path: Path) -> Non
         [policies.p]
         vhost = "a.b"
         pattern = "x"
-        definition = { max-length = 5, "dead letter" = ["a", { b = true }] }
+        definition = { max-length = 5, "ha-params" = ["a", { b = true }] }
         """,
     )
     assert load(tmp_path, render_toml(config)) == config
