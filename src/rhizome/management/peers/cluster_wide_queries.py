@@ -145,6 +145,14 @@ async def rows_elsewhere(call: Call) -> PeerRows:
     return found
 
 
+def rows_of_reply(reply: PeerResponse) -> list[Row]:
+    """The rows that a broker has told for a list, for lists that are short."""
+    if reply.content_type != LINES_TYPE:
+        return []
+    _, *lines = reply.body.split(b"\n")
+    return [json.loads(line) for line in lines]
+
+
 async def listed_everywhere(
     call: Call,
     items: Iterable[T],

@@ -18,10 +18,11 @@ from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import MANAGEMENT
 from rhizome.management.http.endpoint import GET, POST
 from rhizome.management.http.json_body import Document
-from rhizome.management.http.json_responses import Row, done
+from rhizome.management.http.json_responses import Row, done, part_of, shown
 from rhizome.management.openapi import rhizome_schemas
 from rhizome.management.openapi.endpoint_shapes import DONE, rows_of
-from rhizome.management.peers.cluster_wide_queries import listed_everywhere
+from rhizome.management.peers import cluster_wide_queries
+from rhizome.management.peers.cluster_wide_queries import ask_all, listed_everywhere, rows_of_reply
 
 PATH: Final = "/api/rhizome/pipelines"
 SILENT_MS: Final = 60_000
@@ -85,15 +86,42 @@ def pipeline_row(shown: _Shown) -> Row:
 
 
 async def list_pipelines(call: Call) -> Response:
-    """The services that report to any broker."""
+    """The services that report to any broker, each once, as it has reported last. A service that
+    finds its broker slow or away reports to another one, and the first still has its old report."""
     names = {vhost.name for vhost in call.vhosts()}
     context = call.context
-    items = [
-        _Shown(report, context.name, context.now_ms())
+    own = [
+        pipeline_row(_Shown(report, context.name, context.now_ms()))
         for (vhost, _), report in sorted(reports_of(context).items())
         if vhost in names
     ]
-    return await listed_everywhere(call, items, pipeline_row)
+    if call.asked:
+        return await listed_everywhere(call, own, _same)
+    # Without the query: to compare reports takes all of their columns, and all pages.
+    gathered = await ask_all(call, call.question(call.target().partition("?")[0]))
+    others = [row for reply in gathered.replies.values() for row in rows_of_reply(reply)]
+    response = await shown(call, await part_of(call, _latest(own + others), _same), _same)
+    if gathered.silent:
+        response.headers[cluster_wide_queries.SILENT] = ",".join(gathered.silent)
+    return response
+
+
+def _latest(rows: list[Row]) -> list[Row]:
+    """Of each service the report that is the youngest."""
+    found: dict[tuple[object, object], Row] = {}
+    for row in sorted(rows, key=_age_ms):
+        found.setdefault((row["vhost"], row["name"]), row)
+    return [found[key] for key in sorted(found, key=str)]
+
+
+def _age_ms(row: Row) -> int:
+    age_ms = row["age_ms"]
+    assert isinstance(age_ms, int)
+    return age_ms
+
+
+def _same(row: Row) -> Row:
+    return row
 
 
 async def take_report(call: Call) -> Response:

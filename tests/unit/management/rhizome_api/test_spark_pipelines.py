@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from rhizome.management.api_context import PIPELINES_MAX
 from tests.unit.management.conftest import Api, Core
+from tests.unit.management.peers.test_cluster_wide_queries import FakeOthers
 
 FLOW = {
     "name": "archive",
@@ -42,6 +44,29 @@ def test_stopped_service_is_not_called_silent(api: Api, core: Core) -> None:
     report(api, "orders", state="stopped")
     core.now_ms += 3_600_000
     assert api.get("rhizome", "pipelines").json[0]["state"] == "stopped"
+
+
+def test_service_that_turned_to_another_broker_is_shown_once_as_it_is_now(
+    api: Api, core: Core, runner: asyncio.Runner
+) -> None:
+    other = Core(runner, name="b2")
+    core.context.others = FakeOthers(other)
+    report(api, "orders", host="h1")
+    report(api, "left", state="stopped")
+    for each in (core, other):
+        each.now_ms += 61_000
+    newer = {**FLOW, "rows": 2000}
+    assert report(Api(other), "orders", host="h1", flows=[newer]).status == 204
+    left, orders = api.get("rhizome", "pipelines").json
+    assert (left["name"], left["node"]) == ("left", core.context.name)
+    assert (orders["node"], orders["state"]) == ("b2", "running")
+    assert orders["flows"][0]["rows"] == 2000
+    (named,) = api.get("rhizome", "pipelines", query="page=1&name=orders").json["items"]
+    assert named["node"] == "b2"
+    core.context.others.silent = True
+    answer = api.get("rhizome", "pipelines")
+    assert answer.headers["x-rhizome-silent"] == "b2"
+    assert [row["state"] for row in answer.json] == ["stopped", "silent"]
 
 
 def test_report_that_is_wrong_is_refused(api: Api) -> None:
