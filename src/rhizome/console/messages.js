@@ -22,9 +22,12 @@ export function messagesPanel({ vhost, name, changed }) {
   let offset = 0;
   let failure = null;
   let open = "";
+  let where = ""; // The condition that messages are searched by; empty: browse.
+  let next = null; // Where the search goes on.
 
   async function browse(from = offset) {
     offset = Math.max(0, from);
+    where = "";
     const target = `${path("rhizome", "queues", vhost, name, "messages")}?offset=${offset}&count=${PAGE}&truncate=${SHOWN_BYTES}`;
     try {
       found = await get(target);
@@ -33,6 +36,26 @@ export function messagesPanel({ vhost, name, changed }) {
       failure = error.message;
     }
     changed();
+  }
+
+  // Messages that meet the condition: each answer looks at a part of the queue.
+  async function search(after = "") {
+    const query = new URLSearchParams({ where, after, count: PAGE, truncate: SHOWN_BYTES });
+    try {
+      const answer = await get(`${path("rhizome", "queues", vhost, name, "search")}?${query}`);
+      found = answer.messages;
+      next = answer.next;
+      failure = null;
+    } catch (error) {
+      failure = error.message;
+    }
+    changed();
+  }
+
+  function condition(event) {
+    event.preventDefault();
+    where = event.currentTarget.elements.where.value.trim();
+    return where ? search() : browse(0);
   }
 
   async function publish(event) {
@@ -79,12 +102,16 @@ export function messagesPanel({ vhost, name, changed }) {
       open === "publish" && h("form", { class: "publish", onsubmit: publish, key: "publish" },
         PUBLISH_FIELDS.map(fieldRow),
         h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Publish to this queue"))),
+      open === "browse" && h("form", { class: "search", onsubmit: condition, key: "search" },
+        h("input", { name: "where", "aria-label": "Condition", placeholder: "headers.tenant = 'a' and body like '%x%'" }),
+        h("button", { type: "submit" }, "Search")),
       open === "browse" && browser(queue));
   }
 
   function browser(queue) {
     if (failure) return h("p", { class: "failure", role: "alert" }, failure);
     if (found === null) return h("p", { class: "empty" }, "Loading…");
+    if (where) return searched();
     return h("div", { key: "browser" },
       found.length === 0
         ? h("p", { class: "empty" }, offset ? "No more ready messages." : "No ready messages.")
@@ -96,10 +123,20 @@ export function messagesPanel({ vhost, name, changed }) {
         h("button", { disabled: found.length < PAGE, onclick: () => browse(offset + PAGE) }, "Next")));
   }
 
+  function searched() {
+    return h("div", { key: "searched" },
+      found.length === 0
+        ? h("p", { class: "empty" }, next ? "None so far." : "No message meets the condition.")
+        : h("ol", { class: "browsed" }, found.map(messageItem)),
+      h("div", { class: "pager" },
+        h("button", { onclick: () => search() }, "From the head"),
+        h("button", { disabled: !next, onclick: () => search(next) }, "Next")));
+  }
+
   return {
     view,
     reset: () => {
-      if (found !== null) browse(0);
+      if (found !== null) return where ? search() : browse(0);
     },
   };
 }
@@ -134,12 +171,12 @@ function messageItem(message) {
   const rows = [
     ...deaths(headers),
     ["Exchange", message.exchange || "default"], ["Routing key", message.routing_key],
-    ["Arrived", moment(message.arrived_ms)], ["Size", bytes(message.size)],
+    ["Id", message.id], ["Arrived", moment(message.arrived_ms)], ["Size", bytes(message.size)],
     ...Object.entries(properties).map(([name, value]) => [name.replaceAll("_", " "), value]),
     ...Object.entries(headers ?? {}).map(([name, value]) => [`header ${name}`, typeof value === "object" ? JSON.stringify(value) : value]),
   ];
   if (message.delivery_count) rows.push(["Came back", `${message.delivery_count} times`]);
-  return h("li", { key: `${message.index} ${message.arrived_ms}` },
+  return h("li", { key: message.id },
     h("pre", { class: "payload", tabindex: 0, "aria-label": "Payload" }, payloadText(message)),
     message.size > SHOWN_BYTES && h("p", { class: "quiet" }, `Only the first ${bytes(SHOWN_BYTES)} are shown.`),
     h("dl", { class: "facts tight" }, rows.map(([name, value]) => [h("dt", {}, visible(name)), h("dd", {}, visible(value))])));

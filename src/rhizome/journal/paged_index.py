@@ -191,6 +191,26 @@ class PagedIndex:
             at += 1
         return found
 
+    def peek_from(self, index: i64, count: i64) -> list[tuple[int, int]]:
+        """Up to `count` entries (index, position) from this index on, left where they are."""
+        found: list[tuple[int, int]] = []
+        at = self._chunk_at(index)
+        slot: i64 = 0
+        if at < 0:
+            at = self._head
+        else:
+            slot = self._chunks[at].slot(index)
+        while at < len(self._chunks) and len(found) < count:
+            chunk = self._chunks[at]
+            if slot < chunk.start:
+                slot = chunk.start
+            while slot < len(chunk.offsets) and len(found) < count:
+                self._collect(found, chunk, slot)
+                slot += 1
+            at += 1
+            slot = 0
+        return found
+
     def positions(self) -> list[tuple[int, int]]:
         """All entries (index, position). For tools and tests: it costs an object each."""
         return self.peek(self.count)

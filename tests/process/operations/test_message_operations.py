@@ -100,6 +100,33 @@ def test_messages_go_straight_to_a_queue_whose_home_is_another_broker(
     assert browse(cluster.brokers["b1"], dead) == []
 
 
+def test_dead_letters_are_searched_and_redriven_from_any_broker(
+    cluster: ClusterProcess, unique: Unique
+) -> None:
+    dead, orders = unique("dead"), unique("orders")
+    declare(cluster, dead, "b1")
+    declare(cluster, orders, "b2")
+    at = cluster.brokers["b3"]
+    policy = {"dead-letter-exchange": "", "dead-letter-routing-key": dead}
+    named = unique("to-dead")
+    call_api(at, "PUT", "policies", "/", named, pattern=f"^{orders}$", definition=policy)
+    sent = [Properties(delivery_mode=2, headers={"n": number}) for number in range(4)]
+    run(publish(at, orders, *sent), SCENARIO_SECONDS)
+    taken = {"count": 4, "ackmode": "reject_requeue_false"}
+    assert len(call_api(at, "POST", "queues", "/", orders, "get", **taken)) == 4
+    wait_until(lambda: len(browse(at, dead)) == 4, "the dead letters")
+    order = {"action": "redrive", "where": "death.reason = 'rejected' and headers.n in (1, 2)"}
+    path = ("rhizome", "queues", "/", dead, "messages")
+    for dry_run in (True, False):
+        status, said = ask(at, "POST", *path, **order, dry_run=dry_run)
+        assert (status, said["done"], said["to"]) == (200, 2, {orders: 2})
+    assert [each["properties"]["headers"]["n"] for each in browse(at, orders)] == [1, 2]
+    left = browse(at, dead)
+    dropped = {"action": "drop", "ids": [left[0]["id"]]}
+    status, said = ask(cluster.brokers["b2"], "POST", *path, **dropped)
+    assert (status, said["done"], said["left"]) == (200, 1, 1)
+
+
 def test_other_keys_lead_nowhere_at_another_home(cluster: ClusterProcess, unique: Unique) -> None:
     inbox, aside, payroll = unique("inbox"), unique("aside"), unique("payroll")
     exchange = unique("in")

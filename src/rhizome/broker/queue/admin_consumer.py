@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from mypy_extensions import i64
+
 from rhizome.broker.channel.channel import Channel
 from rhizome.broker.channel.consume_methods import pull, pull_consumer
 from rhizome.broker.channel.unacked import ACK, REQUEUE
@@ -23,6 +25,7 @@ from rhizome.broker.message import copy_of
 from rhizome.broker.publishing.publish_path import enqueue, send_on
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.remote_targets import Target
+from rhizome.broker.queue.queue import claim
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -56,6 +59,23 @@ class AdminConsumer:
             if queue.durable_bytes > 0:
                 # If this broker dies while the message is in two queues, the redelivered flag of
                 # this one shows it.
+                queue.broker.delivered_marks.note(queue, message)
+            self.channel.hold(message, pull_consumer(self.channel, queue))
+        return message
+
+    def take_this(self, queue: Queue, index: i64) -> Message | None:
+        """Hold one ready message of a queue that is active here, wherever in the queue it stands;
+        None if it isn't ready, or may not be delivered now (L1, R9).
+
+        A message from the middle that is given back afterwards stands at the head: look at it first
+        (`message_cursor.look_at`) and take it only if it is to go.
+        """
+        if not self.broker.may_deliver or queue.log.still or index > queue.log.visible:
+            return None
+        message = claim(queue, index)
+        if message is not None:
+            queue.delivered += 1
+            if queue.durable_bytes > 0:
                 queue.broker.delivered_marks.note(queue, message)
             self.channel.hold(message, pull_consumer(self.channel, queue))
         return message
@@ -99,6 +119,19 @@ class AdminConsumer:
         for log, index in commit_all(self.broker).items():
             confirms.need(log, index, True)
         return accepted
+
+    def drop(self, channel: Channel) -> None:
+        """Remove the held message for good; ``channel`` is sent a confirm when no takeover and no
+        restart can bring it back."""
+        confirms = Confirms()
+        channel.confirms = confirms
+        begin_all(self.broker, TX_RECORD_BYTES)
+        self.done()
+        bury(self.broker)
+        confirms.published += 1
+        channel.touch()
+        for log, index in commit_all(self.broker).items():
+            confirms.need(log, index, True)
 
     def end(self) -> None:
         self.give_back()

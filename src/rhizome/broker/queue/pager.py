@@ -286,6 +286,39 @@ class Pager:
             raise CorruptRecord("its segment ends within it", position & 0xFFFFFFFF)
         return self._message(buffer, 0, position)
 
+    def read_several(self, entries: list[tuple[int, int]], bytes_max: i64) -> list[Message | None]:
+        """The messages of the first entries of an index, left where they are, up to the one that
+        reaches ``bytes_max``; None for one that can't be read."""
+        found: list[Message | None] = []
+        buffer = b""
+        begins: i64 = 0
+        size: i64 = 0
+        for _, entry in entries:
+            position: i64 = entry
+            try:
+                if position < begins or position - begins >= len(buffer):
+                    begins = position
+                    buffer = self._read(position, RUN_BYTES_MAX)
+                message = self._whole(buffer, position - begins, position)
+                found.append(message)
+                size += len(message.content)
+            except (CorruptRecord, OSError):
+                found.append(None)
+                buffer = b""
+            if size >= bytes_max:
+                break
+        return found
+
+    def _whole(self, buffer: bytes, at: i64, position: i64) -> Message:
+        """The message at ``at`` of what was read, or read alone if it isn't whole there: what
+        follows the first record may have been on its way to the disk."""
+        try:
+            if check_message(buffer, at) != CHECK_INCOMPLETE:
+                return self._message(buffer, at, position)
+        except CorruptRecord:
+            pass
+        return self.read_one(position)
+
     def _read(self, position: i64, length: i64) -> bytes:
         """Read from what the writers have, or from this turn's batch, which they don't have yet."""
         segment: i64 = position >> 32

@@ -172,6 +172,38 @@ class Lane:
             at += 1
         return found
 
+    def resident_from(self, index: i64, count: i64) -> list[Message]:
+        """Up to ``count`` messages in memory from this index on, by index: also if one that came
+        back had been taken from the middle."""
+        self._sort_returned()
+        found: list[tuple[int, Message]] = []
+        at = self._returned_from(index)
+        while at >= 0 and len(found) < count:
+            found.append(self.returned[at])
+            at -= 1
+        place = self._place(index)
+        end: i64 = place + count if self.tail - place > count else self.tail
+        while place != end:
+            message = self.slots[place & self.mask]
+            assert message is not None
+            found.append((message.index, message))
+            place += 1
+        found.sort()
+        return [each[1] for each in found[:count]]
+
+    def _returned_from(self, index: i64) -> i64:
+        """The place, among the sorted returned messages, of the first one from this index on; -1 if
+        there is none."""
+        low: i64 = 0
+        high: i64 = len(self.returned)
+        while low < high:
+            middle: i64 = (low + high) >> 1
+            if i64(self.returned[middle][0]) >= index:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
     def clear(self) -> None:
         """Forget everything; the caller has accounted for it."""
         self.slots = [None] * RING_SLOTS_MIN

@@ -258,10 +258,28 @@ BROWSED: Final = record(
     "BrowsedMessage",
     {
         **fields(NUMBER, "index delivery_count arrived_ms size"),
-        **fields(TEXT, "exchange routing_key"),
+        **fields(TEXT, "id exchange routing_key"),
         "properties": PROPERTIES,
         "redelivered": FLAG,
         **PAYLOAD,
+    },
+)
+FOUND: Final = record(
+    "FoundMessage",
+    {name: part for name, part in BROWSED.schema["properties"].items() if name != "index"},
+)
+SEARCHED: Final = record(
+    "Searched", {"messages": many(FOUND), "scanned": NUMBER, "next": maybe(TEXT)}
+)
+ACTED: Final = record(
+    "ActedMessages",
+    {
+        "action": TEXT,
+        "dry_run": FLAG,
+        **fields(NUMBER, "done scanned left"),
+        "to": by_name(NUMBER),
+        "skipped": by_name(NUMBER),
+        "next": maybe(TEXT),
     },
 )
 ROUTED: Final = record("Routed", {"routed": FLAG})

@@ -45,6 +45,17 @@ GET: Final = document(
     {"count": between(0, 10_000), "encoding": one_of("auto", "base64"), "truncate": NUMBER},
 )
 MOVE_MESSAGES: Final = document({"to": TEXT}, {"count": between(1, 1000)})
+ACT_ON_MESSAGES: Final = document(
+    {"action": one_of("move", "drop", "requeue", "redrive")},
+    {
+        "where": TEXT,
+        "ids": many(TEXT),
+        "to": TEXT,
+        "count": between(1, 1000),
+        "after": TEXT,
+        "dry_run": FLAG,
+    },
+)
 PUBLISH: Final = document(
     {"routing_key": TEXT, "payload": TEXT},
     {"payload_encoding": one_of("string", "base64"), "properties": TABLE},

@@ -108,11 +108,17 @@ def properties_row(content: bytes) -> Row:
 
 
 async def shown_messages(
-    call: Call, messages: Iterable[tuple[Row, bytes]], encoding: str, bytes_max: int
+    call: Call,
+    messages: Iterable[tuple[Row, bytes]],
+    encoding: str,
+    bytes_max: int,
+    around: tuple[bytes, bytes] = (b"", b""),
 ) -> Response:
-    """A list of messages, each a row and its payload, encoded a little at a time."""
+    """A list of messages, each a row and its payload, encoded a little at a time; ``around`` is
+    what stands before and behind the list."""
     pace = Pace()
     pieces = Pieces()
+    pieces.add(around[0])
     before = b"["
     for row, body in messages:
         pieces.add(before + encoded(row)[:-1])
@@ -120,7 +126,7 @@ async def shown_messages(
         before = b","
         if pace.is_due():
             await pace.rest()
-    pieces.add(b"]" if before == b"," else b"[]")
+    pieces.add((b"]" if before == b"," else b"[]") + around[1])
     return LongResponse(call, pieces.end(), due=True)
 
 
@@ -159,6 +165,7 @@ def browsed_row(at: int, browsed: Browsed, content: bytes) -> tuple[Row, bytes]:
     body = body_of(content)
     return {
         "index": at,
+        "id": f"{int(message.index)}-{int(message.arrived_ms)}",
         "exchange": message.route.exchange,
         "routing_key": message.route.key,
         "properties": properties_row(content),
@@ -175,6 +182,7 @@ def peeked_row(context: Context, entry: StreamEntry) -> tuple[Row, bytes]:
     body = body_of(entry.content)
     return {
         "index": int(entry.offset),
+        "id": f"{int(entry.offset)}-{int(entry.time_ms)}",
         "exchange": route.exchange,
         "routing_key": route.key,
         "properties": properties_row(entry.content),
@@ -190,18 +198,10 @@ def peeked_row(context: Context, entry: StreamEntry) -> tuple[Row, bytes]:
 
 async def browse_queue(call: Call) -> Response:
     """Look at ready messages in order; nothing about the queue changes."""
-    queue = _queue(call)
+    queue = browsed_queue(call)
     if queue is None:
         return await wherever(call)
-    identity = call.caller.identity
-    if not identity.may_read(queue.vhost, queue.name):
-        raise AccessRefused(
-            f"access to queue '{queue.name}' in vhost '{queue.vhost}' refused for user"
-            f" '{call.caller.user}'"
-        )
-    if queue.definition.is_private():
-        # The caller is not the connection that owns it, whatever the user may read.
-        raise queue_locked(queue.vhost, queue.name, 0, 0)
+    check_browse(call, queue)
     elsewhere = await at_home(call, queue)
     if elsewhere is not None:
         return elsewhere
@@ -222,7 +222,19 @@ async def browse_queue(call: Call) -> Response:
     return await shown_messages(call, rows, "auto", bytes_max)
 
 
-def _queue(call: Call) -> Queue | None:
+def check_browse(call: Call, queue: Queue) -> None:
+    """Refuse callers that may not look into a queue."""
+    if not call.caller.identity.may_read(queue.vhost, queue.name):
+        raise AccessRefused(
+            f"access to queue '{queue.name}' in vhost '{queue.vhost}' refused for user"
+            f" '{call.caller.user}'"
+        )
+    if queue.definition.is_private():
+        # The caller is not the connection that owns it, whatever the user may read.
+        raise queue_locked(queue.vhost, queue.name, 0, 0)
+
+
+def browsed_queue(call: Call) -> Queue | None:
     """The queue in the path; None if it may be a private one on another broker."""
     queue = call.vhost().destinations.get(call.name())
     if isinstance(queue, Queue):

@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from rhizome.broker.channel.channel import Channel
 from rhizome.broker.channel.resource_lookup import check_read, check_write, find_queue
+from rhizome.broker.message import Message
 from rhizome.broker.metadata.metadata_commands import QUEUE
 from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
 from rhizome.broker.queue.admin_consumer import AdminConsumer
@@ -55,7 +56,11 @@ async def move_messages(call: Call) -> Response:
     count = document.number("count", COUNT_MAX)
     if not 1 <= count <= COUNT_MAX:
         raise BadRequest(f"count is {count}; it must be from 1 to {COUNT_MAX}")
-    target = _target(channel, queue, to)
+    if queue.consumer_count:
+        raise BadRequest(
+            f"queue '{queue.name}' has consumers, which would take messages meanwhile; stop them"
+        )
+    target = move_target(channel, queue, to)
     moved = 0
     admin_consumer = AdminConsumer(call.context.broker, f"moves messages of queue '{queue.name}'")
     try:
@@ -71,7 +76,7 @@ async def move_messages(call: Call) -> Response:
     return answer({"moved": moved, "left": int(queue.ready)})
 
 
-def _target(channel: Channel, queue: Queue, to: str) -> Queue:
+def move_target(channel: Channel, queue: Queue, to: str) -> Queue:
     """The queue that messages go to, if the caller may put them there."""
     if to == queue.name:
         raise BadRequest(f"queue '{to}' can't be moved into itself")
@@ -82,12 +87,7 @@ def _target(channel: Channel, queue: Queue, to: str) -> Queue:
     if to == DELAYED_QUEUE:
         raise BadRequest(f"queue '{to}' has what exchanges delay; name the queue it is to go to")
     check_write(channel, QUEUE, to)
-    target = find_queue(channel, to)  # a private one is for its owner alone
-    if queue.consumer_count:
-        raise BadRequest(
-            f"queue '{queue.name}' has consumers, which would take messages meanwhile; stop them"
-        )
-    return target
+    return find_queue(channel, to)  # a private one is for its owner alone
 
 
 async def _move_first(
@@ -99,6 +99,19 @@ async def _move_first(
     if message is None:
         return False
     # Taking it may have taken a while; from here to the copy nothing comes between.
+    await move_held(context, channel, admin_consumer, message, target)
+    return True
+
+
+async def move_held(
+    context: Context,
+    channel: Channel,
+    admin_consumer: AdminConsumer,
+    message: Message,
+    target: Queue,
+) -> None:
+    """Put the held message, as ``message`` has it, at the end of a queue, and remove it where it
+    was once it is safe there."""
     _check_there(target)
     if not admin_consumer.move(message, target, channel):
         raise BadRequest(f"queue '{target.name}' refused a message")
@@ -113,7 +126,6 @@ async def _move_first(
         _check_there(target)
     context.shell.begin_turn()
     admin_consumer.done()
-    return True
 
 
 def _check_there(target: Queue) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from typer.testing import Result
@@ -613,6 +614,60 @@ def test_all_messages_are_moved_a_thousand_at_a_time(rhizome: Rhizome, api: Any)
     assert asked == [{"to": "work", "count": 1000}, {"to": "work", "count": 500}], result.stderr
     result = rhizome("queue", "move", "dead", "work", "--count", "7", "--http", api.address)
     assert api.requests[-1].document == {"to": "work", "count": 7}
+
+
+def acted(done: int, place: str | None, **more: Any) -> dict[str, Any]:
+    return {"done": done, "scanned": 5, "to": {}, "skipped": {}, "next": place, **more}
+
+
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [
+        (["drop", "q", "--where", "size > 1"], {"action": "drop", "where": "size > 1"}),
+        (["drop", "q", "--id", "1-1"], {"action": "drop", "ids": ["1-1"]}),
+        (["requeue", "q", "--id", "1-1"], {"action": "requeue", "ids": ["1-1"]}),
+        (["move", "q", "to", "--id", "1-1"], {"action": "move", "to": "to", "ids": ["1-1"]}),
+        (["redrive", "q", "--dry-run"], {"action": "redrive", "where": "", "dry_run": True}),
+    ],
+)
+def test_messages_are_acted_on_by_condition_or_id(
+    rhizome: Rhizome, api: Any, words: list[str], order: dict[str, Any]
+) -> None:
+    api.answer("POST /api/rhizome/queues/%2F/q/messages", acted(2, None, to={"orders": 2}))
+    result = rhizome("queue", *words, "--http", api.address)
+    assert result.exit_code == 0, result.stderr
+    wanted = {"dry_run": False, "count": 1000, "after": "", **order}
+    assert api.requests[-1].document == wanted
+    assert "2 messages of 'q'" in result.stdout
+    assert "2 to 'orders'" in result.stdout
+
+
+def test_an_action_goes_on_until_nothing_is_left(rhizome: Rhizome, api: Any) -> None:
+    api.answer("POST /api/rhizome/queues/%2F/q/messages", acted(3, "0-4-9", skipped={"gone": 1}))
+    result = rhizome("queue", "redrive", "q", "--count", "5", "--http", api.address, "--json")
+    asked = [(each.document["count"], each.document["after"]) for each in api.requests]
+    assert asked == [(5, ""), (2, "0-4-9")]
+    assert json.loads(result.stdout)["skipped"] == {"gone": 2}
+
+
+def test_nothing_is_dropped_without_being_named(rhizome: Rhizome, api: Any) -> None:
+    assert rhizome("queue", "drop", "q", "--http", api.address).exit_code == 2
+    both = ("--where", "size > 1", "--id", "1-1")
+    assert rhizome("queue", "requeue", "q", *both, "--http", api.address).exit_code == 2
+    assert api.requests == []
+
+
+def test_browsing_by_condition_asks_on_until_it_has_enough(rhizome: Rhizome, api: Any) -> None:
+    one = {"id": "7-1", "exchange": "", "routing_key": "k", "size": 2, "payload": "hi"}
+    where = "headers.tenant = 'a'"
+    for count, after, place in ((2, "", "0-8-9"), (1, "0-8-9", "0-9-9")):
+        query = urlencode({"where": where, "count": count, "after": after})
+        answer = {"messages": [one], "scanned": 100, "next": place}
+        api.answer(f"GET /api/rhizome/queues/%2F/q/search?{query}", answer)
+    result = rhizome("browse", "q", "--where", where, "-n", "2", "--http", api.address)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("7-1") == 2
+    assert len(api.requests) == 2
 
 
 def test_vhosts_are_listed_with_their_limits(rhizome: Rhizome, api: Any) -> None:

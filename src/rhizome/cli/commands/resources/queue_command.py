@@ -8,20 +8,20 @@ from urllib.parse import urlencode
 
 import typer
 
+from rhizome.cli.commands.messages import message_actions_command
 from rhizome.cli.errors import UsageError
 from rhizome.cli.http_api.api_client import Api, Row, path
 from rhizome.cli.http_api.command_decorator import Remote
-from rhizome.cli.output.printer import bytes_text, print_fields, say
+from rhizome.cli.output.printer import bytes_text, print_fields
 from rhizome.cli.output.top_screen import SORTS, rate_text
 from rhizome.cli.shared_options import AnyVhostOption, VhostOption, parse_pairs, with_options
 
 app = typer.Typer(no_args_is_help=True, help="Look at queues, declare, purge and delete them.")
+app.add_typer(message_actions_command.app)
 
 NameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 
 Query: TypeAlias = dict[str, str]
-
-MOVED_AT_ONCE_MAX: Final = 1000
 
 
 def _features(queue: Row) -> str:
@@ -239,38 +239,6 @@ def purge_queue(remote: Remote, name: NameArgument, vhost: VhostOption = "/") ->
     """Drop all messages of a queue that are ready for delivery."""
     remote.api.delete(path("queues", vhost, name, "contents"))
     remote.done(f"purged queue '{name}' in vhost '{vhost}'")
-
-
-@app.command("move")
-@with_options
-def move_messages(
-    remote: Remote,
-    name: NameArgument,
-    to: Annotated[str, typer.Argument(metavar="TO", help="Queue that gets the messages.")],
-    count: Annotated[
-        int | None,
-        typer.Option("--count", "-n", min=1, help="So many at most.", show_default="all"),
-    ] = None,
-    vhost: VhostOption = "/",
-) -> None:
-    """Move ready messages to the end of another queue, such as dead letters back to work.
-
-    Each is removed once it is safe there. The queue must have no consumers.
-    """
-    api = remote.api
-    target = path("rhizome", "queues", vhost, name, "move")
-    if count is None:
-        # Messages that arrive meanwhile stay: two queues that feed each other would never finish.
-        count = int(api.row(path("queues", vhost, name)).get("messages_ready") or 0)
-    moved = 0
-    while moved < count:
-        wanted = min(count - moved, MOVED_AT_ONCE_MAX)
-        answer = api.post(target, {"to": to, "count": wanted})
-        moved += int(answer["moved"])
-        if answer["moved"] < wanted:
-            break
-    text = f"moved {moved} message{'' if moved == 1 else 's'} from '{name}' to '{to}'"
-    remote.show({"moved": moved}, lambda _: say(text))
 
 
 @app.command("delete")

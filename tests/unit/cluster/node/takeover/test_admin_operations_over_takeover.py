@@ -176,3 +176,59 @@ def test_a_message_is_moved_once_though_the_home_that_it_goes_to_dies(
     cluster[home].busy = True
     cluster.settle()
     assert (drain(client, "q"), drain(client, "r")) == ([], [b"0"])
+
+
+# --- single messages, from the middle
+
+
+@pytest.mark.parametrize("is_shipped", [False, True])
+def test_a_dropped_message_is_gone_at_the_next_home_once_that_is_confirmed(
+    cluster: CoreCluster, is_shipped: bool
+) -> None:
+    home = next(name for name in ("b1", "b2", "b3") if name != cluster.root())
+    client = cluster["s1"].connect()
+    queue_at(client, "q", home, durable=True)
+    wait_for_copy(cluster, "q")
+    for body in (b"0", b"1", b"2"):
+        client.publish("", "q", body, PERSISTENT)
+    cluster.settle()
+    queue = cluster[home].queue("q")
+    index = queue.lane.resident()[1].index
+    channel = Channel(cluster[home].connect().connection, 2)
+    admin_consumer = AdminConsumer(cluster[home].broker, "drops messages")
+    assert admin_consumer.take_this(queue, index) is not None
+    admin_consumer.drop(channel)
+    cluster[home].busy = True
+    if is_shipped:
+        cluster.advance_until(lambda: is_confirmed(channel))
+    cluster[home].kill()
+    wait_for_new_home(cluster, "q", home)
+    assert drain(client, "q") == ([b"0", b"2"] if is_shipped else [b"0", b"1", b"2"])
+
+
+def test_a_message_from_the_middle_is_moved_once_though_its_home_changes_meanwhile(
+    cluster: CoreCluster,
+) -> None:
+    home = next(name for name in ("b1", "b2", "b3") if name != cluster.root())
+    other = next(name for name in ("b1", "b2", "b3") if name != home)
+    client = cluster["s1"].connect()
+    queue_at(client, "q", home, durable=True)
+    queue_at(client, "r", other, durable=True)
+    wait_for_copy(cluster, "q")
+    for body in (b"0", b"1", b"2"):
+        client.publish("", "q", body, PERSISTENT)
+    cluster.settle()
+    queue = cluster[home].queue("q")
+    channel = Channel(cluster[home].connect().connection, 2)
+    admin_consumer = AdminConsumer(cluster[home].broker, "moves messages")
+    message = admin_consumer.take_this(queue, queue.lane.resident()[1].index)
+    assert message is not None
+    assert admin_consumer.move(message, cluster[home].queue("r"), channel)
+    cluster[home].busy = True
+    leave(cluster, home, cut=False)
+    cluster.advance_until(lambda: is_confirmed(channel))
+    admin_consumer.done()
+    admin_consumer.end()
+    cluster[home].busy = True
+    cluster.settle()
+    assert (sorted(drain(client, "q")), drain(client, "r")) == ([b"0", b"2"], [b"1"])
