@@ -716,3 +716,30 @@ def test_definitions_go_to_a_file_of_their_own_and_come_back(
     assert api.requests[-1].document == known
     file.write_text("no json")
     assert "is no JSON" in rhizome(*imported).stderr
+
+
+@pytest.mark.parametrize(
+    ("mirrors", "copies"),
+    [
+        ({"ha-mode": "all"}, 3),
+        ({"ha-mode": "exactly", "ha-params": 2}, 2),
+        ({"ha-mode": "exactly", "ha-params": 9}, 3),
+        ({"ha-mode": "nodes", "ha-params": ["a", "b"]}, 2),
+        ({"ha-mode": "all", "copies": 1}, 1),
+    ],
+)
+def test_policies_that_mirror_queues_ask_for_copies_when_they_are_imported(
+    rhizome: Rhizome, api: Any, tmp_path: Path, mirrors: dict[str, Any], copies: int
+) -> None:
+    api.answer("GET /api/rhizome/status", {"cluster": {"quorum": {"defined": 3}}})
+    api.answer("POST /api/definitions", None, 204)
+    file = tmp_path / "definitions.json"
+    policies = [{"name": "ha", "definition": mirrors}, {"name": "plain", "definition": {}}]
+    file.write_text(json.dumps({"policies": policies}))
+    result = rhizome("definitions", "import", str(file), "--http", api.address)
+    assert result.exit_code == 0
+    sent = api.requests[-1].document["policies"]
+    assert sent[0]["definition"] == {**mirrors, "copies": copies}
+    assert sent[1]["definition"] == {}
+    told = f"policy 'ha': ha-mode '{mirrors['ha-mode']}' became {copies} copies"
+    assert (told in result.stderr) == ("copies" not in mirrors)

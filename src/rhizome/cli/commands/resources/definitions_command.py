@@ -6,14 +6,14 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from rhizome.cli.errors import CliError
 from rhizome.cli.http_api.api_client import Api, path
 from rhizome.cli.http_api.command_decorator import Remote
-from rhizome.cli.output.printer import print_json
+from rhizome.cli.output.printer import print_json, say
 from rhizome.cli.shared_options import AnyVhostOption, with_options
 
 app = typer.Typer(
@@ -58,15 +58,52 @@ def import_definitions(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON, of Rhizome or RabbitMQ.")],
     vhost: AnyVhostOption = "",
 ) -> None:
-    """Declare what a file has. What is there already stays; what differs is refused."""
+    """Declare what a file has. What is there already stays; what differs is refused.
+
+    A policy that mirrors queues (`ha-mode`) gets the same number of `copies`.
+    """
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CliError(f"{file} is no JSON ({error}); give a file of definitions") from None
     if not isinstance(document, dict):
         raise CliError(f"{file} has no JSON object; give a file of definitions")
+    for line in _mirrors_to_copies(document, remote):
+        say(line, to_errors=True)
     Api(remote.where, IMPORT_SECONDS_MAX).send("POST", _target(vhost), document)
     remote.done(f"imported {_counts(document)} from {file}")
+
+
+def _mirrors_to_copies(document: Mapping[str, Any], remote: Remote) -> list[str]:
+    """Have policies that mirror queues ask for copies; returns what is said of it.
+
+    Brokers ignore `ha-mode`, so its queues would have as many copies as any others.
+    """
+    found = document.get("policies")
+    mirrored: list[tuple[str, dict[str, Any]]] = []
+    for policy in found if isinstance(found, list) else []:
+        definition = policy.get("definition") if isinstance(policy, dict) else None
+        if isinstance(definition, dict) and "ha-mode" in definition and "copies" not in definition:
+            mirrored.append((str(policy.get("name")), definition))
+    if not mirrored:
+        return []
+    cluster = remote.api.row(path("rhizome", "status")).get("cluster") or {}
+    brokers = int((cluster.get("quorum") or {}).get("defined") or 1)
+    said: list[str] = []
+    for name, definition in mirrored:
+        definition["copies"] = _copies_of(definition, brokers)
+        mode = definition["ha-mode"]
+        said.append(f"policy '{name}': ha-mode '{mode}' became {definition['copies']} copies")
+    return said
+
+
+def _copies_of(definition: Mapping[str, Any], brokers: int) -> int:
+    wanted = definition.get("ha-params")
+    if definition["ha-mode"] == "exactly" and isinstance(wanted, int):
+        return max(1, min(wanted, brokers))
+    if definition["ha-mode"] == "nodes" and isinstance(wanted, list):
+        return max(1, min(len(wanted), brokers))
+    return brokers
 
 
 def _target(vhost: str) -> str:
