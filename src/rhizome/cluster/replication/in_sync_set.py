@@ -104,6 +104,14 @@ class InSyncSet:
         """Whether a standby counts for transient messages, too."""
         return any(member.copy == MEMBER_WHOLE for member in self.members)
 
+    def outlives_home_in_memory(self) -> bool:
+        """Whether a whole standby takes over if this home ends now, whether or not the proposed
+        set is decided by then (G3, G5). A standby that is only joining does not."""
+        if not self.has_whole():
+            return False
+        proposed = self.proposed
+        return proposed is None or any(member.copy == MEMBER_WHOLE for member in proposed)
+
     def needs(self, name: str) -> bool:
         """Whether there should be a copy at that broker, or there is one that counts."""
         return name in self.wanted or self.member(name) is not None

@@ -31,10 +31,10 @@ class ReplicableLog(GroupLog):
     """A log that has copies, as they see it.
 
     ``alone``: no standby has to answer, so what is here is committed. ``by_disk``: some have to,
-    but what they have in memory counts for nothing (G2). ``shipping``: a standby listens, so
-    records are kept for it. ``stored``: all of the log can be read from its store, so a standby
-    that is far behind gets what it lacks from there, and nothing is compared. ``bare`` are the ids
-    of queues whose messages standbys don't get (G9, `configuration`).
+    but none of them is sure to take over with what it has in memory (G2, G3). ``shipping``: a
+    standby listens, so records are kept for it. ``stored``: all of the log can be read from its
+    store, so a standby that is far behind gets what it lacks from there, and nothing is compared.
+    ``bare`` are the ids of queues whose messages standbys don't get (G9, `configuration`).
 
     The phase of its home decides when it is ``still`` and ``silent`` (`home/home_group.py`).
     """

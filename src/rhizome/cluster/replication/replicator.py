@@ -496,10 +496,7 @@ class Replicator:
 
     def _update_alone(self, waited_for: list[Member]) -> None:
         alone = len(waited_for) == 0 and self.in_sync.min_copies <= 1
-        by_disk = len(waited_for) > 0
-        for member in waited_for:
-            if member.copy == MEMBER_WHOLE:
-                by_disk = False
+        by_disk = not alone and not self.in_sync.outlives_home_in_memory()
         if alone != self.log.alone or by_disk != self.log.by_disk:
             self.log.alone = alone
             self.log.by_disk = by_disk

@@ -225,6 +225,68 @@ def test_what_only_disks_of_standbys_outlive_is_shown_when_they_have_it() -> Non
     assert home.log.visible >= persistent
 
 
+def join_unsynced(world: World) -> None:
+    """The standby is waited for, and not yet proposed; the home's disk has synced nothing new."""
+    world.wanted = 1
+    world.brokers["a"].learn()
+    while world.home().log.alone:
+        assert world.deliver("a", "b") or world.deliver("b", "a") or world.tick() is None
+        world.brokers["b"].sync()
+        world.home().broker.end_turn()
+    assert world.register.members == ()
+
+
+def test_what_a_lone_home_has_not_synced_is_not_shown_because_a_standby_joins() -> None:
+    """It is committed, as nobody had to answer, and nobody would have it if the home ended."""
+    world, home = quiet(members="", wanted=0)
+    index = publish(home, 1)[0]
+    assert home.log.visible < index
+    join_unsynced(world)
+    assert home.log.committed_memory >= index
+    assert home.log.visible < index, "neither a disk nor a member of the set has it"
+    world.brokers["a"].sync()
+    rest(world)
+    assert world.register.members == (Member("b", "b1", WHOLE),)
+    assert home.log.visible >= index
+
+
+def test_the_memory_of_a_standby_that_joins_shows_nothing() -> None:
+    """The home ends: the root knows of no standby, and the home's disk is all that is left."""
+    world, home = quiet(members="", wanted=0)
+    join_unsynced(world)
+    index = publish(home, 1)[0]
+    world.deliver("a", "b")
+    world.deliver("b", "a")
+    home.broker.end_turn()
+    assert home.log.committed_memory == index
+    assert home.log.visible < index
+    world.brokers["a"].sync()
+    rest(world)
+    assert home.log.visible >= index
+
+
+def test_while_a_set_without_a_whole_standby_is_proposed_disks_count() -> None:
+    """The root may have decided it already: then the standby that was left out takes over no
+    more, whatever it has in memory."""
+    world, home = quiet()
+    silence(world, "b")
+    publish(home, 1)
+    world.brokers["a"].sync()
+    world.tick(10_000)
+    assert world.proposals[0][1] == []
+    world.links[("b", "a")] = []
+    index = publish(home, 1)[0]
+    while world.deliver("a", "b") or world.deliver("b", "a"):
+        home.broker.end_turn()
+    assert home.log.committed_memory == index
+    assert home.log.visible < index
+    world.brokers["b"].sync()
+    world.brokers["a"].sync()
+    while world.deliver("b", "a"):
+        home.broker.end_turn()
+    assert home.log.visible >= index
+
+
 def test_answers_of_an_earlier_incarnation_do_not_count_for_a_later_one() -> None:
     world, home = quiet()
     publish(home, 5)
