@@ -439,8 +439,11 @@ class Node(Cluster):
     # ---- turns ----------------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> None:
+        """A wake-up begins. A lease that is over counts from here on, not from its event: what is
+        read in this wake-up would be routed by a topology that others have changed (R9, R10)."""
         if self.consensus.woken(self.now_ms, now_ms) and self.broker.may_deliver:
             self._set_isolated(True)
+            self.meta_bindings.set_leaseless(True)
         away_ms = now_ms - self.now_ms
         self.now_ms = now_ms
         self.links.now_ms = now_ms

@@ -366,10 +366,10 @@ class ReplicatedLog(ReplicableLog):
         """Show what is committed, or nothing while the log is still (L1, A2, G11).
 
         If no standby is sure to take over with its memory, a persistent message that was shown
-        before it is on disk would be lost with this broker. Its edge would send it again, and a consumer at a
-        surviving broker would get it twice. So this waits for the disks, this broker's own if there
-        is no standby. Transient messages are lost with this broker anyhow: while only they are
-        under way, nothing is waited for.
+        before it is on disk would be lost with this broker. Its edge would send it again, and a
+        consumer at a surviving broker would get it twice. So this waits for the disks, this
+        broker's own if there is no standby. Transient messages are lost with this broker anyhow:
+        while only they are under way, nothing is waited for.
         """
         if self.still:
             self.visible = 0

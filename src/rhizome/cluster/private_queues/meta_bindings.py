@@ -306,7 +306,7 @@ class MetaBindings:
         elif isinstance(event, (RootLost, Resigned, BecameRoot)):
             self.set_root("")
         elif isinstance(event, (LeaseLost, LeaseGained)):
-            self._set_leaseless(isinstance(event, LeaseLost))
+            self.set_leaseless(isinstance(event, LeaseLost))
 
     def set_root(self, name: str) -> None:
         """Another broker is root, or none ("")."""
@@ -327,7 +327,7 @@ class MetaBindings:
 
     # ---- leases ---------------------------------------------------------------------------------
 
-    def _set_leaseless(self, leaseless: bool) -> None:
+    def set_leaseless(self, leaseless: bool) -> None:
         """Without a lease no publish is admitted. With a new lease none is admitted before this
         broker has heard which meta-bindings were added meanwhile."""
         self.leaseless = leaseless

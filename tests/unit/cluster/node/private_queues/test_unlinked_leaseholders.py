@@ -109,7 +109,7 @@ def test_a_lease_that_comes_back_admits_publishes_once_all_is_heard(cluster: Cor
 def test_without_that_rule_a_subscriber_misses_something(
     cluster: CoreCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meta_bindings.MetaBindings, "_set_leaseless", lambda self, leaseless: None)
+    monkeypatch.setattr(meta_bindings.MetaBindings, "set_leaseless", lambda self, leaseless: None)
     assert published_after_isolation(cluster) == []
 
 

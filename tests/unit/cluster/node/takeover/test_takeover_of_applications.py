@@ -14,6 +14,8 @@ from rhizome.amqp.methods import (
     BasicNack,
     ConfirmSelect,
     ConfirmSelectOk,
+    QueueDeclare,
+    QueueDeclareOk,
     TxCommit,
     TxCommitOk,
     TxSelect,
@@ -581,3 +583,27 @@ def test_a_home_that_stood_still_beyond_its_lease_delivers_nothing(cluster: Core
     assert home.node.isolated
     client.expect(BasicConsumeOk)
     assert client.bodies() == []
+
+
+def test_a_first_publish_after_a_stand_still_waits_for_what_was_declared_meanwhile(
+    cluster: CoreCluster,
+) -> None:
+    """R9, R10: the broker had no lease, so nobody waited for it. It must not take the publish for
+    one that leads nowhere, and confirm it, before it knows the queue."""
+    edge = next(each for each in cluster.running() if each.name != cluster.root())
+    client = edge.connect()
+    client.confirm()
+    edge.running = False
+    declarer = cluster[cluster.root()].connect()
+    declarer.send(QueueDeclare("q", durable=True))
+    cluster.advance_until(lambda: len(declarer.events[1]) > 0)
+    declarer.expect(QueueDeclareOk)
+    assert not edge.has_queue("q")
+    edge.running = True
+    edge.broker.turn.now_ms = cluster.now_ms
+    edge.node.begin(cluster.elapsed_ms)
+    client.connection.receive(client.published("", "q", b"first", PERSISTENT))
+    edge.settle()
+    cluster.advance_until(lambda: confirmed(client) == 1)
+    declarer.consume("q", no_ack=True)
+    cluster.advance_until(lambda: declarer.bodies() == [b"first"])
