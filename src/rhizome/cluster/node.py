@@ -23,7 +23,12 @@ from mypy_extensions import i64
 from rhizome.broker.access.application_tokens import ApplicationTokens, Shown
 from rhizome.broker.fault_log import FAULT_GROUP, FAULT_LINK, FAULT_TIMER, FAULT_TURN
 from rhizome.broker.metadata.metadata_changes import Outcome
-from rhizome.broker.metadata.metadata_commands import Command, DeclareExchange, DeclareQueue
+from rhizome.broker.metadata.metadata_commands import (
+    Command,
+    DamagedCommandError,
+    DeclareExchange,
+    DeclareQueue,
+)
 from rhizome.broker.metadata.proposed_arguments import check_known_to
 from rhizome.broker.metadata.vhost_metadata_byte_quota import check_command, vhost_of
 from rhizome.broker.port import Away, Cluster, Holdings, Waiter
@@ -83,11 +88,12 @@ from rhizome.cluster.protocol.frame_dispatch import FrameTable, PayloadHandler
 from rhizome.cluster.state.cluster_commands import PutSettings, RegisterBroker, RetireBroker
 from rhizome.cluster.state.cluster_state import Applied as AppliedEntry
 from rhizome.cluster.state.cluster_state import ClusterState, StateFailed
+from rhizome.cluster.state.failover_map import UnknownPolicyError
 from rhizome.cluster.state.pending_proposals import Proposal, Proposals
 from rhizome.cluster.state_listener import StateListener, forget_departed_brokers
 from rhizome.cluster.takeover.settings import RootSettings
 from rhizome.cluster.takeover.takeover_driver import TakeoverDriver
-from rhizome.errors import AmqpError, InternalFault
+from rhizome.errors import AmqpError, CommandInvalid, InternalFault
 from rhizome.journal.recovery import Recovered
 
 if TYPE_CHECKING:
@@ -430,6 +436,11 @@ class Node(Cluster):
         self.consensus.step(link.name, consensus_messages.decode(payload), self.now_ms)
 
     def proposed(self, link: Link, payload: bytes) -> None:
+        """A broker proposes a command; one that can't be applied here ends the link."""
+        try:
+            self.state.check(payload)
+        except (DamagedCommandError, UnknownPolicyError) as error:
+            raise CommandInvalid(f"what {link.name} proposes can't be applied: {error}") from None
         self.consensus.submit(payload, self.now_ms)
 
     def gossiped(self, link: Link, payload: bytes) -> None:

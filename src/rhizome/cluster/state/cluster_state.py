@@ -50,7 +50,14 @@ from rhizome.cluster.state.cluster_commands import (
     TransferHome,
     decode,
 )
-from rhizome.cluster.state.failover_map import RING, FailoverMap, FailoverPolicy, make_map, ring
+from rhizome.cluster.state.failover_map import (
+    RING,
+    FailoverMap,
+    FailoverPolicy,
+    make_map,
+    policy_named,
+    ring,
+)
 from rhizome.cluster.state.groups_and_placement import Group, Groups
 from rhizome.cluster.state.proposal_dedup import ProposalDedup
 from rhizome.cluster.state.state_changes import (
@@ -163,6 +170,16 @@ class ClusterState:
         return None if answer is None else answer.outcome()
 
     # --- entries
+
+    def check(self, payload: bytes) -> None:
+        """See whether this broker could apply a proposal; raises what `apply` would raise.
+
+        The root asks before it appends. What is in the log must be applied by every broker, now and
+        after each restart: an entry that none of them could apply would stop all of them for good.
+        """
+        command = decode(payload).command
+        if isinstance(command, PutSettings) and command.failover_policy:
+            policy_named(self._policies, command.failover_policy)
 
     def apply(self, index: int, payload: bytes) -> Applied:
         """Apply a committed entry.

@@ -76,6 +76,17 @@ def load_policies(entry_points: Iterable[NamedLoader]) -> dict[str, FailoverPoli
     return policies
 
 
+def policy_named(policies: Mapping[str, FailoverPolicy], name: str) -> FailoverPolicy:
+    """Raises UnknownPolicyError for one that this broker lacks."""
+    policy = policies.get(name)
+    if policy is None:
+        raise UnknownPolicyError(
+            f"the cluster's failover policy is '{name}' and this broker has "
+            f"{', '.join(sorted(policies))}: install the package that brings it, then start again"
+        )
+    return policy
+
+
 def make_map(
     policies: Mapping[str, FailoverPolicy],
     policy_name: str,
@@ -84,12 +95,7 @@ def make_map(
     chosen: Mapping[str, tuple[str, ...]],
 ) -> FailoverMap:
     """The map for a view; ``chosen`` are the lists that people have set."""
-    policy = policies.get(policy_name)
-    if policy is None:
-        raise UnknownPolicyError(
-            f"the cluster's failover policy is '{policy_name}' and this broker has "
-            f"{', '.join(sorted(policies))}: install the package that brings it, then start again"
-        )
+    policy = policy_named(policies, policy_name)
     brokers = {each.name: each for each in view}
     made: FailoverMap = {}
     for name in brokers:

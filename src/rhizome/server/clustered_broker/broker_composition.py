@@ -20,7 +20,7 @@ from rhizome.broker.metadata.metadata_commands import Command
 from rhizome.broker.observer import Observer
 from rhizome.cluster.clients.connect_policy import AdmissionRules
 from rhizome.cluster.consensus import ALL_RULES, Consensus, Rules
-from rhizome.cluster.consensus.log.storage import ClusterStore
+from rhizome.cluster.consensus.log.storage import ClusterStore, Image
 from rhizome.cluster.home.unreplicated_message_migration import UnreplicatedMessageReturn
 from rhizome.cluster.link.accept_handshake import LinkAuthenticator
 from rhizome.cluster.link.broker_hello import FEATURES, SECONDARY, Hello
@@ -30,7 +30,12 @@ from rhizome.cluster.link.peers import LinkSettings
 from rhizome.cluster.node import Node
 from rhizome.cluster.node_observer import NodeHandler, NodeObserver
 from rhizome.cluster.state.cluster_state import ClusterState
-from rhizome.cluster.state.failover_map import ENTRY_POINTS, FailoverPolicy, load_policies
+from rhizome.cluster.state.failover_map import (
+    ENTRY_POINTS,
+    FailoverPolicy,
+    load_policies,
+    policy_named,
+)
 from rhizome.cluster.takeover.copy_salvage import Salvager
 from rhizome.errors import RhizomeError
 from rhizome.journal.store import Store
@@ -105,6 +110,17 @@ def _installed_policies() -> dict[str, FailoverPolicy]:
     return load_policies(entry_points(group=ENTRY_POINTS))
 
 
+def _load(store: ClusterStore, failover_policy: str) -> Image:
+    """What a store has; raises DamagedStoreError, and UnknownPolicyError for a new one whose broker
+    may be the first root: its settings are those of the cluster."""
+    image = store.load()
+    if image.damage:
+        raise DamagedStoreError(image.damage)
+    if not image.cluster_uuid:
+        policy_named(_installed_policies(), failover_policy)
+    return image
+
+
 def compose(
     config: Config,
     world: World,
@@ -117,9 +133,7 @@ def compose(
 ) -> Clustered:
     """Compose a broker of a cluster. The driver calls ``node.recover`` before anything else."""
     section = config.cluster
-    image = world.cluster_store.load()
-    if image.damage:
-        raise DamagedStoreError(image.damage)
+    image = _load(world.cluster_store, section.failover_policy)
     gate = ReadyGate(applications)
     broker = make_empty_broker(
         config,

@@ -6,16 +6,20 @@ from __future__ import annotations
 import pytest
 from mypy_extensions import i64
 
+from rhizome.amqp.field_table import encode_table
 from rhizome.amqp.methods import ConfirmSelect, ConfirmSelectOk, QueueDeclare
 from rhizome.cluster.consensus.log.storage import Entry
 from rhizome.cluster.home.home_group import HomeGroup
+from rhizome.cluster.link.link import CLOSED
 from rhizome.cluster.node_observer import NodeObserver
-from rhizome.cluster.protocol.catalogue import INVITE, RECORDS, REPLICATED
+from rhizome.cluster.protocol.catalogue import INVITE, PROPOSE, RECORDS, REPLICATED
 from rhizome.cluster.replication.catch_up_sender import LiveQueue
 from rhizome.cluster.replication.queue_standby import QueueStandby, QueueStandbyPort
 from rhizome.cluster.replication.replicator_port import ReplicatorPort
+from rhizome.cluster.state.cluster_commands import Envelope, PutSettings, encode
 from rhizome.cluster.state.cluster_commands import Member as CopyMember
 from rhizome.cluster.state.cluster_state import Applied, StateFailed
+from rhizome.cluster.state.failover_map import UnknownPolicyError
 from rhizome.cluster.state.groups_and_placement import Group
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, Member, make_cluster
@@ -233,6 +237,39 @@ def test_a_broker_that_can_not_apply_an_entry_applies_nothing_more(cluster: Core
     cluster.advance_until(
         lambda: broken.node.state.snapshot() == cluster["b3"].node.state.snapshot(), 60_000
     )
+
+
+FOREIGN_SETTINGS = encode(Envelope(PutSettings("spread", 2, "of a package", 1 << 20)))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\xff" * 7, encode_table({"v": 2}), encode_table({"v": 1}), FOREIGN_SETTINGS],
+    ids=["nothing", "noise", "later version", "no command", "unknown policy"],
+)
+def test_a_proposal_that_no_broker_could_apply_never_gets_into_the_log(
+    cluster: CoreCluster, payload: bytes
+) -> None:
+    """In the log it would stop all brokers, and stop them again whenever they are started."""
+    client, first, _ = two_queues(cluster)
+    root = cluster[cluster.root()]
+    link = root.node.links.link_to("s1")
+    assert link is not None
+    sender = cluster["s1"].node.links.link_to(root.name)
+    assert sender is not None
+    sender.send_urgent(PROPOSE, payload)
+    cluster.advance_until(lambda: link.stage == CLOSED, 60_000)
+    assert "proposes can't be applied" in link.reason
+    client.send_bytes(client.published("", first, b"x", PERSISTENT))
+    cluster.advance_until(lambda: confirmed(client) == 1, 60_000)
+    assert queue_at(cluster["s1"].connect(), "later", "b1", durable=True) == "later"
+    assert [member.broker.disabled for member in cluster.members.values()] == [""] * 4
+
+
+def test_a_broker_of_a_new_cluster_does_not_start_with_a_failover_policy_that_it_lacks() -> None:
+    """As the first root it would propose what no broker can apply."""
+    with pytest.raises(UnknownPolicyError, match="'rnig' and this broker has ring"):
+        make_cluster(3, failover_policy="rnig")
 
 
 def test_a_home_that_fails_is_replaced_by_a_standby_that_is_in_sync(cluster: CoreCluster) -> None:
