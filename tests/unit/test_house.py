@@ -6,6 +6,7 @@ import ast
 import re
 import warnings
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ def written_modules() -> dict[str, str]:
     return {name: text for name, text in texts.items() if "\nWritten by tools/" not in text[:400]}
 
 
+@cache
 def function_lengths() -> dict[str, int]:
     """ "path:Class.function" -> its lines, decorators and docstring not counted."""
     lengths: dict[str, int] = {}
@@ -132,7 +134,7 @@ CIRCLE_MODULES_MAX = {"broker": 69, "cli": 5, "client": 5, "cluster": 4, "spark"
 OTHER_CIRCLE_MODULES_MAX = 2
 
 
-def imports_of(tree: ast.AST, known: set[str]) -> set[str]:
+def imports_of(tree: ast.AST, known: frozenset[str]) -> set[str]:
     """The modules that a module imports, at once, later or for its types."""
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -178,9 +180,14 @@ def trees() -> dict[str, ast.Module]:
     return module_trees(ROOT / "src" / "rhizome")
 
 
-def test_circles_of_imports_only_shrink(trees: dict[str, ast.Module]) -> None:
-    known = set(trees)
-    graph = {name: imports_of(tree, known) for name, tree in trees.items()}
+@pytest.fixture(scope="module")
+def imports(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    known = frozenset(trees)
+    return {name: imports_of(tree, known) for name, tree in trees.items()}
+
+
+def test_circles_of_imports_only_shrink(imports: dict[str, set[str]]) -> None:
+    graph = dict(imports)
     # The face of the package, which everybody imports for the version, loads `embedded` when asked.
     graph["rhizome"] = set()
     sizes: dict[str, int] = {}
@@ -212,27 +219,37 @@ def words_in_strings(tree: ast.AST) -> set[str]:
     }
 
 
-def test_no_module_is_dead(trees: dict[str, ast.Module]) -> None:
+def loaded_by_name(names: set[str], trees: dict[str, ast.Module]) -> set[str]:
+    words = {name: words_in_strings(tree) for name, tree in trees.items()} if names else {}
+    return {
+        name
+        for name in names
+        if any(name.rpartition(".")[2] in said for other, said in words.items() if other != name)
+    }
+
+
+def used_by_tests(names: set[str]) -> set[str]:
+    """Only files that have the last part of such a name can import it."""
+    stems = re.compile("|".join(name.rpartition(".")[2] for name in names) or "(?!)")
+    texts = (path.read_text() for path in python_files("tests", "bench", "tools"))
+    found = (imports_of(ast.parse(text), frozenset(names)) for text in texts if stems.search(text))
+    return set().union(*found)
+
+
+def test_no_module_is_dead(trees: dict[str, ast.Module], imports: dict[str, set[str]]) -> None:
     """Something imports every module, or loads it by its name. Tests may be all that use a module
     that is there for testing."""
     known = set(trees)
     entry_points = set(re.findall(r"rhizome(?:\.\w+)+", (ROOT / "pyproject.toml").read_text()))
     used = {"rhizome.__main__", *(entry_points & known)}
-    for name, tree in trees.items():
-        used |= imports_of(tree, known) - {name}
-    words = {name: words_in_strings(tree) for name, tree in trees.items()}
-    for name in known - used:
-        stem = name.rpartition(".")[2]
-        if any(stem in said for other, said in words.items() if other != name):
-            used.add(name)
-    for path in python_files("tests", "bench", "tools"):
-        tests = imports_of(ast.parse(path.read_text()), known)
-        used |= {each for each in tests if each.startswith("rhizome.testing.")}
+    for name, imported in imports.items():
+        used |= imported - {name}
+    packages = {name.rpartition(".")[0] for name in known}
     shipped = ROOT / "src" / "rhizome" / "spark" / "shipment" / "substitutes"
     stems = {path.stem for path in shipped.glob("*.py")}
-    packages = {each for each in known if any(other.startswith(f"{each}.") for other in known)}
-    dead = {each for each in known - used - packages if each.rpartition(".")[2] not in stems}
-    assert dead == set()
+    left = {each for each in known - used - packages if each.rpartition(".")[2] not in stems}
+    left -= used_by_tests({each for each in left if each.startswith("rhizome.testing.")})
+    assert left - loaded_by_name(left, trees) == set()
 
 
 def test_nothing_is_left_for_later() -> None:
