@@ -156,6 +156,8 @@ class Broker:
     """The carriers with closed channels whose messages are going back to their queues."""
     admin_consumers: dict[int, Connection]
     shared: dict[int, Queue]
+    shared_by_group: dict[int, dict[int, Queue]]
+    """The same queues by group, in the same order; no group is empty."""
     internal: dict[int, Queue]
     unconfirmed: list[Channel]
     commits: list[PendingCommit]
@@ -231,7 +233,7 @@ class Broker:
         self.connections = {}
         self.carriers, self.releases = {}, {}
         self.admin_consumers = {}
-        self.shared = {}
+        self.shared, self.shared_by_group = {}, {}
         self.internal = {}
         self.unconfirmed = []
         self.commits = []
@@ -257,12 +259,26 @@ class Broker:
     def make_queue(self, definition: QueueDefinition) -> Destination:
         queue = Queue(self, definition)
         if not definition.is_private():
-            self.shared[definition.id] = queue
+            self.add_shared(queue)
             self.cluster.queue_made(queue)
             self.streams.made(queue)
         else:
             self.cluster.private_declared(definition.vhost, definition.name)
         return queue
+
+    def add_shared(self, queue: Queue) -> None:
+        """A queue is one that all brokers know, or belongs to a group itself."""
+        definition = queue.definition
+        self.shared[definition.id] = queue
+        self.shared_by_group.setdefault(definition.group, {})[definition.id] = queue
+
+    def _remove_shared(self, queue: Queue) -> None:
+        definition = queue.definition
+        if self.shared.pop(definition.id, None) is not None:
+            of_group = self.shared_by_group[definition.group]
+            del of_group[definition.id]
+            if len(of_group) == 0:
+                del self.shared_by_group[definition.group]
 
     def apply(self, command: Command) -> Outcome:
         """Apply a committed command and react to what it changed."""
@@ -301,7 +317,7 @@ class Broker:
         queue.deleted = True
         if queue.held > 0:
             self.delayed.return_all(queue)
-        self.shared.pop(queue.definition.id, None)
+        self._remove_shared(queue)
         if queue.definition.is_private():
             self.cluster.private_deleted(queue.vhost, queue.name)
             for binding in queue.incoming:

@@ -32,7 +32,25 @@ if TYPE_CHECKING:
 
 
 def queues_of(broker: Broker, group: i64) -> list[Queue]:
-    return [queue for queue in broker.shared.values() if queue.definition.group == group]
+    """The queues of a group. A broker may have ten thousands of groups, one per stream: the others
+    are not looked at."""
+    found = broker.shared_by_group.get(int(group))
+    return [] if found is None else list(found.values())
+
+
+def messages_by_group(broker: Broker) -> dict[str, object]:
+    """How many messages the queues that are active here have, by the number of their group."""
+    found: dict[str, object] = {}
+    for group, queues in broker.shared_by_group.items():
+        count: i64 = -1
+        for queue in queues.values():
+            if queue.away is None:
+                if count < 0:
+                    count = 0
+                count += queue.ready + queue.unacked
+        if count >= 0:
+            found[str(group)] = int(count)
+    return found
 
 
 # ---- messages -----------------------------------------------------------------------------------

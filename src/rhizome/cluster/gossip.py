@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rhizome.amqp.field_table import encode_table, read_table
+from rhizome.broker.home_port import messages_by_group
 from rhizome.broker.metadata.metadata_commands import PutUser
 from rhizome.cluster.link.broker_hello import SECONDARY
 from rhizome.cluster.protocol.catalogue import GOSSIP
@@ -79,20 +80,13 @@ class Gossip:
     def news(self) -> dict[str, object]:
         """What others are told about this broker."""
         node = self.node
-        messages: dict[str, object] = {}
-        for queue in node.broker.shared.values():
-            if queue.away is None:
-                group = str(queue.definition.group)
-                count = messages.get(group, 0)
-                assert isinstance(count, int)
-                messages[group] = count + int(queue.ready + queue.unacked)
         return {
             "connections": len(node.broker.running_connections()),
             "isolated": node.isolated,
             "ready": node.ready,
             "used": node.broker.limits.used(),
             "relayed": self._relayed(),
-            "messages": messages,
+            "messages": messages_by_group(node.broker),
             "records": {
                 str(number): int(home.log.next_index) - 1
                 for number, home in node.roles.homes.items()

@@ -287,9 +287,8 @@ class GroupRoles:
         log.refused = copy.known.refused
         home = self.new_home(group, log, log, copy.whole)
         broker.logs[group.id] = log
-        for queue in list(broker.shared.values()):
-            if queue.definition.group == group.id:
-                self._activate(queue, log, copy)
+        for queue in queues_of(broker, group.id):
+            self._activate(queue, log, copy)
         for queue_id in list(copy.queues):
             # The queue was deleted while this broker did not follow (H13).
             log.drop(queue_id)

@@ -109,7 +109,8 @@ class StateListener:
                 home = group.home if group.home != node.me.name else ""
                 peer_broker = node.peer_broker(home) if home else None
                 node.edge_group(number).home_is(peer_broker, group.epoch)
-            others = others or group is None or not group.stream
+            is_stream = number >= STREAMS_FROM if group is None else group.stream
+            others = others or not is_stream
         for queue in self._queues(groups, others):
             queue.away = node.away(queue)
         for vhost in node.broker.state.vhosts.values():

@@ -71,7 +71,7 @@ def make_internal_queue(broker: Broker, queue_id: i64, name: str, group: i64) ->
         int(queue_id), "", name, True, False, "", {}, options, options, group=int(group)
     )
     queue = Queue(broker, definition)
-    broker.shared[queue_id] = queue
+    broker.add_shared(queue)
     broker.internal[queue_id] = queue
     return queue
 

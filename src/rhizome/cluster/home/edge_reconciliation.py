@@ -22,7 +22,7 @@ from mypy_extensions import i64, mypyc_attr
 from rhizome.broker.channel.unacked import ACK, REJECT, REQUEUE
 from rhizome.broker.channel.unacked_lookup import Key, Place, places_of, take_held
 from rhizome.broker.connection.session_resume import is_later
-from rhizome.broker.home_port import choose_active, claim_of_stream, settle
+from rhizome.broker.home_port import choose_active, claim_of_stream, queues_of, settle
 from rhizome.broker.message import Message
 from rhizome.broker.port import GroupLog
 from rhizome.broker.queue.queue import claim
@@ -216,11 +216,10 @@ class EdgeSessions:
         """Resolve all attachments: everybody who may hold something of this group is attached, or
         won't be waited for."""
         self.resolve(self.attached(), self.own)
-        for queue in self.broker.shared.values():
-            if queue.definition.group == self.group:
-                choose_active(queue)
-                if queue.ready > 0 and not queue.marked:
-                    queue.touch()
+        for queue in queues_of(self.broker, self.group):
+            choose_active(queue)
+            if queue.ready > 0 and not queue.marked:
+                queue.touch()
 
     def resolve(self, names: list[str], own: LocalEdge | None) -> None:
         """Compare what these edges have presented with what the queues have (A2)."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from rhizome.broker.fault_log import FAULT_STANDBY
+from rhizome.broker.home_port import queues_of
 from rhizome.broker.message import Message
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.port import Waiter
@@ -125,11 +126,7 @@ class HomeAdapter(ReplicatorPort):
     # ---- the queues -----------------------------------------------------------------------------
 
     def queue_ids(self) -> list[int]:
-        return [
-            queue_id
-            for queue_id, queue in self.port.broker.shared.items()
-            if queue.definition.group == self.group
-        ]
+        return [queue.definition.id for queue in queues_of(self.port.broker, self.group)]
 
     def live(self, queue_id: i64) -> LiveQueue | None:
         queue = self.port.broker.shared.get(int(queue_id))

@@ -396,7 +396,7 @@ class ClusterState:
         """Make the map, with lists as long as the settings and the group that wants most copies
         need."""
         settings = self.settings
-        copies = max([settings.copies, *(group.copies for group in self.groups.groups.values())])
+        copies = max(settings.copies, self.groups.index.most_copies())
         return make_map(
             self._policies,
             settings.failover_policy,
@@ -451,7 +451,7 @@ class ClusterState:
         for broker in image.brokers:
             self.registry.put(broker)
         self.groups = Groups()
-        self.groups.groups = {group.id: group for group in image.groups}
+        self.groups.take_in(image.groups)
         self.groups.next_id = image.next_group_id
         self.groups.last_stream = image.last_stream
         self.groups.stream_epoch = image.stream_epoch

@@ -38,6 +38,7 @@ from rhizome.cluster.state.cluster_commands import (
 )
 from rhizome.cluster.state.copy_requirements import CopyRequirements
 from rhizome.cluster.state.failover_map import FailoverMap
+from rhizome.cluster.state.group_index import GroupIndex, index_of
 from rhizome.cluster.state.state_changes import ClusterFact, GroupChanged, GroupRemoved
 from rhizome.errors import NotFound, PreconditionFailed
 
@@ -94,7 +95,7 @@ class Groups:
     """All groups, and the placement of queues in them.
 
     Invariant: numbers are never given twice, except those of streams; ``copy_requirements`` has the
-    shared queues of the groups in ``groups``, and no others.
+    shared queues of the groups in ``groups``, and no others; ``index`` is that of ``groups``.
 
     ``last_stream`` is the number that a stream got last, and no stream that is gone had an epoch
     above ``stream_epoch``: a number that is given again goes on with a higher one, so that nobody
@@ -102,6 +103,7 @@ class Groups:
     """
 
     groups: dict[int, Group]
+    index: GroupIndex
     copy_requirements: CopyRequirements
     next_id: int
     last_stream: int
@@ -109,10 +111,16 @@ class Groups:
 
     def __init__(self) -> None:
         self.groups = {}
+        self.index = GroupIndex()
         self.copy_requirements = CopyRequirements()
         self.next_id = 1
         self.last_stream = STREAMS_TO
         self.stream_epoch = 0
+
+    def take_in(self, groups: Iterable[Group]) -> None:
+        """Have these groups, in this order, and no others."""
+        self.groups = {group.id: group for group in groups}
+        self.index = index_of(self.groups)
 
     # --- counting
 
@@ -216,7 +224,7 @@ class Groups:
     ) -> int:
         """The local group of the primary that was asked for, or that has the fewest such queues."""
         wanted = definition.options.group
-        local = [group for group in self.groups.values() if group.local and not group.stream]
+        local = [self.groups[number] for number in self.index.local]
         by_number = [group.id for group in local if str(group.id) == wanted]
         if by_number:
             return by_number[0]
@@ -239,10 +247,10 @@ class Groups:
     ) -> int:
         """A group of its own, at the primary that was asked for, or that has the fewest such
         groups."""
-        homes = [group.home for group in self.groups.values() if group.stream]
+        streams_at = self.index.streams_at
 
         def load(broker: BrokerRecord) -> tuple[int, int]:
-            return (homes.count(broker.name), broker.seniority)
+            return (streams_at.get(broker.name, 0), broker.seniority)
 
         chosen = min(self._fit_brokers(definition, registry), key=load)
         number = self._free_stream()
@@ -275,7 +283,7 @@ class Groups:
 
     def _shared(self) -> list[Group]:
         """The groups that queues are put into, which are replicated."""
-        return [group for group in self.groups.values() if not group.local and not group.stream]
+        return [self.groups[number] for number in self.index.replicated]
 
     def _fit_brokers(self, definition: QueueDefinition, registry: Registry) -> list[BrokerRecord]:
         """The primaries that may get a queue for themselves: the one that it asks for, or those
@@ -482,11 +490,12 @@ class Groups:
         return group
 
     def _put(self, group: Group, facts: list[ClusterFact]) -> None:
+        self.index.replaced(group.id, self.groups.get(group.id), group)
         self.groups[group.id] = group
         facts.append(GroupChanged(group))
 
     def _remove(self, group: Group, facts: list[ClusterFact]) -> None:
-        del self.groups[group.id]
+        self.index.replaced(group.id, self.groups.pop(group.id), None)
         if group.stream:
             self.stream_epoch = max(self.stream_epoch, group.epoch)
         facts.append(GroupRemoved(group))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ from rhizome.cluster.state.cluster_commands import (
     SetInSync,
     TransferHome,
 )
+from rhizome.cluster.state.cluster_state import ClusterState
 from rhizome.errors import ResourceLocked
 from tests.unit.cluster.state.state_machines import Machine, make_machine, register
 
@@ -111,6 +113,20 @@ SHARED: st.SearchStrategy[Command] = st.one_of(
         arguments=st.sampled_from([{"x-group": "b1"}, {"x-group": "2"}, {"x-replicate": "none"}]),
     ),
     st.builds(
+        DeclareQueue,
+        st.just("/"),
+        NAMES,
+        st.just(True),
+        arguments=st.sampled_from(
+            [
+                {"x-queue-type": "stream"},
+                {"x-queue-type": "stream", "x-initial-cluster-size": 3},
+                {"x-queue-type": "stream", "x-replicate": "none"},
+                {"x-queue-type": "quorum", "x-quorum-initial-group-size": 3},
+            ]
+        ),
+    ),
+    st.builds(
         PutPolicy,
         st.just("/"),
         NAMES,
@@ -162,6 +178,23 @@ def test_brokers_agree_whatever_they_missed_and_have_of_their_own(
             ours.state.groups.copy_requirements.by_group
             == theirs.state.groups.copy_requirements.by_group
         )
+        check_counts(theirs.state)
+
+
+def check_counts(state: ClusterState) -> None:
+    """What is kept as groups and queues change is what a walk over all of them finds."""
+    groups, index = state.groups, state.groups.index
+    everything = list(groups.groups.values())
+    queues = [each for each in everything if not each.stream]
+    assert list(index.replicated) == [each.id for each in queues if not each.local]
+    assert list(index.local) == [each.id for each in queues if each.local]
+    assert index.streams_at == Counter(each.home for each in everything if each.stream)
+    assert index.most_copies() == max((each.copies for each in everything), default=0)
+    for number in groups.groups:
+        asked = groups.copy_requirements.by_group.get(number, {}).values()
+        least = max((each.min_copies if each.min_copies > 0 else 2 for each in asked), default=2)
+        most = max((each.copies if each.copies > 0 else 4 for each in asked), default=4)
+        assert groups.copy_requirements.copies(number, 4, 2) == (max(most, least), least)
 
 
 @given(ENTRIES)
@@ -173,6 +206,7 @@ def test_groups_and_registry_keep_their_invariants(
     for command, proposer, number, answered in entries:
         machine.feed(command, proposer, number, answered)
         state = machine.state
+        check_counts(state)
         seniorities = [broker.seniority for broker in state.registry.view()]
         assert seniorities == sorted(set(seniorities))
         assert list(state.failover_map) == [broker.name for broker in state.registry.view()]

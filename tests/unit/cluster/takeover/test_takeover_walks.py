@@ -154,7 +154,7 @@ class Lazy(Takeover):
 def broken_state(kind: type[Groups]) -> Machine:
     machine = TakeoverWalk.make_machine()
     groups = kind()
-    groups.groups = machine.state.groups.groups
+    groups.take_in(machine.state.groups.groups.values())
     groups.next_id = machine.state.groups.next_id
     machine.state.groups = groups
     return machine
