@@ -22,6 +22,7 @@ from typing import Final
 from rhizome.journal.errors import StoreInUse
 
 DIRECTORY_MODE: Final = 0o750
+FILE_MODE: Final = 0o640
 OPEN_FILES_MAX: Final = 256
 NESTED_OPEN_FILES_MAX: Final = 8
 """Of each of the directories inside of one: there may be thousands."""
@@ -143,6 +144,11 @@ def make_directory(directory: Path) -> None:
     directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
 
 
+def _create(path: Path) -> int:
+    """The descriptor of an empty file that nobody but its owner may change, whatever the umask."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+
+
 class _Handle:
     """A file descriptor that is closed when the last thread that uses it releases it.
 
@@ -151,7 +157,7 @@ class _Handle:
     """
 
     def __init__(self, path: Path, flags: int) -> None:
-        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+        self.fd = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
     def __del__(self) -> None:
         fd = getattr(self, "fd", -1)
@@ -254,7 +260,7 @@ class DiskFiles(Files):
     def store(self, name: str, pieces: Sequence[bytes]) -> None:
         unfinished = self.directory / (name + UNFINISHED_SUFFIX)
         try:
-            with unfinished.open("wb") as file:
+            with os.fdopen(_create(unfinished), "wb") as file:
                 for piece in pieces:
                     file.write(piece)
                 file.flush()
@@ -487,7 +493,7 @@ class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         make_directory(directory)
         self.path = directory / "lock"
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -9,7 +9,7 @@ Encoded forms, told apart by their first field:
 
 The parameters are in the string, so they can be raised without invalidating what is stored. Those
 of a stored string are bounded before they are used: a definitions file must not be able to ask for
-64 GiB of memory.
+64 GiB of memory, or for minutes of work.
 
 A hash that is cheaper than new ones are (imported, or from before the cost was raised) is replaced
 when its password is proved, the only time at which a new one can be made of it. Until then a guess
@@ -39,7 +39,10 @@ ENCODED_CHARACTERS_MAX: Final = 512
 COST_LOG2_MAX: Final = 20
 BLOCK_SIZE_MAX: Final = 32
 PARALLEL_MAX: Final = 64
-MEMORY_BYTES_MAX: Final = 1 << 30
+MEMORY_BYTES_MAX: Final = 1 << 28
+WORK_MAX: Final = (8 << 18) * 5
+"""What `password_cost` can ask for at most, about four seconds. A stranger has only to try a user
+whose hash is dearer to keep one of the two threads that verify."""
 
 RABBIT_SALT_BYTES: Final = 4
 RABBIT_ALGORITHMS: Final = {
@@ -72,12 +75,13 @@ class ScryptCost:
             and 1 <= self.block_size <= BLOCK_SIZE_MAX
             and 1 <= self.parallel <= PARALLEL_MAX
             and self.memory_bytes <= MEMORY_BYTES_MAX
+            and self.work <= WORK_MAX
         )
         if not within:
             raise PasswordHashError(
                 f"scrypt parameters ln={self.cost_log2},r={self.block_size},p={self.parallel} are"
                 f" out of range (ln 1 to {COST_LOG2_MAX}, r 1 to {BLOCK_SIZE_MAX},"
-                f" p 1 to {PARALLEL_MAX}, memory up to 1 GiB)"
+                f" p 1 to {PARALLEL_MAX}, memory up to 256 MiB, work up to ln=18,r=8,p=5)"
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Segment files that one thread uses while another removes them."""
+"""Segment files that one thread uses while another removes them, and the modes of files."""
 
 from __future__ import annotations
 
@@ -60,3 +60,14 @@ def test_a_file_that_finds_no_space_leaves_nothing_behind(
     with pytest.raises(OSError, match="No space"):
         files.store("checkpoint", [b"too much"])
     assert [each.name for each in files.directory.iterdir()] == ["0000000001.seg"]
+
+
+def test_nobody_else_may_change_a_file_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        made = DiskFiles(tmp_path / "store")
+        made.create(SEGMENT, 4096)
+        made.store("store.json", [b"{}"])
+    finally:
+        os.umask(before)
+    assert {each.stat().st_mode & 0o777 for each in made.directory.iterdir()} == {0o640}

@@ -89,6 +89,8 @@ def test_md5_of_old_rabbitmq_is_refused_by_name() -> None:
         "$scrypt$v=2$ln=4,r=1,p=1$AAAA$AAAA",
         "$scrypt$v=1$ln=40,r=8,p=1$AAAA$AAAA",
         "$scrypt$v=1$ln=20,r=32,p=1$AAAA$AAAA",
+        f"$scrypt$v=1$ln=20,r=8,p=1${'A' * 22}${'A' * 43}",
+        f"$scrypt$v=1$ln=18,r=8,p=6${'A' * 22}${'A' * 43}",
         "$scrypt$v=1$ln=4,r=1$AAAA$AAAA",
         "$scrypt$v=1$ln=4,r=1,p=x$AAAA$AAAA",
         "$scrypt$v=1$ln=4,r=1,p=1$AAAA$AAAA",

@@ -156,11 +156,15 @@ async def delete_vhost_limit(call: Call) -> Response:
 
 
 async def list_user_limits(call: Call) -> Response:
+    """The limits of all users for those who monitor, of the caller for others: whether there is
+    another user is not told either."""
     limits = call.context.broker.state.accounts.limits
     wanted = call.request.path_params.get("user")
     if wanted is not None and wanted not in call.context.broker.state.users:
-        raise ObjectNotFound
-    found = [name for name, value in limits.items() if value and wanted in (None, name)]
+        if call.caller.sees(wanted):
+            raise ObjectNotFound
+    shown = [name for name, value in limits.items() if value and call.caller.sees(name)]
+    found = [name for name in shown if wanted in (None, name)]
     return await listed(call, found, lambda name: {"user": name, "value": dict(limits[name])})
 
 

@@ -7,6 +7,7 @@ service whose report is not renewed for SILENT_MS is shown as silent, and forgot
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -160,9 +161,16 @@ def _make_room(context: Context, report: PipelineReport) -> None:
     if len(found) < PIPELINES_MAX:
         return
     oldest = min(found, key=lambda key: found[key].reported_ms)
-    if report.reported_ms - found[oldest].reported_ms <= SILENT_MS:
+    if report.reported_ms - found[oldest].reported_ms > SILENT_MS:
+        del found[oldest]
+        return
+    # All of them live. The vhost with most gives way, so that none keeps others out.
+    counts = Counter(vhost for vhost, _ in found)
+    fullest, count = counts.most_common(1)[0]
+    if count <= counts[report.vhost] + 1:
         raise Conflict(f"this broker shows {PIPELINES_MAX} pipelines, and no more")
-    del found[oldest]
+    of_fullest = [key for key in found if key[0] == fullest]
+    del found[min(of_fullest, key=lambda key: found[key].reported_ms)]
 
 
 def flow_row(document: Document) -> Row:

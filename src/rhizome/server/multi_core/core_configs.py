@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+import stat
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from rhizome.errors import RhizomeError
+from rhizome.journal.files import make_directory
 from rhizome.server.config.broker_config import Config
 from rhizome.server.config.cluster_section import SECONDARY, ClusterSection, Primary, advertised
 from rhizome.server.config.multi_core_checks import core_name
@@ -61,7 +63,9 @@ class CorePlan:
 
     def configs(self) -> list[Config]:
         """One configuration for each broker, the first first; writes the key that they share."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory.parent)
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        _check_own(self.directory, stat.S_ISDIR)
         self.directory.chmod(0o700)
         if not self._given.cluster.is_clustered:
             _write_key(self.directory / "key")
@@ -146,9 +150,21 @@ def _part(watermark: Portion, count: int) -> Portion:
     return Portion(bytes=watermark.bytes // count)
 
 
+def _check_own(path: Path, is_kind: Callable[[int], bool]) -> None:
+    """Raise CoresError unless this is the broker's own. Where others may write to the data
+    directory, they could put one there, with a cluster key in it that they know."""
+    status = path.lstat()
+    if not is_kind(status.st_mode) or status.st_uid != os.geteuid():
+        raise CoresError(
+            f"{path} was made by another user than the broker's, or is a link: run the broker as"
+            " that user, or remove it; and let nobody else write to the data directory"
+        )
+
+
 def _write_key(path: Path) -> None:
     """A key for a cluster that is all on this machine; an existing one is kept."""
-    if path.exists():
+    if path.is_symlink() or path.exists():
+        _check_own(path, stat.S_ISREG)
         return
     fresh = path.with_name(".key.new")
     fresh.unlink(missing_ok=True)

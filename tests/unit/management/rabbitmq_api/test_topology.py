@@ -236,6 +236,21 @@ def test_a_policy_that_makes_no_sense_is_refused(api: Api) -> None:
     assert api.put("policies", "/", "p", definition={"max-length": 1}).status == 400
 
 
+def test_limits_of_other_users_are_for_those_who_monitor(
+    api: Api, as_user: Callable[[str], Api]
+) -> None:
+    for name in ("manager", "monitor"):
+        assert api.put("user-limits", name, "max-channels", value=3).status == 204
+    own = {"user": "manager", "value": {"max-channels": 3}}
+    other = {"user": "monitor", "value": {"max-channels": 3}}
+    assert as_user("monitor").get("user-limits").json == [own, other]
+    assert as_user("monitor").get("user-limits", "ghost").status == 404
+    assert as_user("manager").get("user-limits").json == [own]
+    assert as_user("manager").get("user-limits", "manager").json == [own]
+    assert as_user("manager").get("user-limits", "monitor").json == []
+    assert as_user("manager").get("user-limits", "ghost").json == []
+
+
 def test_limits_hold_and_are_lifted(api: Api) -> None:
     assert api.put("vhost-limits", "/", "max-queues", value=1).status == 204
     assert api.get("vhost-limits").json == [{"vhost": "/", "value": {"max-queues": 1}}]

@@ -84,6 +84,18 @@ def test_report_that_is_wrong_is_refused(api: Api) -> None:
     assert api.get("rhizome", "pipelines").json == []
 
 
+def test_one_vhost_does_not_keep_the_pipelines_of_others_out(api: Api) -> None:
+    assert api.put("vhosts", "other").status == 201
+    for number in range(PIPELINES_MAX):
+        assert report(api, f"p{number}").status == 204
+    where = ("rhizome", "pipelines", "other")
+    for name in ("one", "two"):
+        assert api.post(*where, name, "report", state="running", flows=[]).status == 204
+    assert [row["name"] for row in api.get(*where).json] == ["one", "two"]
+    assert report(api, "p0").status == 409  # it made room, and its vhost still has most
+    assert len(api.get("rhizome", "pipelines").json) == PIPELINES_MAX
+
+
 def test_number_of_pipelines_has_a_limit(api: Api, core: Core) -> None:
     for number in range(PIPELINES_MAX):
         assert report(api, f"p{number}").status == 204

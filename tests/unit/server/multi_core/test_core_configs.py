@@ -116,6 +116,40 @@ def test_a_data_directory_whose_socket_has_too_long_a_path_is_refused(tmp_path: 
         CorePlan(long, [SHARED])
 
 
+def planted(tmp_path: Path) -> Path:
+    """A directory with a cluster key that somebody else knows."""
+    made = tmp_path / "theirs"
+    made.mkdir()
+    (made / "key").write_text("0123456789abcdef-known", encoding="utf-8")
+    (made / "key").chmod(0o600)
+    return made
+
+
+def test_a_key_that_others_may_have_planted_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be the cluster."""
+    config = load(tmp_path, "[broker]\ncores = 2")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "cores").symlink_to(planted(tmp_path))
+    with pytest.raises(CoresError, match=f"{data}/cores was made by another user"):
+        CorePlan(config, [SHARED]).configs()
+    (data / "cores").unlink()
+    (data / "cores").mkdir()
+    (data / "cores" / "key").symlink_to(tmp_path / "theirs" / "key")
+    with pytest.raises(CoresError, match=f"{data}/cores/key was made by another user"):
+        CorePlan(config, [SHARED]).configs()
+    (data / "cores" / "key").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.geteuid", lambda: 4242)
+        with pytest.raises(CoresError, match=f"{data}/cores was made by another user"):
+            CorePlan(config, [SHARED]).configs()
+    CorePlan(config, [SHARED]).configs()
+    assert (data / "cores").stat().st_mode & 0o777 == 0o700
+    assert (data / "cores" / "key").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_unix_socket_has_an_absolute_path() -> None:
     assert str(parse_address("unix:/run/b1")) == "unix:/run/b1"
     with pytest.raises(UnitError, match="absolute path"):
