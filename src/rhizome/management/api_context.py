@@ -25,6 +25,7 @@ from rhizome.management.metrics.message_rates import Rates
 from rhizome.management.metrics.process_stats import machine_memory_bytes
 from rhizome.management.metrics.slow_turns import SlowTurns
 from rhizome.management.peers.peer_requests import NoPeers, PeerBrokers
+from rhizome.management.rabbitmq_api.queue_order import QueueOrder
 from rhizome.security.audit_log import Audit
 from rhizome.security.login_service import LoginStatistics
 from rhizome.security.password_hashes import ScryptCost
@@ -281,6 +282,7 @@ class Context:
     waiting_answers: WaitingAnswers = field(default_factory=WaitingAnswers)
     long_answers: LongAnswers = field(default_factory=LongAnswers)
     slow_turns: SlowTurns = field(default_factory=SlowTurns)
+    queue_order: QueueOrder = field(default_factory=QueueOrder)
     logs: Sequence[LogStatus] = ()
     pipelines: dict[tuple[str, str], PipelineReport] = field(default_factory=dict)
     """The reports of pipeline services to this broker, by vhost and name."""

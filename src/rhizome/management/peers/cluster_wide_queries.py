@@ -161,9 +161,15 @@ async def listed_everywhere(
     brief: Callable[[T], Row] | None = None,
 ) -> Response:
     """The rows of ``items``, and those of other brokers, as the query asks for them."""
+    return await part_and_others(call, await part_of(call, items, row, brief), row, elsewhere)
+
+
+async def part_and_others(
+    call: Call, own: Part, row: Callable[[T], Row], elsewhere: PeerRows | None = None
+) -> Response:
+    """The same, of rows that were found already."""
     if call.asked:
-        return await _told(call, items, row, brief)
-    own = await part_of(call, items, row, brief)
+        return await _told(call, own, row)
     found = await rows_elsewhere(call) if elsewhere is None else elsewhere
     both = Part(own.entries + found.entries, own.total + found.total, own.passed + found.passed)
     response = await shown(call, both, row)
@@ -172,15 +178,9 @@ async def listed_everywhere(
     return response
 
 
-async def _told(
-    call: Call,
-    items: Iterable[T],
-    row: Callable[[T], Row],
-    brief: Callable[[T], Row] | None,
-) -> Response:
+async def _told(call: Call, part: Part, row: Callable[[T], Row]) -> Response:
     """The rows for the broker that asks: with the columns that it needs, and of a page no more than
     could be on it."""
-    part = await part_of(call, items, row, brief)
     columns = row_columns_of(call)
     pace = Pace()
     pieces = Pieces()

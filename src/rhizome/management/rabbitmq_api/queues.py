@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 from urllib.parse import quote
 
@@ -39,7 +40,15 @@ from rhizome.management.http.api_call import Call
 from rhizome.management.http.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.http.cooperative_yield import Pace
 from rhizome.management.http.endpoint import DELETE, GET, POST, PUT
-from rhizome.management.http.json_responses import Row, answer, created, done, shown_row
+from rhizome.management.http.json_responses import (
+    Row,
+    answer,
+    created,
+    done,
+    is_plain_page,
+    page_part,
+    shown_row,
+)
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
 from rhizome.management.openapi.endpoint_shapes import (
     DONE,
@@ -56,6 +65,7 @@ from rhizome.management.peers.cluster_wide_queries import (
     at_home,
     documents,
     listed_everywhere,
+    part_and_others,
     rows_elsewhere,
     wherever,
 )
@@ -94,7 +104,6 @@ def check_told(queue: Queue) -> None:
 
 async def list_queues(call: Call) -> Response:
     """Every broker lists what is active there; queues whose home is silent are shown as down."""
-    here, away = await _found(call)
     with_history = call.flag("history")
 
     def row(queue: Queue) -> Row:
@@ -105,11 +114,17 @@ async def list_queues(call: Call) -> Response:
             found["depths"] = call.context.rates.history.depths(int(queue.id))
         return found
 
-    if call.asked:
+    elsewhere = None if call.asked else await rows_elsewhere(call)
+    silent = [] if elsewhere is None else elsewhere.silent
+    answering = [name for name in call.context.others.names() if name not in silent]
+    everybody = not silent and (elsewhere is None or not _is_any_absent(call, answering))
+    if is_plain_page(call) and everybody:
+        part = page_part(call, await _in_order(call), _brief)
+        return await part_and_others(call, part, row, elsewhere)
+    here, away = await _found(call)
+    if elsewhere is None:
         return await listed_everywhere(call, here, row, brief=_brief)
-    elsewhere = await rows_elsewhere(call)
     seen = elsewhere.names
-    answering = [name for name in call.context.others.names() if name not in elsewhere.silent]
     absent = (
         queue
         for queue in away
@@ -117,6 +132,24 @@ async def list_queues(call: Call) -> Response:
         and call.context.others.home_of(queue) not in answering
     )
     return await listed_everywhere(call, chain(here, absent), row, elsewhere, _brief)
+
+
+def _is_any_absent(call: Call, answering: list[str]) -> bool:
+    """Whether a group has a home that doesn't answer. All queues of a group have the same home."""
+    others = call.context.others
+    for queues in list(call.context.broker.shared_by_group.values()):
+        first = next(iter(queues.values()))
+        if first.away is not None and others.home_of(first) not in answering:
+            return True
+    return False
+
+
+async def _in_order(call: Call) -> list[list[Queue]]:
+    """The queues that are active here, of one vhost after the other."""
+    context = call.context
+    context.queue_order.keep_only(context.broker.state.vhosts)
+    vhosts = sorted(call.vhosts(), key=attrgetter("name"))
+    return [await context.queue_order.active(vhost) for vhost in vhosts]
 
 
 async def _found(call: Call) -> tuple[list[Queue], list[Queue]]:
