@@ -95,6 +95,22 @@ def test_third_party_packages_that_are_shipped_without_are_those_that_spark_brin
     assert others <= {"pyspark", "py4j", "pyarrow", "numpy", "pandas"}, others
 
 
+def test_a_cache_that_others_may_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They could put a zip there, whose name can be foretold, and executors would run it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").mkdir()
+    cache = tmp_path / "rhizome" / "spark"
+    assert shipment._cache() == cache
+    for mode in (0o777, 0o770, 0o722):
+        cache.chmod(mode)
+        assert shipment._cache().parent == tmp_path / "elsewhere"
+    cache.chmod(0o755)
+    assert shipment._cache() == cache
+
+
 def test_zip_is_made_once_for_the_same_sources(shipped: Path) -> None:
     made = shipped.stat().st_ino
     assert shipment.packed() == shipped

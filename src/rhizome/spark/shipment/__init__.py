@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import stat
 import sys
 import tempfile
 import zipfile
@@ -36,6 +37,7 @@ KEPT_MAX: Final = 4
 """So many zips stay in the cache, the ones used last."""
 VERSION_LINE: Final = "SHIPPED_VERSION = "
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def ship(spark: SparkSession) -> Path:
@@ -142,7 +144,9 @@ def _cache() -> Path:
     directory = Path(base) / "rhizome" / "spark"
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if directory.stat().st_uid == os.getuid() and os.access(directory, os.W_OK):
+        found = directory.stat()
+        is_own = found.st_uid == os.getuid() and not found.st_mode & _OTHERS_WRITE
+        if is_own and os.access(directory, os.W_OK):
             return directory
     except OSError:
         pass
