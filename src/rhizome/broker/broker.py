@@ -70,7 +70,7 @@ from rhizome.broker.metadata.metadata_commands import (
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.broker.metadata.vhost import VHost
-from rhizome.broker.observer import Observer
+from rhizome.broker.observer import Observer, Tracer
 from rhizome.broker.periodic_sweep import Timers
 from rhizome.broker.port import Across, Cluster, GroupLog, Waiter
 from rhizome.broker.publishing.blocked_publishers import update_blocking
@@ -145,6 +145,8 @@ class Broker:
     limits: Limits
     contents: UnfinishedContents
     observer: Observer
+    tracer: Tracer | None
+    """Traces what goes through traced vhosts; None while there is none."""
     replies: DirectReplyTo
     delayed: Delayed
     leases: Leases
@@ -248,7 +250,7 @@ class Broker:
         self.older_peers = {}
         self.congested = {}
         self._seed = seed
-        self._reply_queue = None
+        self._reply_queue = self.tracer = None
         # The stand-ins of a connection that has not logged in and opened a vhost.
         self._nobody = Identity("", "", (), access_epoch)
         self._nowhere = VHost("", self.make_queue)
@@ -599,13 +601,9 @@ class Broker:
             self._prepare_end()
         except Exception as error:
             self.report_bug(error, "the beginning of the end of a turn", FAULT_TURN)
-        while len(turn.queues) > 0 or len(self.dead_letters) > 0:
-            queues = turn.queues
-            turn.queues = []
-            for queue in queues:
-                self._dispatch(queue)
-            if len(self.dead_letters) > 0:
-                self._bury()
+        self._dispatch_marked()
+        if self.tracer is not None:
+            self._trace(self.tracer)
         self.write_settled()
         if len(self.delivered_marks.queues) > 0:
             try:
@@ -618,6 +616,24 @@ class Broker:
             for channel in channels:
                 self._confirm(channel)
         turn.close()
+
+    def _dispatch_marked(self) -> None:
+        turn = self.turn
+        while len(turn.queues) > 0 or len(self.dead_letters) > 0:
+            queues = turn.queues
+            turn.queues = []
+            for queue in queues:
+                self._dispatch(queue)
+            if len(self.dead_letters) > 0:
+                self._bury()
+
+    def _trace(self, tracer: Tracer) -> None:
+        """Publish the traces of this turn. Traces themselves are not traced, so this ends."""
+        try:
+            tracer.end_turn()
+        except Exception as failure:
+            self.report_bug(failure, "the traces of a turn", FAULT_TURN)
+        self._dispatch_marked()
 
     def _prepare_end(self) -> None:
         turn = self.turn

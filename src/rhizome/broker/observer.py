@@ -11,7 +11,9 @@ from rhizome.errors import AmqpError
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.connection.connection import Connection
+    from rhizome.broker.message import Message
     from rhizome.broker.metadata.metadata_commands import Command
+    from rhizome.broker.publishing.publish_path import Publication
     from rhizome.broker.queue.queue import Queue
 
 
@@ -73,3 +75,23 @@ class Observer:
 
     def bug(self, error: BaseException, where: str) -> None:
         pass
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Tracer:
+    """Is told of each publish and delivery of the vhosts that are traced. There is one only while a
+    vhost is: nothing asks for it otherwise."""
+
+    def published(self, channel: Channel, publication: Publication) -> None:
+        """A client has published a message."""
+        raise NotImplementedError
+
+    def delivered(
+        self, channel: Channel, message: Message, queue: Queue, redelivered: bool
+    ) -> None:
+        """A message goes to a client."""
+        raise NotImplementedError
+
+    def end_turn(self) -> None:
+        """Publish what was noted in this turn."""
+        raise NotImplementedError

@@ -127,6 +127,41 @@ def test_dead_letters_are_searched_and_redriven_from_any_broker(
     assert (status, said["done"], said["left"]) == (200, 1, 1)
 
 
+def test_a_vhost_is_traced_at_all_brokers_and_each_message_once(
+    cluster: ClusterProcess, unique: Unique
+) -> None:
+    queue, traces = unique("q"), unique("traces")
+    declare(cluster, queue, "b1")
+    declare(cluster, traces, "b2")
+    at = cluster.brokers["b3"]
+    bound = {"routing_key": "#", "arguments": {}}
+    call_api(at, "POST", "bindings", "/", "e", "amq.rabbitmq.trace", "q", traces, **bound)
+    assert ask(at, "PUT", "vhosts", "/", tracing=True)[0] == 204
+    for broker in cluster.brokers.values():
+        assert ask(broker, "GET", "vhosts", "/")[1]["tracing"] is True
+
+    async def pass_one_on() -> None:
+        async with (
+            connect(cluster.brokers["b2"].url) as other,
+            other.channel() as reader,
+            reader.consume(queue) as deliveries,
+        ):
+            await publish(at, queue, PERSISTENT)
+            async for delivery in deliveries:
+                await delivery.ack()
+                break
+
+    run(pass_one_on(), SCENARIO_SECONDS)
+    wait_until(lambda: len(browse(at, traces)) >= 2, "both traces")
+    found = {each["routing_key"]: each["properties"]["headers"] for each in browse(at, traces)}
+    assert set(found) == {"publish.", f"deliver.{queue}"}
+    assert found["publish."]["routed_queues"] == [queue]
+    assert [found[key]["node"] for key in sorted(found)] == ["b2", "b3"]
+    assert ask(cluster.brokers["b1"], "PUT", "vhosts", "/", tracing=False)[0] == 204
+    run(publish(at, queue, PERSISTENT), SCENARIO_SECONDS)
+    assert len(browse(at, traces)) == 2
+
+
 def test_other_keys_lead_nowhere_at_another_home(cluster: ClusterProcess, unique: Unique) -> None:
     inbox, aside, payroll = unique("inbox"), unique("aside"), unique("payroll")
     exchange = unique("in")

@@ -262,6 +262,9 @@ def show_pulled(
         tag = channel.hold(message, holder)
         if holder.identified:
             put_identity(holder, message)
+    tracer = channel.connection.broker.tracer
+    if tracer is not None and channel.connection.router.traced:
+        tracer.delivered(channel, message, queue, redelivered)
     route = message.route
     answer = BasicGetOk(tag, redelivered, route.exchange, route.key, left)
     channel.connection.outbox.put(method_frame(channel.number, answer))

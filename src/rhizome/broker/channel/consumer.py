@@ -95,6 +95,9 @@ class Consumer:
     argument_bytes: i64
     reader: Reader | None
     identified: bool
+    announced: bool
+    """Whether something is to be done before each delivery: its client is told the identity, or the
+    vhost is traced."""
     pulls: bool
 
     def __init__(
@@ -132,6 +135,7 @@ class Consumer:
         self.argument_bytes = 0
         self.reader = None
         self.identified = not no_ack and len(channel.connection.resume_id) > 0
+        self.announced = self.identified or channel.connection.router.traced
         self.pulls = False
 
     def can_take(self) -> bool:
@@ -161,8 +165,8 @@ class Consumer:
         if message.route is not self.route:
             self._encode_for(message.route)
         writer = connection.outbox.writer
-        if self.identified:
-            put_identity(self, message)
+        if self.announced:
+            _announce(self, message, redelivered)
         writer.write(self.head)
         write_i64_be(writer, tag)
         writer.append(1 if redelivered else 0)
@@ -230,6 +234,16 @@ class Consumer:
         self.head = writer.getvalue()
         self.foot = route.tail + bytes([FRAME_END])
         self.route = route
+
+
+def _announce(consumer: Consumer, message: Message, redelivered: bool) -> None:
+    """Do what comes before a delivery."""
+    if consumer.identified:
+        put_identity(consumer, message)
+    channel = consumer.channel
+    tracer = channel.connection.broker.tracer
+    if tracer is not None and channel.connection.router.traced:
+        tracer.delivered(channel, message, consumer.queue, redelivered)
 
 
 def put_identity(consumer: Consumer, message: Message) -> None:

@@ -194,6 +194,7 @@ def refresh(route: Route, exchange: Exchange, router: Router, cluster: Cluster) 
         not route.by_headers
         and not route.delayed
         and not is_reply
+        and not router.traced
         and not (route.mandatory and recipients.unrouted)
         and _all_take_everything(route.queues)
     )
@@ -296,6 +297,9 @@ def _publish_with_options(channel: Channel, route: Route, message: Message, flag
         publication.targets = recipients.targets
         publication.unrouted = recipients.unrouted
         level = recipients.level
+    tracer = channel.connection.broker.tracer
+    if tracer is not None and channel.connection.router.traced:
+        tracer.published(channel, publication)
     if channel.transaction is not None:
         channel.transaction.publish(publication)
         channel.connection.broker.contents.keep(channel, len(message.content))

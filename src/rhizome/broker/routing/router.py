@@ -35,6 +35,9 @@ class Router:
     queues: dict[str, Destination]
     epoch: i64
     tapped: list[Destination]
+    traced: bool
+    """Whether publishes and deliveries of the vhost are traced (`Tracer`). A change raises the
+    epoch: routes know it."""
     _walk: Walk
     _steps: i64
     _header_readers: dict[Exchange, bool]
@@ -46,6 +49,7 @@ class Router:
         self.exchanges = {"": DefaultExchange(vhost, self.queues)}
         self.epoch = 1
         self.tapped = []
+        self.traced = False
         self._walk = Walk(vhost)
         self._steps = 0
         self._header_readers = {}

@@ -68,6 +68,7 @@ VHOST: Final = document(
         "description": TEXT,
         "tags": {"anyOf": [TEXT, many(TEXT)]},
         "default_queue_type": TEXT,
+        "tracing": FLAG,
     }
 )
 LIMIT: Final = document({"value": NUMBER})

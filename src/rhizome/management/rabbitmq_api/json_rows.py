@@ -217,7 +217,7 @@ async def vhost_row(context: Context, vhost: VHost) -> Row:
         "name": vhost.name,
         **vhost_metadata(context.broker.state, vhost),
         "metadata": vhost_metadata(context.broker.state, vhost),
-        "tracing": False,
+        "tracing": bool(vhost.router.traced),
         "cluster_state": {context.name: "running"},
         "messages": totals.ready + totals.unacked,
         "messages_ready": totals.ready,

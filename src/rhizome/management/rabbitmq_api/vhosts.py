@@ -22,14 +22,15 @@ from rhizome.broker.metadata.proposed_arguments import (
     QUEUE_TYPES,
 )
 from rhizome.management.errors import BadRequest, ObjectNotFound
-from rhizome.management.http.api_call import Call
+from rhizome.management.firehose import trace, until_known
+from rhizome.management.http.api_call import BODY_BYTES_MAX, Call
 from rhizome.management.http.auth import ADMINISTRATOR, MANAGEMENT
 from rhizome.management.http.endpoint import DELETE, GET, POST, PUT
-from rhizome.management.http.json_body import Document
+from rhizome.management.http.json_body import Document, read_document
 from rhizome.management.http.json_responses import Row, answer, created, done, listed, shown_row
 from rhizome.management.openapi import rabbitmq_schemas, request_schemas
 from rhizome.management.openapi.endpoint_shapes import DONE, MADE, columns_of, row_of, rows_of
-from rhizome.management.peers.cluster_wide_queries import documents
+from rhizome.management.peers.cluster_wide_queries import ask_all, documents, peer_request_of
 from rhizome.management.rabbitmq_api.json_rows import (
     permission_row,
     topic_permission_row,
@@ -86,7 +87,12 @@ async def start_vhost(call: Call) -> Response:
 async def put_vhost(call: Call) -> Response:
     """Create a vhost; as in RabbitMQ, whoever creates it may do everything in it."""
     name = call.name("vhost")
-    document = await call.document()
+    body = await call.body(BODY_BYTES_MAX)
+    document = await read_document(body)
+    if call.asked:
+        await until_known(call.context, name)
+        trace(call.context, name, document.flag("tracing"))
+        return done()
     existing = call.context.broker.state.vhosts.get(name)
     tags = document.words("tags") if "tags" in document else existing.tags if existing else ()
     description = document.text("description", existing.description if existing else "")
@@ -98,6 +104,9 @@ async def put_vhost(call: Call) -> Response:
         user = call.caller.user
         command = PutPermission(user, name, EVERYTHING, EVERYTHING, EVERYTHING)
         await propose(call.context, command)
+    if "tracing" in document:
+        trace(call.context, name, document.flag("tracing"))
+        await ask_all(call, peer_request_of(call, body))
     return created(existing is None)
 
 

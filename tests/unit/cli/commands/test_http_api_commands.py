@@ -670,6 +670,17 @@ def test_browsing_by_condition_asks_on_until_it_has_enough(rhizome: Rhizome, api
     assert len(api.requests) == 2
 
 
+def test_a_vhost_is_traced_and_not_made_by_mistake(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/vhosts/dev", {"name": "dev"})
+    api.answer("PUT /api/vhosts/dev", None, 204)
+    for words, wanted in (((), True), (("--off",), False)):
+        result = rhizome("vhost", "trace", "dev", *words, "--http", api.address)
+        assert result.exit_code == 0, result.stderr
+        assert api.requests[-1].document == {"tracing": wanted}
+    assert rhizome("vhost", "trace", "other", "--http", api.address).exit_code != 0
+    assert api.requests[-1].verb == "GET"
+
+
 def test_vhosts_are_listed_with_their_limits(rhizome: Rhizome, api: Any) -> None:
     api.answer("GET /api/vhosts", [{"name": "dev", "messages": 5}])
     api.answer("GET /api/vhost-limits", [{"vhost": "dev", "value": {"max-queues": 9}}])

@@ -96,6 +96,22 @@ def delete_vhost(remote: Remote, name: NameArgument, yes: YesOption = False) -> 
     remote.done(f"deleted vhost '{name}'")
 
 
+@app.command("trace")
+@with_options
+def trace_vhost(
+    remote: Remote,
+    name: NameArgument,
+    off: Annotated[bool, typer.Option("--off", help="Trace it no more.")] = False,
+) -> None:
+    """Copy what clients publish and get in a virtual host to exchange amq.rabbitmq.trace.
+
+    All brokers that are there do it until they are told --off, or are started again.
+    """
+    remote.api.row(path("vhosts", name))  # else the PUT would make it
+    remote.api.put(path("vhosts", name), {"tracing": not off})
+    remote.done(f"vhost '{name}' is {'no longer ' if off else ''}traced")
+
+
 @app.command("limit")
 @with_options
 def limit_vhost(
