@@ -153,7 +153,7 @@ class RawClient(CoreClient):
     def check_working(self) -> None:
         """A connection that was not closed and is not amid a frame still takes commands."""
         connection = self.connection
-        is_amid = len(connection.tail) > 0 or connection.is_waiting() or not self.reading
+        is_amid = len(connection.tail) > 0 or connection.waiting or not self.reading
         if connection.stage != RUNNING or is_amid:
             return
         number = 1234

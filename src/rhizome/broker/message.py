@@ -50,12 +50,15 @@ class Part:
     queues: list[Queue]
     ids: list[int]
     durable: bool
+    work: i64
+    """What a message for these queues adds to the work of its turn."""
 
     def __init__(self, log: GroupLog) -> None:
         self.log = log
         self.queues = []
         self.ids = []
         self.durable = False
+        self.work = 0
 
     def add(self, queue: Queue) -> None:
         self.queues.append(queue)

@@ -551,6 +551,10 @@ class Channel:
         else:
             consumer.requeue(message)
 
+    def is_sated(self) -> bool:
+        """Whether the prefetch that all consumers share is used up."""
+        return self.unacked.window() >= self.prefetch_global
+
     def wake_if_global(self) -> None:
         """After a settlement: the room that it made goes to the consumer whose turn it is, so that
         a queue with many messages doesn't take all of it."""

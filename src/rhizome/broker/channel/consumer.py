@@ -150,8 +150,8 @@ class Consumer:
             return False
         if self.prefetch > 0 and self.unacked >= self.prefetch:
             return True
-        limit = self.channel.prefetch_global
-        return limit > 0 and self.channel.unacked.window() >= limit
+        channel = self.channel
+        return channel.prefetch_global > 0 and channel.is_sated()
 
     def deliver(self, message: Message, redelivered: bool) -> None:
         """Write basic.deliver and the content into the outbox of the consumer's connection."""

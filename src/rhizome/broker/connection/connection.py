@@ -111,6 +111,10 @@ class Connection:
     stalled: bool
     paused: bool
     resting: bool
+    waiting: bool
+    """Whether input has to wait: for an answer (``suspensions``), for the end of an alarm
+    (``stalled``), for consumers (``paused``) or for the next turn (``resting``). It is kept beside
+    the four because every frame asks."""
     drained_ms: i64
     publishing: bool
     frame_max: i64
@@ -168,7 +172,7 @@ class Connection:
         self.output_held = self.full = False
         self.suspensions = self.releases = self.consumer_bytes = 0
         self.stalled = False
-        self.paused = self.resting = False
+        self.paused = self.resting = self.waiting = False
         self.drained_ms = 0
         self.publishing = False
         self.frame_max = HANDSHAKE_FRAME_MAX
@@ -225,10 +229,8 @@ class Connection:
             return False
         return (self.suspensions == 0 and not self.resting) or self.held_bytes < HELD_BYTES_MAX
 
-    def is_waiting(self) -> bool:
-        """Whether input has to wait: for an answer, for the end of an alarm, for consumers or for
-        the next turn."""
-        return self.suspensions > 0 or self.stalled or self.paused or self.resting
+    def _update_waiting(self) -> None:
+        self.waiting = self.suspensions > 0 or self.stalled or self.paused or self.resting
 
     def touch(self) -> None:
         """Ask for a flush of the outbox at the end of this turn."""
@@ -275,26 +277,29 @@ class Connection:
     def suspend(self) -> None:
         """Stop after the current frame until each ``suspend`` has had its ``resume``."""
         self.suspensions += 1
+        self.waiting = True
 
     def resume(self) -> None:
         """The event that a ``suspend`` waited for has come."""
         self.suspensions -= 1
+        self._update_waiting()
         self._go_on()
 
     def pause(self) -> None:
         """Take no input for a while, because consumers of what was published here are busy."""
-        self.paused = True
+        self.paused = self.waiting = True
         self.touch()
 
     def unpause(self) -> None:
         self.paused = False
+        self._update_waiting()
         self._go_on()
 
     def _hold(self, data: bytes, at: i64, worked: bool) -> None:
         """Keep input from ``at`` on for later. If nothing else is waited for, that is the next
         turn, because this one is full. ``worked``: this connection has had a share of it."""
-        if not self.is_waiting():
-            self.resting = True
+        if not self.waiting:
+            self.resting = self.waiting = True
             turn = self.broker.turn
             waiting = turn.resting if worked else turn.deferred
             waiting.append(self)
@@ -305,6 +310,7 @@ class Connection:
     def take_up(self) -> None:
         """The next turn has come: continue."""
         self.resting = False
+        self._update_waiting()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -313,7 +319,7 @@ class Connection:
             return
         self.touch()
         held = self.held
-        if len(held) > 0 and not self.is_waiting():
+        if len(held) > 0 and not self.waiting:
             self.held = []
             self.held_bytes = 0
             self._consume(b"".join(held))
@@ -327,7 +333,7 @@ class Connection:
         self.received_bytes += len(data)
         turn = self.broker.turn
         self.last_received_ms = turn.now_ms
-        if self.is_waiting():
+        if self.waiting:
             self.held.append(data)
             self.held_bytes += len(data)
             return
@@ -362,7 +368,7 @@ class Connection:
         self._run_guarded(tail)
         if self.stage == CLOSED:
             return b""
-        if self.is_waiting():
+        if self.waiting:
             if used < len(data):
                 self.held.append(data[used:])
                 self.held_bytes += len(data) - used
@@ -451,21 +457,21 @@ class Connection:
         turn = self.broker.turn
         began: i64 = at
         while end - at >= 7:
-            if turn.work >= TURN_WORK_MAX or self.is_waiting():
+            if self.waiting or turn.work >= TURN_WORK_MAX:
                 self._hold(data, at, at > began)
                 return
-            size = u32_at(data, at + 3)
+            head: i64 = read_i64_be(data, at) if end - at > 7 else _short_head(data, at)
+            size: i64 = head >> 8 & 0xFFFFFFFF
             after: i64 = at + size + 8
-            if size > self.frame_max or data[at] > FRAME_HEARTBEAT:
+            kind: i64 = head >> 56 & 0xFF
+            if size > self.frame_max or kind > FRAME_HEARTBEAT:
                 bad_frame(self, data, at, size, end)
             if after > end:
                 break
             if data[after - 1] != FRAME_END:
                 bad_frame_end(self, data, at, size)
-            number = u16_at(data, at + 1)
-            self.current = number
+            self.current = number = head >> 40 & 0xFFFF
             self.at = after
-            kind = data[at]
             if kind == FRAME_METHOD and size >= 4 and self.stage == RUNNING:
                 code: i64 = i64(read_i32_be(data, at + 7))
                 if code == CODE_BASIC_PUBLISH:
@@ -504,13 +510,13 @@ class Connection:
         if channel.closing:
             slow_frame(self, FRAME_METHOD, channel.number, data, at, header_at)
             return header_at
-        if end - header_at < 7:
+        if end - header_at < 8:
             return 0
-        size = u32_at(data, header_at + 3)
+        head: i64 = read_i64_be(data, header_at)
+        size: i64 = head >> 8 & 0xFFFFFFFF
         body_at: i64 = header_at + size + 8
         if (
-            data[header_at] != FRAME_HEADER
-            or u16_at(data, header_at + 1) != channel.number
+            head >> 40 & 0xFFFFFF != FRAME_HEADER << 16 | channel.number
             or size < 14
             or size > self.frame_max
         ):
@@ -528,13 +534,13 @@ class Connection:
         frame_bytes_max: i64 = size + 8
         next_at: i64 = body_at
         while left > 0:
-            if end - next_at < 7:
+            if end - next_at < 8:
                 return 0
-            size = u32_at(data, next_at + 3)
+            head = read_i64_be(data, next_at)
+            size = head >> 8 & 0xFFFFFFFF
             after: i64 = next_at + size + 8
             if (
-                data[next_at] != FRAME_BODY
-                or u16_at(data, next_at + 1) != channel.number
+                head >> 40 & 0xFFFFFF != FRAME_BODY << 16 | channel.number
                 or size > left
                 or (size < left and size < UNIT_FRAME_BYTES_MIN)
                 or size > self.frame_max
@@ -685,6 +691,13 @@ class Connection:
         if stalled == self.stalled:
             return
         self.stalled = stalled
+        self._update_waiting()
         self.touch()
         if not stalled:
             self._go_on()
+
+
+def _short_head(data: bytes, at: i64) -> i64:
+    """Type, channel and size of a frame, where its first eight bytes would have them as one number,
+    when only these seven have come."""
+    return read_i64_be(data[at : at + 7] + b"\0", 0)

@@ -95,7 +95,8 @@ def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) 
                 message = copy_of(message)
             log = part.log
             log.append(message, part.ids, part.durable)
-            broker.turn.work += len(part.queues) // ENQUEUES_PER_WORK
+            if part.work > 0:
+                broker.turn.work += part.work
             for queue in part.queues:
                 queue.push(message)
                 if queue.flow_control.congested:
@@ -240,6 +241,7 @@ def parts_of(queues: list[Queue]) -> list[Part]:
             part = Part(queue.log)
             parts.append(part)
         part.add(queue)
+        part.work = len(part.queues) // ENQUEUES_PER_WORK
     return parts
 
 

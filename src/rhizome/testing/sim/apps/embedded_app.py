@@ -116,7 +116,7 @@ class Application:
         if now_ms < self.next_ms:
             return
         self.next_ms = now_ms + 1 + int(self._chance.expovariate(1 / PAUSE_MS_MEAN))
-        if self._program.broker.blocking or self._client.connection.is_waiting():
+        if self._program.broker.blocking or self._client.connection.waiting:
             return
         draw = self._chance.random()
         if draw < 0.2:
