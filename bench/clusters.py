@@ -10,6 +10,7 @@ from brokers import BrokerUnderTest
 from rabbitmq import RabbitMQNode
 
 from rhizome.cli.http_api.api_client import Api, endpoint, path
+from rhizome.testing.broker_process import BrokerProcess
 from rhizome.testing.cluster_process import ClusterProcess
 
 BROKERS = 3
@@ -24,9 +25,13 @@ class RhizomeCluster(BrokerUnderTest):
 
     name = "rhizome"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, environment: dict[str, str] | None = None) -> None:
         self._directory = directory
-        self._cluster = ClusterProcess(directory, primaries=BROKERS)
+
+        def make(name: str, at: Path) -> BrokerProcess:
+            return BrokerProcess(at, environment=environment)
+
+        self._cluster = ClusterProcess(directory, primaries=BROKERS, make=make)
         self.port = self._cluster.brokers["b1"].port
 
     def talk_to(self, name: str) -> None:

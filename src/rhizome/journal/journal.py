@@ -164,6 +164,10 @@ class Journal:
     _synced_marked: i64
     _kept_from: i64
     _kept: dict[int, int]
+    _unhurried: i64
+    """How many records of the batch nobody waits for; those of transactions are not counted."""
+    _taken: i64
+    """How many records had been appended at the last `take`."""
 
     def __init__(
         self,
@@ -204,6 +208,8 @@ class Journal:
         self._synced_marked = 0
         self._kept_from = 0
         self._kept = {}
+        self._unhurried = 0
+        self._taken = 0
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -271,6 +277,7 @@ class Journal:
         """Messages that left a queue for good. Order doesn't matter; ranges are compressed."""
         if not _ascends(indexes):
             indexes = sorted(indexes)
+        self._count_unhurried()
         return self._append(dequeue_record(group, epoch, index, queue_id, indexes))
 
     def requeue(
@@ -321,6 +328,11 @@ class Journal:
         self._total_active += references
         self.records_appended += records - 1
         return self._advance(size)
+
+    def append_unhurried(self, record: bytes) -> i64:
+        """A record without messages that was made elsewhere, and that nobody waits for."""
+        self._count_unhurried()
+        return self.append_raw(record, 0)
 
     # --- transactions -------------------------------------------------------------------------
 
@@ -393,6 +405,15 @@ class Journal:
         """Whether something was appended since the last `take`."""
         return len(self._full) > 0 or self._chunk.size > 0 or len(self._writer) > 0
 
+    def is_hurried(self) -> bool:
+        """Whether somebody may wait for the batch: it has more than the dequeues of acked messages
+        and the marks of delivered ones. A crash that undoes those makes deliveries again."""
+        return self.records_appended - self._taken != self._unhurried
+
+    def hurry(self) -> None:
+        """Somebody waits for the batch, whatever is in it."""
+        self._unhurried = -1
+
     def take(self, now_ms: i64 = 0) -> list[SegmentWrite]:
         """The batch: what was appended since the last call, to be written in this order.
 
@@ -405,6 +426,8 @@ class Journal:
             # Recovery tells a torn tail from damage to confirmed records by these.
             self._append(bare_record(KIND_SYNCED, now_ms & 0xFFFF, now_ms >> 16, self._synced))
             self._synced_marked = self._synced
+        self._taken = self.records_appended
+        self._unhurried = 0
         self._flush_writer()
         batch = self._full
         self._full = []
@@ -564,6 +587,10 @@ class Journal:
         self._live_active += count
         self._total_active += count
         return self._advance(size)
+
+    def _count_unhurried(self) -> None:
+        if self._tx_piece < 0 and self._unhurried >= 0:
+            self._unhurried += 1
 
     def _append(self, record: bytes) -> i64:
         size: i64 = len(record)

@@ -97,7 +97,8 @@ class Writer(Protocol):
     statistics: WriterStatistics
     backlog_bytes: int
 
-    def submit(self, chunks: list[SegmentWrite], token: int) -> None: ...
+    def submit(self, chunks: list[SegmentWrite], token: int, hurried: bool) -> None: ...
+    def hurry(self) -> None: ...
     def sync_soon(self) -> None: ...
     def congested(self) -> bool: ...
     def read(self, segment: int, offset: int, length: int) -> bytes: ...
@@ -164,16 +165,21 @@ class Store(ABC):
         """Hand the batches of this wake-up to the disk; returns the token of the journal's."""
         token = int(self.journal.end_position())
         if self.journal.pending():
+            hurried = self.journal.is_hurried()
             # take() may append a record of its own, so the token is read after it.
             chunks = self.journal.take(now_ms)
             token = int(self.journal.end_position())
-            self._writer.submit(chunks, token)
+            self._writer.submit(chunks, token, hurried)
         if self.spill.pending():
-            self._spill_writer.submit(self.spill.take(), int(self.spill.end_position()))
+            self._spill_writer.submit(self.spill.take(), int(self.spill.end_position()), True)
         if self.streams.pending():
             self.streams.submit()
         self._remove_dead_spill()
         return token
+
+    def tick(self) -> None:
+        """Time has passed: write what waits for somebody who waits for the disk."""
+        self._writer.hurry()
 
     def congested(self) -> bool:
         """Whether the disk is so far behind that publishers must be held back."""

@@ -2,7 +2,9 @@
 
 Group commit: the thread takes everything that has been submitted, writes it, syncs once, and
 reports how far it got. While it syncs, the next batches gather; so the number of syncs adapts to
-what the disk can do, a single message waits for one sync only, and an idle journal causes none.
+what the disk can do, a single message waits for one sync only, and an idle journal causes none. A
+batch that nobody waits for (acks, marks of delivered messages) causes no sync of its own: it goes
+with the next one that somebody waits for, or at the next tick of the broker.
 
 Order of writing (recovery relies on it):
 1. batches are written in the order of submission;
@@ -102,9 +104,10 @@ class SegmentFiles(Protocol):
 
 
 class _Batch:
-    def __init__(self, chunks: list[SegmentWrite], token: int) -> None:
+    def __init__(self, chunks: list[SegmentWrite], token: int, hurried: bool) -> None:
         self.chunks = chunks
         self.token = token
+        self.hurried = hurried
         self.size = sum(int(chunk.size) for chunk in chunks)
         self.submitted = time.perf_counter()
 
@@ -142,6 +145,7 @@ class JournalWriter:
         self._scratch = scratch
         self._changed = threading.Condition()
         self._pending: deque[_Batch] = deque()
+        self._hurried = False
         self._failure: BaseException | None = None
         self._stopping = False
         self._token = start
@@ -156,17 +160,27 @@ class JournalWriter:
 
     # --- called by the shell ------------------------------------------------------------------
 
-    def submit(self, chunks: list[SegmentWrite], token: int) -> None:
-        """Queue a batch; `token` is the journal's end position after it."""
+    def submit(self, chunks: list[SegmentWrite], token: int, hurried: bool = True) -> None:
+        """Queue a batch; `token` is the journal's end position after it. One that is not `hurried`
+        is written with the next that is, or at the next `hurry`."""
         if not chunks:
             return
-        batch = _Batch(chunks, token)
+        batch = _Batch(chunks, token, hurried)
         with self._changed:
             if self._failure is not None:
                 raise JournalFailed(f"the journal has failed: {self._failure}") from self._failure
             self._pending.append(batch)
             self.backlog_bytes += batch.size
-            self._changed.notify()
+            if hurried:
+                self._hurried = True
+                self._changed.notify()
+
+    def hurry(self) -> None:
+        """Write what was submitted, though nobody waits for it."""
+        if self._pending and not self._hurried:
+            with self._changed:
+                self._hurried = True
+                self._changed.notify()
 
     def sync_soon(self) -> None:
         """Sync what has been submitted even if the flush policy wouldn't, and report it."""
@@ -194,6 +208,7 @@ class JournalWriter:
 
     def settle(self) -> None:
         """Wait until everything submitted is written. This blocks, so it is only for rare cases."""
+        self.hurry()
         with self._changed:
             done = self._changed.wait_for(
                 lambda: not self._pending or self._failure is not None, SETTLE_S_MAX
@@ -234,7 +249,7 @@ class JournalWriter:
             batches = list(self._pending)
             stopping = self._stopping
             wanted = self._sync_wanted
-            self._sync_wanted = False
+            self._sync_wanted = self._hurried = False
         for batch in batches:
             self._write_batch(batch)
         if batches:
@@ -247,7 +262,7 @@ class JournalWriter:
         return not (stopping and not batches)
 
     def _has_work(self) -> bool:
-        return bool(self._pending) or self._stopping or self._sync_wanted or self._sync_is_due()
+        return self._hurried or self._stopping or self._sync_wanted or self._sync_is_due()
 
     def _write_batch(self, batch: _Batch) -> None:
         for chunk in batch.chunks:
@@ -297,7 +312,8 @@ class JournalWriter:
         """The batches are durable: release their bytes."""
         now = time.perf_counter()
         for batch in batches:
-            self.statistics.committed(now - batch.submitted)
+            if batch.hurried:
+                self.statistics.committed(now - batch.submitted)
         with self._changed:
             for batch in batches:
                 self._pending.popleft()
@@ -368,7 +384,7 @@ class InlineWriter:
         self._on_durable = on_durable
         self._token = start
 
-    def submit(self, chunks: list[SegmentWrite], token: int) -> None:
+    def submit(self, chunks: list[SegmentWrite], token: int, hurried: bool = True) -> None:
         if not chunks:
             return
         for chunk in chunks:
@@ -379,6 +395,9 @@ class InlineWriter:
         self.statistics.batches += 1
         self._token = token
         self._on_durable(token, token)
+
+    def hurry(self) -> None:
+        pass
 
     def sync_soon(self) -> None:
         self._on_durable(self._token, self._token)

@@ -208,7 +208,15 @@ class BrokerServer:
         gc.freeze()
         self.watchdog = Watchdog(shell.stopwatch, self.slow_turns, wall_clock_ms)
         self.watchdog.configure(self.config.broker.slow_turn_ms)
+        self.watchdog.after_look = self._time_a_wake_up
         self.watchdog.start(TICK_S)
+
+    def _time_a_wake_up(self) -> None:
+        """In the watchdog's thread: have busy polling see how long it takes to wake the loop up."""
+        assert self.shell is not None
+        busy_poll = self.shell.busy_poll
+        if busy_poll.wants_probe():
+            self.shell.loop.call_soon_threadsafe(busy_poll.woken, time.monotonic_ns())
 
     async def _discover_primaries(self) -> None:
         from rhizome.server.discovery.primary_discovery import discover_primaries
@@ -256,7 +264,7 @@ class BrokerServer:
                 os.urandom(SEED_BYTES),
             )
         records.broker = self.broker
-        busy_poll = BusyPoll(loop, config.broker.busy_poll_us, time.monotonic_ns, os.sched_yield)
+        busy_poll = busy_poll_of(config, loop)
         self.shell = Shell(
             self.broker, self.broker.cluster, self.store, loop, wall_clock_ms, busy_poll
         )
@@ -470,6 +478,7 @@ class BrokerServer:
                 await asyncio.wait_for(self.stopping.wait(), TICK_S)
             except TimeoutError:
                 self._run_task("the tick", self.shell.tick)
+                self._run_task("the tick of the store", self.shell.store.tick)
                 if self.hooks.has_commands:
                     self._run_task("hooks", self._observe_roles)
             if loop.time() >= next_expiry:
@@ -661,6 +670,11 @@ def bearers_of(config: Config) -> TokenAuthenticator | None:
     """The reader of access tokens; raises TokenKeyError."""
     settings = config.bearer_settings()
     return TokenAuthenticator(settings) if settings.resource_server else None
+
+
+def busy_poll_of(config: Config, loop: asyncio.AbstractEventLoop) -> BusyPoll:
+    window_us, percent = config.broker.busy_poll_us, config.broker.busy_poll_budget_percent
+    return BusyPoll(loop, window_us, time.monotonic_ns, os.sched_yield, percent)
 
 
 def wall_clock_ms() -> int:

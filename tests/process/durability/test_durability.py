@@ -609,3 +609,28 @@ def test_two_brokers_cannot_share_a_store(own_broker: BrokerProcess) -> None:
     other.data = own_broker.data
     text = refusal(other)
     assert re.search(rf"in use by process {own_broker.pid}", text)
+
+
+# --- acks, for which nobody waits
+
+
+def test_an_ack_reaches_the_disk_though_nobody_waits_for_it(own_broker: BrokerProcess) -> None:
+    def is_written() -> bool:
+        store = call_api(own_broker, "GET", "rhizome", "status")["broker"]["store"]
+        return bool(store["backlog_bytes"] == 0)
+
+    async def publish_and_ack() -> None:
+        async with connect(own_broker.url) as connection, connection.channel() as channel:
+            await channel.declare_queue("acked", durable=True)
+            await channel.select_confirms()
+            await channel.publish(b"x", routing_key="acked", properties=PERSISTENT)
+            for message in await take(channel, "acked", 1):
+                await message.ack()
+            # The answer comes after the ack was taken, and nothing is written after that.
+            await channel.declare_queue("acked", passive=True)
+            await asyncio.to_thread(wait_until, is_written, "the ack to be written")
+
+    run(publish_and_ack())
+    own_broker.kill()
+    own_broker.start()
+    assert run(contents(own_broker, "acked")) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -48,9 +49,18 @@ class Harness:
         for _ in range(count):
             index = int(self.journal.records_appended) + 1
             self.journal.enqueue(0, 1, index, [1], b"", 0, -1, 0, 0, b"x" * size)
+        return self.hand_over()
+
+    def submit_ack(self) -> int:
+        """A batch that nobody waits for."""
+        self.journal.dequeue(0, 1, 1, [1])
+        return self.hand_over()
+
+    def hand_over(self) -> int:
+        hurried = self.journal.is_hurried()
         chunks = self.journal.take()
         token = int(self.journal.end_position())
-        self.writer.submit(chunks, token)
+        self.writer.submit(chunks, token, hurried)
         return token
 
     def wait_for(self, what: str) -> None:
@@ -95,6 +105,43 @@ def test_batches_that_come_during_a_sync_share_the_next_one() -> None:
     assert harness.writer.backlog_bytes == 0
     assert harness.writer.statistics.batches == 11
     assert sum(harness.writer.statistics.sync_buckets) == 2
+
+
+def test_batches_that_nobody_waits_for_share_the_sync_of_one_that_somebody_waits_for() -> None:
+    harness = Harness()
+    harness.submit()
+    harness.wait_for("sync")
+    for _ in range(5):
+        harness.submit_ack()
+    assert harness.writer.backlog_bytes > 0
+    harness.submit()
+    harness.wait_for("sync")
+    harness.writer.close()
+    assert harness.files.syncs == 2
+    assert harness.writer.statistics.batches == 7
+    assert sum(harness.writer.statistics.commit_buckets) == 2
+
+
+def test_what_nobody_waits_for_is_written_when_the_store_is_told_to_hurry() -> None:
+    harness = Harness()
+    harness.submit_ack()
+    harness.writer.hurry()
+    harness.wait_for("sync")
+    assert harness.writer.backlog_bytes == 0
+    harness.writer.close()
+    assert harness.files.syncs == 1
+
+
+@pytest.mark.parametrize("end", [JournalWriter.close, JournalWriter.settle])
+def test_what_nobody_waits_for_is_written_at_the_latest_when_the_writer_must_be_done(
+    end: Callable[[JournalWriter], None],
+) -> None:
+    harness = Harness()
+    harness.submit_ack()
+    end(harness.writer)
+    assert harness.writer.backlog_bytes == 0
+    assert harness.writer.statistics.batches == 1
+    harness.writer.close()
 
 
 def test_what_waits_for_the_disk_can_be_read() -> None:

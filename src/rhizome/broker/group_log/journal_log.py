@@ -122,7 +122,7 @@ class JournalLog(GroupLog):
 
     def shown(self, queue_id: i64, priority: i64, message_index: i64) -> None:
         record = shown_record(LOCAL_GROUP, self.epoch, 0, queue_id, priority, message_index)
-        self.journal.append_raw(record, 0)
+        self.journal.append_unhurried(record)
 
     def leased(self, queue_id: i64, packed: bytes) -> None:
         record = leases_record(LOCAL_GROUP, self.epoch, 0, queue_id, packed)
@@ -145,6 +145,7 @@ class JournalLog(GroupLog):
         return self._take_place()
 
     def mark(self) -> i64:
+        self.journal.hurry()
         return self._take_place() if self.unmarked else self.recorded
 
     def _take_place(self) -> i64:

@@ -64,9 +64,18 @@ class BrokerSection:
     busy_poll_us: int = interval(
         "300us",
         "Time for which sockets are polled after input that came at such intervals, before the"
-        " broker sleeps: waking it up takes longer than forwarding a message. Costs up to one"
-        " processor while messages come, yields it to others, and nothing at rest; 0us: never.",
+        " broker sleeps: waking it up takes longer than forwarding a message. It yields the"
+        " processor to others, and stops where others want it, where waking up is quick, and when"
+        " `busy_poll_budget_percent` is used up; 0us: never.",
         maximum="10ms",
+    )
+    busy_poll_budget_percent: int = number(
+        3,
+        "Share of one processor that such polling may use; it saves up what a second allows. A"
+        " client that waits for each answer has those of a short dialog sooner. 100 keeps the delay"
+        " of a steady stream of messages low, too, and uses up to a whole processor for it.",
+        0,
+        100,
     )
     slow_turn_ms: int = duration(
         "100ms",

@@ -76,6 +76,7 @@ class Watchdog:
         self.wall_clock_ms = wall_clock_ms
         self.loop_cpu_ns = loop_cpu_ns or _cpu_clock_of_this_thread()
         self.loop_frame = loop_frame or _frames_of_this_thread()
+        self.after_look: Callable[[], None] = _nothing
         self.sampled_ns = 0
         self.sample = ("", "")
         self.tell_at_ns = 0
@@ -117,6 +118,7 @@ class Watchdog:
             signal.setitimer(signal.ITIMER_VIRTUAL, HANG_S)
             try:
                 self.look()
+                self.after_look()
             except Exception:
                 logger.exception("the watchdog failed, and goes on")
 
@@ -195,6 +197,10 @@ class Watchdog:
             calls.append(f"{path}:{frame.f_lineno} {code.co_name}")
             frame = frame.f_back
         return " < ".join(calls)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _cause(lasted_ns: int, ran_ns: int, slow_ns: int) -> str:

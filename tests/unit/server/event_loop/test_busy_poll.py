@@ -11,10 +11,14 @@ import pytest
 
 from rhizome.management.metrics import process_stats
 from rhizome.server.event_loop.busy_poll import (
+    HELPS_NS,
     LATE_NS,
     PAUSE_NS_MAX,
     PAUSE_NS_MIN,
+    PROBES,
+    SECOND_NS,
     UNTROUBLED_NS,
+    USELESS_NS,
     BusyPoll,
 )
 
@@ -27,13 +31,15 @@ ITERATIONS_MAX: Final = 10_000
 class Machine:
     """A loop, a clock and a processor: an iteration takes 2 us, yielding as long as we say."""
 
-    def __init__(self, window_us: int = WINDOW_US) -> None:
+    def __init__(self, window_us: int = WINDOW_US, budget_percent: int = 100) -> None:
         self.now_ns = 10 * PAUSE_NS_MAX
         self.yields = 0
         self.yield_ns = 0
         self.waited_us = 0
         self.ready: deque[Callable[[], None]] = deque()
-        self.busy_poll = BusyPoll(self, window_us, lambda: self.now_ns, self.yield_processor)
+        self.busy_poll = BusyPoll(
+            self, window_us, lambda: self.now_ns, self.yield_processor, budget_percent
+        )
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.ready.append(callback)
@@ -198,3 +204,89 @@ def test_pressure_is_read_in_microseconds(monkeypatch: pytest.MonkeyPatch, tmp_p
     told.write_text("some avg10=97.93 avg60=97.46 avg300=98.36 total=7333555629\nfull total=0\n")
     monkeypatch.setattr(process_stats, "PROCESSOR_PRESSURE", told)
     assert process_stats.processors_waited_for_us() == 7_333_555_629
+
+
+# ---- what it may cost, and whether it helps ------------------------------------------------------
+
+
+def spend_on_a_stream(machine: Machine, seconds: int) -> int:
+    """Input that comes every half window, for so long; the time that polling took."""
+    spent_ns = 0
+    end_ns = machine.now_ns + seconds * SECOND_NS
+    while machine.now_ns < end_ns:
+        machine.busy_poll.input_came()
+        due_ns = machine.now_ns + WINDOW_NS // 2
+        while machine.ready and machine.now_ns < due_ns:
+            machine.ready.popleft()()
+            machine.now_ns += ITERATION_NS
+            spent_ns += ITERATION_NS
+        machine.now_ns = due_ns
+    return spent_ns
+
+
+@pytest.mark.parametrize("percent", [1, 3, 10])
+def test_a_steady_stream_is_polled_for_no_longer_than_the_budget_allows(percent: int) -> None:
+    seconds = 20
+    machine = Machine(budget_percent=percent)
+    spent_ns = spend_on_a_stream(machine, seconds)
+    assert 0 < spent_ns <= (seconds + 1) * SECOND_NS * percent // 100 + WINDOW_NS
+
+
+def test_with_the_whole_processor_as_its_budget_a_stream_is_polled_for_all_the_time() -> None:
+    machine = Machine(budget_percent=100)
+    assert spend_on_a_stream(machine, 2) > SECOND_NS
+
+
+def test_a_budget_of_nothing_never_polls_for_long() -> None:
+    machine = Machine(budget_percent=0)
+    assert spend_on_a_stream(machine, 2) < 100 * WINDOW_NS
+
+
+def test_a_budget_that_was_used_up_is_there_again_for_the_next_dialog() -> None:
+    machine = Machine(budget_percent=3)
+    spend_on_a_stream(machine, 2)
+    assert not machine.polls_after_two_inputs()
+    machine.run_until_asleep()
+    machine.now_ns += PAUSE_NS_MAX
+    assert machine.polls_after_two_inputs()
+    assert machine.run_until_asleep() >= WINDOW_NS
+
+
+def judged(machine: Machine, wake_ns: int) -> None:
+    """The watchdog wakes the sleeping loop up as often as is needed to judge."""
+    assert machine.polls_after_two_inputs()
+    machine.run_until_asleep()
+    for _ in range(PROBES):
+        assert machine.busy_poll.wants_probe()
+        machine.busy_poll.woken(machine.now_ns - wake_ns)
+    assert not machine.busy_poll.wants_probe()
+
+
+def test_where_waking_up_takes_long_polling_goes_on() -> None:
+    machine = Machine()
+    judged(machine, HELPS_NS)
+    assert machine.polls_after_two_inputs()
+
+
+def test_where_waking_up_is_quick_nothing_is_polled_until_it_is_judged_again() -> None:
+    machine = Machine()
+    judged(machine, HELPS_NS - 1)
+    assert not machine.polls_after_two_inputs()
+    machine.now_ns += USELESS_NS
+    judged(machine, HELPS_NS)
+    assert machine.polls_after_two_inputs()
+
+
+def test_a_broker_that_never_polls_is_not_woken_up_to_judge_it() -> None:
+    machine = Machine()
+    machine.input_after(0)
+    assert not machine.busy_poll.wants_probe()
+
+
+def test_a_loop_that_polls_says_nothing_about_waking_up() -> None:
+    machine = Machine()
+    assert machine.polls_after_two_inputs()
+    for _ in range(2 * PROBES):
+        machine.busy_poll.woken(machine.now_ns)
+    machine.run_until_asleep()
+    assert machine.polls_after_two_inputs()

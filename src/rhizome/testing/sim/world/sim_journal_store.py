@@ -132,7 +132,7 @@ class SimWriter:
         self._active = -1
         self._end = 0
 
-    def submit(self, chunks: list[SegmentWrite], token: int) -> None:
+    def submit(self, chunks: list[SegmentWrite], token: int, hurried: bool = True) -> None:
         disk = self._files.host.disk
         if not disk.is_full() and not self._held:
             self._submit(chunks, token)
@@ -184,6 +184,9 @@ class SimWriter:
 
         names = [self._files.path(self._active)] if self._active >= 0 else []
         self._files.host.sync_aside(names, done)
+
+    def hurry(self) -> None:
+        pass
 
     def sync_soon(self) -> None:
         self._sync(0)
