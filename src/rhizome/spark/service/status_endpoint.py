@@ -19,7 +19,7 @@ from typing import Any, Final
 REQUEST_SECONDS_MAX: Final = 5.0
 """How long a request may take as a whole, from its first byte to the last of the answer."""
 REQUESTS_MAX: Final = 16
-"""How many requests are answered at the same time; further ones are closed at once."""
+"""How many requests are answered at the same time; one more, and the oldest is closed."""
 PREFIX: Final = "rhizome_pipeline_"
 STATES: Final = ("starting", "running", "waiting", "halted", "stopped")
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -96,7 +96,12 @@ def _seconds(text: str | None) -> float:
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each request, so that a slow client holds nobody up but itself."""
+    """A thread for each request, so that a slow client holds nobody up but itself.
+
+    Invariant: ``_open`` has the requests that are being answered, the oldest first, and at most
+    REQUESTS_MAX. The oldest gives way: clients that say nothing would keep out those who ask for
+    the health of the service, and have it restarted.
+    """
 
     daemon_threads = True
     # The end of the service waits for no request.
@@ -104,13 +109,18 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        self._free = threading.BoundedSemaphore(REQUESTS_MAX)
+        self._open: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        with self._lock:
+            oldest = next(iter(self._open)) if len(self._open) >= REQUESTS_MAX else None
+            if oldest is not None:
+                del self._open[oldest]
+            self._open[request] = None
+        if oldest is not None:
+            _end(oldest)
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         deadline = threading.Timer(REQUEST_SECONDS_MAX, _end, (request,))
@@ -120,7 +130,8 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             deadline.cancel()
-            self._free.release()
+            with self._lock:
+                self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is nobody's error."""
