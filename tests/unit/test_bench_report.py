@@ -136,3 +136,25 @@ def test_a_quick_run_is_not_shown(report: ModuleType) -> None:
         "date": "2026-02-01T00:00:00Z",
     }
     assert report.merged([kept, quick]) == report.merged([kept])
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "order"),
+    [
+        (2.0, 1.5, "O(1)"),
+        (2.0, 2.6, "O(1)"),
+        (3.0, 4.0, "O(1)"),
+        (3.0, 6.0, "O(log N)"),
+        (2.0, 5.0, "O(N)"),
+        (2.0, 20.0, "O(N)"),
+        (2.0, 200.0, "O(N^2.0)"),
+    ],
+)
+def test_growth_is_fitted_from_the_ratio_of_costs(
+    monkeypatch: pytest.MonkeyPatch, first: float, last: float, order: str
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    growth = importlib.import_module("growth")
+    assert growth.order_of(first, last, 10) == order
+    few, many = {"declare": first}, {"declare": last}
+    assert growth.table({1_000: few, 10_000: many}).endswith(f"  {order}")
