@@ -215,24 +215,25 @@ async def part_of(
 
 
 def is_plain_page(call: Call) -> bool:
-    """Whether a page of all rows is asked for, in the order of vhost and name or its reverse."""
-    return is_paged(call) and not sort_of(call) and not call.request.query_params.get("name")
+    """Whether a page of all rows is asked for, in the order of names or its reverse."""
+    by_name = sort_of(call) in ("", "name")
+    return is_paged(call) and by_name and not call.request.query_params.get("name")
 
 
-def page_part(call: Call, runs: list[list[T]], brief: Callable[[T], Row]) -> Part:
-    """What `part_of` finds for a plain page, of items that are in order: each run by itself, and
-    the runs one behind the other. Only what could be on the page is looked at."""
+async def page_part(call: Call, runs: list[list[T]], brief: Callable[[T], Row]) -> Part:
+    """What `part_of` finds for a plain page, of items that are in runs by name, one for each vhost.
+    Only what could be on the page is looked at."""
     reverse = call.request.query_params.get("sort_reverse") == "true"
-    missing = reach_of(call)
+    reach, place = reach_of(call), place_by(call)
+    pace = Pace()
     entries: list[Entry] = []
-    for run in reversed(runs) if reverse else runs:
-        some = run[: -missing - 1 : -1] if reverse else run[:missing]
-        entries += [(_place(brief(item)), item) for item in some]
-        missing -= len(some)
-        if missing <= 0:
-            break
+    for run in runs:
+        for item in run[-reach:] if reverse else run[:reach]:
+            entries.append((place(brief(item)), item))
+            if pace.is_due():
+                await pace.rest()
     total = sum(map(len, runs))
-    return Part(entries, total, total)
+    return Part((await in_order(call, entries))[:reach], total, total)
 
 
 async def shown(call: Call, part: Part, row: Callable[[Any], Row]) -> Response:

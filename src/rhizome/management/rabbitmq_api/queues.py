@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from itertools import chain
-from operator import attrgetter
 from typing import Final
 from urllib.parse import quote
 
@@ -119,7 +118,7 @@ async def list_queues(call: Call) -> Response:
     answering = [name for name in call.context.others.names() if name not in silent]
     everybody = not silent and (elsewhere is None or not _is_any_absent(call, answering))
     if is_plain_page(call) and everybody:
-        part = page_part(call, await _in_order(call), _brief)
+        part = await page_part(call, await _in_order(call), _brief)
         return await part_and_others(call, part, row, elsewhere)
     here, away = await _found(call)
     if elsewhere is None:
@@ -145,11 +144,10 @@ def _is_any_absent(call: Call, answering: list[str]) -> bool:
 
 
 async def _in_order(call: Call) -> list[list[Queue]]:
-    """The queues that are active here, of one vhost after the other."""
+    """The queues that are active here by name, vhost by vhost."""
     context = call.context
     context.queue_order.keep_only(context.broker.state.vhosts)
-    vhosts = sorted(call.vhosts(), key=attrgetter("name"))
-    return [await context.queue_order.active(vhost) for vhost in vhosts]
+    return [await context.queue_order.active(vhost) for vhost in call.vhosts()]
 
 
 async def _found(call: Call) -> tuple[list[Queue], list[Queue]]:

@@ -39,6 +39,8 @@ def check_pages(api: Api) -> None:
     listed = names(api.get("queues").json)
     assert pages(api, "") == listed
     assert pages(api, "sort_reverse=true") == listed[::-1]
+    for query in ("sort=name", "sort=name&sort_reverse=true"):
+        assert pages(api, query) == names(api.get("queues", query=query).json)
 
 
 def test_pages_have_what_the_list_has_whatever_has_changed(
@@ -101,7 +103,7 @@ def test_a_page_costs_the_same_beside_ten_times_as_many_queues(
 ) -> None:
     def cost() -> int:
         def page() -> None:
-            found = api.get("queues", query=f"page=2&page_size={PAGE_SIZE}").json
+            found = api.get("queues", query=f"page=2&page_size={PAGE_SIZE}&sort=name").json
             assert len(found["items"]) == PAGE_SIZE
 
         page()
