@@ -279,6 +279,14 @@ def test_publish_and_browse_leave_the_queue_as_it_is(
     browser.wait_for_text('"order": 17', ".browsed li:first-child .payload")
     browser.wait_for_text("second", ".browsed li:nth-child(2) .payload")
     assert "header source" in browser.texts(".browsed li:first-child dl")[0]
+    browser.fill("form.search input", "headers.source is null and body like '%eco%'")
+    browser.click("form.search button", "Search")
+    browser.wait_for_text("second", ".browsed li:first-child .payload")
+    assert browser.count(".browsed li") == 1
+    browser.fill("form.search input", "body is good")
+    browser.click("form.search button", "Search")
+    browser.wait_for_text("character 9 of the condition", ".messages .failure")
+    assert browser.complaints()
     row = console.api("GET", "queues", "/", name)
     assert (row["messages_ready"], row["messages_unacknowledged"]) == (2, 0)
     got = console.api(
