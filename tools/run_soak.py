@@ -1,4 +1,5 @@
-"""Run the long tests, in parts that each take less than an hour on two quiet cores.
+"""Run the long tests, in parts that each take less than an hour on two quiet cores; `spark-service`
+alone takes longer: it is an hour of misfortunes (`RHIZOME_SERVICE_SECONDS`).
 
     python tools/run_soak.py [--list] [PART ...]
 
@@ -45,6 +46,7 @@ def cluster_of_two(suite: str) -> Run:
 
 CONSENSUS: Final = f"{SCENARIOS}/test_consensus_scenario.py"
 MESSAGES: Final = f"{SCENARIOS}/test_messages_scenario.py"
+SERVICE: Final = "tests/spark/cluster/test_service_under_misfortunes.py"
 PARTS: Final[dict[str, tuple[Run | Chore, ...]]] = {
     "walks": (soak("walks", "tests/unit", "tests/interaction"),),
     "messages": (soak("messages", MESSAGES, only="ten_thousand"),),
@@ -59,7 +61,8 @@ PARTS: Final[dict[str, tuple[Run | Chore, ...]]] = {
         soak("operations", "tests/process/applications", "tests/process/operations"),
         soak("worst-input", "tests/process/security"),
     ),
-    "spark-cluster": (soak("spark-cluster", "tests/spark/cluster"),),
+    "spark-cluster": (soak("spark-cluster", "tests/spark/cluster", without=(SERVICE,)),),
+    "spark-service": (soak("spark-service", SERVICE),),
     "spark": (soak("spark", "tests/spark", without=("tests/spark/cluster",)),),
     "clustered-suites": (cluster_of_two("conformance"), cluster_of_two("interop")),
     "fuzz": (Chore("fuzz", (sys.executable, "tools/fuzz.py", "--seconds", FUZZ_SECONDS)),),

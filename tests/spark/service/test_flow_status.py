@@ -9,6 +9,7 @@ import os
 import socket
 import urllib.error
 import urllib.request
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,14 @@ from rhizome.spark.service.flow_file import ServiceSettings
 from rhizome.spark.service.set_aside_batches import REASON, Checkpoint, SetAside
 from rhizome.spark.service.state_files import StateError, StateFiles
 from rhizome.spark.service.status_endpoint import REQUESTS_MAX, StatusEndpoint
-from rhizome.spark.service.status_file import read_status, status_document, write_status
+from rhizome.spark.service.status_file import (
+    SILENT_SECONDS,
+    StatusWriter,
+    read_status,
+    status_document,
+    time_text,
+    write_status,
+)
 from rhizome.testing.broker_process import Broker, wait_until
 from tests.process.helpers import call_api
 from tests.spark.service.test_flow_supervisor import FakeFlow, Play
@@ -44,6 +52,34 @@ def play() -> Play:
     found.tend()
     found.fail("it broke")
     return found
+
+
+def test_status_is_written_again_and_again_whatever_the_supervisor_waits_for(
+    play: Play, tmp_path: Path
+) -> None:
+    files = StateFiles(str(tmp_path))
+    clock = iter(range(1_000_000))
+    states = ["running"]
+
+    def document() -> dict[str, Any]:
+        found = document_of(play, states[-1])
+        return {**found, "written": time_text(NOW_S + SILENT_SECONDS * next(clock))}
+
+    def written_s() -> float:
+        found = read_status(files, NOW_S)
+        assert found is not None
+        return datetime.fromisoformat(found["written"]).timestamp()
+
+    # This thread, which is the supervisor's, does nothing but wait.
+    writer = StatusWriter(files, document, seconds=0.01)
+    assert written_s() >= NOW_S
+    wait_until(lambda: written_s() >= NOW_S + 3 * SILENT_SECONDS, "the status to be renewed")
+    states.append("stopped")
+    writer.close()
+    found = read_status(files, NOW_S)
+    assert found is not None
+    assert found["state"] == "stopped"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".status")]
 
 
 def test_status_is_read_as_it_was_written(play: Play, tmp_path: Path) -> None:

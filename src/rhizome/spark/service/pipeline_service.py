@@ -20,6 +20,7 @@ from rhizome.spark.service.flow_query import Flow, shipped_modules
 from rhizome.spark.service.flow_supervisor import Supervisor
 from rhizome.spark.service.state_files import StateFiles
 from rhizome.spark.service.status_endpoint import StatusEndpoint
+from rhizome.spark.service.status_file import StatusWriter
 
 LOG: Final = logging.getLogger("rhizome.pipeline")
 LOOK_SECONDS: Final = 0.5
@@ -39,7 +40,7 @@ class PipelineService:
         self._state = status_file.RUNNING
         self._started_s = time.time()
         self._supervisor: Supervisor | None = None
-        self._written_s = 0.0
+        self._counted_s = 0.0
         self.port = 0
         """The one that the status is served at, once it is."""
 
@@ -56,25 +57,25 @@ class PipelineService:
         lock = self._files.lock()
         flows = [Flow(self._spark, self.settings, each) for each in self.settings.flows]
         self._supervisor = Supervisor(flows, self.settings.retry, time.time)
-        self._tell()
+        status = StatusWriter(self._files, self.document)
         try:
             with self._endpoint(), self._reports():
-                return self._run(self._supervisor)
+                return self._run(self._supervisor, status)
         finally:
             self._state = status_file.STOPPED
-            self._tell()
+            status.close()
             if lock is not None:
                 lock.close()
 
-    def _run(self, supervisor: Supervisor) -> bool:
+    def _run(self, supervisor: Supervisor, status: StatusWriter) -> bool:
         try:
             while not self._stopping.is_set():
                 supervisor.tend()
-                self._tell_if_due()
+                self._recount_if_due(supervisor)
                 self._stopping.wait(LOOK_SECONDS)
         finally:
             self._state = status_file.STOPPING
-            self._tell()
+            status.tell()
             LOG.info("stopping %d flows", len(supervisor.flows))
             whole = supervisor.stop(self.settings.stop_timeout_s, lambda: wait_s(STOP_LOOK_SECONDS))
         return whole
@@ -114,15 +115,8 @@ class PipelineService:
             self.settings, flows, self._state, self._started_s, time.time()
         )
 
-    def _tell_if_due(self) -> None:
-        if time.time() - self._written_s >= status_file.STATUS_SECONDS:
-            for each in self._supervisor.flows if self._supervisor is not None else ():
+    def _recount_if_due(self, supervisor: Supervisor) -> None:
+        if time.time() - self._counted_s >= status_file.STATUS_SECONDS:
+            self._counted_s = time.time()
+            for each in supervisor.flows:
                 each.recount()
-            self._tell()
-
-    def _tell(self) -> None:
-        self._written_s = time.time()
-        try:
-            status_file.write_status(self._files, self.document())
-        except OSError as error:
-            LOG.warning("the status can't be written to %s: %s", self.settings.state, error)

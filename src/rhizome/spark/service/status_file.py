@@ -1,13 +1,19 @@
 """What a service tells of its flows: the document in its state, at its address, and in the console.
 
 STATE/status.json      written every STATUS_SECONDS, and at the end
+
+A thread of its own writes it. The supervisor may wait for a broker or for a job of Spark, longer
+than it takes until a status counts as that of a service that is gone.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,6 +22,7 @@ from rhizome.spark.service.flow_file import ServiceSettings
 from rhizome.spark.service.flow_supervisor import SupervisedFlow
 from rhizome.spark.service.state_files import StateFiles
 
+LOG: Final = logging.getLogger("rhizome.pipeline")
 FILE: Final = "status.json"
 VERSION: Final = 1
 STATUS_SECONDS: Final = 5.0
@@ -78,6 +85,42 @@ def time_text(seconds: float) -> str | None:
 
 def write_status(files: StateFiles, document: dict[str, Any]) -> None:
     files.write(FILE, json.dumps(document, indent=2).encode())
+
+
+class StatusWriter:
+    """Writes the status now, every `seconds` until it is closed, and then once more."""
+
+    def __init__(
+        self,
+        files: StateFiles,
+        document: Callable[[], dict[str, Any]],
+        seconds: float = STATUS_SECONDS,
+    ) -> None:
+        self._files = files
+        self._document = document
+        self._seconds = seconds
+        self._ended = threading.Event()
+        self._writing = threading.Lock()
+        self.tell()
+        self._thread = threading.Thread(target=self._run, name="rhizome status file", daemon=True)
+        self._thread.start()
+
+    def tell(self) -> None:
+        """Write it now."""
+        with self._writing:
+            try:
+                write_status(self._files, self._document())
+            except OSError as error:
+                LOG.warning("the status can't be written to %s: %s", self._files.location, error)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self.tell()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._seconds):
+            self.tell()
 
 
 def read_status(files: StateFiles, now_s: float) -> dict[str, Any] | None:
