@@ -39,7 +39,8 @@ HTTP_INTRODUCTION = """
 By tag, with every permission in the vhost; `outside`: with none there, so that it is closed;
 `without rights`: it is open, and no name is permitted. `(yes)`: allowed, but shows nothing of a
 closed vhost or of other users. Without a login there is only `/api/auth`, and `/metrics` on the
-broker's own machine. What begins with * RabbitMQ doesn't have.
+broker's own machine. What begins with * RabbitMQ doesn't have, but for
+`/api/user-limits`: RabbitMQ shows the limits of all users to everybody here.
 
 """
 

@@ -475,7 +475,7 @@ def read_table(path: Path) -> dict[str, str]:
 
 
 def own_rows(path: Path) -> set[str]:
-    """The operations that only Rhizome has."""
+    """The operations that only Rhizome has, or lets others do than RabbitMQ."""
     lines = path.read_text().splitlines() if path.exists() else []
     return {line.removeprefix(OWN).rpartition("  ")[0].strip() for line in lines if line[:2] == OWN}
 
