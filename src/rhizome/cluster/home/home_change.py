@@ -33,6 +33,7 @@ from rhizome.broker.home_port import (
 from rhizome.broker.message import Message, copy_of
 from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE, delay_of
 from rhizome.broker.publishing.publish_path import enqueue
+from rhizome.broker.publishing.reliability_levels import COPIED
 from rhizome.broker.queue.queue import Queue, claim
 from rhizome.cluster.edge.channel_session import ChannelSession
 from rhizome.cluster.edge.home_calls import ReattachCall
@@ -248,8 +249,19 @@ class LocalEdgeReturn(LocalEdge):
         number = confirms.ready()
         if number > 0:
             confirms.sent = number
+            self._note_levels()
             self.edge_group.way.confirm(number)
             self.broker.committed()
+
+    def _note_levels(self) -> None:
+        """Note which of what is confirmed no standby has, as another home would tell."""
+        levels = self.attached.confirms.levels
+        if levels is None:
+            return
+        for at, number in enumerate(levels.told_tags):
+            if levels.told_levels[at] != COPIED:
+                self.edge_group.way.thin = number
+        levels.clear()
 
     # ---- what is resolved -----------------------------------------------------------------------
 

@@ -78,6 +78,21 @@ def test_with_a_standby_without_and_with_it_again(cluster: CoreCluster, at: str)
     assert levels(client) == [(5, RELIABLE_PERSISTENT), (6, RELIABLE_TRANSIENT)]
 
 
+def test_what_waited_for_a_home_that_is_now_here_has_the_level_of_this_home(
+    cluster: CoreCluster,
+) -> None:
+    """The standby at which it was published takes over, and has no standby itself yet."""
+    queue_at(cluster["b2"].connect(), "q", "b1", durable=True)
+    wait_for_copies(cluster, "q")
+    standby = standby_of(cluster, "q")
+    client = cluster[standby].connect(properties=ASKS)
+    client.confirm()
+    cluster["b1"].kill()
+    publish(client, TRANSIENT, "q")
+    cluster.advance_until(lambda: len(client.events[1]) > 0)
+    assert levels(client) == [(1, FULLY_TRANSIENT)]
+
+
 @pytest.mark.parametrize("at", ["b1", "b2", "s1"])
 def test_levels_of_one_turn_are_told_apart(cluster: CoreCluster, at: str) -> None:
     client = cluster[at].connect(properties=ASKS)
