@@ -18,7 +18,12 @@ from rhizome.testing.sim.scenario_runner import run_untraced
 
 {mutation}
 options = RunOptions(
-    brokers=(3, 3), minutes={minutes}, faults={faults}, pace={pace}, leases={leases}
+    brokers=(3, 3),
+    minutes={minutes},
+    faults={faults},
+    pace={pace},
+    leases={leases},
+    flush={flush!r},
 )
 for seed in range({first}, {first} + {seeds}):
     outcome = run_untraced({scenario!r}, seed, options)
@@ -40,6 +45,7 @@ class Mutant:
     seen_by: tuple[str, ...]
     first: int = 0
     minutes: float = 1.0
+    flush: str = "always"
 
     def seen_in_some_seed(self, scenario: str, leases: bool = False) -> list[str]:
         """The first seed in which somebody sees it, who, and what."""
@@ -49,6 +55,7 @@ class Mutant:
             pace=self.pace,
             minutes=self.minutes,
             leases=leases,
+            flush=self.flush,
             first=self.first,
             seeds=SEEDS_MAX,
             scenario=scenario,

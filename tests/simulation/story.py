@@ -11,6 +11,7 @@ from dataclasses import replace
 from rhizome.client.confirm_level import Level
 from rhizome.testing.sim.apps.app_topology import ALWAYS, SOMETIMES, Topology, drawn_topology
 from rhizome.testing.sim.checkers.checker import Violation, Watch
+from rhizome.testing.sim.checkers.fault_timeline import Timeline
 from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import Promises
 from rhizome.testing.sim.events import application_events as told
 from rhizome.testing.sim.events.broker_events import Healed, Observation
@@ -147,6 +148,13 @@ class Story:
 
     def dies(self, broker: str) -> Story:
         return self.then(told.ProgramEnded(broker))
+
+    def loses_power(self, broker: str) -> Story:
+        timeline = self.watch.checkers[1]
+        assert isinstance(timeline, Timeline)
+        self.dies(broker)
+        timeline.cuts.setdefault(broker, []).append(self.world.now_us)
+        return self
 
     def taken_over(self, home: str, epoch: int) -> Story:
         return self.then(told.GroupAt(GROUP, home, "1", epoch, 1, ""))

@@ -114,6 +114,23 @@ def test_a_sync_that_hangs_holds_confirms_up_and_nothing_else(broker: CutBroker)
     run(scenario())
 
 
+def test_a_write_that_hangs_holds_confirms_up_and_nothing_else(broker: CutBroker) -> None:
+    """Journals and logs are written by threads: the event loop waits for neither."""
+
+    async def scenario() -> None:
+        async with publisher(broker) as channel:
+            broker.disk.faults.hang_writes(True)
+            publishing = asyncio.create_task(during(channel))
+            while broker.disk.faults.hanging == 0:
+                await asyncio.sleep(0.01)
+            assert await contents(broker, "q") == [b"before", b"during"]
+            assert not publishing.done()
+            broker.disk.faults.clear()
+            await publishing
+
+    run(scenario())
+
+
 def test_what_a_sync_that_hangs_had_not_made_safe_may_be_lost(broker: CutBroker) -> None:
     """Nobody was told that it was safe."""
 

@@ -18,6 +18,7 @@ LINK = "b1~b2"
 NINE = 90
 """The tag of what the session 9 has."""
 NOTHING = ""
+INTERVAL_US = 100_000
 
 
 def done(message: str = "p/1", **promises: object) -> Story:
@@ -41,6 +42,30 @@ LOST: dict[str, tuple[str, Tell]] = {
     "gone after a kill of its home": (
         "NoConfirmedMessageLost",
         lambda: confirmed().dies(HOME).ends(),
+    ),
+    "gone with the power, and synced": (
+        "NoConfirmedMessageLost",
+        lambda: confirmed().loses_power(HOME).ends(),
+    ),
+    "gone with the power before its interval was over": (
+        NOTHING,
+        lambda: confirmed(unsynced_us=INTERVAL_US).loses_power(HOME).ends(),
+    ),
+    "gone with the power long after its interval": (
+        "NoConfirmedMessageLost",
+        lambda: confirmed(unsynced_us=INTERVAL_US).wait(10).loses_power(HOME).ends(),
+    ),
+    "gone with the power, and never synced": (
+        NOTHING,
+        lambda: confirmed(unsynced_us=1 << 60).wait(10).loses_power(HOME).ends(),
+    ),
+    "gone with a kill, and not synced": (
+        "NoConfirmedMessageLost",
+        lambda: confirmed(unsynced_us=1 << 60).dies(HOME).ends(),
+    ),
+    "gone with the power of another broker, and not synced": (
+        "NoConfirmedMessageLost",
+        lambda: confirmed(unsynced_us=1 << 60).dies(HOME).loses_power(EDGE).ends(),
     ),
     "delivered, and gone with its consumer": (
         "NoConfirmedMessageLost",

@@ -20,7 +20,7 @@ from rhizome.cli.output.printer import print_fields, print_json, say
 from rhizome.cli.shared_options import JsonOption
 from rhizome.testing.sim.faults.fault_schedule import UnknownFault
 from rhizome.testing.sim.scenario_runner import SCENARIOS, UnknownScenario, run_named, run_seeds
-from rhizome.testing.sim.seed_run import Outcome, Range, RunOptions, UnknownRule
+from rhizome.testing.sim.seed_run import Outcome, Range, RunOptions, UnknownFlush, UnknownRule
 from rhizome.testing.sim.world.event_scheduler import shown_time
 
 app = typer.Typer()
@@ -71,6 +71,14 @@ def sim(
     leases: Annotated[
         bool, typer.Option("--leases", help="There is a queue that is leased (messages).")
     ] = False,
+    flush: Annotated[
+        str,
+        typer.Option(
+            "--flush",
+            metavar="POLICY",
+            help="When journals are synced: always, interval or never (messages, streams).",
+        ),
+    ] = "always",
     distant: Annotated[
         int,
         typer.Option(
@@ -102,6 +110,7 @@ def sim(
         sessions=sessions,
         streams=streams,
         leases=leases,
+        flush=flush,
         distant_ms=distant,
     )
     if trace is not None and len(chosen) > 1:
@@ -138,7 +147,7 @@ def _run(
             return
         with trace.open("w") as sink:
             yield run_named(scenario, seeds[0], options, sink)
-    except (UnknownScenario, UnknownFault, UnknownRule) as error:
+    except (UnknownScenario, UnknownFault, UnknownRule, UnknownFlush) as error:
         raise CliError(str(error)) from None
 
 
@@ -186,6 +195,8 @@ def replay_command(outcome: Outcome, options: RunOptions) -> str:
         words.append("--streams")
     if options.leases:
         words.append("--leases")
+    if options.flush != RunOptions().flush:
+        words += ["--flush", options.flush]
     if options.distant_ms:
         words += ["--distant", str(options.distant_ms)]
     return shlex.join([*words, "--trace", f"seed-{outcome.seed}.trace"])

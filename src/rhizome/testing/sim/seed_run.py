@@ -59,9 +59,16 @@ class RunOptions:
     """There are streams too, appended to and read; in the scenario "messages"."""
     leases: bool = False
     """There is a queue that is leased; in the scenario "messages"."""
+    flush: str = "always"
+    """When journals are synced, as the setting `journal.flush` says; in the scenarios "messages"
+    and "streams"."""
     distant_ms: int = 0
     """One of the brokers is far away: the delay of all that it sends and gets, for the whole
     run."""
+
+
+class UnknownFlush(ValueError):
+    """No flush policy has this name; the text lists those that there are."""
 
 
 class UnknownRule(ValueError):

@@ -200,11 +200,14 @@ class BrokerProgram(Program, ConnectionAdopter):
         self._told_queues = 0
 
     def _open_store(self) -> SimStore:
-        """A person must accept what a damaged journal has lost; here it is accepted at once."""
+        """A person must accept what a damaged journal has lost; here it is accepted at once. A
+        journal that no bit has flipped in must open by itself, whatever happened to the power."""
         uuid = self.name.encode().ljust(16, b"-")
         try:
             return SimStore(self.host, uuid, self, self.options.store)
         except CorruptStore as damage:
+            if not self.host.disk.flips:
+                raise
             self.host.note(f"accepts: {damage}")
             accepting = replace(self.options.store, accept_corruption=True)
             return SimStore(self.host, uuid, self, accepting)
@@ -218,6 +221,8 @@ class BrokerProgram(Program, ConnectionAdopter):
     def started(self) -> None:
         self.watch.brokers[self.name] = self
         self.watch.see(seen.Started(self.name, self.uuid, self.role))
+        if not self.options.store.flush.waits:
+            self.watch.see(seen.JournalOpened(self.name, self.store.end_found()))
         self.node.when_ready.append(self._joined)
         self.node.recover()
 
@@ -387,6 +392,8 @@ class BrokerProgram(Program, ConnectionAdopter):
         self.node.written(token)
 
     def durable(self, token: int) -> None:
+        if not self.options.store.flush.waits:
+            self.watch.see(seen.JournalAt(self.name, self.store.written, self.store.synced))
         self.broker.synced(token)
 
     def alarm(self, text: str) -> None:

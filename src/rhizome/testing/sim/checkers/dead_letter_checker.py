@@ -19,7 +19,7 @@ class LettersComeOnce(MessageChecker):
     One message may die in several queues: each makes a dead letter. The excuses are those for other
     queues (NoAckedMessageRedelivered, ExactlyOnceBetweenEdgeAndHome), and a publish that may be
     twice in the queue that it died in. A message that was in memory only may die again if all
-    brokers that had it may have ended.
+    brokers that had it may have ended, as may one whose death was not synced (`may_be_unsynced`).
     """
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
@@ -48,6 +48,9 @@ class LettersComeOnce(MessageChecker):
             return True
         if not (message.persistent and source.durable):
             if self.have_ended(message.at_us, [source.name, GRAVES], self.now_us):
+                return True
+        for queue in (source.name, GRAVES):
+            if self.may_be_unsynced(queue, message.at_us, self.now_us):
                 return True
         if self.history.is_settled(earlier):
             return self.verdict_may_be_lost(earlier)

@@ -88,6 +88,8 @@ class TransactionsAllOrNothing(MessageFates):
     something of the transaction was seen: a home that waits for an edge in vain gives what that
     edge's clients hold to others, and takes it from them when the edge is back with a transaction
     that settles it (`PreparedTransactions._from_others`).
+
+    With `unsynced_us` a power cut may undo what one group did of a transaction over several.
     """
 
     def final(self) -> None:
@@ -115,7 +117,14 @@ class TransactionsAllOrNothing(MessageFates):
             homes = self.homes(queue, transaction.asked_us, self.now_us)
             if self.is_damaged(homes):
                 return False
+        if len(self._groups(transaction)) > 1 and self._may_be_undone(transaction):
+            return False
         return self.promises.atomic or len(self._groups(transaction)) == 1
+
+    def _may_be_undone(self, transaction: Transaction) -> bool:
+        since_us = transaction.asked_us
+        queues = self._queues(transaction)
+        return any(self.may_be_unsynced(each, since_us, self.now_us) for each in queues)
 
     def _groups(self, transaction: Transaction) -> list[int]:
         groups = self.history.groups
@@ -281,7 +290,9 @@ class CommitIsDoneWhenAnswered(MessageChecker):
             found = contents[queue]
             if found is None:
                 continue
-            if id_ not in found:
+            message = self.history.messages[id_]
+            lost = self.may_be_unsynced(queue, message.at_us, self.now_us)
+            if id_ not in found and not lost:
                 self.fail(
                     f"{id_} was committed at {shown_time(answered_us)}, and {queue} doesn't have "
                     f"it yet. {self.history.story(id_)}"

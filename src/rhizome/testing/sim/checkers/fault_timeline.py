@@ -64,6 +64,8 @@ class Timeline(Checker):
         """When the program of a broker ended."""
         self.damaged: dict[str, int] = {}
         """Since when a broker's disk has lost something."""
+        self.cuts: dict[str, list[int]] = {}
+        """When the power of a broker was cut; the lists are those of the disks, and grow."""
         self._spans: dict[str, list[_Span]] = {}
         self._open: dict[str, _Span] = {}
         self._strikes: dict[str, list[int]] = {}
@@ -157,6 +159,10 @@ class Timeline(Checker):
     def ended(self, brokers: Iterable[str], from_us: int, to_us: int) -> bool:
         """Whether the program of one of these brokers ended."""
         return any(from_us <= us <= to_us for name in brokers for us in self.ends.get(name, ()))
+
+    def lost_power(self, brokers: Iterable[str], from_us: int, to_us: int) -> bool:
+        """Whether the power of one of these brokers was cut."""
+        return any(from_us <= us <= to_us for name in brokers for us in self.cuts.get(name, ()))
 
     def disturbed_for(self, places: Iterable[str], from_us: int, to_us: int, least_us: int) -> bool:
         """Whether a disturbance of one of these places lasted that long in that time."""

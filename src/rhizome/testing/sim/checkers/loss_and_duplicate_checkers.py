@@ -48,6 +48,9 @@ class Promises:
 
     `letters` (A1): a dead letter is not lost on its way, even if the home of the queue that it died
     in ends meanwhile.
+
+    `unsynced_us` (G6): how long something may count as durable before it is synced; 0 with
+    `flush = always`. A power cut may take that much (docs/operating/runbook.md).
     """
 
     copies: int = 1
@@ -55,6 +58,7 @@ class Promises:
     atomic: bool = False
     remembers: bool = False
     letters: bool = False
+    unsynced_us: int = 0
 
 
 TODAY: Final = Promises(copies=2, resumes=True, atomic=True, remembers=True, letters=True)
@@ -86,6 +90,7 @@ class MessageChecker(Checker):
         if self.promises.resumes:
             places = places_of(message, queue)
             on_disk = message.persistent and self.history.topology.queues[queue].durable
+            on_disk = on_disk and not self.promises.unsynced_us
             ended = self.have_ended(message.at_us, places, until_us, on_disk)
             return ended or (message.delayed and self.may_be_released_twice(message, queue))
         homes = self.homes(queue, message.at_us, until_us)
@@ -183,6 +188,19 @@ class MessageChecker(Checker):
     def _had_no_lease(self, broker: str, at_us: int) -> bool:
         return self.timeline.disturbed_for([lease(broker)], at_us, at_us, 0)
 
+    def may_be_unsynced(self, queue: str, since_us: int, known_us: int) -> bool:
+        """Whether something that came since `since_us`, and counted as durable at `known_us`, may
+        be lost: a broker that had it on disk lost power before that was synced, and all that had it
+        in memory may have ended. One machine that loses power takes nothing while a whole standby
+        is on another."""
+        if not self.promises.unsynced_us:
+            return False
+        holders = self.history.holders_of(queue, since_us, self.now_us)
+        due_us = self.timeline.done_us(known_us + self.promises.unsynced_us, holders)
+        if not self.timeline.lost_power(holders, since_us, min(due_us, self.now_us)):
+            return False
+        return self.have_ended(since_us, [queue], self.now_us)
+
     def is_damaged(self, homes: list[str]) -> bool:
         """Whether a disk has lost something that only it had."""
         return self.promises.copies == 1 and any(name in self.timeline.damaged for name in homes)
@@ -239,6 +257,8 @@ class MessageChecker(Checker):
         if self.is_damaged(homes):
             return True
         if earlier.transaction and self.history.transactions[earlier.transaction].is_in_doubt:
+            return True
+        if self.may_be_unsynced(earlier.queue, earlier.at_us, earlier.settled_us):
             return True
         done_us = self.timeline.done_us(earlier.settled_us, every)
         over = session.over_us
@@ -357,7 +377,8 @@ class NoConfirmedMessageLost(MessageFates):
     - it was on its way to a consumer with automatic acks whose channel ended, for its application
       or, later, for its broker, which may continue to send into a broken connection;
     - it is a dead letter, and the home of the queue that it died in ended (without `letters`);
-    - the disk of a home was damaged (with `copies` 1).
+    - the disk of a home was damaged (with `copies` 1);
+    - with `unsynced_us`, its brokers lost power before it was synced (`may_be_unsynced`).
     """
 
     def concerns(self, message: Message, queue: str) -> bool:
@@ -367,6 +388,9 @@ class NoConfirmedMessageLost(MessageFates):
         plan = self.history.topology.queues[queue]
         homes = self.homes(queue, message.at_us, self.now_us)
         if self.is_damaged(homes):
+            return True
+        places = places_of(message, queue) + ([GRAVES] if plan.dead_to else [])
+        if any(self.may_be_unsynced(each, message.at_us, message.outcome_us) for each in places):
             return True
         if plan.automatic:
             over = self.history.automatic_over.get(queue, ())
@@ -533,4 +557,5 @@ class DuplicatesAreDropped(MessageChecker):
             homes = self.homes(plan.name, since_us, self.now_us)
             return self.timeline.ended(homes, since_us, self.now_us)
         on_disk = plan.durable and one.persistent and other.persistent
+        on_disk = on_disk and not self.promises.unsynced_us
         return not on_disk and self.have_ended(since_us, [plan.name], self.now_us)

@@ -16,6 +16,8 @@ class StreamCopiesAgree(StreamChecker):
     which have what this home lacks. Nothing excuses a difference.
     """
 
+    holds_after_loss = True
+
     def __init__(self, book: StreamHistories) -> None:
         super().__init__(book)
         self.compared = 0

@@ -106,6 +106,8 @@ class StreamHistories(Checker):
         self.subscriptions: dict[tuple[int, int, str], Subscription] = {}
         self.latest: dict[str, Subscription] = {}
         """Of each application."""
+        self.cuts: list[list[int]] = []
+        """When the power of each broker was cut, if a power cut may take what was confirmed."""
         self._disturbances: dict[str, str] = {}
         self.brokers: dict[int, str] = {}
         """Of each session."""
@@ -129,6 +131,10 @@ class StreamHistories(Checker):
             application_events.SessionOver: self._session_over,
             application_events.ChannelGone: self._channel_gone,
         }
+
+    def may_have_lost(self) -> bool:
+        """Whether a power cut may have taken the end of a stream."""
+        return any(self.cuts)
 
     @property
     def now_us(self) -> int:

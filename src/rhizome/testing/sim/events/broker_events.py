@@ -22,6 +22,22 @@ class Started(NamedTuple):
     machine: str = ""
 
 
+class JournalAt(NamedTuple):
+    """A broker's journal counts as durable up to `written`, and a sync has covered it up to
+    `synced`. Reported only with a flush policy that does not wait."""
+
+    broker: str
+    written: int
+    synced: int
+
+
+class JournalOpened(NamedTuple):
+    """A broker has started, and its journal reaches up to here."""
+
+    broker: str
+    end: int
+
+
 class Voted(NamedTuple):
     """A broker's vote is on its way; `broker` itself counts as a voter for itself."""
 

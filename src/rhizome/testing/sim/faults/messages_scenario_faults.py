@@ -149,6 +149,7 @@ class MessageFaults:
         if offset >= len(file.durable):
             return
         file.flip(offset * 8 + int(chance.random() * 8))
+        process.disk.flips += 1
         self._world.note(f"{name} flipped a bit of a message at {segment}:{offset}")
         self._flipped = name
         self._faults.watch.see(told.Struck("damage", name))

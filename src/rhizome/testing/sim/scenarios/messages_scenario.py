@@ -43,6 +43,7 @@ from rhizome.testing.sim.checkers.group_copy_checkers import (
     CopiesAgreeAtCommittedIndex,
     CopiesComeBack,
 )
+from rhizome.testing.sim.checkers.journal_flush_checker import JournalKeepsWhatItsFlushPromises
 from rhizome.testing.sim.checkers.loss_and_duplicate_checkers import (
     TODAY,
     DuplicatesAreDropped,
@@ -62,6 +63,7 @@ from rhizome.testing.sim.faults.broken_rules import rules_of_consensus
 from rhizome.testing.sim.faults.fault_schedule import Fault, Faults
 from rhizome.testing.sim.faults.messages_scenario_faults import MessageFaults
 from rhizome.testing.sim.scenarios.cluster_scenario import AllJoined
+from rhizome.testing.sim.scenarios.flush_policies import flush_of, promised, show_disks
 from rhizome.testing.sim.scenarios.queue_lease_workload import (
     BATCHES,
     add_leased_queue,
@@ -106,7 +108,8 @@ def checkers_of(topology: Topology, promises: Promises = TODAY) -> list[Checker]
         NothingKeptForNobody,
         NoMessageStuck,
     )
-    return [history, timeline, *[kind(history, timeline, promises) for kind in kinds]]
+    told = [kind(history, timeline, promises) for kind in kinds]
+    return [history, timeline, *told, JournalKeepsWhatItsFlushPromises()]
 
 
 RARE: Final = {"flip-journal": 0.2, "blackout": 0.2}
@@ -132,7 +135,7 @@ class MessagesScenario:
             topology.streams = drawn_streams(world.chance("streams"))
         if options.leases:
             add_leased_queue(topology)
-        books = checkers_of(topology, self._promises)
+        books = checkers_of(topology, promised(self._promises, options.flush))
         history, timeline = books[:2]
         assert isinstance(history, History)
         assert isinstance(timeline, Timeline)
@@ -152,12 +155,12 @@ class MessagesScenario:
             ],
         )
         rules = rules_of_consensus(options.broken)
-        setup = replace(drawn_setup(chance), broken=options.broken)
+        setup = replace(drawn_setup(chance, options.flush), broken=options.broken)
         for name in names:
             role = PRIMARY if name in primaries else SECONDARY
-            simulation.processes.append(
-                make_broker(simulation, name, role, primaries, rules, setup)
-            )
+            broker = make_broker(simulation, name, role, primaries, rules, setup)
+            simulation.processes.append(broker)
+        show_disks(simulation, options.flush)
         workload = Workload(simulation.watch, topology, names)
         follow(workload, simulation.watch)
         sessions = world.chance("sessions") if options.sessions else None
@@ -182,13 +185,14 @@ class MessagesScenario:
         return simulation
 
 
-def drawn_setup(chance: random.Random) -> BrokerOptions:
+def drawn_setup(chance: random.Random, flush: str = "always") -> BrokerOptions:
     """Small segments and budgets, so that rare things happen: paging, checkpoints, compaction."""
     segment_bytes = chance.choice(SEGMENT_BYTES)
     store = StoreOptions(
         segment_bytes_max=segment_bytes,
         spill_segment_bytes_max=segment_bytes,
         checkpoint_bytes=2 * segment_bytes,
+        flush=flush_of(flush),
     )
     return BrokerOptions(
         has_application=False,

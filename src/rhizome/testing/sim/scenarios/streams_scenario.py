@@ -12,11 +12,13 @@ from rhizome.testing.sim.apps.app_program import TopologyDeclarer, Workload
 from rhizome.testing.sim.apps.app_topology import QueuePlan, Topology, drawn_streams
 from rhizome.testing.sim.checkers.checker import OneRootServes, StateAgreesOnAllBrokers
 from rhizome.testing.sim.checkers.group_copy_checkers import CopiesComeBack
+from rhizome.testing.sim.checkers.journal_flush_checker import JournalKeepsWhatItsFlushPromises
 from rhizome.testing.sim.checkers.message_history import History
 from rhizome.testing.sim.faults.broken_rules import rules_of_consensus
 from rhizome.testing.sim.faults.fault_schedule import Fault, Faults
 from rhizome.testing.sim.faults.messages_scenario_faults import MessageFaults
 from rhizome.testing.sim.scenarios.cluster_scenario import AllJoined
+from rhizome.testing.sim.scenarios.flush_policies import show_disks
 from rhizome.testing.sim.scenarios.messages_scenario import (
     RARE,
     application,
@@ -49,6 +51,7 @@ class StreamsScenario:
         watching = [
             history,
             *stream_checkers(topology.streams),
+            JournalKeepsWhatItsFlushPromises(),
             CopiesComeBack(),
             StateAgreesOnAllBrokers(),
             OneRootServes(),
@@ -56,11 +59,13 @@ class StreamsScenario:
         ]
         simulation = Simulation(world, watching)
         rules = rules_of_consensus(options.broken)
-        setup = replace(drawn_setup(world.chance("scenario")), broken=options.broken)
+        chance = world.chance("scenario")
+        setup = replace(drawn_setup(chance, options.flush), broken=options.broken)
         for name in names:
             role = PRIMARY if name in primaries else SECONDARY
             broker = make_broker(simulation, name, role, primaries, rules, setup)
             simulation.processes.append(broker)
+        show_disks(simulation, options.flush)
         workload = Workload(simulation.watch, topology, names)
         follow(workload, simulation.watch)
         applications = stream_applications(world.chance("readers"), topology.streams)

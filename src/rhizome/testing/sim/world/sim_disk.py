@@ -4,8 +4,8 @@ The next reader sees what a program has written, a restarted program included: t
 has it. It is durable only when a sync that began afterwards has ended.
 
 - A killed program loses what its writing thread had not written yet: some of its last writes that
-  are not synced. The next start can read the rest, which is still not safe. Its outstanding syncs
-  end without a report.
+  are not synced, and that it was not told to be written (`note_written`). The next start can read
+  the rest, which is still not safe. Its outstanding syncs end without a report.
 - A power cut keeps what was synced. Of the writes after that a beginning survives, and perhaps some
   sectors of later ones, in any order: disks write sectors whole, and between two syncs as they
   like. So a write may be torn anywhere between two sectors, or have a hole in it.
@@ -56,6 +56,8 @@ class SimFile:
         self._writes: list[tuple[int, bytes | None]] = []
         self._orders: list[int] = []
         """Of each of the writes."""
+        self._written = 0
+        """Writes with a smaller number than this are the operating system's: no kill loses them."""
         self._synced = 0
 
     def write(self, offset: int, data: bytes) -> None:
@@ -89,6 +91,20 @@ class SimFile:
     def unsynced(self) -> list[int]:
         """The numbers of the writes that no sync has covered yet."""
         return self._orders
+
+    def note_written(self, order: int) -> None:
+        """Writes with a smaller number have been made: only a power cut may undo them."""
+        self._written = max(self._written, order)
+
+    def unwritten(self) -> list[int]:
+        """The numbers of the writes that a kill may lose."""
+        if not self._written:
+            return self._orders
+        return [each for each in self._orders if each >= self._written]
+
+    def lose_unwritten_from(self, order: int) -> None:
+        """Writes of this number and later ones were never made, but for those that were."""
+        self.lose_from(max(order, self._written))
 
     def lose_from(self, order: int) -> None:
         """Writes of this number and later ones were never made."""
@@ -132,6 +148,10 @@ class SimDisk:
         self.syncs = 0
         self.synced_us = 0
         """When the last sync ended."""
+        self.cuts_us: list[int] = []
+        """When the power was cut."""
+        self.flips = 0
+        """How many bits have flipped: a program may refuse to start with them."""
         self._chance = world.chance(f"disk/{host}")
         self._free_us = 0
         self._stalls = 0
@@ -166,6 +186,10 @@ class SimDisk:
         """
         file = self.open(name)
         file.made_durable(file.written())
+
+    def next_order(self) -> int:
+        """A number above those of all writes so far."""
+        return next(_orders)
 
     def replace(self, name: str, data: bytes, deliver: Deliver, done: Done) -> None:
         """Give a file new content as a whole: after a crash it has the old or the new."""
@@ -267,13 +291,13 @@ class SimDisk:
         """Drop the writes that the program's writing thread had not made when it was killed. That
         thread writes one batch and its sync after the other. Any file may be the first to lose
         writes, however much was written to others that are never synced."""
-        behind = [orders for name in self.names() if (orders := self.files[name].unsynced())]
+        behind = [orders for name in self.names() if (orders := self.files[name].unwritten())]
         if not behind or self._chance.random() >= UNWRITTEN_CHANCE:
             return
         orders = behind[int(self._chance.random() * len(behind))]
         first = orders[int(self._chance.random() * len(orders))]
         for file in self.files.values():
-            file.lose_from(first)
+            file.lose_unwritten_from(first)
 
     def lose_unsynced(self) -> None:
         """Just before a power cut: lose all that no sync has covered, the worst that it can do."""
@@ -286,6 +310,7 @@ class SimDisk:
 
     def power_cut(self) -> None:
         """Lose what was not synced."""
+        self.cuts_us.append(self.world.now_us)
         self.killed()
         self._free_us = 0
         for name in self.names():
@@ -300,6 +325,7 @@ class SimDisk:
         name = names[int(self._chance.random() * len(names))]
         bit = int(self._chance.random() * len(self.files[name].durable) * 8)
         self.files[name].flip(bit)
+        self.flips += 1
         return f"{name}:{bit // 8}.{bit % 8}"
 
     def wipe(self) -> None:

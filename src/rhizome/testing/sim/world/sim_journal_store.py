@@ -2,7 +2,8 @@
 
 `SimFiles` is a directory of the disk; `SimStore` is the store that a broker core is given. A batch
 is written at once and is durable when the disk has synced it, so it survives a kill, but perhaps
-not a power cut. Checkpoints are written aside, and a crash in the middle leaves the older one.
+not a power cut. With a flush policy that doesn't wait it is reported when it is written, and synced
+later or never. Checkpoints are written aside, and a crash in the middle leaves the older one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from rhizome.journal.files import SEGMENT_SUFFIX, Files
 from rhizome.journal.journal import SegmentWrite
 from rhizome.journal.store import Store, StoreEvents, StoreOptions, Writer
 from rhizome.journal.streams.stream_store import StreamFiles, StreamWriter
-from rhizome.journal.writer import WriterStatistics
+from rhizome.journal.writer import ALWAYS, NEVER, Flush, WriterStatistics
+from rhizome.testing.sim.world.event_scheduler import MS
 from rhizome.testing.sim.world.sim_disk import SimFile
 from rhizome.testing.sim.world.sim_host import Host
 
@@ -55,6 +57,12 @@ class SimFiles(Files):
 
     def cut(self, segment: int, size: int) -> None:
         self._disk.files[self.path(segment)].cut(size)
+
+    def written(self, names: list[str], order: int) -> None:
+        """The operating system has the writes of these files with a smaller number."""
+        for name in names:
+            if name in self._disk.files:
+                self._disk.files[name].note_written(order)
 
     def read(self, segment: int, offset: int, length: int) -> bytes:
         file = self._disk.files.get(self.path(segment))
@@ -102,8 +110,30 @@ class SimFiles(Files):
         pass
 
 
+class SyncTimer:
+    """Syncs what was written every so often, beside the batches (`flush = interval`)."""
+
+    def __init__(self, host: Host, flush: Flush, sync: Callable[[], None]) -> None:
+        self._host = host
+        self._flush = flush
+        self._sync = sync
+        self._is_set = False
+
+    def set(self) -> None:
+        """Something was written."""
+        if self._flush.interval_ms > 0 and not self._is_set:
+            self._is_set = True
+            self._host.disk.world.after(self._flush.interval_ms * MS, self._due)
+
+    def _due(self) -> None:
+        self._is_set = False
+        if not self._host.is_over():
+            self._sync()
+
+
 class SimWriter:
-    """Writes batches at once and reports them when the disk has synced them.
+    """Writes batches at once and reports them when the disk has synced them, or, with a flush
+    policy that doesn't wait, when the system has them.
 
     As with the real writer, a complete segment is cut and synced before the next one is begun, so
     only the last can be torn; and a full disk is waited out, with an alarm meanwhile.
@@ -118,6 +148,7 @@ class SimWriter:
         on_durable: Callable[[int, int], None],
         on_alarm: Callable[[str], None],
         start: int,
+        flush: Flush = ALWAYS,
         scratch: bool = False,
     ) -> None:
         self.statistics = WriterStatistics()
@@ -128,6 +159,9 @@ class SimWriter:
         self._segment_bytes_max = segment_bytes_max
         self._on_durable = on_durable
         self._token = start
+        self._synced = start
+        self._flush = flush
+        self._timer = SyncTimer(files.host, flush, self.sync_soon)
         self._scratch = scratch
         self._active = -1
         self._end = 0
@@ -162,7 +196,11 @@ class SimWriter:
             self._on_durable(token, token)
             return
         self.backlog_bytes += size
-        self._sync(size)
+        if self._flush.waits:
+            self._sync(size)
+        else:
+            self._report_written(size)
+            self._timer.set()
 
     def _write(self, chunk: SegmentWrite) -> None:
         segment, offset = int(chunk.segment), int(chunk.offset)
@@ -180,10 +218,25 @@ class SimWriter:
         def done() -> None:
             self.backlog_bytes -= size
             self.statistics.synced(0.0)
-            self._on_durable(token, token)
+            self._synced = max(self._synced, token)
+            self._on_durable(token, self._synced)
 
-        names = [self._files.path(self._active)] if self._active >= 0 else []
-        self._files.host.sync_aside(names, done)
+        self._files.host.sync_aside(self._active_names(), done)
+
+    def _active_names(self) -> list[str]:
+        return [self._files.path(self._active)] if self._active >= 0 else []
+
+    def _report_written(self, size: int) -> None:
+        """Report a batch when the writing thread has made it: no kill loses it from then on."""
+        token, names = self._token, self._active_names()
+        order = self._files.host.disk.next_order()
+
+        def done() -> None:
+            self.backlog_bytes -= size
+            self._files.written(names, order)
+            self._on_durable(token, self._synced)
+
+        self._files.host.sync_aside([], done)
 
     def hurry(self) -> None:
         pass
@@ -211,13 +264,23 @@ class SimWriter:
 class SimStreamWriter:
     """The writer of streams: a batch has chunks for many files, each of which is synced."""
 
-    def __init__(self, files: StreamFiles, host: Host, on_durable: Callable[[int, int], None]):
+    def __init__(
+        self,
+        files: StreamFiles,
+        host: Host,
+        on_durable: Callable[[int, int], None],
+        flush: Flush = ALWAYS,
+    ) -> None:
         self.statistics = WriterStatistics()
         self.backlog_bytes = 0
         self._files = files
         self._host = host
         self._on_durable = on_durable
         self._token = 0
+        self._flush = flush
+        self._timer = SyncTimer(host, flush, self._sync_dirty)
+        self._dirty: dict[str, None] = {}
+        """Files that were written and, with a flush policy that doesn't wait, not synced yet."""
 
     def submit(self, chunks: list[SegmentWrite], token: int) -> None:
         size = 0
@@ -238,7 +301,30 @@ class SimStreamWriter:
         self.statistics.bytes_written += size
         self.backlog_bytes += size
         self._token = token
-        self._host.sync_aside(list(names), lambda: self._done(token, size))
+        if self._flush.waits:
+            self._host.sync_aside(list(names), lambda: self._done(token, size))
+        else:
+            self._report_written(list(names), token, size)
+
+    def _report_written(self, names: list[str], token: int, size: int) -> None:
+        """As `SimWriter` does."""
+        disk = self._host.disk
+        order = disk.next_order()
+
+        def done() -> None:
+            for name in names:
+                if name in disk.files:
+                    disk.files[name].note_written(order)
+            self._done(token, size)
+
+        self._host.sync_aside([], done)
+        self._dirty.update(dict.fromkeys(names))
+        self._timer.set()
+
+    def _sync_dirty(self) -> None:
+        there = [name for name in self._dirty if name in self._host.disk.files]
+        self._dirty.clear()
+        self._host.sync_aside(there, _nothing)
 
     def _done(self, token: int, size: int) -> None:
         self.backlog_bytes -= size
@@ -272,6 +358,10 @@ class SimStore(Store):
         options: StoreOptions | None = None,
     ) -> None:
         self._host = host
+        self.written = 0
+        """Up to where the journal counts as durable, by its flush policy."""
+        self.synced = 0
+        """Up to where a sync has covered it."""
         self._journal_files = SimFiles(host, "journal")
         self._scratch_files = SimFiles(host, "spill")
         for segment in self._journal_files.segments():
@@ -296,6 +386,7 @@ class SimStore(Store):
             self._durable,
             self._alarm,
             start,
+            self.options.flush,
         )
 
     def _make_spill_writer(self) -> Writer:
@@ -305,11 +396,24 @@ class SimStore(Store):
             self._spilled,
             self._alarm,
             0,
+            NEVER,
             scratch=True,
         )
 
     def _make_stream_writer(self) -> StreamWriter:
-        return SimStreamWriter(self.streams.files, self._host, self._streams_durable)
+        return SimStreamWriter(
+            self.streams.files, self._host, self._streams_durable, self.options.flush
+        )
+
+    def _durable(self, token: int, synced: int) -> None:
+        self.written, self.synced = token, synced
+        super()._durable(token, synced)
+
+    def end_found(self) -> int:
+        """Up to where there was a journal when it was opened."""
+        found = self.recovered
+        ends = [int(each.segment) << 32 | int(each.size) for each in found.segments]
+        return max([found.checkpoint_position, *ends])
 
     def _alarm(self, text: str) -> None:
         self._host.soon(lambda: self._events.alarm(text))
@@ -325,3 +429,7 @@ class SimStore(Store):
 
     def _finish_aside(self) -> None:
         pass
+
+
+def _nothing() -> None:
+    pass
