@@ -21,7 +21,7 @@ from tests.conformance.wire_driver import Connection, ConnectionClosed, EndOfStr
 from . import permission_matrix as matrix
 
 RECORDS = bool(os.environ.get("RHIZOME_RECORD_PERMISSIONS"))
-HTTP_HEADING = f"""What RabbitMQ 3.10 answers; what begins with * only Rhizome has, or answers otherwise.
+HTTP_HEADING = f"""What RabbitMQ 3.10 answers; what begins with * only Rhizome has or answers so.
 {" ".join(matrix.COLUMNS)}
 - refused, + allowed, o allowed but sees nothing of the vhost"""
 AMQP_HEADING = "What an operation is refused without, in RabbitMQ 3.10."
