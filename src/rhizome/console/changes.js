@@ -45,7 +45,7 @@ export async function rebalance(groups, brokers) {
   const moves = astray(groups, brokers);
   const agreed = await confirmDialog({
     title: "Rebalance?", action: "Rebalance",
-    text: "Groups go back to the brokers that they came from. Nothing is lost or repeated; their queues pause for a moment.",
+    text: "Groups go back to the brokers that they came from, and are no longer pinned. Nothing is lost or repeated; their queues pause for a moment.",
     details: moves.map((group) => `Group ${group.id} with ${plural(group.queues, "queue")} goes from ${visible(group.home)} to ${visible(group.origin)}`),
   });
   if (!agreed) return;
@@ -70,4 +70,8 @@ export async function moveGroup(group, brokers) {
     await change(path("rhizome", "groups", String(group.id), "move"), { broker: chosen.broker },
       { title: `Move group ${group.id} to ${visible(chosen.broker)}?`, action: "Move" });
   }
+}
+
+export function unpinGroup(group) {
+  return change(path("rhizome", "groups", String(group.id), "unpin"), {}, { title: `Unpin group ${group.id}?`, action: "Unpin" });
 }

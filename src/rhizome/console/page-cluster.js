@@ -1,6 +1,6 @@
 // The cluster at a glance: numbers, charts, the drawing, and one broker in detail.
 
-import { astray, drain, moveGroup, rebalance } from "./changes.js";
+import { astray, drain, moveGroup, rebalance, unpinGroup } from "./changes.js";
 import { lineChart, meter } from "./charts.js";
 import { h } from "./dom.js";
 import { clusterDrawing, isStandby } from "./drawing.js";
@@ -137,14 +137,17 @@ function groupsPanel(data, may) {
         h("th", { scope: "col", class: at > 3 ? "number" : null }, label)))),
       h("tbody", {}, data.groups.map((group) => h("tr", { key: group.id },
         h("th", { scope: "row", "data-label": "Group" }, group.id),
-        h("td", { "data-label": "Home" }, group.home ? visible(group.home) : h("span", { class: "bad", title: visible(group.unavailable) }, "unavailable")),
+        h("td", { "data-label": "Home" }, group.home ? `${visible(group.home)}${group.pinned ? ` (pinned to ${visible(group.pinned)})` : ""}` : h("span", { class: "bad", title: visible(group.unavailable) }, "unavailable")),
         h("td", { "data-label": "In sync" }, group.in_sync.map(memberText).join(", ") || "–"),
         h("td", { "data-label": "Failover list" }, group.failover.map(visible).join(", ") || "–"),
         h("td", { class: "number", "data-label": "Epoch" }, group.epoch),
         h("td", { class: "number", "data-label": "Queues" }, count(group.queues)),
         h("td", { class: "number", "data-label": "Messages" }, count(group.messages)),
-        h("td", { class: "number" }, may("administrator") && data.brokers.length > 1 && group.home && !group.local
-          ? h("button", { class: "small", onclick: () => moveGroup(group, data.brokers), "aria-label": `Move group ${group.id}` }, "Move…") : null))))));
+        h("td", { class: "number" },
+          may("administrator") && group.pinned
+            ? h("button", { class: "small", onclick: () => unpinGroup(group), "aria-label": `Unpin group ${group.id}` }, "Unpin…") : null,
+          may("administrator") && data.brokers.length > 1 && group.home && !group.local
+            ? h("button", { class: "small", onclick: () => moveGroup(group, data.brokers), "aria-label": `Move group ${group.id}` }, "Move…") : null))))));
 }
 
 function memberText(member) {

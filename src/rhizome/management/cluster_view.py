@@ -33,6 +33,7 @@ REMOVE_PRIMARY: Final = "remove-primary"
 DRAIN: Final = "drain"
 UNDRAIN: Final = "undrain"
 MOVE_HOME: Final = "move-home"
+UNPIN: Final = "unpin"
 FORCE_HOME: Final = "force-home"
 SETTINGS: Final = "settings"
 
@@ -98,7 +99,8 @@ class MemberInfo:
 class GroupInfo:
     """One group. ``home`` is None while no broker may be its home, or it can't be reached;
     ``unavailable`` then says why. ``index`` is that of the last record of its log, None if the home
-    hasn't reported it. ``stream``: it is the group of a stream."""
+    hasn't reported it. ``stream``: it is the group of a stream. ``pinned``: the broker that a
+    person moved it to, where it stays until it is unpinned."""
 
     id: int
     home: str | None
@@ -118,6 +120,7 @@ class GroupInfo:
     unavailable: str = ""
     index: int | None = None
     stream: bool = False
+    pinned: str = ""
 
 
 @dataclass(frozen=True, slots=True)

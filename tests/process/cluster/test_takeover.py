@@ -101,6 +101,34 @@ def test_clients_of_a_surviving_broker_do_not_notice_that_a_home_dies(
     assert not workers.history.resent
 
 
+def test_homes_are_spread_again_when_each_broker_has_died_under_load(
+    cluster: ClusterProcess,
+) -> None:
+    """Groups go back while they are in use. Nothing is lost or doubled, and in the end each of the
+    three brokers is home of one of the three groups."""
+    workers = Workers(cluster, QUEUES, seed=3)
+    workers.declare()
+    wait_for_copies(cluster)
+    workers.start(publishers=3, consumers=3)
+    for name in list(cluster.brokers):
+        workers.wait_for_progress(10, SETTLED_SECONDS_MAX)
+        cluster.brokers[name].kill()
+        workers.wait_for_progress(10, SETTLED_SECONDS_MAX)
+        cluster.make_whole()
+        wait_for_copies(cluster)
+
+    def spread() -> bool:
+        """The broker that was killed last has no home until a group goes back to it."""
+        homes = [each["home"] for each in groups(cluster, cluster.names()[0])]
+        return [homes.count(name) for name in cluster.brokers] == [1, 1, 1]
+
+    wait_until(spread, "homes to be spread again", SETTLED_SECONDS_MAX)
+    workers.wait_for_progress(10, SETTLED_SECONDS_MAX)
+    workers.finish(SETTLED_SECONDS_MAX)
+    assert_nobody_gave_up(cluster)
+    assert_nothing_went_wrong(workers.history, in_order=False)
+
+
 def assert_nobody_gave_up(cluster: ClusterProcess) -> None:
     """Only who was killed or stopped may be gone: no misfortune ends another broker (Q5)."""
     gone = cluster.ended_by_themselves()

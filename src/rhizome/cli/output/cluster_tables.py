@@ -24,13 +24,15 @@ def print_cluster(document: Row) -> None:
 
 
 def print_groups(groups: list[Row]) -> None:
-    """A line for each group, and a sentence for each that is unavailable or moves."""
+    """A line for each group, and a sentence for each that is unavailable, moves or is pinned."""
     print_rows(groups, GROUP_COLUMNS, "no groups")
     for group in groups:
         if group.get("unavailable"):
             say(f"group {group.get('id')} is UNAVAILABLE: {group['unavailable']}")
         if group.get("moving_to"):
             say(f"group {group.get('id')} moves to {group['moving_to']}")
+        if group.get("pinned"):
+            say(f"group {group.get('id')} is pinned to {group['pinned']}")
 
 
 def print_brokers(document: Row) -> None:

@@ -32,7 +32,9 @@ FETCHES: Final = "fetches"
 """A home may ask for a message that it can't read from its own disk (FETCH)."""
 PLAIN_NAMES: Final = "plain-names"
 """It knows whose the names are that end with "-" and a broker's name (`made_names.py`)."""
-FEATURES: Final = (PRODUCERS_BY_USER, FETCHES, PLAIN_NAMES)
+PINS: Final = "pins"
+"""It knows groups that people have pinned to a broker (`PinHome`)."""
+FEATURES: Final = (PRODUCERS_BY_USER, FETCHES, PLAIN_NAMES, PINS)
 """The features that brokers of this release announce, beyond the version of their link."""
 
 NAME_BYTES_MAX: Final = 255

@@ -113,6 +113,17 @@ class PlanMove(ClusterCommand):
 
 
 @dataclass(frozen=True)
+class PinHome(ClusterCommand):
+    """A person says where a group's home is to be, if the group is still in ``epoch``: it moves
+    there, and goes back there after every takeover; with "" it is free again. Release 0.1 doesn't
+    know this command, so nobody proposes it while a broker of that release has a link."""
+
+    group: int
+    broker: str
+    epoch: int
+
+
+@dataclass(frozen=True)
 class TransferHome(ClusterCommand):
     """The home, which has stopped admitting, hands a group to a whole member that has everything
     (G11). It is conditional like a takeover; the old home is a whole member of the new epoch."""
@@ -180,6 +191,7 @@ OPERATIONS: Final[dict[str, type[Command]]] = {
     "set-draining": SetDraining,
     "set-away": SetAway,
     "set-failover-list": SetFailoverList,
+    "pin-home": PinHome,
 }
 
 _CODEC: Final = Codec(OPERATIONS)

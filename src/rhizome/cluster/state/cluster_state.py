@@ -39,6 +39,7 @@ from rhizome.cluster.state.cluster_commands import (
     ClusterCommand,
     Envelope,
     ForceHome,
+    PinHome,
     PlanMove,
     PutSettings,
     RegisterBroker,
@@ -302,6 +303,8 @@ class ClusterState:
             self.groups.set_in_sync(command, self.registry, facts)
         elif isinstance(command, PlanMove):
             self.groups.plan_move(command, self.registry, facts)
+        elif isinstance(command, PinHome):
+            self.groups.pin(command, self.registry, facts)
         elif isinstance(command, AppointHome):
             self.groups.appoint(command, self.registry, facts)
             self._follow(facts)

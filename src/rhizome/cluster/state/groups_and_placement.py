@@ -31,6 +31,7 @@ from rhizome.cluster.state.cluster_commands import (
     AppointHome,
     ForceHome,
     Member,
+    PinHome,
     PlanMove,
     PutSettings,
     SetInSync,
@@ -65,7 +66,8 @@ class Group:
     that the present one continues; lower than the one before after `ForceHome` (G8), 0 if from
     nothing. ``stream``: it is the group of a stream, and of nothing else. ``forced``: the last
     epoch that began with `ForceHome`; a broker that has records of an earlier one may have what
-    nobody else has.
+    nobody else has. ``pinned``: the broker where a person wants the home to be, "" if the root may
+    choose.
     """
 
     id: int
@@ -83,6 +85,7 @@ class Group:
     parent: int = 0
     stream: bool = False
     forced: int = 0
+    pinned: str = ""
 
     def member(self, broker: str) -> Member | None:
         return next((each for each in self.in_sync if each.broker == broker), None)
@@ -361,6 +364,8 @@ class Groups:
                 changed = replace(changed, home="", incarnation="", epoch=group.epoch + 1)
             if group.origin == broker.name:
                 changed = replace(changed, origin="")
+            if group.pinned == broker.name:
+                changed = replace(changed, pinned="")
             if broker.name in (group.home, group.moving_to):
                 changed = replace(changed, moving_to="")
             if changed != group:
@@ -433,26 +438,26 @@ class Groups:
 
     def plan_move(self, command: PlanMove, registry: Registry, facts: list[ClusterFact]) -> None:
         """Say where a group's home is to go (G11)."""
-        group = self._get(command.group)
-        if group.epoch != command.epoch:
-            raise PreconditionFailed(
-                f"group {group.id} is in epoch {group.epoch}, not {command.epoch}"
-            )
+        group = self._in_epoch(command.group, command.epoch)
         if command.broker:
-            broker = registry.get(command.broker)
-            _check_holds_queues(broker)
-            if group.local:
-                raise PreconditionFailed(
-                    f"the queues of group {group.id} are not replicated: they stay on "
-                    f"'{group.home}'"
-                )
-            if broker.name == group.home or broker.draining:
-                why = "is its home" if broker.name == group.home else "is being drained"
-                raise PreconditionFailed(
-                    f"group {group.id} can't move to '{broker.name}', which {why}"
-                )
+            _check_destination(group, registry.get(command.broker))
         if command.broker != group.moving_to:
             self._put(replace(group, moving_to=command.broker), facts)
+
+    def pin(self, command: PinHome, registry: Registry, facts: list[ClusterFact]) -> None:
+        """Say where a group's home is to be until a person says otherwise. A move to elsewhere is
+        called off; without a pin the move that is under way goes on. A group of queues needs no pin
+        for the broker that brought it: it goes back there by itself."""
+        group = self._in_epoch(command.group, command.epoch)
+        moving_to = group.moving_to
+        if command.broker:
+            moving_to = "" if command.broker == group.home else command.broker
+            if moving_to or group.local:
+                _check_destination(group, registry.get(command.broker))
+        is_own = command.broker == group.origin and not group.stream
+        pinned = "" if is_own else command.broker
+        if (pinned, moving_to) != (group.pinned, group.moving_to):
+            self._put(replace(group, pinned=pinned, moving_to=moving_to), facts)
 
     def set_in_sync(self, command: SetInSync, registry: Registry, facts: list[ClusterFact]) -> None:
         group = self._unchanged(command.group, command.epoch, command.version)
@@ -477,6 +482,12 @@ class Groups:
         group = self.groups.get(group_id)
         if group is None:
             raise NotFound(f"no group {group_id}")
+        return group
+
+    def _in_epoch(self, group_id: int, epoch: int) -> Group:
+        group = self._get(group_id)
+        if group.epoch != epoch:
+            raise PreconditionFailed(f"group {group.id} is in epoch {group.epoch}, not {epoch}")
         return group
 
     def _unchanged(self, group_id: int, epoch: int, version: int) -> Group:
@@ -600,6 +611,18 @@ def _check_home(registry: Registry, name: str, incarnation: str) -> BrokerRecord
 def _check_holds_queues(broker: BrokerRecord) -> None:
     if not broker.holds_queues():
         raise PreconditionFailed(f"broker '{broker.name}' is a {broker.role}: it has no queues")
+
+
+def _check_destination(group: Group, broker: BrokerRecord) -> None:
+    """Raise PreconditionFailed if a group's home can't move to a broker."""
+    _check_holds_queues(broker)
+    if group.local:
+        raise PreconditionFailed(
+            f"the queues of group {group.id} are not replicated: they stay on '{group.home}'"
+        )
+    if broker.name == group.home or broker.draining:
+        why = "is its home" if broker.name == group.home else "is being drained"
+        raise PreconditionFailed(f"group {group.id} can't move to '{broker.name}', which {why}")
 
 
 def _no_place(definition: QueueDefinition) -> PreconditionFailed:

@@ -23,7 +23,7 @@ from rhizome.cluster.state.proposal_dedup import Answer, ProposalWindow
 from rhizome.errors import AmqpError
 
 IMAGE_VERSION: Final = 1
-NEWER: Final[dict[str, object]] = {"forced": 0}
+NEWER: Final[dict[str, object]] = {"forced": 0, "pinned": ""}
 """Fields that release 0.1.0 doesn't know: left out while they have these values (ADR 15)."""
 
 T = TypeVar("T")

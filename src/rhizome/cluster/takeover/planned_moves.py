@@ -8,7 +8,7 @@ is whole. It waits until the copy has everything, and asks for `TransferHome`. R
 - with the placement `root`, the root is another broker and is in sync (R14);
 - the home can't serve everybody: an edge doesn't reach it, or its disk is full
   (``impaired_homes.py``);
-- a group lives elsewhere than where it came from, and that broker is back (fail-back, rebalance).
+- homes are not spread as they should be (``home_balance.py``): after a failure, for one.
 
 A root that should not be root hands over its role: when it is drained, when a live broker doesn't
 reach it, and with the placement `root` when it isn't in sync or its disk is full.
@@ -25,32 +25,16 @@ from rhizome.cluster.state.broker_registry import BrokerRecord
 from rhizome.cluster.state.cluster_commands import ROOT, WHOLE, PlanMove, SetInSync
 from rhizome.cluster.state.cluster_state import ClusterState
 from rhizome.cluster.state.groups_and_placement import Group, wanted_standbys
+from rhizome.cluster.takeover.home_balance import WATCH_MS, HomeBalance
 from rhizome.cluster.takeover.impaired_homes import ImpairedHomes
 from rhizome.cluster.takeover.lease_holders import LeaseHolders
-from rhizome.cluster.takeover.root_port import UNKNOWN, RootProposals, about_group
-from rhizome.cluster.takeover.settings import EAGER, IDLE, OFF, RootSettings
+from rhizome.cluster.takeover.root_port import RootProposals, about_group
+from rhizome.cluster.takeover.settings import RootSettings
 
 NEVER_MS: Final = 1 << 62
 
-CALM_MS: Final = {IDLE: 10_000, EAGER: 2_000}
-"""How long a broker must have been present before a group moves back to it."""
-
-CALM_DOUBLINGS_MAX: Final = 4
-"""How often that time is doubled at most: once for each time that the broker was away lately
-without having died. Otherwise a group would go back to a starved machine as soon as it recovers,
-and be taken over again."""
-
-WATCH_MS: Final = 2_000
-"""The time over which a group's traffic is measured."""
-
-IDLE_RECORDS_PER_S_MAX: Final = 50
-"""A group with less traffic than this may move without anybody noticing."""
-
 HAND_OVER_EVERY_MS: Final = 5_000
 """How often the role of root is offered, if it isn't taken."""
-
-REBALANCING_MAX: Final = 1
-"""With this many moves under way no further group is moved back."""
 
 RELIEFS_MAX: Final = 4
 """With this many moves under way no further group is moved from a home that can't serve
@@ -82,14 +66,16 @@ class PlannedMoves:
         """Where groups are to go from homes that can't serve everybody."""
         self._moving = 0
         """Moves under way, while there is such a home."""
-        self._traffic = Traffic(root_proposals)
+        self.balance = HomeBalance(
+            state, root_proposals.port, lease_holders, self.impaired_homes, settings
+        )
         self._offered_ms = -HAND_OVER_EVERY_MS
 
     def clear(self) -> None:
         """This broker is no longer root."""
         self.impaired_homes.clear()
         self._relieved = {}
-        self._traffic = Traffic(self.root_proposals)
+        self.balance.clear()
         self._offered_ms = -HAND_OVER_EVERY_MS
 
     def run(self, now_ms: int, troubled: bool) -> None:
@@ -106,13 +92,11 @@ class PlannedMoves:
                 self._review(group)
             elif not self._plan(group) and not self._relieve(group, now_ms, troubled):
                 self._let_go(group)
-        if not troubled:
-            self._rebalance(now_ms)
+        self._rebalance(now_ms, troubled)
         self._offer_office(now_ms)
 
     def deadline_ms(self, now_ms: int) -> int:
-        watches = self.settings.rebalance != OFF and bool(self._displaced())
-        return now_ms + WATCH_MS if watches else NEVER_MS
+        return now_ms + WATCH_MS if self.balance.is_on() else NEVER_MS
 
     def under_way(self) -> int:
         return sum(bool(group.moving_to) for group in self.state.groups.groups.values())
@@ -225,42 +209,11 @@ class PlannedMoves:
 
     # --- moves that can wait
 
-    def _displaced(self) -> list[Group]:
-        """Groups that are elsewhere than where they came from."""
-        if self.settings.rebalance == OFF or self.state.settings.placement == ROOT:
-            return []
-        return [
-            group
-            for group in self.state.groups.groups.values()
-            if not group.local and group.origin not in ("", group.home) and not group.moving_to
-        ]
-
-    def _rebalance(self, now_ms: int) -> None:
-        self._traffic.watch(self._displaced(), now_ms)
-        if self.under_way() >= REBALANCING_MAX:
-            return
-        for group in self._displaced():
-            if self._may_go_back(group, now_ms) and self._propose(group, group.origin):
-                return
-
-    def _may_go_back(self, group: Group, now_ms: int) -> bool:
-        """Whether a move disturbs nobody: the broker has been present for a while, the group has
-        its copies, and it has hardly any traffic unless the settings say that traffic doesn't
-        matter."""
-        origin = self.state.registry.brokers.get(group.origin)
-        if origin is None or origin.draining or not origin.holds_queues():
-            return False
-        lapses = self.lease_holders.lapses(origin.name, now_ms)
-        calm_ms = CALM_MS[self.settings.rebalance] << min(lapses, CALM_DOUBLINGS_MAX)
-        if self.lease_holders.live_for_ms(origin.name, origin.incarnation, now_ms) < calm_ms:
-            return False
-        if not self.impaired_homes.was_sound_for(origin.name, calm_ms, now_ms):
-            return False
-        if not self.lease_holders.has_home(group, self.state.registry):
-            return False
-        if not self._are_whole(group, wanted_standbys(group, self.state.registry)):
-            return False
-        return self.settings.rebalance == EAGER or self._traffic.is_idle(group.id)
+    def _rebalance(self, now_ms: int, troubled: bool) -> None:
+        """Plan the next move of a group that is to go back, or to a broker with fewer homes."""
+        chosen = self.balance.choose(now_ms, troubled or self.under_way() > 0)
+        if chosen is not None:
+            self._propose(*chosen)
 
     # --- the role of root
 
@@ -306,26 +259,3 @@ class PlannedMoves:
         if broker.name == self.lease_holders.me or not broker.votes() or broker.draining:
             return False
         return self.lease_holders.is_here(broker)
-
-
-class Traffic:
-    """How much happens in groups, from what their homes tell of their logs."""
-
-    def __init__(self, root_proposals: RootProposals) -> None:
-        self._motions = root_proposals
-        self._seen: dict[int, tuple[int, int]] = {}
-        self._rates: dict[int, float] = {}
-
-    def watch(self, groups: list[Group], now_ms: int) -> None:
-        for group in groups:
-            index = self._motions.port.records_of(group.id)
-            seen_ms, seen = self._seen.get(group.id, (now_ms, UNKNOWN))
-            if index == UNKNOWN or seen == UNKNOWN or index < seen:
-                self._rates.pop(group.id, None)
-                self._seen[group.id] = (now_ms, index)
-            elif now_ms - seen_ms >= WATCH_MS:
-                self._rates[group.id] = (index - seen) * 1000 / (now_ms - seen_ms)
-                self._seen[group.id] = (now_ms, index)
-
-    def is_idle(self, group: int) -> bool:
-        return self._rates.get(group, IDLE_RECORDS_PER_S_MAX) < IDLE_RECORDS_PER_S_MAX

@@ -18,6 +18,7 @@ from rhizome.management.cluster_view import (
     MOVE_HOME,
     SETTINGS,
     UNDRAIN,
+    UNPIN,
     Change,
     CopyInfo,
     GroupInfo,
@@ -64,6 +65,11 @@ async def move_home(call: Call) -> Response:
     group = await _group(call)
     document = await call.document()
     return await ordered(call, document, Change(MOVE_HOME, document.text("broker"), group.id))
+
+
+async def unpin(call: Call) -> Response:
+    group = await _group(call)
+    return await ordered(call, await call.document(), Change(UNPIN, group=group.id))
 
 
 async def force_home(call: Call) -> Response:
@@ -146,6 +152,13 @@ ENDPOINTS: Final = (
         move_home,
         rhizome_schemas.ORDERED,
         request_schemas.MOVE,
+    ),
+    POST(
+        GROUPS + "/{group}/unpin",
+        ADMINISTRATOR,
+        unpin,
+        rhizome_schemas.ORDERED,
+        request_schemas.UNDRAIN,
     ),
     POST(
         GROUPS + "/{group}/force-home",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rhizome.cluster.takeover.settings import IDLE, REBALANCES
+from rhizome.cluster.takeover.settings import EAGER, REBALANCES
 from rhizome.server.config.config_fields import (
     Setting,
     SettingError,
@@ -339,10 +339,10 @@ class ClusterSection:
         "64KiB",
     )
     rebalance: str = choice(
-        IDLE,
+        EAGER,
         REBALANCES,
-        "Whether groups go back to the brokers they came from: never; when they have hardly any"
-        " traffic; or soon after the broker is back.",
+        "Whether homes are spread over the brokers again after a failure: never; only those of"
+        " groups with hardly any traffic; or all of them.",
     )
     max_drift: float = decimal(
         0.05, "Largest difference between the speeds of two hosts' clocks.", 0.0, 0.5

@@ -9,6 +9,7 @@ from typing import Any, Final
 from rhizome.cluster.consensus import ChangeRefused as Refused
 from rhizome.cluster.consensus import NotRoot
 from rhizome.cluster.home.home_group import HomeGroup
+from rhizome.cluster.link.broker_hello import PINS
 from rhizome.cluster.node import Node
 from rhizome.cluster.transactions.in_doubt_transactions import TransactionStatus, doubts
 from rhizome.management.cluster_view import (
@@ -19,6 +20,7 @@ from rhizome.management.cluster_view import (
     MOVE_HOME,
     SETTINGS,
     UNDRAIN,
+    UNPIN,
     Change,
     ChangeRefused,
     ClusterDocument,
@@ -49,6 +51,7 @@ DONE: Final = {
     DRAIN: "{broker} is being drained",
     UNDRAIN: "{broker} is not drained any more",
     MOVE_HOME: "group {group} moves to {broker}",
+    UNPIN: "group {group} is no longer pinned",
     FORCE_HOME: "{broker} is the home of group {group}",
     SETTINGS: "the settings of the cluster are changed",
 }
@@ -208,7 +211,8 @@ class NodeControl:
         node = self._node
         known = known_to(node)
         connections = known.connections.get(change.broker, 0)
-        return planned_change_for(change, node.state, known.status.root, connections)
+        unaware = [each.name for each in known.hellos.values() if PINS not in each.features]
+        return planned_change_for(change, node.state, known.status.root, connections, unaware)
 
     async def execute(self, change: Change, basis: str) -> str:
         if change.kind in KINDS:

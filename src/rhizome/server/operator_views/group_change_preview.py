@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rhizome.cluster.state.broker_registry import BrokerRecord
@@ -10,6 +11,7 @@ from rhizome.cluster.state.cluster_commands import (
     WHOLE,
     ClusterCommand,
     ForceHome,
+    PinHome,
     PlanMove,
     PutSettings,
     SetDraining,
@@ -23,12 +25,13 @@ from rhizome.management.cluster_view import (
     MOVE_HOME,
     SETTINGS,
     UNDRAIN,
+    UNPIN,
     Change,
     CopyInfo,
     Preview,
 )
 
-KINDS = (DRAIN, UNDRAIN, MOVE_HOME, FORCE_HOME, SETTINGS)
+KINDS = (DRAIN, UNDRAIN, MOVE_HOME, UNPIN, FORCE_HOME, SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,20 @@ class PlannedChange:
 
 
 def planned_change_for(
-    change: Change, state: ClusterState, root: str, connections: int
+    change: Change,
+    state: ClusterState,
+    root: str,
+    connections: int,
+    unaware: Sequence[str] = (),
 ) -> PlannedChange:
-    """``connections``: those of the broker that the change is about, as far as known."""
+    """``connections``: those of the broker that the change is about, as far as known. ``unaware``:
+    brokers of a release that doesn't know pins."""
     if not root:
         return _refused("there is no root now, and nothing can be changed")
     if change.kind == SETTINGS:
         return _settings(state, dict(change.settings))
+    if change.kind == UNPIN:
+        return _unpin(state, change.group)
     broker = state.registry.brokers.get(change.broker)
     if broker is None:
         known = ", ".join(each.name for each in state.registry.view())
@@ -59,7 +69,7 @@ def planned_change_for(
     if group is None:
         return _refused(f"there is no group {change.group}")
     if change.kind == MOVE_HOME:
-        return _move(state, group, broker)
+        return _move(state, group, broker, unaware)
     assert change.kind == FORCE_HOME, change.kind
     return _force(state, group, broker, change.copies)
 
@@ -183,7 +193,7 @@ def _undrain(broker: BrokerRecord) -> PlannedChange:
         return _refused(f"{broker.name} is not being drained")
     steps = (
         f"{broker.name} takes connections, new queues and copies again",
-        "groups that came from it go back as cluster.rebalance says",
+        "groups go back to it as cluster.rebalance says",
     )
     preview = Preview(steps, basis=f"undrain {broker.name} {broker.incarnation}")
     return PlannedChange(preview, SetDraining(broker.name, False))
@@ -192,7 +202,9 @@ def _undrain(broker: BrokerRecord) -> PlannedChange:
 # ---- move ---------------------------------------------------------------------------------------
 
 
-def _move(state: ClusterState, group: Group, broker: BrokerRecord) -> PlannedChange:
+def _move(
+    state: ClusterState, group: Group, broker: BrokerRecord, unaware: Sequence[str]
+) -> PlannedChange:
     refusal = ""
     if group.local:
         refusal = f"the queues of group {group.id} are not replicated: they stay on {group.home}"
@@ -207,21 +219,46 @@ def _move(state: ClusterState, group: Group, broker: BrokerRecord) -> PlannedCha
         refusal = f"{broker.name} {why}"
     if refusal:
         return _refused(refusal)
-    steps = (_move_step(state, group, broker), "publishers and consumers pause for a moment")
-    warnings = _will_go_back(state, group, broker)
+    steps = [_move_step(state, group, broker), "publishers and consumers pause for a moment"]
     basis = f"move group {group.id} epoch {group.epoch} to {broker.name} {broker.incarnation}"
-    return PlannedChange(
-        Preview(steps, warnings, basis=basis), PlanMove(group.id, broker.name, group.epoch)
-    )
+    command: ClusterCommand = PinHome(group.id, broker.name, group.epoch)
+    warnings: tuple[str, ...] = ()
+    if unaware or state.settings.placement == ROOT:
+        command = PlanMove(group.id, broker.name, group.epoch)
+        warnings = _will_go_back(state, group, broker, unaware)
+    elif group.stream or group.origin != broker.name:
+        steps.append(
+            f"it is pinned: it stays there, and goes back there after a failure, until"
+            f" `rhizome group unpin {group.id}`"
+        )
+    return PlannedChange(Preview(tuple(steps), warnings, basis=basis), command)
 
 
-def _will_go_back(state: ClusterState, group: Group, broker: BrokerRecord) -> tuple[str, ...]:
-    if group.origin in ("", broker.name) or state.settings.placement == ROOT:
+def _will_go_back(
+    state: ClusterState, group: Group, broker: BrokerRecord, unaware: Sequence[str]
+) -> tuple[str, ...]:
+    if state.settings.placement == ROOT:
+        return ("the placement is root: it goes where the root is, as soon as that has a copy",)
+    if group.origin == broker.name:
         return ()
     return (
-        f"it came from {group.origin}, and goes back there as cluster.rebalance says: by default as"
-        f" soon as it has hardly any traffic, which may be at once; off keeps it on {broker.name}",
+        f"{', '.join(unaware)} can't tell that a person has moved it, being of an earlier release:"
+        " it may go elsewhere again, as cluster.rebalance says",
     )
+
+
+def _unpin(state: ClusterState, number: int) -> PlannedChange:
+    group = state.groups.groups.get(number)
+    if group is None:
+        return _refused(f"there is no group {number}")
+    if not group.pinned:
+        return _refused(f"group {number} is not pinned")
+    steps = (
+        f"group {number} is no longer pinned to {group.pinned}",
+        "it may move to another broker, as cluster.rebalance says",
+    )
+    preview = Preview(steps, basis=f"unpin group {number} from {group.pinned}")
+    return PlannedChange(preview, PinHome(number, "", group.epoch))
 
 
 # ---- force --------------------------------------------------------------------------------------

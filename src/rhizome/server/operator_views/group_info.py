@@ -69,6 +69,7 @@ def _group(state: ClusterState, news: News, group: Group) -> GroupInfo:
         reason,
         _number(_told(told, "records", group.id)),
         group.id >= STREAMS_FROM,
+        group.pinned,
     )
 
 

@@ -16,6 +16,7 @@ from rhizome.cluster.state.cluster_commands import (
     Envelope,
     ForceHome,
     Member,
+    PinHome,
     PlanMove,
     PutSettings,
     RegisterBroker,
@@ -43,6 +44,7 @@ EXAMPLES: list[Command] = [
     SetDraining("b1", True, 60_000),
     SetAway("b2", "a2", True, True),
     SetFailoverList("b1", ("b3", "b2")),
+    PinHome(3, "b1", 8),
 ]
 ENVELOPES = [
     *[Envelope(example) for example in EXAMPLES],

@@ -11,6 +11,7 @@ from rhizome.cluster.state.cluster_commands import (
     AppointHome,
     ForceHome,
     Member,
+    PinHome,
     PlanMove,
     PutSettings,
     RetireBroker,
@@ -152,6 +153,58 @@ def test_plan_lapses_with_the_epoch_and_with_its_target() -> None:
     assert group(machine).moving_to == ""
     machine.done(PlanMove(1, "b3", 2), RetireBroker("b3"))
     assert group(machine).moving_to == ""
+
+
+# --- pin
+
+
+def test_pin_moves_a_group_and_outlives_the_move_takeovers_and_snapshots() -> None:
+    machine = replicated(B2_WHOLE)
+    machine.done(PinHome(1, "b2", 1))
+    assert (group(machine).pinned, group(machine).moving_to) == ("b2", "b2")
+    machine.done(TransferHome(1, "b2", "b2.1", 1, 2))
+    assert (group(machine).pinned, group(machine).moving_to) == ("b2", "")
+    machine.done(AppointHome(1, "b1", "b1.1", 2, 3))
+    copy = make_machine()
+    copy.state.restore(machine.state.index, machine.state.snapshot())
+    assert (group(copy).home, group(copy).pinned) == ("b1", "b2")
+
+
+def test_snapshots_name_pins_only_where_there_is_one() -> None:
+    """Release 0.1 doesn't know them."""
+    machine = replicated(B2_WHOLE)
+    assert b"pinned" not in machine.state.snapshot()
+    machine.done(PinHome(1, "b2", 1))
+    assert b"pinned" in machine.state.snapshot()
+    machine.done(PinHome(1, "", 1))
+    assert b"pinned" not in machine.state.snapshot()
+
+
+def test_pin_to_the_present_home_calls_off_a_move() -> None:
+    machine = replicated(B2_WHOLE)
+    machine.done(TransferHome(1, "b2", "b2.1", 1, 2), PlanMove(1, "b3", 2), PinHome(1, "b2", 2))
+    assert (group(machine).pinned, group(machine).moving_to) == ("b2", "")
+    assert machine.done(PinHome(1, "b2", 2)).facts == []
+
+
+def test_group_is_unpinned_by_a_person_and_when_its_broker_is_removed() -> None:
+    machine = replicated(B2_WHOLE)
+    machine.done(PinHome(1, "b2", 1), PinHome(1, "", 1))
+    assert (group(machine).pinned, group(machine).moving_to) == ("", "b2"), "the move goes on"
+    machine.done(PinHome(1, "b3", 1), RetireBroker("b3"))
+    assert (group(machine).pinned, group(machine).moving_to) == ("", "")
+
+
+def test_pin_that_makes_no_sense_is_refused() -> None:
+    machine = replicated(B2_WHOLE)
+    machine.done(register("w", role="witness"), SetDraining("b3", True))
+    assert "is being drained" in machine.refused(PinHome(1, "b3", 1))
+    assert "is a witness" in machine.refused(PinHome(1, "w", 1))
+    assert "in epoch 1, not 2" in machine.refused(PinHome(1, "b2", 2))
+    assert "no broker 'b9'" in machine.refused(PinHome(1, "b9", 1))
+    machine.done(DeclareQueue("/", "tmp", arguments={"x-replicate": "none", "x-group": "b1"}))
+    local = max(machine.state.groups.groups)
+    assert "are not replicated" in machine.refused(PinHome(local, "b2", 1))
 
 
 # --- force

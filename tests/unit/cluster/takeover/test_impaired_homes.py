@@ -6,12 +6,13 @@ import pytest
 
 from rhizome.cluster.link.broker_hello import SECONDARY
 from rhizome.cluster.state.cluster_commands import ROOT, PutSettings, SetDraining, TransferHome
+from rhizome.cluster.takeover.home_balance import CALM_MS
 from rhizome.cluster.takeover.impaired_homes import (
     COPY_PATIENCE_TIMES,
     LOOK_EVERY_MS,
     OFFICE_PATIENCE_TIMES,
 )
-from rhizome.cluster.takeover.planned_moves import CALM_MS, HAND_OVER_EVERY_MS
+from rhizome.cluster.takeover.planned_moves import HAND_OVER_EVERY_MS
 from rhizome.cluster.takeover.settings import EAGER, OFF, RootSettings
 from tests.unit.cluster.state.state_machines import register
 from tests.unit.cluster.takeover.root_stage import Stage

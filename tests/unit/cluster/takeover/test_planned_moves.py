@@ -1,8 +1,6 @@
-"""Homes that move though nothing failed (G11): drain, fail-back, the home that follows the root."""
+"""Homes that move though nothing failed (G11): drain, and the home that follows the root."""
 
 from __future__ import annotations
-
-import pytest
 
 from rhizome.broker.metadata.metadata_commands import DeclareQueue
 from rhizome.cluster.state.cluster_commands import (
@@ -15,15 +13,8 @@ from rhizome.cluster.state.cluster_commands import (
     SetDraining,
     TransferHome,
 )
-from rhizome.cluster.takeover.lease_holders import LAPSES_FORGOTTEN_MS
-from rhizome.cluster.takeover.planned_moves import (
-    CALM_DOUBLINGS_MAX,
-    CALM_MS,
-    HAND_OVER_EVERY_MS,
-    IDLE_RECORDS_PER_S_MAX,
-    WATCH_MS,
-)
-from rhizome.cluster.takeover.settings import EAGER, IDLE, OFF, RootSettings
+from rhizome.cluster.takeover.planned_moves import HAND_OVER_EVERY_MS
+from rhizome.cluster.takeover.settings import OFF, RootSettings
 from tests.unit.cluster.takeover.root_stage import Stage
 
 
@@ -239,129 +230,3 @@ def test_draining_root_hands_over_first_and_its_heir_takes_the_group_along() -> 
     heir = rooted("b2")
     heir.do(SetDraining("b1", True))
     assert plans(heir) == {1: "b2"}
-
-
-# --- fail-back
-
-
-def displaced(rebalance: str) -> Stage:
-    """b2 was away and is back; its group is at b3, with b4 as standby."""
-    stage = four(rebalance=rebalance)
-    stage.over("b2")
-    stage.sync(2, "b4")
-    stage.restart("b2", 2)
-    stage.sync(1, "b2")
-    return stage
-
-
-def pass_time(stage: Stage, ms: int, records_per_s: int = 0) -> None:
-    index = stage.port.records.get(2, 0)
-    began_ms = stage.now_ms
-    for _ in range(0, ms, 500):
-        stage.port.records[2] = index + (stage.now_ms - began_ms) * records_per_s // 1000
-        stage.wait(500)
-
-
-def test_group_goes_back_when_its_broker_is_back_and_it_is_idle() -> None:
-    stage = displaced(IDLE)
-    pass_time(stage, CALM_MS[IDLE] - 1_000)
-    assert plans(stage) == {}
-    pass_time(stage, 2 * WATCH_MS)
-    assert plans(stage) == {2: "b2"}
-    hand_over(stage, 2)
-    assert stage.home(2) == ("b2", "b2.2", 3)
-    stage.wait(500)
-    assert [name for name, _ in stage.names(2)] == ["b3"]
-
-
-def lapse(stage: Stage) -> None:
-    """b2 is away for a moment, and comes back as it was."""
-    stage.over("b2")
-    stage.live("b2")
-
-
-def test_group_goes_back_later_to_a_broker_that_was_away_and_lived_on() -> None:
-    stage = displaced(EAGER)
-    lapse(stage)
-    lapse(stage)
-    pass_time(stage, 4 * CALM_MS[EAGER] - 500)
-    assert plans(stage) == {}
-    pass_time(stage, 1_000)
-    assert plans(stage) == {2: "b2"}
-
-
-def test_lapses_are_known_to_the_next_root_and_forgotten_in_time() -> None:
-    stage = displaced(EAGER)
-    for _ in range(2 * CALM_DOUBLINGS_MAX):
-        lapse(stage)
-    stage.root.resigned()
-    stage.elect("b2", "b3", "b4")
-    pass_time(stage, (CALM_MS[EAGER] << CALM_DOUBLINGS_MAX) - 500)
-    assert plans(stage) == {}
-    pass_time(stage, 1_000)
-    assert plans(stage) == {2: "b2"}
-    assert stage.root.lease_holders.lapses("b2", stage.now_ms) == 2 * CALM_DOUBLINGS_MAX
-    assert stage.root.lease_holders.lapses("b2", stage.now_ms + LAPSES_FORGOTTEN_MS) == 0
-
-
-def test_restarts_are_no_lapses() -> None:
-    stage = displaced(EAGER)
-    stage.restart("b2", 3)
-    stage.restart("b2", 4)
-    pass_time(stage, CALM_MS[EAGER])
-    assert plans(stage) == {2: "b2"}
-
-
-def test_busy_group_stays_where_it_is() -> None:
-    stage = displaced(IDLE)
-    pass_time(stage, 3 * CALM_MS[IDLE], records_per_s=2 * IDLE_RECORDS_PER_S_MAX)
-    assert plans(stage) == {}
-
-
-def test_group_of_which_nothing_is_heard_stays_where_it_is() -> None:
-    stage = displaced(IDLE)
-    stage.wait(3 * CALM_MS[IDLE])
-    assert plans(stage) == {}
-
-
-def test_eager_group_goes_back_though_it_is_busy() -> None:
-    stage = displaced(EAGER)
-    pass_time(stage, CALM_MS[EAGER], records_per_s=10_000)
-    assert plans(stage) == {2: "b2"}
-
-
-def test_groups_stay_where_they_are_if_told_so() -> None:
-    stage = displaced(OFF)
-    pass_time(stage, 60_000)
-    assert plans(stage) == {}
-    assert stage.root.deadline_ms() > stage.now_ms + 60_000
-
-
-@pytest.mark.parametrize("trouble", ["draining", "no copy", "another group without a home"])
-def test_group_does_not_go_back_while_that_would_be_unwise(trouble: str) -> None:
-    stage = displaced(EAGER)
-    if trouble == "draining":
-        stage.do(SetDraining("b2", True))
-    elif trouble == "no copy":
-        stage.sync(2)
-    else:
-        stage.sync(4)
-        stage.over("b4")
-        stage.sync(2, "b1")
-    pass_time(stage, 2 * CALM_MS[EAGER])
-    assert 2 not in plans(stage)
-
-
-def test_one_group_goes_back_at_a_time() -> None:
-    stage = four(rebalance=EAGER)
-    stage.over("b2")
-    stage.sync(2, "b4")
-    stage.over("b3")
-    stage.sync(3, "b1")
-    assert (stage.home(2)[0], stage.home(3)[0]) == ("b4", "b4")
-    stage.sync(2, "b1")
-    stage.restart("b2", 2)
-    stage.restart("b3", 2)
-    stage.sync(1, "b2")
-    pass_time(stage, 2 * CALM_MS[EAGER])
-    assert len(plans(stage)) == 1

@@ -91,6 +91,7 @@ COPIES = (OWN, CopyInfo("b2", "a2", "standby", 2, 88, True))
     ("path", "asked", "change"),
     [
         (("groups", "4", "move"), {"broker": "b2"}, Change("move-home", "b2", 4)),
+        (("groups", "4", "unpin"), {}, Change("unpin", "", 4)),
         (
             ("groups", "4", "force-home"),
             {"broker": "b3"},

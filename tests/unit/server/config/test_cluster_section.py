@@ -80,7 +80,7 @@ def test_defaults_are_the_times_of_the_design() -> None:
     assert (section.home_lease_ms, section.max_drift) == (1600, 0.05)
     assert section.state_size_max_bytes == 64 << 20
     assert (section.placement, section.connect_policy) == ("spread", "serve")
-    assert (section.copies, section.min_copies, section.rebalance) == (2, 1, "idle")
+    assert (section.copies, section.min_copies, section.rebalance) == (2, 1, "eager")
     assert (section.sync_timeout_ms, section.whole_patience_ms) == (2000, 3000)
 
 
@@ -93,11 +93,10 @@ def test_lost_home_is_replaced_within_two_seconds() -> None:
 def test_settings_of_a_new_cluster_and_its_root_come_from_the_section(tmp_path: Path) -> None:
     section = load_three(
         tmp_path,
-        'placement = "root"\ncopies = 3\nmin_copies = 2\nwhole_patience = "1s"\n'
-        'rebalance = "eager"',
+        'placement = "root"\ncopies = 3\nmin_copies = 2\nwhole_patience = "1s"\nrebalance = "idle"',
     ).cluster
     assert shared_settings(section) == PutSettings("root", 3, "ring", 64 << 20, 2)
-    assert root_settings(section) == RootSettings(1000, 300_000, "eager")
+    assert root_settings(section) == RootSettings(1000, 300_000, "idle")
 
 
 def test_primaries_have_names_and_addresses(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from rhizome.cluster.state.cluster_commands import (
     AppointHome,
     ForceHome,
     Member,
+    PinHome,
     PlanMove,
     PutSettings,
     RetireBroker,
@@ -34,9 +35,13 @@ def cluster() -> Machine:
 
 
 def orders(
-    machine: Machine, change: Change, root: str = "b3", connections: int = 2
+    machine: Machine,
+    change: Change,
+    root: str = "b3",
+    connections: int = 2,
+    unaware: tuple[str, ...] = (),
 ) -> PlannedChange:
-    return planned_change_for(change, machine.state, root, connections)
+    return planned_change_for(change, machine.state, root, connections, unaware)
 
 
 def refusal(machine: Machine, change: Change, root: str = "b3") -> str:
@@ -99,19 +104,53 @@ def test_undrain_is_for_brokers_that_drain() -> None:
 # --- move
 
 
-def test_move_is_planned_in_the_epoch_that_was_shown() -> None:
+def test_move_is_planned_in_the_epoch_that_was_shown_and_pins_the_group() -> None:
     found = orders(cluster(), Change("move-home", "b2", 1))
-    assert found.command == PlanMove(1, "b2", 1)
+    assert found.command == PinHome(1, "b2", 1)
     assert found.preview.steps[0] == "group 1 with 1 queue moves to b2, which has a whole copy"
+    assert "until `rhizome group unpin 1`" in found.preview.steps[-1]
     assert "is copied to b3" in orders(cluster(), Change("move-home", "b3", 1)).preview.steps[0]
 
 
-def test_move_away_from_where_a_group_came_from_says_that_it_will_go_back() -> None:
+def test_move_pins_nothing_while_a_broker_does_not_know_pins() -> None:
     machine = cluster()
-    (warning,) = orders(machine, Change("move-home", "b2", 1)).preview.warnings
-    assert warning.startswith("it came from b1, and goes back there as cluster.rebalance says")
+    found = orders(machine, Change("move-home", "b2", 1), unaware=("b3",))
+    assert found.command == PlanMove(1, "b2", 1)
+    (warning,) = found.preview.warnings
+    assert warning.startswith("b3 can't tell that a person has moved it")
     machine.done(PlanMove(1, "b2", 1), TransferHome(1, "b2", "b2.1", 1, 2))
-    assert orders(machine, Change("move-home", "b1", 1)).preview.warnings == ()
+    back = orders(machine, Change("move-home", "b1", 1), unaware=("b3",))
+    assert (back.command, back.preview.warnings) == (PlanMove(1, "b1", 2), ())
+
+
+def test_move_pins_nothing_where_homes_follow_the_root() -> None:
+    machine = cluster()
+    machine.done(PutSettings("root", 2, "ring", 1 << 20))
+    found = orders(machine, Change("move-home", "b2", 1))
+    assert found.command == PlanMove(1, "b2", 1)
+    assert found.preview.warnings[0].startswith("the placement is root")
+
+
+def test_move_to_where_a_group_belongs_leaves_it_without_a_pin() -> None:
+    machine = cluster()
+    machine.done(PinHome(1, "b2", 1), TransferHome(1, "b2", "b2.1", 1, 2))
+    assert machine.state.groups.groups[1].pinned == "b2"
+    found = orders(machine, Change("move-home", "b1", 1))
+    assert not any("pinned" in step for step in found.preview.steps)
+    assert found.command is not None
+    machine.done(found.command)
+    group = machine.state.groups.groups[1]
+    assert (group.pinned, group.moving_to) == ("", "b1")
+
+
+def test_unpinned_is_what_is_pinned() -> None:
+    machine = cluster()
+    assert "is not pinned" in refusal(machine, Change("unpin", group=1))
+    assert "there is no group 9" in refusal(machine, Change("unpin", group=9))
+    machine.done(PinHome(1, "b2", 1))
+    found = orders(machine, Change("unpin", group=1))
+    assert found.preview.steps[0] == "group 1 is no longer pinned to b2"
+    assert found.command == PinHome(1, "", 1)
 
 
 def test_move_that_makes_no_sense_is_refused() -> None:

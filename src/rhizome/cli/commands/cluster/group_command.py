@@ -66,8 +66,19 @@ def inspect_group(remote: Remote, group: GroupArgument) -> None:
 @app.command("move")
 @with_options
 def move_home(order: Order, group: GroupArgument, broker: TargetOption) -> None:
-    """Move a group's home to another broker. Nothing is lost; its queues pause for a moment."""
+    """Move a group's home to another broker. Nothing is lost; its queues pause for a moment.
+
+    The group is pinned there until `rhizome group unpin`, unless that is where it belongs anyway.
+    """
     order.preview_and_apply(path("rhizome", "groups", str(group), "move"), {"broker": broker})
+
+
+@app.command("unpin")
+@with_options
+def unpin(order: Order, group: GroupArgument) -> None:
+    """Let a group that was moved by hand go where the cluster wants it, as cluster.rebalance
+    says."""
+    order.preview_and_apply(path("rhizome", "groups", str(group), "unpin"), {})
 
 
 @app.command("force-home")
@@ -99,6 +110,8 @@ def group_fields(row: Row) -> list[tuple[str, object]]:
     ]
     if row.get("moving_to"):
         fields.append(("moving to", row["moving_to"]))
+    if row.get("pinned"):
+        fields.append(("pinned to", row["pinned"]))
     return fields
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rhizome.cluster.consensus.consensus import NotRoot
 from rhizome.cluster.consensus.membership_changes import ChangeRefused
-from rhizome.cluster.state.cluster_commands import PlanMove, SetDraining
+from rhizome.cluster.state.cluster_commands import PinHome, PlanMove, SetDraining
 from rhizome.cluster.state.groups_and_placement import Group
 from rhizome.journal.files import SEGMENT_SUFFIX
 from rhizome.testing.sim.brokers.broker_program import BrokerProgram
@@ -38,6 +38,8 @@ MOMENTS: Final = (
 )
 AT_ONCE_CHANCE: Final = 0.4
 DRAIN_GRACE_MS: Final = 1_000
+PINS: Final = ("", "pin", "unpin")
+"""What a person does about a group's pin when it is moved; each as often as the others."""
 LONE_US_MIN: Final = 6_000 * MS
 """How long, at least, a lone home can't reach its standbys, so that it continues without them."""
 LONE_POWER_CHANCE: Final = 0.7
@@ -216,15 +218,19 @@ class MessageFaults:
         )
 
     def move(self, chance: random.Random) -> None:
-        """A person moves a group to another broker."""
+        """A person moves a group to another broker, and perhaps pins it there or unpins it."""
         target = self._some(chance, list(self._brokers.values())).name
         draw = chance.random()
+        pin = PINS[int(draw * 1_000) % len(PINS)]
 
         def order(program: BrokerProgram) -> None:
             groups = list(program.node.state.groups.groups.values())
             if groups:
                 group = groups[int(draw * len(groups))]
                 program.node.propose(PlanMove(group.id, target, group.epoch), None)
+                if pin:
+                    to = target if pin == "pin" else ""
+                    program.node.propose(PinHome(group.id, to, group.epoch), None)
 
         self._order(f"move a group to {target}", order)
 

@@ -66,7 +66,7 @@ def test_home_tells_what_it_sent_to_each_copy(rhizome: Rhizome, api: Any) -> Non
 
 def test_group_is_shown_with_its_copies_the_best_first(rhizome: Rhizome, api: Any) -> None:
     document = {**GROUP, "unavailable": "its home b2 is down", "moving_to": "b3"}
-    document |= {"held": HELD, "silent": ["b4"]}
+    document |= {"pinned": "b3", "held": HELD, "silent": ["b4"]}
     api.answer("GET /api/rhizome/groups/2", document)
     assert rhizome("group", "inspect", "2", "--http", api.address).stdout == (
         "group        2\n"
@@ -79,6 +79,7 @@ def test_group_is_shown_with_its_copies_the_best_first(rhizome: Rhizome, api: An
         "queues       4\n"
         "messages     5\n"
         "moving to    b3\n"
+        "pinned to    b3\n"
         "\n"
         "broker  role     epoch  record  usable  in sync  behind\n"
         "b2      home         5      90  yes     -             -\n"
@@ -100,6 +101,17 @@ def test_home_is_forced_or_moved_as_shown(rhizome: Rhizome, api: Any, command: s
     done = rhizome(*arguments, "--yes")
     assert done.stdout.endswith("b3 is the home of group 2\n")
     assert documents(api, line)[-1] == {"broker": "b3", "basis": "epoch 5"}
+
+
+def test_pins_are_listed_and_taken_back(rhizome: Rhizome, api: Any) -> None:
+    api.answer("GET /api/rhizome/groups", [{**GROUP, "pinned": "b3"}])
+    listed = rhizome("group", "list", "--http", api.address).stdout
+    assert "group 2 is pinned to b3" in listed
+    line = "POST /api/rhizome/groups/2/unpin"
+    api.answer(line, {**PREVIEW, "done": "group 2 is no longer pinned"})
+    done = rhizome("group", "unpin", "2", "--http", api.address, "--yes")
+    assert done.stdout.endswith("group 2 is no longer pinned\n")
+    assert documents(api, line) == [{"preview": True}, {"basis": "epoch 5"}]
 
 
 def test_group_is_a_number(rhizome: Rhizome, api: Any) -> None:
