@@ -10,6 +10,7 @@ from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
+    from rhizome.broker.channel.consumer import Consumer
     from rhizome.broker.connection.connection import Connection
     from rhizome.broker.message import Message
     from rhizome.broker.metadata.metadata_commands import Command
@@ -51,7 +52,7 @@ class Observer:
     def publishers_blocked(self, reason: str) -> None:
         pass
 
-    def consumer_timed_out(self, queue: str, tag: str, connection: str) -> None:
+    def consumer_timed_out(self, consumer: Consumer) -> None:
         pass
 
     def letter_dropped(self, vhost: str, queue: str, error: AmqpError) -> None:

@@ -6,6 +6,7 @@ tick looks through these.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from rhizome.amqp.methods import BasicCancel
@@ -133,6 +134,7 @@ class Timers:
             return
         old = channel.timeout_marks
         channel.timeout_marks = {}
+        late_tags: dict[int, int] = {}
         for timeout_ms in self._timeouts(channel):
             marks = old.get(timeout_ms, [])
             channel.timeout_marks[timeout_ms] = marks
@@ -142,7 +144,9 @@ class Timers:
                 marks.pop(0)
             noted_ms, tag = marks[0]
             if now_ms - noted_ms >= timeout_ms and channel.unacked.lowest() <= tag:
-                self._time_out_up_to(channel, tag, timeout_ms)
+                late_tags[timeout_ms] = tag
+        if len(late_tags) > 0:
+            self._time_out(channel, late_tags)
 
     def _timeouts(self, channel: Channel) -> list[int]:
         """The timeouts in use on a channel, including that of cancelled consumers."""
@@ -150,12 +154,6 @@ class Timers:
         timeouts.update([self._timeout_of(consumer) for consumer in channel.consumers.values()])
         timeouts.update([self._timeout_of(consumer) for consumer in channel.pulls.values()])
         return sorted([timeout_ms for timeout_ms in timeouts if timeout_ms > 0])
-
-    def _time_out_up_to(self, channel: Channel, tag: int, held_ms: int) -> None:
-        for held in channel.unacked.tags_up_to(tag):
-            consumer = channel.unacked.consumer(held)
-            if consumer is not None and 0 < self._timeout_of(consumer) <= held_ms:
-                self._time_out(channel, consumer)
 
     def _timeout_of(self, consumer: Consumer) -> int:
         """How long a consumer may hold a delivery: by its own argument, its queue's, by policy or
@@ -169,16 +167,34 @@ class Timers:
         own = queue.options.consumer_timeout_ms
         return own if own > 0 else limits.consumer_timeout_ms
 
-    def _time_out(self, channel: Channel, consumer: Consumer) -> None:
+    def _time_out(self, channel: Channel, late_tags: dict[int, int]) -> None:
+        """Cancel the consumers that hold something up to the tag of their timeout, and requeue all
+        that they hold. ``late_tags`` is by timeout, ascending. Each step is one pass over the
+        deliveries, however many consumers and timeouts there are."""
+        late: dict[Consumer, None] = {}
+        timeouts = list(late_tags)
+        for tag in channel.unacked.tags_up_to(max(late_tags.values())):
+            consumer = channel.unacked.consumer(tag)
+            own_ms = 0 if consumer is None else self._timeout_of(consumer)
+            # That of a cancelled consumer may be none of those in use: the next longer one counts.
+            at = bisect_left(timeouts, own_ms)
+            if consumer is not None and own_ms > 0 and at < len(timeouts):
+                if tag <= late_tags[timeouts[at]]:
+                    late[consumer] = None
+        for consumer in late:
+            self._cancel(channel, consumer)
+        for tag in channel.unacked.tags():
+            if channel.unacked.consumer(tag) in late:
+                channel.settle_one(tag, REQUEUE)
+                channel.forgive(tag)
+        if len(late) > 0:
+            channel.wake_if_global()
+
+    def _cancel(self, channel: Channel, consumer: Consumer) -> None:
         connection = channel.connection
-        self.broker.observer.consumer_timed_out(consumer.queue.name, consumer.tag, connection.name)
+        self.broker.observer.consumer_timed_out(consumer)
         if channel.consumers.get(consumer.tag) is consumer:
             del channel.consumers[consumer.tag]
             if connection.cancel_notify:
                 channel.send(BasicCancel(consumer.tag, True))
             self.broker.remove_consumer(consumer)
-        for tag in channel.unacked.tags():
-            if channel.unacked.consumer(tag) is consumer:
-                channel.settle_one(tag, REQUEUE)
-                channel.forgive(tag)
-        channel.wake_if_global()

@@ -33,7 +33,8 @@ dead letters whose routes are long."""
 METHOD_WORK: Final = 10
 """The work of a method other than publish and ack."""
 COUNTED_PER_WORK: Final = 50
-"""One unit of work for this many connections whose channels are counted when one is opened."""
+"""One unit of work for this many connections whose channels, or consumers whose bytes, are counted
+when another one comes."""
 COMMAND_WORK: Final = 100
 """The work of a change of the state: declare, bind, delete."""
 RENEWAL_WORK: Final = 1000
@@ -43,14 +44,18 @@ FACT_WORK: Final = 5
 DISCARD_WORK: Final = 1
 LETTER_WORK: Final = 8
 """The work of dead-lettering a message, beyond discarding it."""
-ENQUEUES_PER_WORK: Final = 4
-"""One unit of work for putting a message into this many queues."""
+ENQUEUES_PER_WORK: Final = 2
+"""One unit of work for putting a message into this many queues, where consumers may wait for it."""
 STEPS_PER_WORK: Final = 8
 """One unit of work for this many routing steps."""
 DECODED_BYTES_PER_WORK: Final = 24
 """One unit of work for this many bytes of decoded headers: thousands of tiny entries fit in a
 frame."""
 SETTLED_PER_WORK: Final = 3
+SEARCHED_PER_WORK: Final = 32
+"""One unit of work for this many consumers that can take nothing, passed in search of another."""
+SEARCHED_AT_ONCE_MAX: Final = 100 * SEARCHED_PER_WORK
+"""How many of them a queue passes before it counts them as work."""
 
 
 def decoding_work(content: bytes) -> i64:

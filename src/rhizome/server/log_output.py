@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from rhizome.broker.channel.channel import Channel
+from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.connection.connection import Connection
 from rhizome.broker.metadata.metadata_commands import (
     EXCHANGE,
@@ -369,12 +370,14 @@ class LogObserver(Observer):
         else:
             logger.debug("publishers: blocked or released by flow control")
 
-    def consumer_timed_out(self, queue: str, tag: str, connection: str) -> None:
+    def consumer_timed_out(self, consumer: Consumer) -> None:
+        connection = consumer.channel.connection
         logger.warning(
             "consumer %r of queue %r on connection %s cancelled: it held a message too long",
-            tag,
-            queue,
-            connection,
+            consumer.tag,
+            consumer.queue.name,
+            connection.name,
+            extra=_caused_by(connection),
         )
 
     def letter_dropped(self, vhost: str, queue: str, error: AmqpError) -> None:

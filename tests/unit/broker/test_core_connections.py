@@ -47,7 +47,7 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.properties import Properties
 from rhizome.broker.channel.consume_methods import (
     CONSUMER_ARGUMENTS_BYTES_MAX,
-    CONSUMERS_ARGUMENTS_BYTES_MAX,
+    CONSUMERS_BYTES_MAX,
 )
 from rhizome.broker.channel.topology_methods import QueueDeclared
 from rhizome.broker.metadata.metadata_changes import Outcome
@@ -195,6 +195,20 @@ def test_cancelled_consumer_times_out_too(core: Core, client: CoreClient) -> Non
     core.advance(core.broker.limits.consumer_timeout_ms)
     assert (core.queue(queue).ready, core.queue(queue).unacked) == (1, 0)
     assert client.take() == []
+
+
+def test_a_cancelled_consumer_with_a_timeout_of_its_own_times_out_too(
+    core: Core, client: CoreClient
+) -> None:
+    queue = client.declare("q")
+    arguments: dict[str, object] = {"x-consumer-timeout": 60_000}
+    client.call(BasicConsume(queue, "c", arguments=arguments), BasicConsumeOk)
+    client.publish("", queue, b"x")
+    assert client.bodies() == [b"x"]
+    client.call(BasicCancel("c"), BasicCancelOk)
+    core.advance(core.broker.limits.consumer_timeout_ms)
+    core.advance(core.broker.limits.consumer_timeout_ms)
+    assert (core.queue(queue).ready, core.queue(queue).unacked) == (1, 0)
 
 
 # --- queues that go with somebody
@@ -579,7 +593,7 @@ def test_arguments_of_all_consumers_of_a_connection_have_a_maximal_size(core: Co
     client = core.connect()
     client.declare("q")
     arguments: dict[str, object] = {"x": "y" * (CONSUMER_ARGUMENTS_BYTES_MAX - 100)}
-    count = CONSUMERS_ARGUMENTS_BYTES_MAX // CONSUMER_ARGUMENTS_BYTES_MAX + 20
+    count = CONSUMERS_BYTES_MAX // CONSUMER_ARGUMENTS_BYTES_MAX + 20
     for _ in range(2):  # those that are gone don't count
         for number in range(count // 2):
             client.send(BasicConsume("q", f"c{number}", no_wait=True, arguments=arguments))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
     BasicAck,
     BasicCancel,
+    BasicCancelOk,
     BasicConsume,
     BasicNack,
     BasicQos,
@@ -31,6 +34,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.properties import Properties
 from rhizome.broker.channel.channel import SETTLED_AT_ONCE_MAX
+from rhizome.broker.channel.consume_methods import CONSUMER_BYTES, CONSUMERS_BYTES_MAX
 from rhizome.broker.metadata.metadata_commands import DeleteVhost, PutPolicy
 from rhizome.broker.queue.checkpoint_live_messages import unacked_messages
 from rhizome.broker.queue.queue import Queue
@@ -39,6 +43,7 @@ from rhizome.broker.turn import (
     COUNTED_PER_WORK,
     LETTER_WORK,
     METHOD_WORK,
+    SEARCHED_PER_WORK,
     SETTLED_PER_WORK,
     STEPS_PER_WORK,
     TURN_WORK_MAX,
@@ -47,6 +52,7 @@ from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
 DECLARES = 3 * TURN_WORK_MAX // COMMAND_WORK
 MESSAGES = 3 * TURN_WORK_MAX // LETTER_WORK
+ENQUEUES_IN_A_TURN = 20_000
 TURNS_MAX = 1000
 
 
@@ -82,6 +88,136 @@ def fill(client: CoreClient, queue: str, count: int) -> None:
 
 def names(core: Core) -> int:
     return len(core.broker.state.vhosts["/"].destinations)
+
+
+# ---- deliveries ---------------------------------------------------------------------------------
+
+
+def sated_consumers(core: Core, client: CoreClient, count: int) -> None:
+    """A queue whose first consumers hold all that they may."""
+    client.declare("q")
+    client.prefetch(1)
+    numbers = range(count)
+    consume = [BasicConsume("q", f"c{number}", no_wait=True) for number in numbers]
+    client.send_bytes(b"".join(method_frame(1, method) for method in consume))
+    core.settle()
+    fill(client, "q", count)
+    core.settle()
+    assert len(client.deliveries()) == count
+
+
+@pytest.mark.parametrize("priorities", [False, True])
+def test_a_search_for_a_consumer_that_can_take_more_is_spread_over_turns(
+    core: Core, priorities: bool
+) -> None:
+    """Each message passes all consumers that hold as much as they may."""
+    client = CoreClient(core)
+    sated_consumers(core, client, 2_000)
+    other = CoreClient(core)
+    arguments: dict[str, object] = {"x-priority": -1} if priorities else {}
+    other.send(BasicConsume("q", "free", no_ack=True, no_wait=True, arguments=arguments))
+    core.settle()
+    count = 2 * TURN_WORK_MAX * SEARCHED_PER_WORK // 2_000
+    data = b"".join(client.published("", "q", b"%d" % at) for at in range(count))
+    client.connection.receive(data)
+    core.one_turn()
+    assert 0 < queue_of(core, "q").ready < count
+    run_turns(core)
+    assert other.bodies() == [b"%d" % at for at in range(count)]
+
+
+def test_publishes_to_many_queues_fill_a_turn(core: Core) -> None:
+    client = CoreClient(core)
+    queues = 500
+    for at in range(queues):
+        client.declare(f"q{at}")
+        client.call(QueueBind(f"q{at}", "amq.fanout"), QueueBindOk)
+    count = 2 * ENQUEUES_IN_A_TURN // queues
+    client.connection.receive(client.published("amq.fanout", "", b"x") * count)
+    assert run_turns(core) == 2
+    assert queue_of(core, "q0").ready == count
+
+
+# ---- consumers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_many_consumers_that_time_out_take_time_in_proportion(core: Core, own: bool) -> None:
+    """Each of them, and each timeout, was a pass over all deliveries of the channel: 4,000 held a
+    broker up for 200 ms, ten times as many for 20 s. Four times as many take four times as long,
+    and took sixteen times."""
+    few = min(timed_out_s(core, 400, own) for _ in range(3))
+    many = min(timed_out_s(core, 1_600, own) for _ in range(3))
+    assert many < 9 * few
+
+
+def test_consumers_with_many_priorities_go_in_time_in_proportion(core: Core) -> None:
+    """Each that left was searched in all priorities before its own."""
+    few = min(left_s(core, 500) for _ in range(3))
+    many = min(left_s(core, 4_000) for _ in range(3))
+    assert many < 24 * few  # eight times as many; it was 64
+
+
+def left_s(core: Core, count: int) -> float:
+    """The processor time that it takes to remove so many consumers, each of its own priority."""
+    client = core.connect()
+    queue = client.declare("")
+    for at in range(count):
+        arguments: dict[str, object] = {"x-priority": -at}
+        client.send(BasicConsume(queue, f"{at}", no_wait=True, arguments=arguments))
+    core.settle()
+    consumers = core.queue(queue).consumers()
+    assert [each.priority for each in consumers] == [-at for at in range(count)]
+    began = time.thread_time()
+    for consumer in reversed(consumers):
+        core.broker.remove_consumer(consumer)
+    lasted = time.thread_time() - began
+    assert core.queue(queue).consumer_count == 0
+    assert core.queue(queue).levels == []
+    client.close_socket()
+    return lasted
+
+
+def timed_out_s(core: Core, count: int, own: bool) -> float:
+    """The processor time that it takes to cancel so many consumers, each with one delivery."""
+    client = core.connect()
+    queue = client.declare("", x_consumer_timeout=60_000)
+    client.prefetch(1)
+    for at in range(count):
+        arguments: dict[str, object] = {"x-consumer-timeout": 60_000 + at} if own else {}
+        client.send(BasicConsume(queue, f"{at}", no_wait=True, arguments=arguments))
+    client.send_bytes(client.published("", queue, b"x") * count)
+    core.settle()
+    assert len(client.bodies()) == count
+    core.advance(1000)
+    core.broker.turn.now_ms += 80_000
+    core.now_ms += 80_000
+    began = time.thread_time()
+    core.broker.timers.tick(core.now_ms)
+    lasted = time.thread_time() - began
+    core.settle()
+    assert len([each for each in client.take() if isinstance(each, BasicCancel)]) == count
+    client.close_socket()
+    return lasted
+
+
+def test_consumers_of_a_connection_have_a_largest_number(core: Core) -> None:
+    """They take memory, and a queue takes all of its own with it in one turn."""
+    client = core.connect()
+    client.declare("q")
+    count = CONSUMERS_BYTES_MAX // CONSUMER_BYTES
+    numbers = range(count)
+    consume = [BasicConsume("q", f"{number}", no_wait=True) for number in numbers]
+    client.send_bytes(b"".join(method_frame(1, method) for method in consume))
+    core.settle()
+    assert core.queue("q").consumer_count == count
+    client.call(BasicCancel("0"), BasicCancelOk)
+    client.consume("q", "another")
+    core.broker.turn.work = 0
+    client.connection.receive(method_frame(1, BasicConsume("q", "one more", no_wait=True)))
+    assert core.broker.turn.work >= count // COUNTED_PER_WORK, "all were counted again"
+    core.settle()
+    assert "of this connection's consumers" in client.expect(ChannelClose).reply_text
 
 
 # ---- input --------------------------------------------------------------------------------------

@@ -489,6 +489,20 @@ def test_what_the_broker_says_of_itself_is_never_held_back(log: Log, clock: Cloc
     assert len(log.lines) == 500
 
 
+def test_consumers_that_time_out_together_are_not_logged_one_by_one(log: Log, clock: Clock) -> None:
+    core = make_core()
+    core.broker.observer = LogObserver(lambda: None, Audit("b1", lambda line: None))
+    client = core.connect()
+    queue = client.declare("q", x_consumer_timeout=60_000)
+    client.prefetch(1)
+    for number in range(5 * LINES_BURST):
+        client.consume(queue, f"c{number}")
+    client.send_bytes(client.published("", queue, b"x") * (5 * LINES_BURST))
+    core.advance(80_000)
+    assert core.queue(queue).consumer_count == 0
+    assert log.text.count("it held a message too long") == LINES_BURST
+
+
 # ---- what applications change -------------------------------------------------------------------
 
 

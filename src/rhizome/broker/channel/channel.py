@@ -6,6 +6,7 @@ that aren't hot in ``consume_methods.py``; here is what every delivery and settl
 
 from __future__ import annotations
 
+from io import SEEK_END, BytesIO
 from typing import TYPE_CHECKING, Final, final
 
 from librt.strings import read_i16_be, read_i64_be
@@ -63,6 +64,10 @@ if TYPE_CHECKING:
     from rhizome.broker.connection.connection import Connection
     from rhizome.broker.queue.queue import Queue
 
+LARGE_CONTENT_BYTES: Final = 32 << 20
+"""Contents beyond this are collected in one buffer that grows. To join 128 MiB of frames takes
+100 ms, because the system has to clear that much memory in one go; a buffer of more than 32 MiB
+(`tune_malloc`) grows without a copy, and its memory is cleared as it is used."""
 SETTLED_AT_ONCE_MAX: Final = 1000
 """Deliveries that one method settles in its own turn; more are settled in steps."""
 SETTLED_STEP: Final = 100
@@ -100,6 +105,8 @@ class Channel:
     publish_access: i64
     content_key: bytes | None
     content_parts: list[bytes]
+    content_large: BytesIO | None
+    """What was collected of a large content, instead of ``content_parts``."""
     content_left: i64
     content_frame_max: i64
     content_bytes: i64
@@ -134,6 +141,7 @@ class Channel:
         self.publish_access = -1
         self.content_key = None
         self.content_parts = []
+        self.content_large = None
         self.content_left = -1
         self.content_frame_max = 0
         self.content_bytes = 0
@@ -322,6 +330,7 @@ class Channel:
             published_by(connection.broker, connection)
         self.content_key = key
         self.content_parts = []
+        self.content_large = None
         self.content_left = -1
         self.content_frame_max = 0
 
@@ -337,16 +346,35 @@ class Channel:
             self.content_frame_max = len(frame)
         if self.content_left == 0:
             key = self.content_key
-            content = b"".join(self.content_parts)
+            content = self._collected()
             self.drop_content()
             publish(self, key, content, self.content_frame_max)
         else:
             self.connection.broker.contents.grow(self, len(frame))
 
+    def _collect(self, frame: bytes) -> None:
+        """Keep a frame of a content."""
+        large = self.content_large
+        if large is not None:
+            large.write(frame)
+            return
+        self.content_parts.append(frame)
+        if self.content_bytes > LARGE_CONTENT_BYTES:
+            # Nobody else knows the joined bytes, so the buffer takes them over and grows in place.
+            large = BytesIO(b"".join(self.content_parts))
+            large.seek(0, SEEK_END)
+            self.content_large = large
+            self.content_parts = []
+
+    def _collected(self) -> bytes:
+        large = self.content_large
+        return b"".join(self.content_parts) if large is None else large.getvalue()
+
     def drop_content(self) -> None:
         """Forget what was collected of a content."""
         self.content_key = None
         self.content_parts = []
+        self.content_large = None
         self.connection.broker.contents.forget(self)
 
     def drop_transaction(self) -> None:
@@ -374,7 +402,7 @@ class Channel:
             raise PreconditionFailed(
                 f"message size {size} is larger than configured max size {limit}", 60, 40
             )
-        self.content_parts.append(frame)
+        self._collect(frame)
 
     def _content_body(self, kind: i64, frame: bytes) -> None:
         if kind == FRAME_HEADER:
@@ -387,7 +415,7 @@ class Channel:
                 40,
             )
         if size > 0:
-            self.content_parts.append(frame)
+            self._collect(frame)
         self.content_left -= size
 
     # ---- settling -------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_c
 from rhizome.broker.queue_leases.lease_request import LEASE_ARGUMENT, check_lease
 from rhizome.broker.streams.stream_directory_queue import DIRECTORY_QUEUE, tell_streams
 from rhizome.broker.streams.stream_restrictions import check_consumer, is_stream, unsupported
+from rhizome.broker.turn import COUNTED_PER_WORK
 from rhizome.errors import AccessRefused, NotAllowed, NotImplementedFault, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
 
 CONSUMER_ARGUMENTS_BYTES_MAX: Final = 16 * 1024
 """The largest arguments of one consumer."""
-CONSUMERS_ARGUMENTS_BYTES_MAX: Final = 16 << 20
-"""The same of all consumers of a connection together."""
+CONSUMER_BYTES: Final = 512
+"""What a consumer takes of memory, at least, besides its arguments."""
+CONSUMERS_BYTES_MAX: Final = 16 << 20
+"""What all consumers of a connection may take together, 32,768 if they have no arguments."""
 
 
 def qos(channel: Channel, method: BasicQos) -> None:
@@ -116,7 +119,7 @@ def _check_new(channel: Channel, tag: str) -> None:
 
 
 def _check_size(connection: Connection, arguments: dict[str, object]) -> i64:
-    """Return the size of arguments. Refuse those that are too large, alone or with those of the
+    """Return what a consumer takes. Refuse arguments that are too large, alone or with the
     connection's other consumers: they are kept as long as the consumer is."""
     size: i64 = len(encode_table(arguments)) if len(arguments) > 0 else 0
     if size > CONSUMER_ARGUMENTS_BYTES_MAX:
@@ -124,13 +127,14 @@ def _check_size(connection: Connection, arguments: dict[str, object]) -> i64:
             f"the arguments of a consumer have {size} bytes; at most"
             f" {CONSUMER_ARGUMENTS_BYTES_MAX} are possible"
         )
-    if connection.consumer_bytes + size > CONSUMERS_ARGUMENTS_BYTES_MAX:
+    size += CONSUMER_BYTES
+    if connection.consumer_bytes + size > CONSUMERS_BYTES_MAX:
         connection.consumer_bytes = _kept_bytes(connection)  # without those that are gone
-    if connection.consumer_bytes + size > CONSUMERS_ARGUMENTS_BYTES_MAX:
+    if connection.consumer_bytes + size > CONSUMERS_BYTES_MAX:
         raise PreconditionFailed(
-            "the arguments of this connection's consumers have"
-            f" {connection.consumer_bytes + size} bytes; at most"
-            f" {CONSUMERS_ARGUMENTS_BYTES_MAX} are possible"
+            "the arguments of this connection's consumers have, with"
+            f" {CONSUMER_BYTES} bytes for each, {connection.consumer_bytes + size} bytes; at most"
+            f" {CONSUMERS_BYTES_MAX} are possible"
         )
     connection.consumer_bytes += size
     return size
@@ -141,6 +145,7 @@ def _kept_bytes(connection: Connection) -> i64:
     for channel in connection.channels.values():
         for consumer in channel.consumers.values():
             kept += consumer.argument_bytes
+    connection.broker.turn.work += kept // (CONSUMER_BYTES * COUNTED_PER_WORK)
     return kept
 
 

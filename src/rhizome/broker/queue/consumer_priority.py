@@ -68,6 +68,10 @@ class PriorityLevel:
             at += 1
             if consumer.can_take():
                 self.cursor = at
+                if tried > 0:
+                    consumer.queue.searched += tried
                 return consumer
             tried += 1
+        if count > 0:
+            self._line[0].queue.searched += count
         return None

@@ -29,7 +29,13 @@ from rhizome.broker.queue.publisher_flow_control import CONGESTED_BYTES, FlowCon
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
 from rhizome.broker.queue_leases.lease_request import LEASE_ARGUMENT
 from rhizome.broker.routing.bindings_and_destinations import Destination
-from rhizome.broker.turn import DISCARD_WORK, LETTER_WORK, decoding_work
+from rhizome.broker.turn import (
+    DISCARD_WORK,
+    LETTER_WORK,
+    SEARCHED_AT_ONCE_MAX,
+    SEARCHED_PER_WORK,
+    decoding_work,
+)
 from rhizome.journal.dedup_state import DedupState
 from rhizome.journal.errors import CorruptRecord
 
@@ -109,6 +115,8 @@ class Queue(Destination):
     bounded: bool
     plain: bool
     levels: list[PriorityLevel]
+    searched: i64
+    """How many consumers that could take nothing were passed in search of one that could."""
     consumer_count: i64
     had_consumer: bool
     releases: i64
@@ -169,6 +177,7 @@ class Queue(Destination):
         self.may_expire = False
         self.bounded = False
         self.levels = []
+        self.searched = 0
         self.consumer_count = 0
         self.had_consumer = False
         self.expected = self.releases = 0
@@ -473,6 +482,7 @@ class Queue(Destination):
             delivered: i64 = 0
             last: Message | None = None
             limited = self.log.visible < EVERYTHING
+            self.searched = 0
             while self.ready > 0:
                 if limited and not self.may_show_first():
                     break
@@ -485,6 +495,8 @@ class Queue(Destination):
                 self._deliver(consumer, message)
                 delivered += 1
                 last = message
+                if self.searched > SEARCHED_AT_ONCE_MAX and self._search_waits():
+                    break
             self.delivered += delivered
             if last is not None and self.durable_bytes > 0:
                 self.broker.delivered_marks.note(self, last)
@@ -527,6 +539,17 @@ class Queue(Destination):
             if consumer is not None:
                 return consumer
         return None
+
+    def _search_waits(self) -> bool:
+        """After a search for a consumer that can take more: count it, and put the rest off to the
+        next turn if this one is full. Each message may have to pass thousands that can't."""
+        turn = self.broker.turn
+        turn.work += self.searched // SEARCHED_PER_WORK
+        self.searched = 0
+        if not turn.is_full():
+            return False
+        self.postpone()
+        return True
 
     # ---- settling -------------------------------------------------------------------------------
 
@@ -769,12 +792,11 @@ class Queue(Destination):
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.broker.leases.forget(consumer)
-        for level in self.levels:
-            if level.remove(consumer):
-                self.consumer_count -= 1
-                if len(level.members) == 0:
-                    self.levels.remove(level)
-                break
+        at = self._level_at(consumer.priority)
+        if at < len(self.levels) and self.levels[at].remove(consumer):
+            self.consumer_count -= 1
+            if len(self.levels[at].members) == 0:
+                del self.levels[at]
         if consumer.exclusive:
             self.exclusive = False
         if self.active is consumer:
@@ -790,14 +812,25 @@ class Queue(Destination):
         return self.definition.auto_delete and self.consumer_count == 0 and self.expected == 0
 
     def _level(self, priority: i64) -> PriorityLevel:
-        at: i64 = 0
-        while at < len(self.levels) and self.levels[at].priority > priority:
-            at += 1
+        at = self._level_at(priority)
         if at < len(self.levels) and self.levels[at].priority == priority:
             return self.levels[at]
         level = PriorityLevel(priority)
         self.levels.insert(at, level)
         return level
+
+    def _level_at(self, priority: i64) -> i64:
+        """Where the level of this priority is or belongs; the highest comes first. Each consumer
+        may have a priority of its own, so it is searched by halves."""
+        low: i64 = 0
+        high: i64 = len(self.levels)
+        while low < high:
+            middle = (low + high) // 2
+            if self.levels[middle].priority > priority:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def _first_consumer(self) -> Consumer | None:
         return self.levels[0].first() if len(self.levels) > 0 else None

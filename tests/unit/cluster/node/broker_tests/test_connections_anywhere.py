@@ -8,6 +8,7 @@ globals().update(
         # They hold the syncs of a core, or wait for minutes.
         leave_out=[
             "test_cancelled_consumer_times_out_too",
+            "test_a_cancelled_consumer_with_a_timeout_of_its_own_times_out_too",
             # They look into the one core that there is.
             "test_binding_of_a_locked_queue_is_not_removed",
             "test_congested_queue_pauses_its_publisher_while_its_consumer_is_busy",
