@@ -23,6 +23,7 @@ from rhizome.broker.metadata.metadata_commands import (
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
+    DeleteQueue,
     encode,
 )
 from rhizome.broker.metadata.vhost_metadata_byte_quota import check_command
@@ -93,7 +94,7 @@ class SingleNodeCluster(Cluster):
 
     def _apply(self, command: Command, encoded: bytes, waiter: Waiter | None) -> None:
         outcome = self.broker.apply(command)
-        if not self._is_durable(outcome):
+        if not self._is_durable(command, outcome):
             self._resolve(waiter, outcome)
             return
         if isinstance(command, DeclareQueue) and outcome.queue is not None:
@@ -121,12 +122,19 @@ class SingleNodeCluster(Cluster):
             waiter.resolved(outcome)
         self.broker.announce(outcome)
 
-    def _is_durable(self, outcome: Outcome) -> bool:
+    def _is_durable(self, command: Command, outcome: Outcome) -> bool:
         """Whether anything changed that must survive a restart."""
         if outcome.error is not None or not outcome.changed:
             return False
         if not outcome.facts:
             return True
+        if isinstance(command, (DeleteQueue, DeleteExchange)):
+            # None of the bindings that go with it is more durable than the object itself.
+            return any(
+                self._is_durable_fact(fact)
+                for fact in outcome.facts
+                if isinstance(fact, (QueueDeleted, ExchangeDeleted))
+            )
         return any(self._is_durable_fact(fact) for fact in outcome.facts)
 
     def _is_durable_fact(self, fact: Fact) -> bool:

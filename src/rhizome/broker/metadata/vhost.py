@@ -334,6 +334,11 @@ class VHost:
         _, destination = self._ends(command)
         return 0 if destination is None else len(destination.incoming)
 
+    def bindings_from_source(self, command: Bind) -> int:
+        """How many bindings the source of a bind has."""
+        source, _ = self._ends(command)
+        return 0 if source is None else source.binding_count()
+
     def unbind(self, command: Unbind, facts: list[Fact]) -> None:
         """Remove a binding; as in RabbitMQ a missing binding, source or destination is no error."""
         source, destination = self._ends(command)

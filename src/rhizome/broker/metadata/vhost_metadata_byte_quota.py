@@ -41,16 +41,21 @@ from rhizome.broker.metadata.metadata_snapshot import (
     policy_commands,
     queue_command,
 )
+from rhizome.broker.metadata.resource_names import RESERVED_PREFIX
 from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
     from rhizome.broker.metadata.metadata_state import State
     from rhizome.broker.metadata.queue_policy_user_records import Policy
+    from rhizome.broker.routing.bindings_and_destinations import Binding
 
 ARGUMENTS_BYTES_MAX: Final = 16 * 1024
 """The largest arguments of one queue, exchange or binding."""
 BINDINGS_MAX: Final = 20_000
 """The most bindings to one queue or exchange: all go with it in one turn, at every broker."""
+SOURCE_BINDINGS_MAX: Final = 50_000
+"""The most bindings from one exchange that can be deleted, for the same reason. Exchanges `amq.*`
+can't be, and may have more."""
 POLICY_BYTES_MAX: Final = 16 * 1024
 POLICIES_MAX: Final = 256
 """How many policies a vhost may have: each is searched in the name of every new queue."""
@@ -116,12 +121,18 @@ def _change(fact: Fact) -> tuple[str, int] | None:
     if isinstance(fact, (BindingAdded, BindingRemoved)):
         if not fact.shared:
             return None
-        size = len(encode(bind_command(fact.vhost, fact.binding)))
+        size = _binding_bytes(fact.vhost, fact.binding)
         return fact.vhost, size if isinstance(fact, BindingAdded) else -size
     if isinstance(fact, (QueueCreated, QueueDeleted)) and not fact.definition.is_private():
         size = len(encode(queue_command(fact.definition)))
         return fact.definition.vhost, size if isinstance(fact, QueueCreated) else -size
     return None
+
+
+def _binding_bytes(vhost: str, binding: Binding) -> int:
+    if binding.state_bytes == 0:
+        binding.state_bytes = len(encode(bind_command(vhost, binding)))
+    return int(binding.state_bytes)
 
 
 def policy_bytes(policy: Policy | None) -> int:
@@ -193,14 +204,24 @@ def check_arguments(command: Topology) -> None:
 
 
 def check_bindings(state: State, command: Bind) -> None:
-    """Raise PreconditionFailed if a new binding is one too many for its destination."""
+    """Raise PreconditionFailed if a new binding is one too many for its destination or source."""
     vhost = state.vhosts.get(command.vhost)
-    count = 0 if vhost is None else vhost.bindings_to_destination(command)
-    if vhost is None or count < BINDINGS_MAX or vhost.has_binding(command):
+    if vhost is None:
         return
+    to, source = vhost.bindings_to_destination(command), vhost.bindings_from_source(command)
+    reserved = command.source.startswith(RESERVED_PREFIX)
+    from_many = source >= SOURCE_BINDINGS_MAX and not reserved
+    if (to < BINDINGS_MAX and not from_many) or vhost.has_binding(command):
+        return
+    if from_many:
+        raise PreconditionFailed(
+            f"exchange '{command.source}' in vhost '{command.vhost}' has {source} bindings from it;"
+            f" at most {SOURCE_BINDINGS_MAX} are possible: use patterns, several exchanges, or one"
+            " of amq.*"
+        )
     kind = "exchange" if command.destination_kind == EXCHANGE else "queue"
     raise PreconditionFailed(
-        f"{kind} '{command.destination}' in vhost '{command.vhost}' has {count} bindings; at most"
+        f"{kind} '{command.destination}' in vhost '{command.vhost}' has {to} bindings; at most"
         f" {BINDINGS_MAX} are possible: use patterns, or several queues"
     )
 

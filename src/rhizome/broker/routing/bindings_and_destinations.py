@@ -61,6 +61,9 @@ class Binding:
     arguments: dict[str, object]
     arguments_key: bytes
     chooses: bool
+    state_bytes: i64
+    """What a shared binding counts in the cluster state; 0 until it is counted. A queue or exchange
+    may take thousands of bindings with it, so none is encoded a second time for that."""
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class Binding:
         self.arguments = arguments
         self.arguments_key = arguments_key
         self.chooses = chooses
+        self.state_bytes = 0
 
     def identity(self) -> tuple[bool, str, str, bytes]:
         """What tells this binding from all others of its source."""

@@ -157,6 +157,9 @@ class Exchange(Destination):
         """All bindings, oldest first."""
         return list(self._bindings.values())
 
+    def binding_count(self) -> int:
+        return len(self._bindings)
+
     def is_unused(self) -> bool:
         """Whether nothing of any kind is bound to this exchange (if-unused of exchange.delete)."""
         return not self._bindings

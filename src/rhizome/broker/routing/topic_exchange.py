@@ -15,7 +15,12 @@ from typing import final
 
 from mypy_extensions import i64
 
-from rhizome.broker.routing.bindings_and_destinations import Binding, CountedDestinations, Walk
+from rhizome.broker.routing.bindings_and_destinations import (
+    Binding,
+    CountedDestinations,
+    Destination,
+    Walk,
+)
 from rhizome.broker.routing.exchange import Exchange
 
 
@@ -49,33 +54,48 @@ def pattern_words(pattern: str) -> list[str]:
 class _Node:
     """The end of a prefix of patterns. ``is_rest``: its own word is `#`, so it swallows words.
 
-    ``step`` is the last step of a walk that activated this node, if it is a `#` node.
+    Invariant: ``only``, behind ``word``, is the literal child while there is one; several are in
+    ``literal``. A pattern has up to 256 words and most of them lead to one child and to no
+    destination, so a node has no table and no ``fan`` before it needs them. ``step`` is the last
+    step of a walk that activated this node, if it is a `#` node.
     """
 
-    literal: dict[str, _Node]
+    word: str
+    only: _Node | None
+    literal: dict[str, _Node] | None
     star: _Node | None
     rest: _Node | None
     is_rest: bool
     step: i64
-    fan: CountedDestinations
+    fan: CountedDestinations | None
 
     def __init__(self, is_rest: bool) -> None:
-        self.literal = {}
+        self.word = ""
+        self.only = None
+        self.literal = None
         self.star = None
         self.rest = None
         self.is_rest = is_rest
         self.step = 0
-        self.fan = CountedDestinations()
+        self.fan = None
 
     def is_empty(self) -> bool:
-        return not self.literal and self.star is None and self.rest is None and len(self.fan) == 0
+        return (
+            self.only is None
+            and self.literal is None
+            and self.star is None
+            and self.rest is None
+            and self.fan is None
+        )
 
     def child(self, word: str) -> _Node | None:
         if word == "*":
             return self.star
         if word == "#":
             return self.rest
-        return self.literal.get(word)
+        if self.literal is not None:
+            return self.literal.get(word)
+        return self.only if self.word == word else None
 
     def grow(self, word: str) -> _Node:
         """The child for ``word``, made if need be."""
@@ -87,16 +107,47 @@ class _Node:
             elif word == "#":
                 self.rest = child
             else:
-                self.literal[word] = child
+                self._add_literal(word, child)
         return child
+
+    def _add_literal(self, word: str, child: _Node) -> None:
+        literal = self.literal
+        if literal is not None:
+            literal[word] = child
+        elif self.only is None:
+            self.word = word
+            self.only = child
+        else:
+            self.literal = {self.word: self.only, word: child}
+            self.word = ""
+            self.only = None
 
     def prune(self, word: str) -> None:
         if word == "*":
             self.star = None
         elif word == "#":
             self.rest = None
-        else:
+        elif self.literal is not None:
             del self.literal[word]
+            if not self.literal:
+                self.literal = None
+        else:
+            self.word = ""
+            self.only = None
+
+    def add(self, destination: Destination) -> None:
+        fan = self.fan
+        if fan is None:
+            fan = CountedDestinations()
+            self.fan = fan
+        fan.add(destination)
+
+    def remove(self, destination: Destination) -> None:
+        fan = self.fan
+        assert fan is not None
+        fan.remove(destination)
+        if len(fan) == 0:
+            self.fan = None
 
 
 @final
@@ -144,7 +195,8 @@ class TopicExchange(Exchange):
         walk.steps += spent
         found = False
         for node in active:
-            if node.fan.collect(walk):
+            fan = node.fan
+            if fan is not None and fan.collect(walk):
                 found = True
         return found
 
@@ -152,14 +204,14 @@ class TopicExchange(Exchange):
         node = self._root
         for word in pattern_words(binding.key):
             node = node.grow(word)
-        node.fan.add(binding.destination)
+        node.add(binding.destination)
 
     def _removed(self, binding: Binding) -> None:
         words = pattern_words(binding.key)
         path = [self._root]
         for word in words:
             path.append(path[-1].grow(word))
-        path[-1].fan.remove(binding.destination)
+        path[-1].remove(binding.destination)
         depth = len(words)
         while depth > 0 and path[depth].is_empty():
             depth -= 1
@@ -168,7 +220,11 @@ class TopicExchange(Exchange):
 
 def _advance(node: _Node, word: str, step: i64, following: list[_Node]) -> None:
     """Activate what ``node`` leads to by ``word``."""
-    if node.literal:
+    only = node.only
+    if only is not None:
+        if node.word == word:
+            _activate(only, step, following)
+    elif node.literal is not None:
         literal = node.literal.get(word)
         if literal is not None:
             _activate(literal, step, following)

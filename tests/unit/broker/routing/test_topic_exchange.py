@@ -111,6 +111,26 @@ def test_unbound_patterns_leave_no_trace(kept: list[str], gone: list[str], key: 
     assert exchange._root.is_empty()
 
 
+def test_the_words_of_a_pattern_have_no_tables_of_their_own() -> None:
+    """A pattern has up to 128 words, and a queue up to 20,000 patterns: a table and a set of
+    destinations for each word would take a gigabyte, and as long to remove."""
+    router, exchange = topic()
+    assert isinstance(exchange, TopicExchange)
+    bind(router, exchange, "q", "a.b.c")
+    node = exchange._root
+    for word in ("a", "b"):
+        assert (node.literal, node.fan, node.word) == (None, None, word)
+        child = node.only
+        assert child is not None
+        node = child
+    bind(router, exchange, "other", "a.b.d")
+    assert node.only is None
+    assert sorted(node.literal or {}) == ["c", "d"]
+    router.unbind(exchange, router.queues["other"], "a.b.d", {})
+    router.unbind(exchange, router.queues["q"], "a.b.c", {})
+    assert exchange._root.is_empty()
+
+
 def test_queue_bound_by_several_matching_patterns_is_reached_once() -> None:
     router, exchange = topic()
     for pattern in ("a.b", "a.*", "#", "*.b", "a.#", "#.b.#"):
