@@ -23,6 +23,8 @@ INPUTS: Final[list[tuple[str, str, Input]]] = []
 CHANNELS: Final = 2047
 WIDE_MAX: Final = 1000
 """Queues with 255 priorities in one read; each costs 0.5 ms and more."""
+CONSUMERS_MAX: Final = 30_000
+"""A little less than a connection may have."""
 HEADER_BINDINGS_MAX: Final = 900
 """With 100 arguments each, a little less than the steps that one route may take."""
 TRANSACTION_PARTS: Final = 100_000
@@ -373,6 +375,22 @@ emptied("queue.purge", "of many on disk", methods.QueuePurge, DURABLE)
 emptied("queue.delete", "of many messages", methods.QueueDelete, PLAIN)
 
 
+@worst("queue.delete", "of one with the longest patterns")
+def queue_delete_patterns(world: World) -> Iterator[None]:
+    talker = world.talker()
+    queue = world.queue(talker)
+    numbers = range(world.sizes.objects * 2)
+    world.pipeline(
+        talker,
+        (methods.QueueBind(queue, "amq.topic", f"{at}" + ".a" * 120, True) for at in numbers),
+    )
+    yield
+    talker.send(methods.QueueDelete(queue))
+    talker.expect(methods.QueueDeleteOk)
+    yield
+    talker.close()
+
+
 @worst("queue.delete", "of one with many consumers and bindings")
 def queue_delete(world: World) -> Iterator[None]:
     talker = world.talker()
@@ -400,6 +418,8 @@ bursts(
     "new consumers, with arguments",
     lambda at, queue: one(
         methods.BasicConsume(queue, f"{at}", no_wait=True, arguments={"x-priority": at})
+        if at < CONSUMERS_MAX
+        else methods.BasicQos(0, 1)
     ),
 )
 bursts(
@@ -648,6 +668,34 @@ def publish_expiring(world: World) -> Iterator[None]:
             break
     yield
     talker.call(methods.QueueDelete(dead))
+    talker.close()
+
+
+@worst("basic.publish", "of many past consumers that hold all they may")
+def publish_past_consumers(world: World) -> Iterator[None]:
+    talker, other = world.talker(), world.talker()
+    queue = world.queue(talker)
+    count = world.sizes.objects * 2
+    talker.call(methods.BasicQos(0, 1))
+    numbers = range(count)
+    world.pipeline(talker, (methods.BasicConsume(queue, f"{at}", no_wait=True) for at in numbers))
+    unit = published("", queue, b"x")
+    other.socket.sendall(unit * count)
+    left = count
+    while left:
+        kind, payload = talker.read_frame()
+        left -= kind == 1 and payload[:4] == b"\x00\x3c\x00\x3c"
+    free = world.talker()
+    free.call(methods.BasicConsume(queue, "free", no_ack=True))
+    yield
+    other.socket.sendall(unit * 1_000)
+    left = 1_000
+    while left:
+        kind, payload = free.read_frame()
+        left -= kind == 1 and payload[:4] == b"\x00\x3c\x00\x3c"
+    yield
+    free.close()
+    other.close()
     talker.close()
 
 
