@@ -83,7 +83,8 @@ def test_a_login_to_the_console_is_a_login(core: Core, lines: list[str]) -> None
 def test_what_another_broker_passes_on_is_written_with_its_name(
     core: Core, lines: list[str]
 ) -> None:
-    question = PeerRequest("PUT", "/api/vhosts/new", "guest", b"{}", origin="s1 through b2")
+    body = b'{"password": "new", "tags": ""}'
+    question = PeerRequest("PUT", "/api/users/new", "guest", body, origin="s1 through b2")
     assert core.run(respond(core.application, question)).status == 201
     (row,) = events(lines, "change")
     assert (row["via"], row["origin"], row["user"]) == ("broker", "s1 through b2", "guest")
