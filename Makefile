@@ -68,7 +68,7 @@ unit: $(VENV)/test.stamp build ## unit tests on the compiled build
 interop: test-deps ## tests with other people's clients
 	RHIZOME_EXPECT=$$(cat build/form) $(BIN)/python -m pytest -m "not soak" tests/interop
 
-soak: test-deps ## the long suites, in parts of less than an hour; PART="power-cuts" runs one, PART=--list names them
+soak: test-deps ## the long suites, in parts of an hour at most; PART="power-cuts" runs one, PART=--list names them
 	$(if $(filter --list,$(PART)),,RHIZOME_PURE=1 $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e '.[fuzz]' || true)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python tools/run_soak.py $(PART)
 
