@@ -450,5 +450,9 @@ def described(got: Any) -> str:
     """What came, for the text of an assertion."""
     if isinstance(got, Content):
         return f"{described(got.method)} with {got.body[:60]!r}"
-    fields = {key: getattr(got, key) for key in getattr(got, "__annotations__", {})}
-    return f"{type(got).__name__}{fields}"
+    # A compiled class has no annotations, but a descriptor for each attribute.
+    kind = type(got)
+    names = getattr(kind, "__annotations__", {}) or [name for name in dir(kind) if name[0] != "_"]
+    fields = {name: getattr(got, name) for name in names}
+    shown = {name: value for name, value in fields.items() if not callable(value)}
+    return f"{kind.__name__}{shown}"
