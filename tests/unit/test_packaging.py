@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -33,6 +34,17 @@ def key(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def etc(key: Path) -> Path:
+    """A directory with the files that examples name in /etc/rhizome."""
+    kind = ("-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc")
+    files = ("-subj", "/CN=b1", "-days", "2", "-keyout", "b1.key", "-out", "b1.pem")
+    command = ("openssl", "req", *kind, *files)
+    subprocess.run(command, cwd=key.parent, check=True, capture_output=True)
+    shutil.copy(key.parent / "b1.pem", key.parent / "ca.pem")
+    return key.parent
+
+
 def check(text: str, directory: Path) -> tuple[int, str]:
     file = directory / "rhizome.toml"
     file.write_text(text)
@@ -51,8 +63,8 @@ def test_there_is_an_example_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.stem)
-def test_examples_pass_the_check(example: Path, key: Path, tmp_path: Path) -> None:
-    text = example.read_text().replace(KEY_FILE, str(key))
+def test_examples_pass_the_check(example: Path, etc: Path, tmp_path: Path) -> None:
+    text = example.read_text().replace("/etc/rhizome/", f"{etc}/")
     code, output = check(text, tmp_path)
     assert code == 0, output
 
