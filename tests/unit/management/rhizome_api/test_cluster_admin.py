@@ -164,6 +164,7 @@ def test_document_has_the_shape_that_status_promises(api: Api, control: FakeCont
                 "unavailable": "",
                 "index": 90,
                 "stream": False,
+                "pinned": "",
             }
         ],
         "failover_map": {
