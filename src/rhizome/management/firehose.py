@@ -40,6 +40,13 @@ TRACE_EXCHANGE: Final = "amq.rabbitmq.trace"
 NOTES_MAX: Final = 10_000
 NOTED_BYTES_MAX: Final = 16 << 20
 """Of one turn. What comes beyond is not traced."""
+ROUTED_BYTES_MAX: Final = 32 << 10
+"""Names of queues in one trace; a message may reach thousands. The others are counted."""
+
+NAME_OVERHEAD: Final = 5
+"""Of each of them in a table."""
+ROUTED: Final = "routed_queues"
+ROUTED_MORE: Final = "routed_queues_more"
 
 KNOWN_POLLS_MAX: Final = 100
 KNOWN_POLL_SECONDS: Final = 0.02
@@ -65,7 +72,8 @@ class Firehose(Tracer):
     """``left_out`` counts what was not traced, by reason."""
 
     def __init__(self, broker: Broker, node: str) -> None:
-        self.left_out = {"too many": 0, "blocked": 0, "congested": 0, "unroutable": 0}
+        reasons = ("too many", "blocked", "congested", "unroutable", "too large")
+        self.left_out = dict.fromkeys(reasons, 0)
         self._broker = broker
         self._node = node
         self._notes: list[tuple[Router, str, bytes, dict[str, object]]] = []
@@ -78,8 +86,8 @@ class Firehose(Tracer):
             # Private queues of other brokers are not known here by name.
             queues += [shared[each] for each in target.queue_ids if each in shared]
         keys = [message.route.key, *publication.options.keys]
-        names = {"routed_queues": [queue.name for queue in queues]}
-        self._note(channel, f"publish.{message.route.exchange}", message, keys, names)
+        routed, size = _routed(queues)
+        self._note(channel, f"publish.{message.route.exchange}", message, keys, routed, size)
 
     def delivered(
         self, channel: Channel, message: Message, queue: Queue, redelivered: bool
@@ -95,6 +103,7 @@ class Firehose(Tracer):
         message: Message,
         keys: list[str],
         more: Mapping[str, object],
+        routed_bytes: int = 0,
     ) -> None:
         if len(self._notes) >= NOTES_MAX or self._noted_bytes >= NOTED_BYTES_MAX:
             self.left_out["too many"] += 1
@@ -111,7 +120,7 @@ class Firehose(Tracer):
             **more,
         }
         self._notes.append((connection.router, key, message.content, headers))
-        self._noted_bytes += len(message.content)
+        self._noted_bytes += len(message.content) + sum(map(len, keys)) + routed_bytes
 
     def end_turn(self) -> None:
         notes, self._notes, self._noted_bytes = self._notes, [], 0
@@ -138,22 +147,48 @@ class Firehose(Tracer):
         if not found.queues and not targets:
             return
         content = _content(traced, headers, int(broker.limits.frame_max))
+        if content is None:
+            self.left_out["too large"] += 1
+            return
         message = Message(route, content, 1, largest_frame(content))
         message.arrived_ms = broker.turn.now_ms
         send_on(message, targets, None)
         enqueue(broker, message, found.queues, None)
 
 
-def _content(traced: bytes, headers: dict[str, object], frame_max: int) -> bytes:
-    """A trace: the body of what it is about, and its properties in a header."""
+def _routed(queues: list[Queue]) -> tuple[dict[str, object], int]:
+    """The names of the queues that a message reaches, as many as a trace may have, and how many
+    more there are; and the size of all of that."""
+    names: list[str] = []
+    size = 0
+    for queue in queues:
+        more = len(queue.name) + NAME_OVERHEAD
+        if size + more > ROUTED_BYTES_MAX:
+            return {ROUTED: names, ROUTED_MORE: len(queues) - len(names)}, size
+        names.append(queue.name)
+        size += more
+    return {ROUTED: names}, size
+
+
+def _content(traced: bytes, headers: dict[str, object], frame_max: int) -> bytes | None:
+    """A trace: the body of what it is about, and its properties in a header; None if it can't be
+    made small enough.
+
+    A header frame can't be split, and tables are nested deeper here than where they come from, so
+    what clients write is left out if it doesn't fit.
+    """
     properties = _property_table(traced)
     body = body_of(traced)
-    header = _header(body, headers, properties)
-    if len(header) + FRAME_OVERHEAD > frame_max > 0:
-        # A header frame can't be split.
-        properties.pop("headers", None)
-        header = _header(body, headers, properties)
-    return content_frames(1, header, body, frame_max)
+    for part, name in ((properties, ""), (properties, "headers"), (headers, ROUTED)):
+        if name:
+            part.pop(name, None)
+        try:
+            header = _header(body, headers, properties)
+        except ValueError:
+            continue
+        if len(header) + FRAME_OVERHEAD <= frame_max or frame_max == 0:
+            return content_frames(1, header, body, frame_max)
+    return None
 
 
 def _header(body: bytes, headers: dict[str, object], properties: dict[str, object]) -> bytes:

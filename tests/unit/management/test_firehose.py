@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rhizome.amqp.field_table import Timestamp
+from rhizome.amqp.field_table import TABLE_DEPTH_MAX, Timestamp
 from rhizome.amqp.methods import (
     BasicAck,
     ExchangeDeclare,
@@ -18,7 +18,8 @@ from rhizome.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
-from rhizome.amqp.properties import Properties
+from rhizome.amqp.properties import Properties, encode_header
+from rhizome.amqp.spec import FRAME_OVERHEAD
 from rhizome.management import firehose
 from rhizome.management.firehose import Firehose, switch
 from rhizome.testing.in_memory_broker import Content, Core, CoreClient, make_core
@@ -166,6 +167,45 @@ def test_headers_that_fill_a_frame_are_left_out(traced_core: Core) -> None:
     client.publish("", "q", b"m", Properties(headers={"long": "x" * room}, type="t"))
     [found] = traces(client)
     assert found.headers["properties"] == {"type": "t"}
+
+
+def nested(levels: int) -> dict[str, object]:
+    table: dict[str, object] = {"a": 1}
+    for _ in range(levels - 1):
+        table = {"x": table}
+    return table
+
+
+@pytest.mark.parametrize("levels", [TABLE_DEPTH_MAX - 1, TABLE_DEPTH_MAX])
+def test_headers_nested_as_deep_as_may_be_hide_no_trace(traced_core: Core, levels: int) -> None:
+    turn_on(traced_core)
+    attacker, other = traced_core.connect(), traced_core.connect()
+    deep = Properties(headers=nested(levels), message_id="deep")
+    attacker.send_bytes(attacker.published("", "q", b"deep", deep))
+    other.send_bytes(other.published("", "q", b"other"))
+    traced_core.settle()
+    found = traces(other)
+    assert [each.body for each in found] == [b"deep", b"other"]
+    properties: Any = found[0].headers["properties"]
+    assert properties == {"message_id": "deep"}, "the headers alone are left out"
+
+
+def test_a_trace_of_a_message_for_many_queues_fits_into_a_frame(traced_core: Core) -> None:
+    client = traced_core.connect()
+    client.call(ExchangeDeclare("all", "fanout"), ExchangeDeclareOk)
+    frame_max = traced_core.broker.limits.frame_max
+    count = int(2 * frame_max // 200)
+    for number in range(count):
+        name = f"{number}-".ljust(200, "n")
+        client.declare(name)
+        client.call(QueueBind(name, "all"), QueueBindOk)
+    turn_on(traced_core)
+    client.publish("all", "", b"m")
+    [found] = traces(client)
+    assert len(encode_header(1, found.properties)) + FRAME_OVERHEAD <= frame_max
+    named: Any = found.headers["routed_queues"]
+    assert 0 < len(named) < count
+    assert len(named) + int(str(found.headers["routed_queues_more"])) == count
 
 
 def test_what_is_too_much_for_one_turn_is_left_out_and_counted(

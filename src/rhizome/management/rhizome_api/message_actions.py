@@ -32,6 +32,7 @@ from rhizome.broker.queue.admin_consumer import AdminConsumer
 from rhizome.broker.queue.message_cursor import look_at
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.streams.stream_restrictions import is_stream
+from rhizome.errors import AccessRefused
 from rhizome.management.api_context import Context
 from rhizome.management.direct_channel import check_open, until_confirmed
 from rhizome.management.errors import ApiError, BadRequest
@@ -52,6 +53,7 @@ COUNT_MAX: Final = 1000
 IDS_MAX: Final = 200
 ACTIONS: Final = ("move", "drop", "requeue", "redrive")
 REASONS_MAX: Final = 20
+QUEUE_NAME_BYTES_MAX: Final = 255
 GONE: Final = "no longer ready"
 
 
@@ -228,12 +230,17 @@ class _Work:
             return None
         queue = self._queue.broker.state.vhosts[self._queue.vhost].destinations.get(name)
         if not isinstance(queue, Queue) or queue.definition.is_private():
-            self.outcome.skip(f"there is no shared queue '{name}'")
+            self.outcome.skip(f"there is no shared queue '{name[:QUEUE_NAME_BYTES_MAX]}'")
             return None
         if queue.options.dead_letter_exchange is None:
             self.outcome.skip(f"queue '{name}' does not dead-letter")
             return None
-        check_write(self._channel, QUEUE, name)
+        try:
+            check_write(self._channel, QUEUE, name)
+        except AccessRefused:
+            # Whoever publishes here chooses the name: it must not keep the others where they are.
+            self.outcome.skip(f"queue '{name}' may not be written")
+            return None
         return queue
 
     def _restored(self, message: Message, seen: SearchedMessage) -> Message:

@@ -239,8 +239,26 @@ def test_a_redrive_needs_the_right_to_write_where_it_leads(
 ) -> None:
     dead_letters(api, 1)
     api.put("permissions", "/", "manager", configure="^$", read=".*", write="^dead$")
-    assert act(as_user("manager"), "dead", "redrive").status == 401
+    answer = act(as_user("manager"), "dead", "redrive").json
+    assert (answer["done"], answer["skipped"]) == (0, {"queue 'orders' may not be written": 1})
     assert (api.payloads("dead"), api.payloads("orders")) == (["0"], [])
+
+
+def test_a_forged_dead_letter_holds_no_redrive_up(api: Api, as_user: Callable[[str], Api]) -> None:
+    """Publishers write x-death themselves, so they choose a queue that the caller may not write."""
+    to_dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    api.put("queues", "/", "salaries", durable=True, arguments=to_dead)
+    api.put("queues", "/", "dead", durable=True)
+    for queue in ("salaries", "z" * 10_000):
+        api.publish("dead", "forged", headers={"x-death": [{"queue": queue}]})
+    dead_letters(api, 2)
+    api.put("permissions", "/", "manager", configure="^$", read=".*", write="^orders$")
+    answer = act(as_user("manager"), "dead", "redrive").json
+    assert answer["to"] == {"orders": 2}
+    skipped = answer["skipped"]
+    assert skipped.pop("queue 'salaries' may not be written") == 1
+    assert [len(reason) < 300 for reason in skipped] == [True]
+    assert api.payloads("salaries") == []
 
 
 def test_a_queue_that_refuses_ends_the_action_and_the_message_stays(api: Api) -> None:
