@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from rhizome.broker.port import GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.cluster.replication.catch_up_receiver import CatchUpReceiver
 from rhizome.cluster.replication.catch_up_sender import CatchUpSender, LiveQueue, LiveSource
 from rhizome.cluster.replication.group_copy import GroupCopy

@@ -46,6 +46,7 @@ from rhizome.broker.fault_log import (
     FAULT_TURN,
     FaultLog,
 )
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message, Route
 from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
 from rhizome.broker.metadata.metadata_changes import (
@@ -72,7 +73,7 @@ from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.observer import Observer, Tracer
 from rhizome.broker.periodic_sweep import Timers
-from rhizome.broker.port import Across, Cluster, GroupLog, Waiter
+from rhizome.broker.port import Across, Cluster, Waiter
 from rhizome.broker.publishing.blocked_publishers import update_blocking
 from rhizome.broker.publishing.confirm_latency import ConfirmLatencies, LatencyHistogram
 from rhizome.broker.publishing.delayed_messages import Delayed
@@ -88,7 +89,7 @@ from rhizome.broker.queue.redelivered_flag import DeliveredMarks
 from rhizome.broker.queue_leases.active_leases import Leases
 from rhizome.broker.routing.bindings_and_destinations import Destination
 from rhizome.broker.streams.active_streams import Streams
-from rhizome.broker.turn import COMMAND_WORK, FACT_WORK, Turn
+from rhizome.broker.turn import COMMAND_WORK, FACT_WORK, MarkedChannel, MarkedQueue, Turn
 from rhizome.errors import AmqpError, InternalFault
 
 
@@ -665,7 +666,7 @@ class Broker:
         for connection in rested:
             connection.take_up()
 
-    def _dispatch(self, queue: Queue) -> None:
+    def _dispatch(self, queue: MarkedQueue) -> None:
         """Dispatch a queue; a queue that fails must not hold up the others."""
         self.turn.doing = queue
         try:
@@ -682,11 +683,11 @@ class Broker:
             self.dead_letters = []
             self.disable(error, "dead letters")
 
-    def _confirm(self, channel: Channel) -> None:
+    def _confirm(self, channel: MarkedChannel) -> None:
         try:
             channel.flush_confirms()
         except Exception as error:
-            self.connection_fault(channel.connection, error)
+            channel.faulted(error)
 
     def connection_fault(self, connection: Connection, error: BaseException) -> None:
         """End a connection after a fault that is about it, so that its client doesn't wait for

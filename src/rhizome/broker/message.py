@@ -8,7 +8,7 @@ offset and only when their flag says that a feature needs them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from librt.strings import read_i64_be
 from mypy_extensions import i64
@@ -18,11 +18,6 @@ from rhizome.amqp.properties import (
     FLAG_DELIVERY_MODE,
 )
 from rhizome.journal.dedup_state import DedupIdentity
-
-if TYPE_CHECKING:
-    from rhizome.broker.port import GroupLog
-    from rhizome.broker.publishing.remote_targets import Target
-    from rhizome.broker.queue.queue import Queue
 
 NO_EXPIRATION: Final = -1
 
@@ -39,75 +34,28 @@ MESSAGE_OVERHEAD_BYTES: Final = 184
 ring."""
 
 
-@final
-class Part:
-    """The queues of a route that share a log, and what a record in that log names of them.
-
-    A local log names durable queues only, a replicated log all of them.
-    """
-
-    log: GroupLog
-    queues: list[Queue]
-    ids: list[int]
-    durable: bool
-    work: i64
-    """What a message for these queues adds to the work of its turn."""
-
-    def __init__(self, log: GroupLog) -> None:
-        self.log = log
-        self.queues = []
-        self.ids = []
-        self.durable = False
-        self.work = 0
-
-    def add(self, queue: Queue) -> None:
-        self.queues.append(queue)
-        if queue.durable or self.log.replicated:
-            self.ids.append(queue.id)
-        if queue.durable:
-            self.durable = True
-
-
-@final
 class Route:
-    """Where one (exchange, routing key) leads, and how a delivery names it.
+    """How a delivery names where its message came from: ``tail`` is the exchange and the routing
+    key as the wire has them.
 
-    Invariant: ``queues`` (active here) and ``targets`` (on other brokers) are what the router
-    answered at topology epoch ``epoch``; ``parts`` are the queues by log; ``unrouted`` says that
-    all of them are taps; ``level`` is what they have in common (`reliability_levels.py`). A route
-    of an older epoch is never used to publish, but messages go on referring to it for ``tail``.
+    ``mandatory``: the publisher wants a message back that no queue takes; ``by_headers``: its
+    headers say where it goes; ``delayed``: its exchange holds messages until they are due.
     """
 
     exchange: str
     key: str
     tail: bytes
-    epoch: i64
-    queues: list[Queue]
-    parts: list[Part]
-    targets: list[Target]
-    plain: bool
-    unrouted: bool
     mandatory: bool
-    immediate: bool
     by_headers: bool
     delayed: bool
-    level: i64
 
     def __init__(self, exchange: str, key: str, tail: bytes) -> None:
         self.exchange = exchange
         self.key = key
         self.tail = tail
-        self.epoch = -1
-        self.queues = []
-        self.parts = []
-        self.targets = []
-        self.plain = False
-        self.unrouted = False
         self.mandatory = False
-        self.immediate = False
         self.by_headers = False
         self.delayed = False
-        self.level = 0
 
 
 @final

@@ -2,16 +2,15 @@
 
 Interfaces, all owned by the broker:
 
-- ``GroupLog``: where the broker records its decisions about messages (enqueued, dequeued, requeued,
-  purged), in batches per turn. The log says how far its records are safe: ``committed_memory`` and
-  ``committed_disk`` never fall. A publish is confirmed once the index that it needs is at or below
-  the one that its reliability level asks for.
 - ``Cluster``: where the broker proposes changes of the cluster state (declare, bind, delete, ...).
   A proposal is answered through a ``Waiter`` when it is committed, applied and safe.
-- ``Forward``: the forward queue to another broker, for what is published here and belongs there.
 - ``Away``: the home of a shared queue that is active on another broker; ``Proxy`` is what one
   consumer of such a queue has there.
 - ``Carrier``: takes deliveries to consumers that are on another broker.
+
+Two more have modules of their own, because messages and queues know them: the log of a group
+(``group_log/log_port.py``) and the forward queue to another broker
+(``publishing/forward_port.py``).
 
 A single broker runs on ``single_node_cluster.py``, which commits at once; there is no "if
 clustered" in the core. Nothing here knows sockets, files, clocks or threads.
@@ -23,171 +22,23 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from rhizome.broker.group_log.uncommitted_local_work import UncommittedRecords
-from rhizome.broker.message import Message
+from rhizome.broker.access.application_tokens import ApplicationTokens
 
 if TYPE_CHECKING:
     from rhizome.amqp.methods import BasicGet, QueueDelete
-    from rhizome.broker.access.application_tokens import ApplicationTokens, Shown
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.channel.channel_transaction import Transaction
     from rhizome.broker.channel.consumer import Consumer
     from rhizome.broker.connection.connection import Connection
+    from rhizome.broker.message import Message
+    from rhizome.broker.metadata.metadata_changes import Outcome
     from rhizome.broker.metadata.metadata_commands import Command
-    from rhizome.broker.metadata.metadata_state import Outcome
-    from rhizome.broker.publishing.remote_targets import Target
+    from rhizome.broker.publishing.forward_port import Forward
     from rhizome.broker.queue.queue import Queue
     from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
     from rhizome.broker.routing.exchange import Exchange
     from rhizome.journal.checkpoint import CheckpointBuilder
     from rhizome.journal.paged_index import PagedIndex
-
-
-EVERYTHING: Final = 1 << 62
-"""The ``visible`` of a log whose messages may be delivered at once."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class GroupLog:
-    """The log of one group as its home's queues see it.
-
-    A ``replicated`` log records every decision, including those about transient messages and queues
-    that are not durable. Other logs record what must survive a restart.
-
-    Invariant: indexes are handed out in the order of ``append``; ``committed_disk`` and
-    ``committed_memory`` never fall and never pass ``next_index - 1`` (G6). A message above
-    ``visible`` must not be delivered yet (L1); queues that wait for that are in ``waiting``. While
-    the log is ``still`` nothing leaves its queues, not even dropped or expired: an application
-    elsewhere may hold what is ready here (A2). While it is ``silent`` nothing more of it counts
-    as committed: its home is new (G7), or had a fault.
-
-    ``uncommitted`` is what was recorded for this broker's own applications and may not yet be
-    committed on the copies of the log. An in-sync standby has had everything up to
-    ``reliable_memory`` and ``reliable_disk``, too. ``starts`` has the first index of each epoch of
-    a replicated log, this one included (L2). ``origins`` has the last number that was taken from
-    each edge (A1), which is part of the records if the log is ``numbered``; ``refused`` are the
-    numbers whose refusal the edge may not know. What is recorded while the log is ``derived``
-    follows from what the log has: the next home would do the same.
-    """
-
-    group: i64
-    epoch: i64
-    next_index: i64
-    committed_memory: i64
-    committed_disk: i64
-    reliable_memory: i64
-    reliable_disk: i64
-    visible: i64
-    still: bool
-    silent: bool
-    replicated: bool
-    numbered: bool
-    derived: bool
-    starts: list[tuple[int, int]]
-    origins: dict[int, int]
-    refused: dict[int, list[int]]
-    waiting: list[Queue]
-    uncommitted: UncommittedRecords
-
-    def __init__(self, group: i64, epoch: i64, next_index: i64) -> None:
-        self.group = group
-        self.epoch = epoch
-        self.next_index = next_index
-        self.committed_memory = next_index - 1
-        self.committed_disk = next_index - 1
-        self.reliable_memory = 0
-        self.reliable_disk = 0
-        self.visible = EVERYTHING
-        self.still = False
-        self.silent = False
-        self.replicated = False
-        self.numbered = False
-        self.derived = False
-        self.starts = []
-        self.origins = {}
-        self.refused = {}
-        self.waiting = []
-        self.uncommitted = UncommittedRecords()
-
-    def append(self, message: Message, ids: list[int], durable: bool) -> None:
-        """Give the message its index and record it, if it is persistent and ``durable`` or if the
-        log is replicated. ``ids``: the queues that the record names."""
-        raise NotImplementedError
-
-    def append_from(
-        self, message: Message, ids: list[int], durable: bool, origin: i64, number: i64
-    ) -> None:
-        """Append what an edge sent under this number, which becomes part of the record (A1)."""
-        raise NotImplementedError
-
-    def take_from(self, origin: i64, number: i64) -> None:
-        """Give the next append, if one comes before ``taken``, this number of an edge: one record
-        has both (A1)."""
-        raise NotImplementedError
-
-    def taken(self) -> None:
-        """What an edge sent under the number has been dealt with."""
-        raise NotImplementedError
-
-    def note_number(self, origin: i64, number: i64) -> None:
-        """Record a number of an edge that came without a message; 0: the edge won't come back."""
-        raise NotImplementedError
-
-    def note_refused(self, origin: i64, number: i64) -> None:
-        """Record that a queue refused what an edge sent under this number, even if others took it
-        (A1)."""
-        raise NotImplementedError
-
-    def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:
-        """Messages left a queue; ``durable`` if one of them may be in the journal."""
-        raise NotImplementedError
-
-    def requeue(self, queue_id: i64, index: i64, count: i64, durable: bool) -> None:
-        raise NotImplementedError
-
-    def shown(self, queue_id: i64, priority: i64, message_index: i64) -> None:
-        """Record up to which index messages of a priority were delivered; nobody waits for this."""
-        raise NotImplementedError
-
-    def leased(self, queue_id: i64, packed: bytes) -> None:
-        """Record the leases of a queue, which replace those before; empty if there are none."""
-        raise NotImplementedError
-
-    def purge(self, queue_id: i64, up_to_index: i64) -> None:
-        raise NotImplementedError
-
-    def drop(self, queue_id: i64) -> None:
-        """Forget a queue with all its messages."""
-        raise NotImplementedError
-
-    def begin(self, bytes_expected: i64) -> None:
-        """Open a transaction: what is recorded until ``commit`` is kept whole or not at all."""
-        raise NotImplementedError
-
-    def commit(self) -> i64:
-        """Close the transaction; return the index that must be on disk before it may be answered, 0
-        if nothing was recorded."""
-        raise NotImplementedError
-
-    def buried(self, queue_id: i64, index: i64, rejected: bool) -> None:
-        """A message left a queue as a dead letter or because its delay is over; ``rejected``: a
-        consumer rejected it."""
-
-    def epoch_of(self, index: i64) -> i64:
-        """The epoch that a record belongs to."""
-        return self.epoch
-
-    def mark(self) -> i64:
-        """An index that is on disk once everything recorded so far is."""
-        raise NotImplementedError
-
-    def handed_over(self, token: i64) -> None:
-        """The journal's batch, which ends at position ``token``, was handed to the writer."""
-        raise NotImplementedError
-
-    def synced(self, position: i64) -> None:
-        """Everything below ``position`` of the journal is on disk."""
-        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -200,45 +51,6 @@ class Waiter:
         return False
 
     def resolved(self, outcome: Outcome) -> None:
-        raise NotImplementedError
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Forward:
-    """The forward queue to another broker for publishes.
-
-    It leads to the queues of one group, wherever their home is, or (group 0) to the private queues
-    of one broker; ``broker_name`` is where that is now.
-
-    Invariant: messages are numbered without gaps in the order of sending; ``confirmed`` never falls
-    and never passes ``sent``. What was sent is kept until it is confirmed. ``thin`` is the last
-    number that was confirmed although no standby has the message.
-    """
-
-    broker_name: str
-    group: i64
-    sent: i64
-    confirmed: i64
-    thin: i64
-    congested: bool
-
-    def __init__(self, broker_name: str, group: i64) -> None:
-        self.broker_name = broker_name
-        self.group = group
-        self.sent = 0
-        self.confirmed = 0
-        self.thin = 0
-        self.congested = False
-
-    def send(self, message: Message, target: Target, channel: Channel | None, tag: i64) -> i64:
-        """Send a message to what ``target`` names there; return its number.
-
-        A refusal is told to ``channel`` as a nack of ``tag``, unless that is 0.
-        """
-        raise NotImplementedError
-
-    def pause(self, connection: Connection) -> None:
-        """Pause a publisher until there is room in this forward queue."""
         raise NotImplementedError
 
 
@@ -428,8 +240,9 @@ class Cluster:
     def demand(self, tokens: ApplicationTokens) -> None:
         """Set the token that applications have to show from here on."""
 
-    def check_application(self, connection: Connection, shown: Shown) -> None:
-        """Raise the refusal for an application of another cluster."""
+    def application_tokens(self) -> ApplicationTokens:
+        """The tokens that applications have to show."""
+        return ApplicationTokens()
 
     def destination(self, connection: Connection) -> str:
         """The address of the broker that an application is redirected to; "" if it is served here.

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rhizome.broker.access.application_tokens import ApplicationTokens, Shown
+from rhizome.broker.access.application_tokens import ApplicationTokens
 from rhizome.broker.metadata.metadata_changes import (
     BindingAdded,
     BindingRemoved,
@@ -35,7 +35,6 @@ from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
-    from rhizome.broker.connection.connection import Connection
     from rhizome.journal.journal import Journal
 
 
@@ -64,8 +63,8 @@ class SingleNodeCluster(Cluster):
     def demand(self, tokens: ApplicationTokens) -> None:
         self._tokens = tokens
 
-    def check_application(self, connection: Connection, shown: Shown) -> None:
-        self._tokens.check(connection, shown)
+    def application_tokens(self) -> ApplicationTokens:
+        return self._tokens
 
     def propose(self, command: Command, waiter: Waiter | None) -> None:
         """Apply a command, and then the commands proposed in consequence.

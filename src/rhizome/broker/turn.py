@@ -6,19 +6,14 @@ record per queue, confirms one frame per channel, and output one write per conne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
 from rhizome.amqp.primitives import u32_at
 from rhizome.amqp.spec import FRAME_HEADER_SIZE
-
-if TYPE_CHECKING:
-    from rhizome.broker.channel.channel import Channel
-    from rhizome.broker.connection.connection import Connection
-    from rhizome.broker.queue.queue import Queue
-    from rhizome.broker.queue_leases.lease_reader import LeaseReader
-
+from rhizome.broker.queue.consumer_reader import Reader
+from rhizome.broker.routing.bindings_and_destinations import Destination
 
 TURN_WORK_MAX: Final = 10_000
 """How much a turn does before the rest has to wait for the next, in units of about a microsecond of
@@ -74,6 +69,67 @@ class Chore:
         raise NotImplementedError
 
 
+class MarkedQueue(Destination):
+    """A queue as its turn and its log know it. ``marked``: it is dispatched in this turn, or in the
+    next; ``deleted``: there is nothing left to dispatch."""
+
+    marked: bool
+    deleted: bool
+
+    def touch(self) -> None:
+        """Ask for a dispatch at the end of this turn."""
+        raise NotImplementedError
+
+    def dispatch(self, now_ms: i64) -> None:
+        """Deliver ready messages to consumers until one of the two runs out."""
+        raise NotImplementedError
+
+    def write_settled(self) -> None:
+        """Write the dequeues of this turn as one record."""
+        raise NotImplementedError
+
+
+class MarkedChannel:
+    """A channel as its turn knows it. ``marked``: it may have something to confirm."""
+
+    marked: bool
+
+    def flush_confirms(self) -> None:
+        """At the end of the turn: confirm what is safe, remember the rest."""
+        raise NotImplementedError
+
+    def faulted(self, error: Exception) -> None:
+        """Something about this channel went wrong in the broker: end its connection, so that its
+        client doesn't wait for ever."""
+        raise NotImplementedError
+
+
+class MarkedConnection:
+    """A connection as its turn knows it, and what makes publishers wait. ``marked``: its outbox is
+    written at the end of this turn, by the shell's object in ``port``; ``paused``: it takes no
+    input, because what it publishes can't be taken fast enough."""
+
+    name: str
+    port: object
+    marked: bool
+    paused: bool
+
+    def take_up(self) -> None:
+        """The next turn has come: continue."""
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        """Take no input for a while, because consumers of what was published here are busy."""
+        raise NotImplementedError
+
+    def unpause(self) -> None:
+        raise NotImplementedError
+
+    def set_blocked(self, reason: str) -> None:
+        """Block publishers, or (with an empty reason) unblock them."""
+        raise NotImplementedError
+
+
 @final
 class Turn:
     """Invariant: an object is in a list here if and only if its own mark says so. ``users`` are the
@@ -87,18 +143,18 @@ class Turn:
     now_ms: i64
     doing: object
     """What is running now: a connection, a queue, or a text. It tells people what takes so long."""
-    queues: list[Queue]
-    settled: list[Queue]
-    channels: list[Channel]
-    connections: list[Connection]
-    readers: list[LeaseReader]
+    queues: list[MarkedQueue]
+    settled: list[MarkedQueue]
+    channels: list[MarkedChannel]
+    connections: list[MarkedConnection]
+    readers: list[Reader]
     users: dict[str, bool]
     work: i64
-    resting: list[Connection]
-    deferred: list[Connection]
-    rested: list[Connection]
+    resting: list[MarkedConnection]
+    deferred: list[MarkedConnection]
+    rested: list[MarkedConnection]
     """The connections that continue in this turn, because they rested in the last."""
-    postponed: list[Queue]
+    postponed: list[MarkedQueue]
     chores: list[Chore]
     framed: bytes
     """The last large content that was put into other frames, for the next consumer of it."""

@@ -81,8 +81,9 @@ from rhizome.journal.records import u16_at, u32_at
 from rhizome.journal.recovery import Recovered, RecoveredQueue
 
 if TYPE_CHECKING:
+    from rhizome.broker.group_log.log_port import GroupLog
     from rhizome.broker.metadata.metadata_commands import Command
-    from rhizome.broker.port import GroupLog, Waiter
+    from rhizome.broker.port import Waiter
     from rhizome.broker.queue.queue import Queue
     from rhizome.cluster.link.link import Link
     from rhizome.cluster.state.broker_registry import Registry

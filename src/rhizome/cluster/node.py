@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from rhizome.broker.access.application_tokens import ApplicationTokens, Shown
+from rhizome.broker.access.application_tokens import ApplicationTokens
 from rhizome.broker.fault_log import FAULT_GROUP, FAULT_LINK, FAULT_TIMER, FAULT_TURN
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import (
@@ -354,8 +354,8 @@ class Node(Cluster):
     def demand(self, tokens: ApplicationTokens) -> None:
         self.admission.tokens = tokens
 
-    def check_application(self, connection: Connection, shown: Shown) -> None:
-        self.admission.tokens.check(connection, shown)
+    def application_tokens(self) -> ApplicationTokens:
+        return self.admission.tokens
 
     def destination(self, connection: Connection) -> str:
         return self.admission.destination(connection)

@@ -220,11 +220,11 @@ class Core:
         if self.store.pending():
             self.broker.handed_over(self.store.submit())
             broker.submitted()
-        connections = broker.turn.connections
+        touched = broker.turn.connections
         broker.turn.connections = []
-        for connection in connections:
-            if isinstance(connection.port, CoreClient):
-                connection.port.flush()
+        for each in touched:
+            if isinstance(each.port, CoreClient):
+                each.port.flush()
 
     def _run_synced(self, batches: int | None = None) -> None:
         synced = self._synced[:batches]

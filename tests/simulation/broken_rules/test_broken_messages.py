@@ -58,7 +58,7 @@ def test_the_same_attack_shows_nothing_while_the_rule_holds(attack: Attack) -> N
 
 
 SHOWN_WITHOUT_DISK = """
-from rhizome.broker.port import EVERYTHING
+from rhizome.broker.group_log.log_port import EVERYTHING
 from rhizome.cluster.home.group_log import ReplicatedLog
 update_visible, append_from = ReplicatedLog.update_visible, ReplicatedLog.append_from
 def judge_all_visible(self):

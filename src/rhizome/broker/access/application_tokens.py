@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import hmac
 from base64 import urlsafe_b64encode
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rhizome.errors import NotAllowed
-
-if TYPE_CHECKING:
-    from rhizome.broker.connection.connection import Connection
 
 TOKEN_PROPERTY: Final = "cluster_token"
 KEY_PROPERTY: Final = "cluster_key"
@@ -72,15 +69,15 @@ class ApplicationTokens:
         self.keys = cluster_keys
         self.tokens = tuple([application_token(key).encode() for key in cluster_keys])
 
-    def check(self, connection: Connection, shown: Shown) -> None:
-        """Raises NotAllowed for an application that doesn't belong to the cluster."""
-        has_key = _is_one_of(shown.key, self.keys) or _is_one_of(shown.token, self.keys)
-        if has_key:
-            connection.broker.observer.key_disclosed(connection)
+    def discloses_key(self, shown: Shown) -> bool:
+        """Whether an application has shown the key itself, which is for brokers alone."""
+        return _is_one_of(shown.key, self.keys) or _is_one_of(shown.token, self.keys)
+
+    def check(self, name: str, shown: Shown) -> None:
+        """Raises NotAllowed for an application that doesn't belong to the cluster of this name."""
         if not self.is_demanded or _is_one_of(shown.token, self.tokens):
             return
-        name = connection.broker.settings.cluster_name
-        if has_key:
+        if self.discloses_key(shown):
             raise NotAllowed(
                 f"the key of cluster '{name}' is for its brokers alone: remove it from the client"
                 f" properties and set {TOKEN_PROPERTY} to what `rhizome cluster app-token` prints",

@@ -34,7 +34,7 @@ from mypy_extensions import i64, mypyc_attr
 from rhizome.journal.dedup_state import user_prefix
 
 if TYPE_CHECKING:
-    from rhizome.broker.connection.connection import Connection
+    from rhizome.broker.turn import MarkedConnection
 
 KIND_APPLICATION: Final = "application"
 KIND_CONSOLE: Final = "console"
@@ -131,7 +131,7 @@ class Identity:
         """Whether any topic rule exists for this user in `vhost`; not cached."""
         return False
 
-    def adopt(self, connection: Connection) -> bool:
+    def adopt(self, connection: MarkedConnection) -> bool:
         """Whether this identity has taken the connection over from the broker, at its open.
 
         The identity of another broker does: what follows open-ok is a link, not an application. It

@@ -25,6 +25,7 @@ from rhizome.amqp.methods import (
     BasicRecover,
     BasicRecoverAsync,
     BasicReject,
+    BasicReturn,
     ChannelClose,
     ChannelCloseOk,
     ChannelFlow,
@@ -41,14 +42,16 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.spec import BASIC, FRAME_HEADER, SESSION
 from rhizome.broker.channel import channel_transaction, consume_methods, topology_methods
 from rhizome.broker.channel.channel_transaction import Transaction
-from rhizome.broker.channel.consumer import Consumer
+from rhizome.broker.channel.consumer import Consumer, put_content
 from rhizome.broker.channel.resource_lookup import unimplemented
 from rhizome.broker.channel.unacked import ACK, REJECT, REQUEUE, Unacked
 from rhizome.broker.connection import session_resume
 from rhizome.broker.connection.connection_states import RUNNING
-from rhizome.broker.message import Message, Route
+from rhizome.broker.message import Message
 from rhizome.broker.publishing.blocked_publishers import published_by
+from rhizome.broker.publishing.forward_port import PublisherChannel
 from rhizome.broker.publishing.publish_path import check_publish, publish
+from rhizome.broker.publishing.publish_route import PublishRoute
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.reliability_levels import Levels, is_asked
 from rhizome.broker.streams.stream_restrictions import is_stream, unsupported
@@ -73,12 +76,14 @@ SETTLED_AT_ONCE_MAX: Final = 1000
 SETTLED_STEP: Final = 100
 """How many deliveries are settled between two checks of how full the turn is."""
 
+NO_ROUTE: Final = 312
+
 FORGIVEN_MAX: Final = 65536
 """How many deliveries that were taken back are remembered, in case a late ack comes."""
 
 
 @final
-class Channel:
+class Channel(PublisherChannel):
     """Invariant: ``unacked.count`` equals the sum of ``unacked`` over its consumers and pulls. If
     the client is on another broker and can resume, ``client`` is its session and ``visit`` says
     which of the client's connections this channel belongs to (`session_resume.py`)."""
@@ -101,7 +106,7 @@ class Channel:
     marked: bool
     last_queue: str
     publish_key: bytes
-    publish_route: Route | None
+    publish_route: PublishRoute | None
     publish_access: i64
     content_key: bytes | None
     content_parts: list[bytes]
@@ -667,6 +672,18 @@ class Channel:
         """Tell the publisher that a queue refused its message."""
         self.nacked.add(tag)
         self.send(BasicNack(tag, False, False))
+
+    def send_return(self, message: Message) -> None:
+        """Return a mandatory message that no queue took."""
+        route = message.route
+        connection = self.connection
+        answer = BasicReturn(NO_ROUTE, "NO_ROUTE", route.exchange, route.key)
+        connection.outbox.put(method_frame(self.number, answer))
+        put_content(self, message)
+        connection.touch()
+
+    def faulted(self, error: Exception) -> None:
+        self.connection.broker.connection_fault(self.connection, error)
 
     def collect_unacked(self, queue: Queue, found: list[Message]) -> None:
         """Append the messages of ``queue`` that are unacked here, if the queue is also active

@@ -16,7 +16,9 @@ from rhizome.amqp.methods import Method, TxCommitOk, TxRollbackOk, TxSelectOk
 from rhizome.broker.connection.connection_states import CLOSED
 from rhizome.broker.dead_letters.dead_letter_routing import bury
 from rhizome.broker.group_log.atomic_records import begin_all, commit_all
-from rhizome.broker.port import Forward, GroupLog, Proxy
+from rhizome.broker.group_log.log_port import GroupLog
+from rhizome.broker.port import Proxy
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publish_path import Publication, place
 from rhizome.broker.publishing.publisher_confirms import are_safe
 from rhizome.broker.publishing.remote_targets import rehomed

@@ -26,11 +26,11 @@ from rhizome.broker.channel.resource_lookup import check_read, find_queue, may_t
 from rhizome.broker.channel.topology_methods import Reply
 from rhizome.broker.channel.unacked import REQUEUE
 from rhizome.broker.erlang_term_text import queue_resource
+from rhizome.broker.group_log.log_port import EVERYTHING
 from rhizome.broker.message import Message
 from rhizome.broker.metadata.declare_and_consume_arguments import check_consume_arguments
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import QUEUE
-from rhizome.broker.port import EVERYTHING
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
 from rhizome.broker.queue_leases.lease_request import LEASE_ARGUMENT, check_lease

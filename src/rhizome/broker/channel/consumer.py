@@ -21,36 +21,13 @@ from rhizome.broker.channel.unacked import ACK, REJECT, REQUEUE
 from rhizome.broker.connection.outbox import COPY_BYTES_MAX, PIECE_BYTES
 from rhizome.broker.message import Message, Route
 from rhizome.broker.port import Carrier, Proxy
+from rhizome.broker.queue.consumer_reader import Reader
 
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.message import Message
     from rhizome.broker.queue.queue import Queue
     from rhizome.broker.turn import Turn
-
-
-class Reader:
-    """Delivers to one consumer of a stream or a lease. ``next`` is the offset or position it
-    delivers next."""
-
-    next: i64
-
-    def __init__(self) -> None:
-        self.next = 0
-
-    def wake(self) -> None:
-        """The consumer may be able to take more."""
-        raise NotImplementedError
-
-    def settled(self, message: Message) -> None:
-        """A delivery was acknowledged."""
-        raise NotImplementedError
-
-    def given_up(self) -> None:
-        """A delivery was not acknowledged, and the consumer is gone."""
-
-    def detach(self) -> None:
-        """The consumer is gone."""
 
 
 IDENTITY_BYTES: Final = 4 + 8 + 4 + 8

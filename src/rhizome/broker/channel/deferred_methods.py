@@ -19,7 +19,8 @@ from rhizome.broker.channel.channel_transaction import PendingCommit
 from rhizome.broker.channel.consume_methods import get
 from rhizome.broker.channel.topology_methods import queue_delete, queue_purge
 from rhizome.broker.connection.connection_states import RUNNING
-from rhizome.broker.port import Forward, GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.errors import AmqpError, InternalFault
 
 if TYPE_CHECKING:

@@ -185,7 +185,10 @@ class Handshake:
             )
         self.broker.limits.check_connection(connection, name)
         cluster = self.broker.cluster
-        cluster.check_application(connection, self.shown)
+        tokens = cluster.application_tokens()
+        if tokens.discloses_key(self.shown):
+            self.broker.observer.key_disclosed(connection)
+        tokens.check(self.broker.settings.cluster_name, self.shown)
         connection.resume_id = resume_id(connection.identity.user, connection.client_properties)
         connection.visit = visit_of(connection.client_properties)
         elsewhere = cluster.destination(connection)

@@ -44,11 +44,11 @@ from rhizome.broker.connection.control_frames import (
     slow_frame,
 )
 from rhizome.broker.connection.outbox import Outbox
-from rhizome.broker.message import Route
 from rhizome.broker.publishing.blocked_publishers import content_awaited, leave_unread
 from rhizome.broker.publishing.publish_path import publish
+from rhizome.broker.publishing.publish_route import PublishRoute
 from rhizome.broker.routing.router import Router
-from rhizome.broker.turn import TURN_WORK_MAX
+from rhizome.broker.turn import TURN_WORK_MAX, MarkedConnection
 from rhizome.errors import (
     AmqpError,
     ChannelError,
@@ -87,7 +87,7 @@ HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 
 @final
-class Connection:
+class Connection(MarkedConnection):
     """Invariant: at most one of ``tail`` and ``held`` is in use: an incomplete unit waits in
     ``tail`` while the connection runs, whole reads wait in ``held`` while it is suspended."""
 
@@ -135,7 +135,7 @@ class Connection:
     current: i64
     vhost: VHost
     router: Router
-    routes: dict[bytes, Route]
+    routes: dict[bytes, PublishRoute]
     owner: str
     unit_body_max: i64
     current_code: i64

@@ -27,8 +27,9 @@ from librt.strings import BytesWriter, read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.primitives import put_shortstr, put_u16, put_u64, u16_at
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message, copy_of
-from rhizome.broker.port import Forward, GroupLog
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publish_path import enqueue
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.remote_targets import Recipients, bundle

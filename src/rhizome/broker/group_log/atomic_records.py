@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
-from rhizome.broker.port import GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker

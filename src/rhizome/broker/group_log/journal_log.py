@@ -7,8 +7,8 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message
-from rhizome.broker.port import GroupLog
 from rhizome.journal.journal import Journal
 from rhizome.journal.records import enqueue_record, leases_record, shown_record
 

@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import read_i16_be
 from mypy_extensions import i64
 
-from rhizome.amqp.frames import method_frame
-from rhizome.amqp.methods import BasicReturn
 from rhizome.broker.access.auth_interface import Identity
-from rhizome.broker.channel.consumer import put_content
 from rhizome.broker.channel.direct_reply_to import REPLY_PREFIX
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import (
     DELIVERY_MODE_ONLY,
     HEADER_FLAGS_OFFSET,
     Message,
-    Part,
-    Route,
     copy_of,
 )
-from rhizome.broker.port import Cluster, GroupLog
+from rhizome.broker.port import Cluster
 from rhizome.broker.publishing.blocked_publishers import published_by
 from rhizome.broker.publishing.message_options import MessageOptions, read_message_options
+from rhizome.broker.publishing.publish_route import Part, PublishRoute
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.reliability_levels import ceiling
 from rhizome.broker.publishing.remote_targets import Recipients, Target, keeping_of
@@ -55,7 +52,6 @@ if TYPE_CHECKING:
     from rhizome.broker.routing.router import Router
 
 ROUTES_MAX: Final = 65536
-NO_ROUTE: Final = 312
 
 
 def publish(channel: Channel, key: bytes, content: bytes, frame_bytes_max: i64) -> None:
@@ -127,7 +123,7 @@ def check_publish(channel: Channel, key: bytes) -> None:
         _resolve(channel, key)
 
 
-def _resolve(channel: Channel, key: bytes) -> Route:
+def _resolve(channel: Channel, key: bytes) -> PublishRoute:
     """The route of a publish, checked for this channel's user."""
     connection = channel.connection
     broker = connection.broker
@@ -152,7 +148,7 @@ def _resolve(channel: Channel, key: bytes) -> Route:
     return route
 
 
-def _remember_route(routes: dict[bytes, Route], key: bytes) -> Route:
+def _remember_route(routes: dict[bytes, PublishRoute], key: bytes) -> PublishRoute:
     if len(routes) >= ROUTES_MAX:
         routes.clear()
     route = _decode_route(key)
@@ -160,7 +156,7 @@ def _remember_route(routes: dict[bytes, Route], key: bytes) -> Route:
     return route
 
 
-def _decode_route(key: bytes) -> Route:
+def _decode_route(key: bytes) -> PublishRoute:
     """Parse the fields of basic.publish: reserved, exchange, routing key, bits."""
     size: i64 = len(key)
     exchange_end: i64 = 3 + key[2] if size > 2 else size
@@ -171,13 +167,13 @@ def _decode_route(key: bytes) -> Route:
         raise SyntaxErrorFault("basic.publish is cut short", 60, 40)
     exchange = key[3:exchange_end].decode("utf-8", "surrogateescape")
     routing_key = key[exchange_end + 1 : end].decode("utf-8", "surrogateescape")
-    route = Route(exchange, routing_key, key[2:end])
+    route = PublishRoute(exchange, routing_key, key[2:end])
     route.mandatory = key[end] & 1 == 1
     route.immediate = key[end] & 2 == 2
     return route
 
 
-def refresh(route: Route, exchange: Exchange, router: Router, cluster: Cluster) -> None:
+def refresh(route: PublishRoute, exchange: Exchange, router: Router, cluster: Cluster) -> None:
     """Look the route up again after the topology has changed."""
     route.by_headers = router.needs_headers(exchange)
     route.delayed = exchange.delayed
@@ -254,7 +250,7 @@ def _all_take_everything(queues: list[Queue]) -> bool:
     return True
 
 
-def _check_permission(channel: Channel, exchange: Exchange, route: Route) -> None:
+def _check_permission(channel: Channel, exchange: Exchange, route: PublishRoute) -> None:
     connection = channel.connection
     vhost = exchange.vhost
     identity = connection.identity
@@ -288,7 +284,9 @@ def _check_topic(identity: Identity, exchange: Exchange, key: str) -> None:
 # ---- messages that steer the broker -------------------------------------------------------------
 
 
-def _publish_with_options(channel: Channel, route: Route, message: Message, flags: i64) -> None:
+def _publish_with_options(
+    channel: Channel, route: PublishRoute, message: Message, flags: i64
+) -> None:
     options = read_message_options(channel, message, flags)
     publication = Publication(message, route.queues, route.targets, route.mandatory, options)
     publication.unrouted = route.unrouted
@@ -347,7 +345,7 @@ class Publication:
         self.unrouted = False
 
 
-def _recipients_for(channel: Channel, route: Route, options: MessageOptions) -> Recipients:
+def _recipients_for(channel: Channel, route: PublishRoute, options: MessageOptions) -> Recipients:
     """Route by headers, and by every key in CC and BCC."""
     connection = channel.connection
     router = connection.router
@@ -372,13 +370,13 @@ def place(broker: Broker, publication: Publication, channel: Channel | None) -> 
         if len(publication.targets) > 0:
             send_on(message, publication.targets, channel)
         elif not broker.replies.deliver(vhost, message) and publication.mandatory:
-            send_return(channel, message)
+            channel.send_return(message)
         return True
     if route.delayed and options.delay_ms > 0 and channel is not None:
         return _hold_back(broker, publication, channel)
     nowhere = len(publication.queues) == 0 and len(publication.targets) == 0
     if (nowhere or publication.unrouted) and publication.mandatory and channel is not None:
-        send_return(channel, message)
+        channel.send_return(message)
     if nowhere:
         return True
     send_on(message, publication.targets, channel)
@@ -458,14 +456,3 @@ def need_for(confirms: Confirms, log: GroupLog, message: Message) -> None:
     """Confirm the last publish once the log has this message safe."""
     if message.position != 0 or log.replicated:
         confirms.need(log, message.index, message.position != 0)
-
-
-def send_return(channel: Channel, message: Message) -> None:
-    """Return a mandatory message that no queue took."""
-    route = message.route
-    connection = channel.connection
-    connection.outbox.put(
-        method_frame(channel.number, BasicReturn(NO_ROUTE, "NO_ROUTE", route.exchange, route.key))
-    )
-    put_content(channel, message)
-    connection.touch()

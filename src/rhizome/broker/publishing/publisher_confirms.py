@@ -14,8 +14,9 @@ from typing import final
 
 from mypy_extensions import i64
 
-from rhizome.broker.port import Forward, GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.publishing.confirm_latency import ConfirmLatencies
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.reliability_levels import SEVERAL, Levels
 
 

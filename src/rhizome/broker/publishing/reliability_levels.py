@@ -20,7 +20,8 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.port import Forward, GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
+from rhizome.broker.publishing.forward_port import Forward
 
 CAPABILITY: Final = "confirm.level"
 

@@ -9,7 +9,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.port import Forward
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.reliability_levels import COPIED, EVERYWHERE, ON_DISK
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.bindings_and_destinations import Destination

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message
 from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
 from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
-from rhizome.broker.port import Forward, GroupLog
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.queue.queue import Queue
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 if TYPE_CHECKING:
-    from rhizome.broker.connection.connection import Connection
     from rhizome.broker.queue.queue import Queue
+    from rhizome.broker.turn import MarkedConnection
 
 CONGESTED_BYTES: Final = 512 * 1024
 """Above this many bytes waiting for busy consumers, publishers are slowed to the consumers'
@@ -41,7 +41,7 @@ class FlowControl:
     """
 
     congested: bool
-    paused: list[Connection]
+    paused: list[MarkedConnection]
     mark: i64
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class FlowControl:
             if taken >= QUANTUM_BYTES * len(self.paused):
                 self._unpause()
 
-    def pause(self, queue: Queue, connection: Connection) -> None:
+    def pause(self, queue: Queue, connection: MarkedConnection) -> None:
         """A connection has published to this queue while it is congested."""
         if not connection.paused:
             if len(self.paused) == 0:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from rhizome.broker.channel.consumer import Consumer
+from rhizome.broker.group_log.log_port import EVERYTHING, GroupLog
 from rhizome.broker.message import NO_EXPIRATION, Message, body_bytes
 from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
-from rhizome.broker.port import EVERYTHING, Away, GroupLog
+from rhizome.broker.port import Away
 from rhizome.broker.queue.checkpoint_live_messages import (
     is_journaled,
     ready_body_bytes,
@@ -28,12 +29,12 @@ from rhizome.broker.queue.priority_lane import UNUSED_LANE, Lane
 from rhizome.broker.queue.publisher_flow_control import CONGESTED_BYTES, FlowControl
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
 from rhizome.broker.queue_leases.lease_request import LEASE_ARGUMENT
-from rhizome.broker.routing.bindings_and_destinations import Destination
 from rhizome.broker.turn import (
     DISCARD_WORK,
     LETTER_WORK,
     SEARCHED_AT_ONCE_MAX,
     SEARCHED_PER_WORK,
+    MarkedQueue,
     decoding_work,
 )
 from rhizome.journal.dedup_state import DedupState
@@ -41,7 +42,7 @@ from rhizome.journal.errors import CorruptRecord
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
-    from rhizome.broker.metadata.metadata_state import QueueDefinition
+    from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
     from rhizome.broker.queue.internal_queues import InternalQueueWorker
     from rhizome.broker.queue.priority_lane import Lane
     from rhizome.broker.streams.stream import Stream
@@ -83,7 +84,7 @@ REASON_DELIVERY_LIMIT: Final = "delivery_limit"
 
 
 @final
-class Queue(Destination):
+class Queue(MarkedQueue):
     """One queue. If it is shared and active on another broker, ``away`` leads there, and nothing is
     ever ready here. ``worker`` processes it if it is an internal queue of a group
     (`internal_queues.py`).

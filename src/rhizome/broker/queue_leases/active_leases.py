@@ -17,12 +17,12 @@ from mypy_extensions import i64
 
 from rhizome.amqp.methods import BasicCancel
 from rhizome.broker.erlang_term_text import queue_resource
+from rhizome.broker.group_log.log_port import EVERYTHING
 from rhizome.broker.message import Message
-from rhizome.broker.port import EVERYTHING
 from rhizome.broker.queue_leases.lease import Lease, PackedLease, pack, unpack
 from rhizome.broker.queue_leases.lease_reader import LeaseReader
 from rhizome.broker.queue_leases.lease_request import KEEP_MS_DEFAULT, LeaseRequest
-from rhizome.errors import AmqpError, NotFound, PreconditionFailed
+from rhizome.errors import NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -357,12 +357,7 @@ class Leases:
             readers = turn.readers
             turn.readers = []
             for reader in readers:
-                reader.marked = False
-                if self.readers.get(reader.consumer) is reader:
-                    try:
-                        reader.pump()
-                    except AmqpError as error:
-                        reader.fail(error)
+                reader.take_turn()
 
     def committed(self) -> None:
         """A log has committed more, or this broker may deliver again."""

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.channel.consumer import Reader
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.message import Message
 from rhizome.broker.message_batch_content import FRAME_BYTES_MAX
+from rhizome.broker.queue.consumer_reader import Reader
 from rhizome.broker.queue.redelivered_flag import was_delivered
 from rhizome.broker.queue_leases.lease import Lease
 from rhizome.broker.queue_leases.lease_delivery import Entries, LeaseOutcome
@@ -73,6 +73,15 @@ class LeaseReader(Reader):
         if not self.marked and self.consumer.proxy is None:
             self.marked = True
             self.leases.broker.turn.readers.append(self)
+
+    def take_turn(self) -> None:
+        """Continue what was marked, unless this consumer has gone."""
+        self.marked = False
+        if self.leases.readers.get(self.consumer) is self:
+            try:
+                self.pump()
+            except AmqpError as error:
+                self.fail(error)
 
     def fail(self, error: AmqpError) -> None:
         """The request is refused: deliver the refusal instead of continuing."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
-from rhizome.broker.port import GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.streams.stream import Stream
 from rhizome.broker.streams.stream_group_log import StreamGroupLog
 from rhizome.broker.streams.stream_restrictions import is_stream

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
+from rhizome.broker.streams.stream_arguments import (
+    READER_ARGUMENT,
+    READER_KEEP_ARGUMENT,
+    READER_NEXT_ARGUMENT,
+)
 from rhizome.journal.streams.stream_log import NAMES_MAX
 from rhizome.journal.streams.stream_lookup import NO_OFFSET
 
 if TYPE_CHECKING:
     from rhizome.broker.streams.stream import Stream
 
-READER_ARGUMENT: Final = "x-stream-reader"
-READER_NEXT_ARGUMENT: Final = "x-stream-reader-next"
-READER_KEEP_ARGUMENT: Final = "x-stream-reader-keep"
 PASSING_MS: Final = 5 * 60_000
 EXPIRY_EVERY_MS: Final = 60_000
 EXPIRY_GRACE_MS: Final = 60 * 60_000

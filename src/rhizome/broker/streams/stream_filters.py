@@ -18,12 +18,11 @@ from rhizome.amqp.field_table import raw_entries
 from rhizome.amqp.primitives import u32_at
 from rhizome.amqp.properties import FLAG_CONTENT_ENCODING, FLAG_CONTENT_TYPE, FLAG_HEADERS
 from rhizome.broker.message import HEADER_FLAGS_OFFSET
+from rhizome.broker.streams.stream_arguments import FILTER_ARGUMENT, UNFILTERED_ARGUMENT
 from rhizome.journal.streams.bloom_filter import BLOOM_BYTES_MAX, BLOOM_BYTES_MIN, BloomView
 
 VALUE_HEADER: Final = "x-stream-filter-value"
 VALUE_MARK: Final = b"\x15x-stream-filter-value"
-FILTER_ARGUMENT: Final = "x-stream-filter"
-UNFILTERED_ARGUMENT: Final = "x-stream-match-unfiltered"
 SIZE_ARGUMENT: Final = "x-stream-filter-size-bytes"
 FILTER_VALUES_MAX: Final = 256
 _LONG_STRING: Final = 0x53  # S

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from rhizome.amqp.primitives import u32_at
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message
-from rhizome.broker.port import GroupLog
 from rhizome.broker.streams.offset_header import entry_flags, stamped
 from rhizome.journal.record_replay import note_refused
 from rhizome.journal.streams.stream_log import StreamLog

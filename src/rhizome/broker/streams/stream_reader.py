@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from rhizome.amqp.field_table import Timestamp
-from rhizome.broker.channel.consumer import Reader
 from rhizome.broker.message import Message, Route
 from rhizome.broker.message_batch_content import FRAME_BYTES_MAX
 from rhizome.broker.metadata.declare_and_consume_arguments import parse_age_ms
+from rhizome.broker.queue.consumer_reader import Reader
 from rhizome.broker.streams.chunk_delivery import (
     CHUNKS_ARGUMENT,
     TIME_ARGUMENT,
     chunk_content,
     chunk_tail,
 )
+from rhizome.broker.streams.stream_arguments import NAME_ARGUMENT, OFFSET_ARGUMENT
 from rhizome.broker.streams.stream_filters import StreamFilter, filter_of
 from rhizome.journal.errors import CorruptRecord
 from rhizome.journal.records import u16_at
@@ -58,8 +59,6 @@ CHUNK_WORK: Final = 16
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 """How many bytes all readers of a broker may keep of what they have read ahead. Beyond that a
 reader whose consumer has no credit drops its bytes and reads them again later."""
-NAME_ARGUMENT: Final = "x-stream-consumer-name"
-OFFSET_ARGUMENT: Final = "x-stream-offset"
 
 
 def name_of(arguments: dict[str, object]) -> bytes:

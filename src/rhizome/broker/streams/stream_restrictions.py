@@ -5,18 +5,15 @@ from __future__ import annotations
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
 from rhizome.broker.streams.chunk_delivery import CHUNKS_ARGUMENT
-from rhizome.broker.streams.reader_positions import (
+from rhizome.broker.streams.stream_arguments import (
+    FILTER_ARGUMENT,
+    NAME_ARGUMENT,
     READER_ARGUMENT,
     READER_KEEP_ARGUMENT,
     READER_NEXT_ARGUMENT,
-)
-from rhizome.broker.streams.stream_filters import (
-    FILTER_ARGUMENT,
-    FILTER_VALUES_MAX,
     UNFILTERED_ARGUMENT,
-    is_filter,
 )
-from rhizome.broker.streams.stream_reader import NAME_ARGUMENT
+from rhizome.broker.streams.stream_filters import FILTER_VALUES_MAX, is_filter
 from rhizome.errors import NotImplementedFault, PreconditionFailed
 
 NAME_CHARS_MAX = 255

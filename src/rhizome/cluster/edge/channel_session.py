@@ -13,7 +13,8 @@ from mypy_extensions import i64
 
 from rhizome.broker.connection.outbox import Outbox
 from rhizome.broker.message import Message
-from rhizome.broker.port import Forward, Proxy, Waiter
+from rhizome.broker.port import Proxy, Waiter
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.cluster.protocol.call_operations import TAKE_BACK
 from rhizome.cluster.protocol.message_codec import HeldWriter, put_settled
 

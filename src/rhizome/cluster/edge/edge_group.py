@@ -46,7 +46,8 @@ from rhizome.broker.connection.session_resume import is_same
 from rhizome.broker.home_port import rehome
 from rhizome.broker.message import Message, content_channel
 from rhizome.broker.metadata.resource_names import no_queue
-from rhizome.broker.port import Away, Forward, Proxy, Waiter
+from rhizome.broker.port import Away, Proxy, Waiter
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.cluster.edge.channel_session import WINDOW_BYTES, ChannelSession, Settled
 from rhizome.cluster.edge.forward_queue import GroupForwardQueue
 from rhizome.cluster.edge.home_calls import (

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from rhizome.broker.message import Message, Route
-from rhizome.broker.port import Forward
-from rhizome.broker.publishing.publish_path import send_return
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.remote_targets import Bundle, Target
 from rhizome.cluster.peer_link_state import LinkChannel
 from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
@@ -26,9 +25,9 @@ from rhizome.cluster.protocol.catalogue import FENCE
 from rhizome.cluster.protocol.message_codec import put_bundle, put_number, put_publish
 
 if TYPE_CHECKING:
-    from rhizome.broker.channel.channel import Channel
-    from rhizome.broker.connection.connection import Connection
+    from rhizome.broker.publishing.forward_port import PublisherChannel
     from rhizome.broker.queue.queue import Queue
+    from rhizome.broker.turn import MarkedConnection
 
 PENDING_BYTES_MAX: Final = 8 << 20
 """Publishers wait while more bytes than this are on their way."""
@@ -48,10 +47,10 @@ class ForwardQueue(Forward):
     first: i64
     messages: list[Message | None]
     targets: list[Target]
-    channels: list[Channel | None]
+    channels: list[PublisherChannel | None]
     tags: list[int]
     pending_bytes: i64
-    paused: list[Connection]
+    paused: list[MarkedConnection]
     reason: str
 
     def __init__(self, broker_name: str, group: i64) -> None:
@@ -67,7 +66,9 @@ class ForwardQueue(Forward):
         self.paused = []
         self.reason = ""
 
-    def send(self, message: Message, target: Target, channel: Channel | None, tag: i64) -> i64:
+    def send(
+        self, message: Message, target: Target, channel: PublisherChannel | None, tag: i64
+    ) -> i64:
         number = self.sent + 1
         self.sent = number
         link_channel = self.link_channel
@@ -84,7 +85,9 @@ class ForwardQueue(Forward):
             write(link_channel, message, target, number)
         return number
 
-    def keep(self, message: Message, target: Target, channel: Channel | None, tag: i64) -> None:
+    def keep(
+        self, message: Message, target: Target, channel: PublisherChannel | None, tag: i64
+    ) -> None:
         self.messages.append(message)
         self.targets.append(target)
         self.channels.append(channel)
@@ -146,11 +149,11 @@ class ForwardQueue(Forward):
         channel = self.channels[at]
         message = self.messages[at]
         if channel is not None and message is not None and not channel.closing:
-            send_return(channel, message)
+            channel.send_return(message)
 
     # ---- publishers that wait -------------------------------------------------------------------
 
-    def pause(self, connection: Connection) -> None:
+    def pause(self, connection: MarkedConnection) -> None:
         if not connection.paused:
             connection.pause()
             self.paused.append(connection)
@@ -246,7 +249,7 @@ class GroupForwardQueue(ForwardQueue):
         self.orphaned = epoch
         return number
 
-    def belongs_to(self, number: i64, channel: Channel, tag: i64) -> None:
+    def belongs_to(self, number: i64, channel: PublisherChannel, tag: i64) -> None:
         """A channel waits for the confirm of a message that is under way."""
         at = number - self.first
         if 0 <= at < len(self.messages):

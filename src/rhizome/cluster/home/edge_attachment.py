@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.port import GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.reliability_levels import Levels
 from rhizome.journal.record_replay import take_back_refused

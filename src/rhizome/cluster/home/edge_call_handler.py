@@ -15,7 +15,7 @@ from rhizome.amqp.field_table import encode_table
 from rhizome.broker.channel.consume_methods import pull, pull_consumer
 from rhizome.broker.channel.resource_lookup import may_tell
 from rhizome.broker.channel.topology_methods import check_deletable
-from rhizome.broker.port import GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
 from rhizome.cluster.home.edge_attachment import EdgeAttachment
 from rhizome.cluster.link.frame_codec import put_frame

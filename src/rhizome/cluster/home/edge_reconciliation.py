@@ -22,9 +22,9 @@ from mypy_extensions import i64, mypyc_attr
 from rhizome.broker.channel.unacked import ACK, REJECT, REQUEUE
 from rhizome.broker.channel.unacked_lookup import Key, Place, places_of, take_held
 from rhizome.broker.connection.session_resume import is_later
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.home_port import choose_active, claim_of_stream, queues_of, settle
 from rhizome.broker.message import Message
-from rhizome.broker.port import GroupLog
 from rhizome.broker.queue.queue import claim
 from rhizome.cluster.home.detached_sessions import PARK_MS, TURN_MS, DetachedSessions
 from rhizome.cluster.home.edge_attachment import EdgeAttachment, SettledRange, TakenNumbers

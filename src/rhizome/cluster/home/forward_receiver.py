@@ -20,10 +20,11 @@ from rhizome.broker.channel.direct_reply_to import REPLY_PREFIX
 from rhizome.broker.connection.outbox import Outbox
 from rhizome.broker.dead_letters.dead_letter_routing import bury
 from rhizome.broker.group_log.atomic_records import begin_all, commit_all
-from rhizome.broker.message import Message, Part, Route, content_channel, copy_of
+from rhizome.broker.message import Message, Route, content_channel, copy_of
 from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE, delay_of
 from rhizome.broker.publishing.message_options import identity_of, routing_headers
 from rhizome.broker.publishing.publish_path import enqueue, need_for, parts_of
+from rhizome.broker.publishing.publish_route import Part
 from rhizome.broker.publishing.reliability_levels import COPIED
 from rhizome.broker.queue.queue import Queue
 from rhizome.cluster.home.edge_attachment import EdgeAttachment

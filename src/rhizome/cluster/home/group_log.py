@@ -12,8 +12,8 @@ from typing import final
 from mypy_extensions import i64
 
 from rhizome.broker.group_log.journal_log import Progress
+from rhizome.broker.group_log.log_port import EVERYTHING
 from rhizome.broker.message import Message
-from rhizome.broker.port import EVERYTHING
 from rhizome.cluster.replication.replicable_log import Batch, ReplicableLog
 from rhizome.journal.journal import Journal
 from rhizome.journal.record_replay import note_refused

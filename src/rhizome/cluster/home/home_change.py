@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.channel.consumer import Consumer
-    from rhizome.broker.port import GroupLog
+    from rhizome.broker.group_log.log_port import GroupLog
     from rhizome.cluster.edge.edge import Edge
     from rhizome.cluster.edge.edge_group import EdgeGroup
 

@@ -24,7 +24,7 @@ from rhizome.cluster.transactions.transaction_part import (
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
-    from rhizome.broker.port import GroupLog
+    from rhizome.broker.group_log.log_port import GroupLog
     from rhizome.cluster.edge.edge_group import EdgeGroup
     from rhizome.cluster.edge.forward_queue import GroupForwardQueue
 

@@ -22,6 +22,7 @@ from rhizome.broker.access.auth_interface import (
 )
 from rhizome.broker.connection.amqp_handshake import hand_over
 from rhizome.broker.connection.connection import Connection
+from rhizome.broker.turn import MarkedConnection
 from rhizome.cluster.link.broker_hello import Hello
 from rhizome.cluster.link.cluster_key_proof import MECHANISM, Acceptor, ProofError, Protection
 from rhizome.cluster.link.link_manager import LinkTable
@@ -118,7 +119,8 @@ class LinkIdentity(Identity):
         self._is_local = peer.loopback
         self._protection = protection
 
-    def adopt(self, connection: Connection) -> bool:
+    def adopt(self, connection: MarkedConnection) -> bool:
+        assert isinstance(connection, Connection), "a link begins as a connection of this broker"
         link = self._links.admit(
             self._hello, self._told, self._address, self._protection, self._is_local
         )

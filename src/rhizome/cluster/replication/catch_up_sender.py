@@ -10,7 +10,7 @@ from typing import Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
-from rhizome.broker.port import GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.cluster.protocol.replication_codec import LiveWriter
 from rhizome.cluster.replication.index_ranges import below, united
 from rhizome.journal.dedup_state import DedupState

@@ -52,7 +52,7 @@ from rhizome.journal.records import (
 from rhizome.journal.recovery import RecoveredQueue
 
 if TYPE_CHECKING:
-    from rhizome.broker.port import GroupLog
+    from rhizome.broker.group_log.log_port import GroupLog
     from rhizome.journal.checkpoint import CheckpointBuilder
     from rhizome.journal.recovery import Recovered
 

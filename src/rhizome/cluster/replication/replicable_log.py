@@ -6,7 +6,7 @@ from typing import final
 
 from mypy_extensions import i64, mypyc_attr
 
-from rhizome.broker.port import GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.journal.streams.chunk_cursor import ChunkCursor
 
 

@@ -19,9 +19,10 @@ from rhizome.broker.channel.unacked import ACK, REJECT
 from rhizome.broker.channel.unacked_lookup import Key, Place, places_of, take_held
 from rhizome.broker.dead_letters.dead_letter_routing import bury
 from rhizome.broker.group_log.atomic_records import begin_all, commit_all
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message
-from rhizome.broker.port import Forward, GroupLog
 from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE, delay_of
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publish_path import enqueue
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.queue.internal_queues import InternalQueueWorker, make_internal_queue

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rhizome.broker.port import Forward, GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.publishing.confirm_latency import BOUNDS_MS, ConfirmLatencies, LatencyHistogram
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publisher_confirms import Confirms
 
 

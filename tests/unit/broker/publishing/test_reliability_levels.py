@@ -6,7 +6,8 @@ import pytest
 
 from rhizome.amqp.methods import BasicAck, ConfirmLevel, QueueBind, QueueBindOk
 from rhizome.amqp.properties import Properties
-from rhizome.broker.port import Forward, GroupLog
+from rhizome.broker.group_log.log_port import GroupLog
+from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.reliability_levels import (
     COPIED,

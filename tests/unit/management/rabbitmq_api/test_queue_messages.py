@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from rhizome.broker.port import EVERYTHING
+from rhizome.broker.group_log.log_port import EVERYTHING
 from rhizome.broker.queue.message_browser import browse
 from rhizome.management.api_context import ANSWER_BYTES_OF_USER_MAX
 from tests.unit.management.conftest import Answer, Api, Core
