@@ -58,6 +58,7 @@ from rhizome.cluster.consensus.log.log_entry_payloads import (
 )
 from rhizome.cluster.consensus.log.storage import ClusterStore, Entry
 from rhizome.cluster.consensus.settings import STALL_MS
+from rhizome.cluster.death_notices import DeathNotices
 from rhizome.cluster.edge.edge import Edge
 from rhizome.cluster.edge.edge_group import EdgeGroup
 from rhizome.cluster.gossip import Gossip
@@ -81,6 +82,7 @@ from rhizome.cluster.protocol.catalogue import (
     ASK_COPY_PROGRESS,
     CONSENSUS,
     COPY_PROGRESS,
+    DEATH,
     GOSSIP,
     PROPOSE,
 )
@@ -151,6 +153,7 @@ class Node(Cluster):
     meta_bindings: MetaBindings
     edge: Edge
     tenures: EdgeSessionsByGroup
+    deaths: DeathNotices
     peer_brokers: dict[str, PeerBroker]
     proposals: Proposals
     now_ms: int
@@ -425,9 +428,11 @@ class Node(Cluster):
     def _register(self) -> None:
         """Take the frames that aren't about messages; each peer broker takes those that are."""
         frames = self.frames
+        self.deaths = DeathNotices(self)
         frames.register(CONSENSUS, PayloadHandler(self.consensus_message))
         frames.register(PROPOSE, PayloadHandler(self.proposed))
         frames.register(GOSSIP, PayloadHandler(self.gossiped))
+        frames.register(DEATH, PayloadHandler(self.deaths.told))
         frames.register(ASK_COPY_PROGRESS, PayloadHandler(self.takeover_driver.asked))
         frames.register(COPY_PROGRESS, PayloadHandler(self.takeover_driver.answered))
         self.roles.register(frames)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 from rhizome.broker.fault_log import FAULT_LINK
 from rhizome.cluster.consensus.consensus_events import Event
 from rhizome.cluster.consensus.log.storage import Entry
+from rhizome.cluster.link.death_certificate import DeathCertificate
 from rhizome.cluster.link.link import Link, LinkHandler
 from rhizome.journal.salvaged_messages import SalvageManifest
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
+    from rhizome.cluster.death_notices import DeathNotices
 
 
 class NodeObserver:
@@ -47,6 +49,7 @@ class LinkedNode(Protocol):
 
     broker: Broker
     observer: NodeObserver
+    deaths: DeathNotices
 
     def link_up(self, link: Link) -> None: ...
     def link_down(self, link: Link, reason: str) -> None: ...
@@ -68,6 +71,10 @@ class NodeHandler(LinkHandler):
     def link_down(self, link: Link, reason: str) -> None:
         assert self.node is not None
         self.node.link_down(link, reason)
+
+    def died(self, certificate: DeathCertificate, payload: bytes) -> None:
+        assert self.node is not None
+        self.node.deaths.heard(certificate, payload)
 
     def link_problem(self, name: str, address: str, reason: str) -> None:
         assert self.node is not None

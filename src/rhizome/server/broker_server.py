@@ -173,6 +173,10 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         if self.config.cluster.discover:
             await self._discover_primaries()
+        if self.config.cluster.is_clustered:
+            from rhizome.server.clustered_broker.death_messenger import report_predecessor
+
+            report_predecessor(self.config)
         self.store = self._open_store(loop)
         try:
             self._open(loop)
@@ -247,7 +251,7 @@ class BrokerServer:
         if config.cluster.is_clustered:
             from rhizome.server.clustered_broker.node_driver import ClusterHost
 
-            self.host = ClusterHost(config, loop, self.failed)
+            self.host = ClusterHost(config, loop, self.failed, self.retired)
             clustered = self.host.compose(
                 self.store, log, authenticator, epoch, observer, wall_clock_ms()
             )
@@ -611,6 +615,20 @@ class BrokerServer:
         logger.critical("the store failed, stopping: %s", error)
         self.failure = error
         self.stopping.set()
+
+    def retired(self) -> None:
+        """This incarnation may never serve again: it was declared dead (R15), or was away for too
+        long. The next start of the broker is a new one."""
+        logger.critical(
+            "the cluster has ended this incarnation of broker %r, stopping: start it again",
+            self.config.broker.name,
+        )
+        self.failure = IncarnationEnded()
+        self.stopping.set()
+
+
+class IncarnationEnded(RhizomeError):
+    """The cluster has ended this incarnation of the broker."""
 
 
 class StateRecords:

@@ -408,6 +408,21 @@ def test_real_cluster_elects_another_root_and_takes_the_old_one_back(make: Make)
     assert not list(up.directory.glob("*/pid"))
 
 
+@pytest.mark.timeout(600)
+def test_up_reports_the_end_of_a_broker_and_nobody_waits_for_its_lease(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases are longer than `up` waits for a root: they aren't waited for."""
+    monkeypatch.setenv("RHIZOME_CLUSTER_ROOT_LEASE", "5m")
+    monkeypatch.setenv("RHIZOME_CLUSTER_HOME_LEASE", "10m")
+    up = make(3, fake=False)
+    up.start_until_ready()
+    root = str(status_of(up.http_port)["cluster"]["root"])
+    up.kill(root)
+    up.wait_for(" is the new root (term ")
+    assert up.stop() == 0, up.printed()
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_session_goes_on_when_the_broker_that_it_is_on_is_killed(make: Make) -> None:

@@ -116,6 +116,8 @@ ATTACKS = [
     Attack("settled_before_ok", ("slow",), 2, ("SettledMeansApplied",)),
     Attack("current_before_lease", ("isolate", "kill", "storm"), 4, ("SettledMeansApplied",), 3),
     Attack("one_vote_per_machine", ("isolate", "kill"), 3, ("OneVotePerMachine",), 7),
+    Attack("death_of_one_incarnation", ("death", "death", "disconnect"), 4, LEASES, 3),
+    Attack("accused_is_fenced", ("slander",), 2, LEASES),
 ]
 
 

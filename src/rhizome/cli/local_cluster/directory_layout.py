@@ -97,6 +97,10 @@ class LocalBroker:
         return self.directory / "rhizome.toml"
 
     @property
+    def store(self) -> Path:
+        return self.directory / "data"
+
+    @property
     def pid_file(self) -> Path:
         return self.directory / "pid"
 
@@ -177,7 +181,7 @@ class Layout:
                 "# Environment variables such as RHIZOME_JOURNAL_FLUSH hold for all its brokers.",
                 "[broker]",
                 f"name = {toml(place.name)}",
-                f"data = {toml(str(place.directory / 'data'))}",
+                f"data = {toml(str(place.store))}",
                 "[listen]",
                 f"amqp = {toml_list([f'{HOST}:{place.port}'])}",
                 f"http = {toml_list([f'{HOST}:{place.http_port}'])}",

@@ -26,11 +26,20 @@ from rhizome.cli.local_cluster.broker_processes import (
     leftovers,
     serve_command,
 )
-from rhizome.cli.local_cluster.directory_layout import Layout, LocalBroker, brokers_environment
+from rhizome.cli.local_cluster.directory_layout import (
+    HOST,
+    Layout,
+    LocalBroker,
+    brokers_environment,
+)
 from rhizome.cli.local_cluster.root_agreement import Root, agreed_root
+from rhizome.cluster.link.cluster_key_proof import LinkKeys
 from rhizome.journal.errors import StoreInUse
 from rhizome.journal.files import DirectoryLock
-from rhizome.server.config.cluster_section import SECONDARY
+from rhizome.server.clustered_broker.death_messenger import bring, witness
+from rhizome.server.clustered_broker.incarnation_file import ended_incarnation
+from rhizome.server.config.cluster_section import SECONDARY, read_key_file
+from rhizome.server.config.units import Address
 
 AGREE_SECONDS_MAX: Final = 60.0
 REQUEST_BYTES_MAX: Final = 1024
@@ -126,10 +135,22 @@ class LocalCluster:
         await asyncio.shield(run.ended)
         if run.is_stopping or self._stopping.is_set() or self.root is None:
             return
+        await self._report_end(run.place)
         name = run.place.name
         self.say(f"{name} {run.how_it_ended()} and stays down; start it again with")
         self.say(f"    rhizome up --data {quote(str(self.layout.directory))} --restart {name}")
         self._tell_root()
+
+    async def _report_end(self, place: LocalBroker) -> None:
+        """Tell the other brokers that one has ended for certain, so that they take over at once."""
+        try:
+            certificate = ended_incarnation(place.store, witness("`rhizome up`"))
+        except (StoreInUse, OSError):
+            return  # started again meanwhile: then its registration says it
+        if certificate is not None:
+            keys = LinkKeys(*read_key_file(self.layout.key_file))
+            others = [Address(HOST, each.port) for each in self.running().values()]
+            await bring(certificate, keys, others)
 
     def _tell_root(self) -> None:
         """Report the root as soon as the remaining brokers agree on it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rhizome.cluster.consensus import membership_changes
-from rhizome.cluster.consensus.consensus_messages import NO_STAMP, Farewell, Message
+from rhizome.cluster.consensus.consensus_messages import NO_STAMP, Message
 from rhizome.cluster.consensus.consensus_output import Ready, Status
 from rhizome.cluster.consensus.consensus_registry import Registry, encode_snapshot
 from rhizome.cluster.consensus.consensus_status_text import describe
@@ -335,12 +335,14 @@ class Consensus:
     def leave(self, now_ms: int) -> None:
         """Give up the lease before stopping, so that nobody waits for it."""
         self.machine.begin(now_ms)
-        if self.machine.root_role is not None:
-            self.machine.resign("leaving")
-        self.machine.held.give_up()
-        self.machine.retired = True
-        if self.state.is_up(self.machine.root):
-            self.state.send(self.machine.root, Farewell(self.state.term))
+        self.machine.leave("leaving")
+        self.machine.end()
+
+    def died(self, name: str, incarnation: str, now_ms: int) -> None:
+        """Somebody who knows the cluster key has seen that an incarnation has ended (R15). If it is
+        this one, it lives and must not go on."""
+        self.machine.begin(now_ms)
+        self.machine.died(name, incarnation)
         self.machine.end()
 
     # Outputs.

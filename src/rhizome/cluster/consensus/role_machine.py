@@ -12,6 +12,8 @@ Secondaries and brokers outside the membership only ever search and follow.
 
 from __future__ import annotations
 
+from typing import Final
+
 from rhizome.cluster.consensus.broker_leases import HeldLease
 from rhizome.cluster.consensus.consensus_events import (
     BecameRoot,
@@ -54,6 +56,10 @@ from rhizome.cluster.consensus.root_role import RootRole
 from rhizome.cluster.consensus.settings import NEVER_MS
 from rhizome.cluster.link.broker_hello import Hello
 
+DEATHS_MAX: Final = 256
+"""Certificates of death that are remembered, one for each broker: a root that begins after a death
+retires that incarnation."""
+
 
 class RoleMachine:
     """The role of this broker in consensus.
@@ -80,6 +86,8 @@ class RoleMachine:
         """Until then this broker is no candidate: it voted for another, or handed over the role of
         root."""
         self.bytes_since_snapshot = 0
+        self.deaths: dict[str, str] = {}
+        """The latest incarnation of each broker that has a certificate of death (R15)."""
         self._lost_root = ""
         self._registered = False
         self._had_lease = False
@@ -248,6 +256,8 @@ class RoleMachine:
         self.state.emit(BecameRoot(self.state.term))
         self.root_role = RootRole(self.state, self.failover_policy)
         self.vote_responder.in_office = True
+        for name, incarnation in self.deaths.items():
+            self.root_role.died(name, incarnation)
 
     def resign(self, reason: str) -> None:
         """Resign as root, and tell the others, so that nobody need wait for the lease of this root
@@ -264,6 +274,48 @@ class RoleMachine:
             self.root_role = None
             self.root = ""
             self.vote_responder.in_office = False
+
+    def leave(self, reason: str) -> None:
+        """Give up every lease, for ever, and say so, so that nobody waits for it (R9)."""
+        if self.root_role is not None:
+            self.resign(reason)
+        self.held.give_up()
+        self.retired = True
+        if self.state.is_up(self.root):
+            self.state.send(self.root, Farewell(self.state.term))
+
+    # Deaths.
+
+    def died(self, name: str, incarnation: str) -> None:
+        """An incarnation has a certificate of death (R15)."""
+        me = self.state.me
+        if (name, incarnation) == (me.name, me.incarnation):
+            if not self.retired:
+                self.leave("this broker lives, and was declared dead")
+                self.state.emit(IncarnationRetired(incarnation))
+            return
+        self.deaths.pop(name, None)
+        self.deaths[name] = incarnation
+        if len(self.deaths) > DEATHS_MAX:
+            del self.deaths[next(iter(self.deaths))]
+        if self.root_role is not None:
+            self.root_role.died(name, incarnation)
+        else:
+            self._leave_dead_root()
+
+    def _leave_dead_root(self) -> None:
+        """Keep to the lease of a root that is dead no longer, once its link is gone: a living one
+        hears of its certificate over that link, and resigns by itself (R15)."""
+        peer = self.state.peers.get(self.root)
+        dead = self.deaths.get(self.root)
+        if peer is None or dead is None:
+            return
+        rules = self.state.rules
+        if peer.hello.incarnation != dead and rules.death_of_one_incarnation:
+            return
+        if not peer.up or not rules.accused_is_fenced:
+            self.vote_responder.release()
+            self._lose_root()
 
     def _adopt(self, term: int) -> None:
         """Take a higher term, which deposes a root (R2)."""
@@ -415,6 +467,8 @@ class RoleMachine:
             self.root_role.peer_down(name)
         elif self.candidacy is not None:
             self.candidacy.peer_changed(name)
+        elif name == self.root:
+            self._leave_dead_root()
 
     def _is_of_another_cluster(self, hello: Hello) -> bool:
         """Whether a peer belongs to another cluster. A founding entry that lost to another one of

@@ -60,6 +60,8 @@ class RootRole:
         self._registering: dict[str, str] = {}
         self._away_since_ms: dict[str, int] = {}
         self._retiring: dict[str, str] = {}
+        self._dead: dict[str, str] = {}
+        """Incarnations with a certificate of death that still have a link and a lease (R15)."""
         self._reported_ms: dict[str, int] = {}
         self._heartbeat_ms = state.now_ms
         self._began_ms = state.now_ms
@@ -174,6 +176,33 @@ class RootRole:
             self._retiring[name] = incarnation
             self.append(RETIREMENT, payload(Retirement(name, incarnation)))
 
+    def died(self, name: str, incarnation: str) -> None:
+        """An incarnation has ended for certain (R15). Its retirement ends its lease when that is
+        committed; the certificate of an earlier incarnation changes nothing."""
+        known = self.state.registry.get(name)
+        if known is None or name == self.state.me.name:
+            return
+        if not self.state.rules.death_of_one_incarnation:
+            incarnation = known.registration.incarnation
+        if known.registration.incarnation == incarnation:
+            self._dead[name] = incarnation
+            self._retire_dead()
+
+    def _retire_dead(self) -> None:
+        for name, incarnation in list(self._dead.items()):
+            if self._is_fenced(name, incarnation) or not self.state.rules.accused_is_fenced:
+                del self._dead[name]
+                self.retire(name, incarnation)
+
+    def _is_fenced(self, name: str, incarnation: str) -> bool:
+        """Whether an incarnation that may live in spite of its certificate has no link with this
+        root, or no lease; it gets no other one."""
+        peer = self.state.peers.get(name)
+        if peer is None or not peer.up or peer.hello.incarnation != incarnation:
+            return True
+        given = self.given.leases.get(name)
+        return given is None or given.incarnation != incarnation
+
     def commit_point(self) -> int:
         """The highest index that may be committed now; the present one if none is higher."""
         state = self.state
@@ -221,6 +250,7 @@ class RootRole:
 
     def peer_down(self, name: str) -> None:
         self._away_since_ms[name] = self.state.now_ms
+        self._retire_dead()
 
     def away_ms(self, name: str) -> int:
         """How long a broker has had no link; one that had none when this root began is counted from
@@ -234,7 +264,8 @@ class RootRole:
         self._reported_ms[name] = self.state.now_ms
         self.lease.answered(name, report.stamp_ms)
         progress = self.progress[name]
-        retiring = self._retiring.get(name) == self.state.peers[name].hello.incarnation
+        incarnation = self.state.peers[name].hello.incarnation
+        retiring = incarnation in (self._retiring.get(name), self._dead.get(name))
         held = self.is_ready and self.lease.is_held() and not retiring
         had_lease = self._has_lease_of_mine(name)
         if self.given.asked(name, report.asked_ms, report.applied, held):
@@ -263,6 +294,7 @@ class RootRole:
         hello = self.state.peers[name].hello
         self._reported_ms[name] = -NEVER_MS
         self.given.end(name, hello.incarnation)
+        self._retire_dead()
         if hello.role == SECONDARY:
             self.retire(name, hello.incarnation)
 
@@ -272,6 +304,7 @@ class RootRole:
         if self.lease.is_held():
             # Without a lease of its own this root may have a successor, which has granted others.
             self.given.expire()
+        self._retire_dead()
         self._retire_absentees()
         state = self.state
         if state.now_ms >= self.heir_until_ms:

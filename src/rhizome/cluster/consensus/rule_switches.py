@@ -33,6 +33,8 @@ class Rules:
     settled_before_ok: bool = True  # R10: else a declare-ok that another broker doesn't know of
     current_before_lease: bool = True  # R10: else a lease for a broker that missed what was settled
     one_vote_per_machine: bool = True  # R13: else one host makes a majority
+    death_of_one_incarnation: bool = True  # R15: else a late certificate ends the next incarnation
+    accused_is_fenced: bool = True  # R15: else a false certificate makes two homes, or two roots
 
 
 ALL_RULES: Final = Rules()

@@ -25,6 +25,7 @@ from rhizome.broker.connection.connection import Connection
 from rhizome.broker.turn import MarkedConnection
 from rhizome.cluster.link.broker_hello import Hello
 from rhizome.cluster.link.cluster_key_proof import MECHANISM, Acceptor, ProofError, Protection
+from rhizome.cluster.link.death_certificate import DEATH_MECHANISM, verified
 from rhizome.cluster.link.link_manager import LinkTable
 
 UNIX_ADDRESS: Final = "unix"
@@ -46,7 +47,7 @@ class LinkAuthenticator(Authenticator):
         return f"{offered} {MECHANISM}"
 
     def begin(self, mechanism: str, response: bytes, peer: Peer, done: AuthDone) -> None:
-        if mechanism != MECHANISM:
+        if mechanism not in (MECHANISM, DEATH_MECHANISM):
             self._others.begin(mechanism, response, peer, done)
             return
         if self._links.settings.needs_certificate and not peer.certificate_subject:
@@ -54,7 +55,32 @@ class LinkAuthenticator(Authenticator):
                 None, f"a link from {peer.address} without a certificate that could be verified"
             )
             return
-        _Introduction(self._links, peer, done).begin(response)
+        if mechanism == DEATH_MECHANISM:
+            self._take_certificate(response, peer, done)
+        else:
+            _Introduction(self._links, peer, done).begin(response)
+
+    def _take_certificate(self, response: bytes, peer: Peer, done: AuthDone) -> None:
+        """Somebody brings a certificate of death in place of a login, and is told that it was
+        taken."""
+        try:
+            certificate = verified(self._links.keys, response)
+        except ProofError as error:
+            done.authenticated(None, f"{error} (from {peer.address}:{peer.port})")
+            return
+        self._links.handler.died(certificate, response)
+        done.challenge(self._links.me.name.encode("utf-8", "surrogateescape"), _Farewell(done))
+
+
+class _Farewell(ChallengeAnswer):
+    """Whoever has brought a certificate has nothing else to say."""
+
+    def __init__(self, done: AuthDone) -> None:
+        super().__init__()
+        self._done = done
+
+    def answered(self, response: bytes) -> None:
+        self._done.authenticated(None, "a certificate of death opens no connection")
 
 
 class _Introduction(ChallengeAnswer):

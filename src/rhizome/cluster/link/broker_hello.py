@@ -34,7 +34,9 @@ PLAIN_NAMES: Final = "plain-names"
 """It knows whose the names are that end with "-" and a broker's name (`made_names.py`)."""
 PINS: Final = "pins"
 """It knows groups that people have pinned to a broker (`PinHome`)."""
-FEATURES: Final = (PRODUCERS_BY_USER, FETCHES, PLAIN_NAMES, PINS)
+DEATHS: Final = "deaths"
+"""It takes certificates of death (DEATH, R15)."""
+FEATURES: Final = (PRODUCERS_BY_USER, FETCHES, PLAIN_NAMES, PINS, DEATHS)
 """The features that brokers of this release announce, beyond the version of their link."""
 
 NAME_BYTES_MAX: Final = 255

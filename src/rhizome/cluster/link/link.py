@@ -42,6 +42,7 @@ from rhizome.errors import AmqpError, CommandInvalid, ConnectionForced, Internal
 
 if TYPE_CHECKING:
     from rhizome.cluster.link.broker_hello import Hello
+    from rhizome.cluster.link.death_certificate import DeathCertificate
 
 DIALLING: Final = 0
 OPENING: Final = 1
@@ -84,6 +85,9 @@ class LinkHandler:
     def refusal(self, hello: Hello) -> str:
         """Why a broker may not link with this one, if the links themselves see no reason."""
         return ""
+
+    def died(self, certificate: DeathCertificate, payload: bytes) -> None:
+        """Somebody has brought a certificate of death, which was verified (R15)."""
 
     def link_problem(self, name: str, address: str, reason: str) -> None:
         """A link could not be made; called once per reason, not once per attempt."""

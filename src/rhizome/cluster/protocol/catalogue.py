@@ -68,6 +68,7 @@ COPY_PROGRESS: Final = 60
 CONSENSUS: Final = 64
 PROPOSE: Final = 65
 GOSSIP: Final = 66
+DEATH: Final = 67
 
 TX_ASK: Final = 72
 TX_OUTCOME: Final = 73
@@ -543,6 +544,17 @@ AGREEMENT: Final = (
         "table {connections, isolated, ready, used, relayed, messages, records, lags, links, "
         "disk_full, failed_homes, known_logins, upgrades}",
         "rhizome.cluster.node.Node.gossiped",
+    ),
+    Frame(
+        DEATH,
+        "DEATH",
+        ANY,
+        ANY,
+        "somebody has seen that the process of an incarnation ended; each broker passes it on once "
+        "(R15). Only to brokers with the feature `deaths`",
+        "certificate (`cluster/link/death_certificate.py`): table {whose, seen_by, proofs}",
+        "rhizome.cluster.death_notices.DeathNotices.told",
+        urgent=True,
     ),
     Frame(
         ASK_COPY_PROGRESS,

@@ -89,7 +89,10 @@ class LeaseHolders:
     # --- who comes and goes
 
     def note(self, broker: BrokerRecord, now_ms: int) -> None:
-        """Note what the cluster state says of a broker now. A restart is no lapse."""
+        """Note what the cluster state says of a broker now. A restart is no lapse. A broker whose
+        incarnation was retired (R15) has none, and no lease."""
+        if not broker.incarnation:
+            self.heard(broker.name, "", False, now_ms)
         if broker.away:
             self._away[broker.name] = broker.incarnation
         elif self._away.pop(broker.name, "") == broker.incarnation != "":

@@ -242,7 +242,7 @@ class Takeover:
         """Keep the state's record of who is away true: new queues go to brokers that are
         present."""
         for broker in self.state.registry.brokers.values():
-            if not broker.votes() or not broker.incarnation:
+            if not broker.votes():
                 continue
             over = self.lease_holders.is_over(broker.name, broker.incarnation)
             if not over and not self.lease_holders.is_here(broker):

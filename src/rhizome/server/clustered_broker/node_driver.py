@@ -22,6 +22,7 @@ from rhizome.cluster.consensus.consensus_events import (
     BecameRoot,
     ClusterNamed,
     Event,
+    IncarnationRetired,
     LeaseGained,
     LeaseLost,
     PeerRefused,
@@ -43,6 +44,7 @@ from rhizome.security.rate_limited_log import caused_by
 from rhizome.security.tls import link_context
 from rhizome.server.broker_bootstrap import SEED_BYTES
 from rhizome.server.clustered_broker.broker_composition import Clustered, World, compose
+from rhizome.server.clustered_broker.incarnation_file import remove_incarnation, write_incarnation
 from rhizome.server.clustered_broker.link_driver import LinkDriver, monotonic_ms
 from rhizome.server.clustered_broker.sqlite_cluster_store import SqliteClusterStore
 from rhizome.server.config.broker_config import Config
@@ -55,10 +57,16 @@ logger = logging.getLogger("rhizome.cluster")
 
 
 class LogNodeObserver(NodeObserver):
-    """Writes the node's events to the log."""
+    """Writes the node's events to the log. ``retired`` is called when this incarnation may never
+    serve again."""
+
+    def __init__(self, retired: Callable[[], None]) -> None:
+        self._retired = retired
 
     def event(self, event: Event) -> None:
-        if isinstance(event, BecameRoot):
+        if isinstance(event, IncarnationRetired):
+            self._retired()
+        elif isinstance(event, BecameRoot):
             logger.info("elected root in term %d", event.term)
         elif isinstance(event, RootKnown):
             logger.info("%s is root in term %d", event.name, event.term)
@@ -122,8 +130,11 @@ class NodeDriver(LinkDriver):
         store: ClusterStore,
         loop: asyncio.AbstractEventLoop,
         tls: ssl.SSLContext | None,
+        directory: Path | None,
     ) -> None:
+        """``directory``: of the store; None if it is in memory."""
         super().__init__(shell, clustered.links, loop, tls)
+        self.directory = directory
         self.node = clustered.node
         self.store = store
 
@@ -165,6 +176,8 @@ class NodeDriver(LinkDriver):
         self.node.stop()
         self.turn_ended()
         await self.close("broker shut down")
+        if self.directory is not None:
+            remove_incarnation(self.directory)
         self.store.close()
 
 
@@ -201,11 +214,13 @@ class ClusterHost:
         config: Config,
         loop: asyncio.AbstractEventLoop,
         failed: Callable[[BaseException], None],
+        retired: Callable[[], None],
     ) -> None:
         self.config = config
         self.loop = loop
         self.driver: NodeDriver | None = None
         self._failed = failed
+        self._retired = retired
         self._tokens: list[int] = []
         self.store = self._open_store()
 
@@ -245,7 +260,7 @@ class ClusterHost:
             log,
             self.store,
             observer,
-            LogNodeObserver(),
+            LogNodeObserver(self._retired),
             os.urandom(SEED_BYTES),
             SystemRandom(),
             wall_ms,
@@ -261,13 +276,18 @@ class ClusterHost:
             tuple(str(address) for address in addresses),
             link_settings(section, config.limits.message_bytes_max),
         )
+        if not config.broker.memory:
+            me = clustered.node.me
+            write_incarnation(Path(config.broker.data), me.name, me.uuid, me.incarnation)
         clustered.node.recover()
         warn_of_plain_links(section)
         return clustered
 
     def drive(self, shell: Shell, clustered: Clustered) -> NodeDriver:
         tls = link_context(self.config.tls) if self.config.cluster.tls else None
-        self.driver = NodeDriver(shell, clustered, self.store, self.loop, tls)
+        section = self.config.broker
+        directory = None if section.memory else Path(section.data)
+        self.driver = NodeDriver(shell, clustered, self.store, self.loop, tls, directory)
         tokens, self._tokens = self._tokens, []
         for token in tokens:
             self.driver.written(token)

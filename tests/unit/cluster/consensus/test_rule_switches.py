@@ -316,6 +316,26 @@ def one_vote_per_machine(rules: Rules) -> None:
         raise Violation(f"one host elected {stage.roots()}")
 
 
+def death_of_one_incarnation(rules: Rules) -> None:
+    """b2 is back when the certificate of its last incarnation comes."""
+    stage = stage_of(rules)
+    stage.kill("b2")
+    stage.start("b2")
+    stage.run_until(lambda: "b2" in stage.holders())
+    stage.order("b1", lambda core, now: core.died("b2", "b2-1", now))
+    stage.run(5000)
+    if "b2" not in stage.holders():
+        raise Violation("the certificate of an earlier incarnation has ended this one")
+
+
+def accused_is_fenced(rules: Rules) -> None:
+    """b2 lives, holds its lease, and has a certificate of death."""
+    stage = stage_of(rules)
+    stage.order("b1", lambda core, now: core.died("b2", "b2-1", now))
+    stage.run(5000)
+    assert stage.core("b2").retired
+
+
 STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
@@ -339,6 +359,8 @@ STORIES: dict[str, Story] = {
         settled_before_ok,
         current_before_lease,
         one_vote_per_machine,
+        death_of_one_incarnation,
+        accused_is_fenced,
     )
 }
 

@@ -24,6 +24,11 @@ from rhizome.broker.access.auth_interface import AccessEpoch, Peer
 from rhizome.broker.connection.connection_states import CLOSED
 from rhizome.cluster.link.accept_handshake import LinkAuthenticator
 from rhizome.cluster.link.cluster_key_proof import MECHANISM, Dialler, LinkKeys
+from rhizome.cluster.link.death_certificate import (
+    DEATH_MECHANISM,
+    DeathCertificate,
+    certify,
+)
 from rhizome.security.login_service import LoginService
 from rhizome.security.password_hashes import ScryptCost, hash_password
 from tests.unit.cluster.link.linked_brokers import KEY, SETTINGS, Broker, End, World, make_hello
@@ -195,6 +200,29 @@ def test_no_user_gets_a_link_by_a_password(broker: Broker, mechanism: str) -> No
             answer = stranger.hear()
         assert isinstance(answer, ConnectionClose)
         assert broker.links.open_links() == []
+
+
+def shown(broker: Broker, key: bytes) -> tuple[Stranger, Method | None]:
+    """Somebody who shows a certificate of death in place of a login, and the answer."""
+    stranger = Stranger(broker)
+    certificate = DeathCertificate("b2", "b" * 32, "ab12", "a test")
+    payload = certify(LinkKeys(key), certificate)
+    stranger.say(ConnectionStartOk(PROPERTIES, DEATH_MECHANISM, payload))
+    return stranger, stranger.hear()
+
+
+def test_a_certificate_of_death_is_taken_and_opens_nothing(broker: Broker) -> None:
+    stranger, answer = shown(broker, KEY)
+    assert isinstance(answer, ConnectionSecure)
+    stranger.say(ConnectionSecureOk(b""))
+    assert isinstance(stranger.hear(), ConnectionClose)
+    assert broker.links.open_links() == []
+
+
+def test_a_certificate_under_another_key_is_refused(broker: Broker) -> None:
+    _, answer = shown(broker, b"perhaps this is the key?")
+    assert isinstance(answer, ConnectionClose)
+    assert answer.reply_code == 403
 
 
 def test_a_link_that_comes_over_tls_needs_a_verified_certificate() -> None:

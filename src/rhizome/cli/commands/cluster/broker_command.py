@@ -73,6 +73,34 @@ def undrain(order: Order, name: BrokerArgument) -> None:
     order.preview_and_apply(path("rhizome", "brokers", name, "undrain"), {})
 
 
+@app.command("report-death")
+def report_death(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="Of the broker that ended."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Report to the cluster that a broker of this machine has ended, if that is certain.
+
+    For what runs after a broker's end, such as ExecStopPost of systemd. The others take its groups
+    over at once, instead of waiting for its lease to run out. Certain means that the broker didn't
+    say farewell and no process has the lock of its store; a broker that runs is never reported.
+    """
+    from rhizome.cli.commands.cluster.death_report import reported_deaths
+
+    reports = reported_deaths(config)
+    if as_json:
+        print_json(reports)
+        return
+    for report in reports:
+        say(f"{report['broker']}, incarnation {report['incarnation']}, has ended")
+        for address, problem in report["told"].items():
+            say(f"    {address}  {problem or 'told'}")
+    if not reports:
+        say("no broker of this configuration has ended without a farewell")
+
+
 @app.command("rejoin")
 def rejoin(
     data: Annotated[

@@ -370,6 +370,10 @@ class ConsensusProgram(Program):
         self.watch.see(seen.Ordered(self.place.name, f"{'add' if add else 'remove'} {name}"))
         return f"entry {entry}"
 
+    def certified(self, name: str, incarnation: str) -> None:
+        """Somebody brings a certificate of death (R15)."""
+        self.core.died(name, incarnation, self._now_ms())
+
     def hand_over(self, name: str) -> str:
         try:
             self.core.transfer_root(name, self.host.now_ms())

@@ -30,12 +30,16 @@ from rhizome.testing.sim.checkers.checker import (
     StateAgreesOnAllBrokers,
 )
 from rhizome.testing.sim.events.broker_events import MembershipAt, Started
+from rhizome.testing.sim.faults.fault_schedule import Faults
 from rhizome.testing.sim.seed_run import RunOptions, Simulation, UnknownRule, drawn
-from rhizome.testing.sim.world.event_scheduler import World
+from rhizome.testing.sim.world.event_scheduler import MS, SECOND, World
 from rhizome.testing.sim.world.sim_host import Process
 
 VOTERS_MIN: Final = 2
 SPARES_MAX: Final = 2
+CERTIFIED_US_MAX: Final = 20 * SECOND
+SLANDERED_US_MAX: Final = 50 * MS
+RESTARTED_US: Final = 4 * SECOND
 
 
 class MembershipHistory(Checker):
@@ -126,6 +130,12 @@ class ConsensusScenario:
         simulation.plan.may_lose_disk = book.may_lose_disk
         orders = _Orders(simulation, primaries + spares, book)
         simulation.plan.extra = {"membership": orders.change, "hand-over": orders.hand_over}
+        deaths = _Deaths(simulation)
+        simulation.plan.more = lambda faults: {
+            "death": lambda chance: deaths.kill(chance, faults),
+            "slander": lambda chance: deaths.slander(chance, faults),
+        }
+        simulation.plan.rare = {"slander": 0.0}
         return simulation
 
 
@@ -230,6 +240,48 @@ class _Orders:
             program = process.program
             if isinstance(program, ConsensusProgram) and program.core.is_root:
                 process.put(_ordered, process, program, text, order)
+
+
+class _Deaths:
+    """Certificates of death (R15): true ones, which come at once or after the next start; and false
+    ones, of brokers that live."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def kill(self, chance: random.Random, faults: Faults) -> None:
+        program = self._some(chance)
+        if program is not None:
+            faults.kill_host(program.place.name)
+            self._certify(program, chance, CERTIFIED_US_MAX)
+
+    def slander(self, chance: random.Random, faults: Faults) -> None:
+        """Everybody hears that a broker died that lives and is linked. It is started anew later, as
+        one that stops for it would be."""
+        program = self._some(chance)
+        processes = self._simulation.processes
+        if program is None or not all(each.is_running() for each in processes):
+            return
+        self._certify(program, chance, SLANDERED_US_MAX)
+        name = program.place.name
+        self._simulation.world.after(RESTARTED_US, faults.kill_host, name)
+
+    def _some(self, chance: random.Random) -> ConsensusProgram | None:
+        processes = self._simulation.processes
+        program = processes[int(chance.random() * len(processes))].program
+        return program if isinstance(program, ConsensusProgram) else None
+
+    def _certify(self, dead: ConsensusProgram, chance: random.Random, us_max: int) -> None:
+        name, incarnation = dead.place.name, dead.incarnation()
+        for process in self._simulation.processes:
+            delay_us = int(us_max * chance.random() ** 4)
+            self._simulation.world.after(delay_us, _certified, process, name, incarnation)
+
+
+def _certified(process: Process, name: str, incarnation: str) -> None:
+    program = process.program
+    if isinstance(program, ConsensusProgram):
+        process.put(program.certified, name, incarnation)
 
 
 def _ordered(
