@@ -53,6 +53,7 @@ from rhizome.broker.metadata.metadata_changes import (
     AccessChanged,
     BindingAdded,
     BindingRemoved,
+    ExchangeDeleted,
     ExchangeUnused,
     Fact,
     Outcome,
@@ -71,9 +72,9 @@ from rhizome.broker.metadata.metadata_commands import (
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
 from rhizome.broker.metadata.vhost import VHost
-from rhizome.broker.observer import Observer, Tracer
+from rhizome.broker.observer import EventSink, Observer, Tracer
 from rhizome.broker.periodic_sweep import Timers
-from rhizome.broker.port import Across, Cluster, Waiter
+from rhizome.broker.port import Across, Cluster, Histories, Waiter
 from rhizome.broker.publishing.blocked_publishers import update_blocking
 from rhizome.broker.publishing.confirm_latency import ConfirmLatencies, LatencyHistogram
 from rhizome.broker.publishing.delayed_messages import Delayed
@@ -140,6 +141,7 @@ class Broker:
     suspended_sessions: SuspendedSessions
     cluster: Cluster
     across: Across
+    histories: Histories
     authenticator: Authenticator
     access_epoch: AccessEpoch
     revocation: Revocation
@@ -148,6 +150,7 @@ class Broker:
     observer: Observer
     tracer: Tracer | None
     """Traces what goes through traced vhosts; None while there is none."""
+    events: EventSink
     replies: DirectReplyTo
     delayed: Delayed
     leases: Leases
@@ -219,8 +222,7 @@ class Broker:
         self.faults = FaultLog()
         self.delivered_marks = DeliveredMarks(pager.journal)
         self.suspended_sessions = SuspendedSessions(self)
-        self.cluster = Cluster()
-        self.across = Across()
+        self.cluster, self.across, self.histories = Cluster(), Across(), Histories()
         self.authenticator = authenticator
         self.access_epoch = access_epoch
         self.revocation = Revocation(self.turn)
@@ -228,7 +230,7 @@ class Broker:
         limits.broker = self
         self.contents = UnfinishedContents(limits)
         self.observer = observer
-        self.replies = DirectReplyTo()
+        self.events, self.replies = EventSink(), DirectReplyTo()
         self.timers = Timers(self)
         self.delayed = Delayed(self)
         self.leases = Leases(self)
@@ -305,9 +307,13 @@ class Broker:
         elif isinstance(fact, BindingAdded):
             if _is_private(fact.binding.destination):
                 self.cluster.private_bound(fact.vhost, fact.binding)
+            self.histories.bound(fact.vhost, fact.binding)
         elif isinstance(fact, BindingRemoved):
             if _is_private(fact.binding.destination):
                 self.cluster.private_unbound(fact.vhost, fact.binding)
+        elif isinstance(fact, ExchangeDeleted):
+            if fact.exchange.history != "":
+                self.histories.dropped(fact.exchange)
         elif isinstance(fact, ExchangeUnused):
             self.cluster.exchange_unused(fact.exchange)
         elif isinstance(fact, AccessChanged):
@@ -365,7 +371,9 @@ class Broker:
         """Delete a queue because it is unused; return whether ``waiter`` is told when it is."""
         command = DeleteQueue(queue.vhost, queue.name, queue.definition.id)
         if queue.definition.exclusive_owner:
-            self.announce(self.apply(command))
+            outcome = self.apply(command)
+            self.announce(outcome)
+            self.events.changed(command, outcome, None)
             return False
         self.cluster.propose(command, waiter)
         return waiter is not None
@@ -383,6 +391,7 @@ class Broker:
 
     def connection_opened(self, connection: Connection) -> None:
         self.observer.connection_opened(connection)
+        self.events.connection_opened(connection)
         self.cluster.opened(connection)
 
     def connection_failed(self, connection: Connection, error: AmqpError) -> None:
@@ -393,6 +402,7 @@ class Broker:
 
     def login_refused(self, connection: Connection, reason: str) -> None:
         self.observer.login_refused(connection, reason)
+        self.events.login_refused(connection, reason)
 
     def connection_gone(self, connection: Connection) -> None:
         """A connection's socket is gone."""
@@ -405,6 +415,8 @@ class Broker:
         self.stalled.pop(connection.id, None)
         self.unread.pop(connection.id, None)
         self.observer.connection_closed(connection)
+        if connection.vhost is not self._nowhere:
+            self.events.connection_closed(connection)
 
     def drop_private_queues(self, connection: Connection) -> None:
         """Delete the private queues of a connection before its owner is told that the connection is
@@ -504,6 +516,7 @@ class Broker:
         if queue.deleted:
             return False
         queue.remove_consumer(consumer)
+        self.events.consumer_removed(consumer)
         if consumer.reader is not None:
             consumer.reader.detach()
         if consumer.proxy is not None:
@@ -519,12 +532,17 @@ class Broker:
 
     def block(self, reason: str) -> None:
         """Block publishers for a reason, which they are told if the cause is an alarm."""
+        if reason != self.alarm_reason:
+            self.events.alarm(reason)
         self.alarmed = True
         self.alarm_reason = reason
         update_blocking(self)
 
     def unblock(self) -> None:
+        if self.alarm_reason != "":
+            self.events.alarm("")
         self.alarmed = False
+        self.alarm_reason = ""
         update_blocking(self)
 
     def isolate(self, reason: str) -> None:
@@ -605,6 +623,8 @@ class Broker:
         self._dispatch_marked()
         if self.tracer is not None:
             self._trace(self.tracer)
+        if self.events.pending:
+            self._publish_events()
         self.write_settled()
         if len(self.delivered_marks.queues) > 0:
             try:
@@ -634,6 +654,14 @@ class Broker:
             tracer.end_turn()
         except Exception as failure:
             self.report_bug(failure, "the traces of a turn", FAULT_TURN)
+        self._dispatch_marked()
+
+    def _publish_events(self) -> None:
+        """Publish the events of this turn, which causes none itself."""
+        try:
+            self.events.end_turn()
+        except Exception as failure:
+            self.report_bug(failure, "the events of a turn", FAULT_TURN)
         self._dispatch_marked()
 
     def _prepare_end(self) -> None:

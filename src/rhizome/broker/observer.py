@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from rhizome.broker.channel.consumer import Consumer
     from rhizome.broker.connection.connection import Connection
     from rhizome.broker.message import Message
+    from rhizome.broker.metadata.metadata_changes import Outcome
     from rhizome.broker.metadata.metadata_commands import Command
+    from rhizome.broker.port import Waiter
     from rhizome.broker.publishing.publish_path import Publication
     from rhizome.broker.queue.queue import Queue
 
@@ -76,6 +78,47 @@ class Observer:
 
     def bug(self, error: BaseException, where: str) -> None:
         pass
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class EventSink:
+    """Is told what happens at this broker, for exchange amq.rabbitmq.event. It notes what somebody
+    has bound a queue for; ``pending`` says that there is something to publish."""
+
+    pending: bool
+
+    def __init__(self) -> None:
+        self.pending = False
+
+    def changed(self, command: Command, outcome: Outcome, waiter: Waiter | None) -> None:
+        """A command of this broker is committed and applied everywhere. ``waiter`` was told."""
+
+    def connection_opened(self, connection: Connection) -> None:
+        pass
+
+    def connection_closed(self, connection: Connection) -> None:
+        pass
+
+    def login_refused(self, connection: Connection, reason: str) -> None:
+        pass
+
+    def channel_opened(self, channel: Channel) -> None:
+        pass
+
+    def channel_closed(self, channel: Channel) -> None:
+        pass
+
+    def consumer_added(self, consumer: Consumer) -> None:
+        pass
+
+    def consumer_removed(self, consumer: Consumer) -> None:
+        pass
+
+    def alarm(self, reason: str) -> None:
+        """Publishers are blocked for this reason, or with an empty one no longer."""
+
+    def end_turn(self) -> None:
+        """Publish what was noted."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -171,6 +171,17 @@ MADE_NAME_CHARS: Final = 22
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class Histories:
+    """The histories of x-recent-history exchanges (`recent_history.py`)."""
+
+    def bound(self, vhost: str, binding: Binding) -> None:
+        """Something was bound: if its source has a history, and this broker the means, send it."""
+
+    def dropped(self, exchange: Exchange) -> None:
+        """An exchange that has a history is deleted."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Cluster:
     """Orders changes of the cluster state, and knows the other brokers."""
 

@@ -28,6 +28,7 @@ from rhizome.broker.metadata.metadata_commands import (
 )
 from rhizome.broker.metadata.vhost_metadata_byte_quota import check_command
 from rhizome.broker.port import Cluster, Waiter
+from rhizome.broker.publishing.recent_history import history_of
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
@@ -45,7 +46,7 @@ class SingleNodeCluster(Cluster):
     broker: Broker
     journal: Journal
     index: int
-    waiting: deque[tuple[int, Waiter | None, Outcome]]
+    waiting: deque[tuple[int, Waiter | None, Outcome, Command]]
     _ahead: deque[tuple[Command, bytes, Waiter | None]]
     _busy: bool
     _tokens: ApplicationTokens
@@ -82,6 +83,9 @@ class SingleNodeCluster(Cluster):
                 waiter.resolved(Outcome(error=error))
             return
         self._ahead.append((command, encoded, waiter))
+        history = history_of(self.broker.state, command)
+        if history is not None:
+            self._ahead.append((history, encode(history), None))
         if self._busy:
             return
         self._busy = True
@@ -94,7 +98,7 @@ class SingleNodeCluster(Cluster):
     def _apply(self, command: Command, encoded: bytes, waiter: Waiter | None) -> None:
         outcome = self.broker.apply(command)
         if not self._is_durable(command, outcome):
-            self._resolve(waiter, outcome)
+            self._resolve(waiter, outcome, command)
             return
         if isinstance(command, DeclareQueue) and outcome.queue is not None:
             # Unrecorded queues take numbers too, so the number is part of the record.
@@ -105,7 +109,7 @@ class SingleNodeCluster(Cluster):
             encoded = encode(replace(command, exchange_id=exchange.id))
         self.index += 1
         position = self.journal.state(self.index, encoded)
-        self.waiting.append((position, waiter, outcome))
+        self.waiting.append((position, waiter, outcome, command))
 
     def exchange_unused(self, exchange: Exchange) -> None:
         self.propose(DeleteExchange(exchange.vhost, exchange.name, True, exchange.id), None)
@@ -113,13 +117,14 @@ class SingleNodeCluster(Cluster):
     def synced(self, position: int) -> None:
         """Everything below ``position`` is on disk."""
         while self.waiting and self.waiting[0][0] < position:
-            _, waiter, outcome = self.waiting.popleft()
-            self._resolve(waiter, outcome)
+            _, waiter, outcome, command = self.waiting.popleft()
+            self._resolve(waiter, outcome, command)
 
-    def _resolve(self, waiter: Waiter | None, outcome: Outcome) -> None:
+    def _resolve(self, waiter: Waiter | None, outcome: Outcome, command: Command) -> None:
         if waiter is not None:
             waiter.resolved(outcome)
         self.broker.announce(outcome)
+        self.broker.events.changed(command, outcome, waiter)
 
     def _is_durable(self, command: Command, outcome: Outcome) -> bool:
         """Whether anything changed that must survive a restart."""

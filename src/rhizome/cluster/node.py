@@ -33,6 +33,7 @@ from rhizome.broker.metadata.proposed_arguments import check_known_to
 from rhizome.broker.metadata.vhost_metadata_byte_quota import check_command, vhost_of
 from rhizome.broker.port import Away, Cluster, Holdings, Waiter
 from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
+from rhizome.broker.publishing.recent_history import history_of
 from rhizome.broker.queue.queue_recovery import restore_queue
 from rhizome.broker.routing.exchange_types import DELAYED_KIND
 from rhizome.cluster.clients.client_relocation import ClientDrain
@@ -250,6 +251,9 @@ class Node(Cluster):
             # Messages published there must find a place to wait at once.
             held = DeclareQueue(command.vhost, DELAYED_QUEUE, durable=True)
             self._send(self.proposals.make(held, None, self.now_ms))
+        history = history_of(self.broker.state, command)
+        if history is not None:
+            self._send(self.proposals.make(history, None, self.now_ms))
         self._send(self.proposals.make(command, waiter, self.now_ms))
 
     def _send(self, proposal: Proposal) -> None:
@@ -660,7 +664,7 @@ class Node(Cluster):
     def _resolve(self, index: int, applied: AppliedEntry) -> None:
         envelope = applied.envelope
         is_mine = self.proposals.applied(
-            envelope.incarnation, envelope.number, index, applied.outcome
+            envelope.incarnation, envelope.number, index, applied.outcome, envelope.command
         )
         if not is_mine and not applied.duplicate:
             self.broker.announce(applied.outcome)
@@ -673,6 +677,8 @@ class Node(Cluster):
             if settled.waiter is not None:
                 settled.waiter.resolved(settled.outcome)
             self.broker.announce(settled.outcome)
+            if settled.command is not None:
+                self.broker.events.changed(settled.command, settled.outcome, settled.waiter)
 
     def _begin_cluster(self) -> None:
         """At the root: give a new cluster its first settings and definitions."""

@@ -23,6 +23,7 @@ from rhizome.management.api_context import (
     LoginChecker,
     Turns,
 )
+from rhizome.management.event_exchange import EventExchange
 from rhizome.management.http.http_connection_limits import ConnectionTable
 from rhizome.management.http.listen_sockets import bind
 from rhizome.management.metrics.message_rates import Rates
@@ -66,6 +67,7 @@ class HttpService:
             Rates(broker),
             started_ms=int(broker.turn.now_ms),
         )
+        broker.events = EventExchange(broker, self.context.name)
         self._tls = tls
         self._application: ASGIApp | None = None
         self._connections = ConnectionTable(lambda: self.context.config.http)

@@ -25,6 +25,7 @@ from rhizome.broker.metadata.metadata_commands import (
 )
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.broker.observer import Observer
+from rhizome.broker.publishing.recent_history import RecentHistories
 from rhizome.broker.queue.pager import Pager, SegmentReader
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.queue.queue_recovery import restore_queue
@@ -181,6 +182,7 @@ def make_empty_broker(
         now_ms,
     )
     broker.streams.port = StoreStreams(store)
+    broker.histories = RecentHistories(broker)
     return broker
 
 

@@ -127,6 +127,7 @@ KINDS = [
     "x-consistent-hash",
     "x-local-random",
     "x-modulus-hash",
+    "x-recent-history",
     "x-random",
     "x-super-stream",
 ]

@@ -191,6 +191,7 @@ class Channel(PublisherChannel):
         self.closing = True
         self.drop_content()
         broker = self.connection.broker
+        broker.events.channel_closed(self)
         for consumer in list(self.consumers.values()):
             broker.remove_consumer(consumer)
         self.consumers = {}

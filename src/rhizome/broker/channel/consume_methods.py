@@ -103,6 +103,7 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     consumer.timeout_ms = options.timeout_ms
     consumer.argument_bytes = _check_size(connection, method.arguments)
     channel.consumers[tag] = consumer
+    connection.broker.events.consumer_added(consumer)
     if queue.away is not None:
         queue.away.consume(consumer, method.no_wait)
         return

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rhizome.amqp.methods import Method
+from rhizome.broker.access.auth_interface import Identity
 from rhizome.broker.metadata.declare_and_consume_arguments import queue_locked
-from rhizome.broker.metadata.resource_names import no_exchange, no_queue
+from rhizome.broker.metadata.metadata_commands import EXCHANGE
+from rhizome.broker.metadata.resource_names import EVENT_EXCHANGE, no_exchange, no_queue
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.errors import AccessRefused, AmqpError, CommandInvalid, NotFound
 
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
+
+EVENT_TAGS: Final = ("administrator", "monitoring")
+"""Who may bind to amq.rabbitmq.event has one of these tags, besides the permission to read it."""
 
 
 def queue_name(channel: Channel, name: str) -> str:
@@ -72,8 +77,15 @@ def check_write(channel: Channel, kind: str, name: str) -> None:
 
 def check_read(channel: Channel, kind: str, name: str) -> None:
     connection = channel.connection
+    if kind == EXCHANGE and name == EVENT_EXCHANGE and not _may_see_events(connection.identity):
+        raise refused(channel, kind, name)
     if not connection.identity.may_read(connection.router.vhost, name):
         raise refused(channel, kind, name)
+
+
+def _may_see_events(identity: Identity) -> bool:
+    """Whether a user may bind a queue for what happens to others' objects and connections."""
+    return any(tag in identity.tags for tag in EVENT_TAGS)
 
 
 def refused(channel: Channel, kind: str, name: str) -> AmqpError:

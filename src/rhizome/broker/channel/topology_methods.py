@@ -145,6 +145,7 @@ def propose(channel: Channel, command: Command, reply: Reply, private: bool) -> 
         outcome = broker.apply(command)
         broker.cluster.private_applied(outcome, reply)
         broker.announce(outcome)
+        broker.events.changed(command, outcome, reply)
     else:
         broker.cluster.propose(command, reply)
     if reply.error is not None:

@@ -184,6 +184,7 @@ def _open_channel(connection: Connection, number: i64) -> None:
     channel = Channel(connection, number)
     connection.channels[number] = channel
     channel.opened()
+    broker.events.channel_opened(channel)
 
 
 def bad_frame(connection: Connection, data: bytes, at: i64, size: i64, end: i64) -> None:

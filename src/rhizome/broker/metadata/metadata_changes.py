@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
+from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition, User
 from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.errors import AmqpError
@@ -100,11 +100,14 @@ class AccessChanged(Fact):
     """A user, or a permission of that user, has changed: cached answers about access are void, and
     the user's connections are checked again (`revocation.py`).
 
-    ``deleted``: the user is gone.
+    ``deleted``: the user is gone. ``is_put``: the user was made or replaced; ``before`` is who it
+    was.
     """
 
     user: str
     deleted: bool = False
+    is_put: bool = field(default=False, compare=False)
+    before: User | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

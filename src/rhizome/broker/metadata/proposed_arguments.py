@@ -17,12 +17,15 @@ from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.metadata.argument_reader import ArgumentReader
 from rhizome.broker.metadata.declare_and_consume_arguments import RETRY_TYPES
 from rhizome.broker.metadata.metadata_commands import (
+    Bind,
     Command,
     DeclareExchange,
     DeclareQueue,
     PutPolicy,
 )
+from rhizome.broker.metadata.resource_names import EVENT_EXCHANGE
 from rhizome.broker.routing.random_exchange import CHOOSING_KINDS
+from rhizome.broker.routing.recent_history_exchange import RECENT_HISTORY_KIND
 from rhizome.errors import PreconditionFailed
 from rhizome.journal.streams.bloom_filter import BLOOM_BYTES_MAX, BLOOM_BYTES_MIN
 
@@ -30,6 +33,7 @@ DEFAULTS_COMPONENT: Final = "vhost-defaults"
 DEFAULT_TYPE: Final = "default_queue_type"
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 _TYPE: Final = "x-queue-type"
+_NEWER_KINDS: Final = (*CHOOSING_KINDS, RECENT_HISTORY_KIND)
 _NEWER_SETTINGS: Final = ("delayed-retry-", "consumer-disconnected-timeout")
 _FILTER_SIZE: Final = "x-stream-filter-size-bytes"
 _RETRY_TYPE: Final = "x-delayed-retry-type"
@@ -115,7 +119,7 @@ def _newer(command: Command) -> str:
     """What release 0.1 would refuse in a command; empty if nothing."""
     if isinstance(command, DeclareExchange):
         kinds = (command.kind, command.arguments.get("x-delayed-type"))
-        found = [f"exchange type '{kind}'" for kind in kinds if kind in CHOOSING_KINDS]
+        found = [f"exchange type '{kind}'" for kind in kinds if kind in _NEWER_KINDS]
     elif isinstance(command, DeclareQueue):
         kind = command.arguments.get(_TYPE, "classic")
         new = {"quorum": "x-max-priority", "classic": "x-queue-leader-locator"}.get(str(kind), "")
@@ -126,6 +130,8 @@ def _newer(command: Command) -> str:
             for key, value in command.definition.items()
             if key.startswith(_NEWER_SETTINGS) or (key == "delivery-limit" and value == -1)
         ]
+    elif isinstance(command, Bind) and EVENT_EXCHANGE in (command.source, command.destination):
+        found = [f"exchange '{EVENT_EXCHANGE}'"]
     else:
         found = []
     return found[0] if found else ""

@@ -10,6 +10,8 @@ from rhizome.errors import AccessRefused, NotFound, PreconditionFailed
 RESERVED_PREFIX: Final = "amq."
 NAME_BYTES_MAX: Final = 255
 
+EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
+
 
 def check_declarable_name(kind: str, name: str) -> None:
     """Raise AccessRefused for a name that applications may not give a new "queue" or "exchange".

@@ -51,9 +51,10 @@ class Accounts:
                 f"it must be one of {', '.join(USER_KINDS)}"
             )
         user = User(command.name, command.password_hash, command.kind, command.tags)
-        if self.users.get(command.name) != user:
+        before = self.users.get(command.name)
+        if before != user:
             self.users[command.name] = user
-            facts.append(AccessChanged(command.name))
+            facts.append(AccessChanged(command.name, is_put=True, before=before))
 
     def delete_user(self, name: str, facts: list[Fact]) -> None:
         if self.users.pop(name, None) is None:

@@ -60,6 +60,7 @@ from rhizome.broker.metadata.redeclare_equivalence import (
     queue_locked,
 )
 from rhizome.broker.metadata.resource_names import (
+    EVENT_EXCHANGE,
     check_deletable_exchange,
     check_length,
     check_not_default_exchange,
@@ -81,6 +82,7 @@ PREDECLARED_EXCHANGES: Final[dict[str, tuple[str, bool]]] = {
     "amq.headers": ("headers", False),
     "amq.match": ("headers", False),
     "amq.rabbitmq.trace": ("topic", True),
+    EVENT_EXCHANGE: ("topic", True),
 }
 
 QueueFactory = Callable[[QueueDefinition], Destination]
@@ -403,6 +405,9 @@ class VHost:
                 facts.append(ExchangeChanged(exchange))
 
     def _refresh_exchange(self, exchange: Exchange) -> bool:
+        if exchange.name == EVENT_EXCHANGE:
+            # By a tap or an alternate whoever sets policies would get what takes a tag to read.
+            return False
         before = (exchange.alternate, exchange.tap)
         effective = self.policy_for_exchange(exchange)
         self.router.set_alternate(exchange, alternate_for(exchange, effective.definition))

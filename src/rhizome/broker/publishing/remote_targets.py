@@ -13,6 +13,7 @@ from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.reliability_levels import COPIED, EVERYWHERE, ON_DISK
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.bindings_and_destinations import Destination
+from rhizome.broker.routing.recent_history_exchange import HISTORY_PREFIX
 
 META_PREFIX: Final = "\x00@"
 RELAY_PREFIX: Final = "\x00*"
@@ -156,14 +157,17 @@ class Recipients:
                 target.relay = True
 
     def close(self, taps: list[Destination]) -> Recipients:
-        """Finish: everything was added except streams that get a copy."""
+        """Finish: everything was added except streams and histories that get a copy."""
         self.unrouted = self.is_empty()
         sole = len(self.queues) == 0 and len(self.targets) == 1
         if sole:
             target = self.targets[0]
             target.sole = len(target.queue_ids) == 0
         for destination in taps:
-            if isinstance(destination, Queue) and destination.options.queue_type == "stream":
+            if isinstance(destination, Queue) and (
+                destination.options.queue_type == "stream"
+                or destination.name.startswith(HISTORY_PREFIX)
+            ):
                 self.add(destination)
         if len(self.targets) > 1 and not sole:
             bundle(self.targets)

@@ -30,6 +30,7 @@ class Exchange(Destination):
     ``id`` tells it from earlier and later ones of its name (0 for those that always exist).
     ``alternate`` names the exchange that gets messages that match nothing ("" for none), policies
     included. ``tap`` names a stream that gets everything published here ("" if there is none).
+    ``history`` names the queue that keeps the last messages published here ("" if none does).
     ``delayed`` says that messages wait here for their x-delay before they are routed. ``chooses``
     says that a message goes to one destination of all, not to each that matches. ``reads_key`` says
     that the key counts for ``match``; if not, a message with several keys is matched once.
@@ -46,6 +47,7 @@ class Exchange(Destination):
     arguments: dict[str, object]
     alternate: str
     tap: str
+    history: str
     delayed: bool
     chooses: bool
     reads_key: bool
@@ -72,6 +74,7 @@ class Exchange(Destination):
         self.arguments = {} if arguments is None else arguments
         self.alternate = self.declared_alternate()
         self.tap = ""
+        self.history = ""
         self.delayed = False
         self.chooses = False
         self.reads_key = True

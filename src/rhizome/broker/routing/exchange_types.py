@@ -11,6 +11,11 @@ from rhizome.broker.routing.consistent_hash_exchange import (
 from rhizome.broker.routing.exchange import DirectExchange, Exchange, FanoutExchange
 from rhizome.broker.routing.headers_exchange import HeadersExchange
 from rhizome.broker.routing.random_exchange import CHOOSING_KINDS, ChoosingExchange
+from rhizome.broker.routing.recent_history_exchange import (
+    RECENT_HISTORY_KIND,
+    RecentHistoryExchange,
+    check_history_arguments,
+)
 from rhizome.broker.routing.super_stream_exchange import SUPER_STREAM_KIND, SuperStreamExchange
 from rhizome.broker.routing.topic_exchange import TopicExchange
 from rhizome.errors import CommandInvalid, PreconditionFailed
@@ -25,7 +30,7 @@ PLAIN_KINDS: Final = (
     SUPER_STREAM_KIND,
     *CHOOSING_KINDS,
 )
-EXCHANGE_KINDS: Final = (*PLAIN_KINDS, DELAYED_KIND)
+EXCHANGE_KINDS: Final = (*PLAIN_KINDS, DELAYED_KIND, RECENT_HISTORY_KIND)
 
 
 def routing_kind(kind: str, arguments: dict[str, object]) -> str:
@@ -47,6 +52,8 @@ def routing_kind(kind: str, arguments: dict[str, object]) -> str:
         kind = delayed
     if kind == "x-consistent-hash":
         check_hash_arguments(arguments)
+    elif kind == RECENT_HISTORY_KIND:
+        check_history_arguments(arguments)
     return kind
 
 
@@ -73,6 +80,8 @@ def make_exchange(
         made = HeadersExchange(vhost, name, kind, durable, auto_delete, internal, given)
     elif routing == SUPER_STREAM_KIND:
         made = SuperStreamExchange(vhost, name, kind, durable, auto_delete, internal, given)
+    elif routing == RECENT_HISTORY_KIND:
+        made = RecentHistoryExchange(vhost, name, kind, durable, auto_delete, internal, given)
     elif routing in CHOOSING_KINDS:
         made = ChoosingExchange(vhost, name, kind, durable, auto_delete, internal, given, routing)
     else:

@@ -18,6 +18,7 @@ from rhizome.broker.routing.bindings_and_destinations import (
     Walk,
 )
 from rhizome.broker.routing.exchange import DefaultExchange, Exchange
+from rhizome.broker.routing.recent_history_exchange import NO_STORE_HEADER
 
 UNCOUNTED: Final = 1 << 62
 
@@ -27,7 +28,8 @@ class Router:
     """Exchanges, queues and bindings of a vhost.
 
     Invariant: every binding's source is in ``exchanges`` and its destination in ``exchanges`` or
-    ``queues``, under their names. ``tapped`` are the queues that tap the message routed last.
+    ``queues``, under their names. ``tapped`` are the queues that tap the message routed last, or
+    keep it for later.
     """
 
     vhost: str
@@ -62,6 +64,8 @@ class Router:
     ) -> list[Destination]:
         """Where a message with one key goes, as `route_all` says."""
         walk = self._begin(exchange)
+        if exchange.history != "":
+            self._keep(exchange, headers)
         found = exchange.match(key, headers, walk)
         if found and not exchange.links:
             if len(walk.reached) > ROUTE_QUEUES_MAX:
@@ -119,6 +123,8 @@ class Router:
         self, exchange: Exchange, keys: list[str], headers: dict[str, object] | None, walk: Walk
     ) -> None:
         """Add what an exchange leads to."""
+        if exchange.history != "":
+            self._keep(exchange, headers)
         found = False
         for key in keys:
             if exchange.match(key, headers, walk):
@@ -157,8 +163,15 @@ class Router:
             walk.refuse_queues()
         return queues
 
+    def _keep(self, exchange: Exchange, headers: dict[str, object] | None) -> None:
+        """Add the history of an exchange, unless the message says that it isn't kept."""
+        if headers is None or headers.get(NO_STORE_HEADER) is not True:
+            self._add_tap(self.queues.get(exchange.history))
+
     def _tap(self, exchange: Exchange) -> None:
-        queue = self.queues.get(exchange.tap)
+        self._add_tap(self.queues.get(exchange.tap))
+
+    def _add_tap(self, queue: Destination | None) -> None:
         if queue is not None and queue not in self.tapped:
             self.tapped.append(queue)
 

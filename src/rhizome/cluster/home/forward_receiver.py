@@ -25,6 +25,7 @@ from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE, delay_of
 from rhizome.broker.publishing.message_options import identity_of, routing_headers
 from rhizome.broker.publishing.publish_path import enqueue, need_for, parts_of
 from rhizome.broker.publishing.publish_route import Part
+from rhizome.broker.publishing.recent_history import answer_request, is_history
 from rhizome.broker.publishing.reliability_levels import COPIED
 from rhizome.broker.queue.queue import Queue
 from rhizome.cluster.home.edge_attachment import EdgeAttachment
@@ -70,6 +71,8 @@ class RouteTarget:
     by_headers: bool
     is_reply: bool
     delayed: bool
+    asks_history: bool
+    """Another broker asks for a history on behalf of the private queue that the key names."""
 
     def __init__(self, attached: EdgeAttachment) -> None:
         self.attached = attached
@@ -82,7 +85,7 @@ class RouteTarget:
         self.plain = False
         self.by_headers = False
         self.is_reply = False
-        self.delayed = False
+        self.delayed = self.asks_history = False
 
 
 @final
@@ -308,6 +311,9 @@ class ForwardReceiver:
         if route_target.delayed:
             self.broker.delayed.hold(queues[0], message, delay_of(message), attached.confirms)
             return True
+        if route_target.asks_history:
+            answer_request(self.broker, queues[0], slot.route.key)
+            return True
         if route_target.by_headers:
             headers = routing_headers(decode_properties(header_payload_of(message.content)))
             queues = [*queues, *self._private(slot, route_target, router, headers)]
@@ -339,8 +345,13 @@ class ForwardReceiver:
         route_target.parts = parts_of(queues)
         route_target.delayed = len(queues) == 1 and queues[0].name == DELAYED_QUEUE
         route_target.delayed = route_target.delayed and slot.route.exchange != ""
+        asks = len(queues) == 1 and is_history(queues[0]) and slot.route.exchange == ""
+        route_target.asks_history = asks and slot.route.key != queues[0].name
         route_target.plain = (
-            not route_target.by_headers and not route_target.is_reply and not route_target.delayed
+            not route_target.by_headers
+            and not route_target.is_reply
+            and not route_target.delayed
+            and not route_target.asks_history
         )
         if route_target.attached.group != 0:
             for part in route_target.parts:

@@ -48,8 +48,12 @@ class Proposal:
 class Settling:
     """A command that was applied here, and that some broker with a lease may not have applied."""
 
-    def __init__(self, index: int, waiter: Waiter | None, outcome: Outcome) -> None:
+    def __init__(
+        self, index: int, waiter: Waiter | None, outcome: Outcome, command: Command | None
+    ) -> None:
+        """``command``: None if a snapshot has answered for it."""
         self.index = index
+        self.command = command
         self.waiter = waiter
         self.outcome = outcome
 
@@ -91,14 +95,21 @@ class Proposals:
                 del self.bytes_under_way[proposal.vhost]
         return proposal
 
-    def applied(self, incarnation: str, number: int, index: int, outcome: Outcome) -> bool:
+    def applied(
+        self,
+        incarnation: str,
+        number: int,
+        index: int,
+        outcome: Outcome,
+        command: Command | None = None,
+    ) -> bool:
         """An entry was applied; False if it is not an open one of this broker."""
         if incarnation != self.incarnation:
             return False
         proposal = self._close(number)
         if proposal is None:
             return False
-        self.settling.append(Settling(index, proposal.waiter, outcome))
+        self.settling.append(Settling(index, proposal.waiter, outcome, command))
         return True
 
     def take_settled(self, index: int) -> list[Settling]:

@@ -123,9 +123,11 @@ def test_vhost_has_its_predeclared_exchanges(state: State) -> None:
         "amq.headers": "headers",
         "amq.match": "headers",
         "amq.rabbitmq.trace": "topic",
+        "amq.rabbitmq.event": "topic",
     }
     assert all(exchange.durable for exchange in found.values())
-    assert [name for name, exchange in found.items() if exchange.internal] == ["amq.rabbitmq.trace"]
+    internal = [name for name, exchange in found.items() if exchange.internal]
+    assert internal == ["amq.rabbitmq.trace", "amq.rabbitmq.event"]
 
 
 def test_vhost_can_be_described_anew(state: State) -> None:

@@ -16,7 +16,7 @@ from tests.unit.management.rhizome_api.test_cluster_admin import FakeView, docum
 
 ALL = ("guest", "monitor")
 SOME = ("maker", "manager")
-EXCHANGES = 7
+EXCHANGES = 8
 """Those that every vhost begins with."""
 
 

@@ -178,7 +178,7 @@ def test_sums_are_of_all_brokers(api: Api, core: Core, other: Core, others: Fake
     Api(other).publish("there", "x")
     row = api.get("overview").json
     assert row["object_totals"]["queues"] == 2
-    assert row["object_totals"]["exchanges"] == 7
+    assert row["object_totals"]["exchanges"] == 8
     assert row["queue_totals"]["messages"] == 2
     assert {listener["node"] for listener in row["listeners"]} == {"rhizome", "b2"}
     columns = "columns=cluster_name,object_totals.queues"

@@ -436,7 +436,7 @@ def test_the_overview_counts_what_is_there(api: Api) -> None:
     assert row["rabbitmq_version"] == "4.3.6"
     assert row["product_name"] == "Rhizome"
     assert row["object_totals"]["queues"] == 1
-    assert row["object_totals"]["exchanges"] == 7
+    assert row["object_totals"]["exchanges"] == 8
     numbers = {name: value for name, value in row["queue_totals"].items() if type(value) is int}
     assert numbers == {"messages": 1, "messages_ready": 1, "messages_unacknowledged": 0}
     assert row["message_stats"]["publish"] == 1

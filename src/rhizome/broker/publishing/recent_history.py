@@ -1,0 +1,187 @@
+"""Recent history: what is bound to an x-recent-history exchange gets the exchange's last messages.
+
+The home of the history sends them when it learns of the binding. A private queue of another broker
+is known to that broker only: it asks the home, by a message to the history under the default
+exchange and the private queue's name. No client can send such a message, because the default
+exchange leads to queues by their own names.
+
+A binding that is made while the history has no home gets nothing, because nobody could say later
+what was recent then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from rhizome.amqp.frames import content_frames, header_payload_of
+from rhizome.amqp.properties import Properties, decode_properties, encode_header
+from rhizome.broker.message import Message, largest_frame
+from rhizome.broker.metadata.metadata_commands import (
+    Command,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteQueue,
+)
+from rhizome.broker.metadata.metadata_state import State
+from rhizome.broker.port import Histories
+from rhizome.broker.publishing.message_options import routing_headers
+from rhizome.broker.publishing.publish_path import enqueue, recipients_of, send_on
+from rhizome.broker.publishing.remote_targets import Recipients, Target
+from rhizome.broker.queue.queue import Queue
+from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
+from rhizome.broker.routing.exchange import Exchange
+from rhizome.broker.routing.recent_history_exchange import (
+    HISTORY_LENGTH,
+    HISTORY_PREFIX,
+    LENGTH_ARGUMENT,
+    RECENT_HISTORY_KIND,
+    RecentHistoryExchange,
+    history_name,
+)
+from rhizome.broker.turn import DISCARD_WORK, STEPS_PER_WORK, Chore
+from rhizome.errors import PreconditionFailed
+from rhizome.journal.errors import CorruptRecord
+
+if TYPE_CHECKING:
+    from rhizome.broker.broker import Broker
+
+HISTORY_BYTES_MAX: Final = 16 << 20
+"""How many bytes of bodies a history has at most: older ones go first."""
+
+
+def history_of(state: State, command: Command) -> DeclareQueue | None:
+    """The declaration of the history that a new exchange needs; None if a command makes none that
+    needs one."""
+    if not isinstance(command, DeclareExchange) or command.kind != RECENT_HISTORY_KIND:
+        return None
+    vhost = state.vhosts.get(command.vhost)
+    existing = None if vhost is None else vhost.router.exchanges.get(command.name)
+    if existing is not None and existing.kind != RECENT_HISTORY_KIND:
+        return None
+    length = command.arguments.get(LENGTH_ARGUMENT, HISTORY_LENGTH)
+    arguments: dict[str, object] = {
+        "x-max-length": length,
+        "x-max-length-bytes": HISTORY_BYTES_MAX,
+    }
+    return DeclareQueue(
+        command.vhost, history_name(command.name), durable=command.durable, arguments=arguments
+    )
+
+
+@final
+class _Proposal(Chore):
+    """A command that follows from another one, which must have been applied everywhere first."""
+
+    broker: Broker
+    command: DeleteQueue
+
+    def __init__(self, broker: Broker, command: DeleteQueue) -> None:
+        super().__init__()
+        self.broker = broker
+        self.command = command
+
+    def run(self) -> bool:
+        self.broker.cluster.propose(self.command, None)
+        return True
+
+
+@final
+class RecentHistories(Histories):
+    """Those of one broker."""
+
+    broker: Broker
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__()
+        self.broker = broker
+
+    def bound(self, vhost: str, binding: Binding) -> None:
+        broker = self.broker
+        router = broker.state.vhosts[vhost].router
+        source = router.exchanges.get(binding.source)
+        if not isinstance(source, RecentHistoryExchange):
+            return
+        history = router.queues.get(source.history)
+        destination = binding.destination
+        if not isinstance(history, Queue) or not broker.may_deliver:
+            return
+        if history.away is None:
+            send_history(broker, history, destination)
+        elif isinstance(destination, Queue) and destination.definition.is_private():
+            _ask_home(broker, history, destination)
+
+    def dropped(self, exchange: Exchange) -> None:
+        """The history goes with its exchange, once everything that follows is done."""
+        vhost = self.broker.state.vhosts.get(exchange.vhost)
+        queue = None if vhost is None else vhost.destinations.get(exchange.history)
+        if isinstance(queue, Queue):
+            command = DeleteQueue(exchange.vhost, queue.name, queue.definition.id)
+            self.broker.turn.chores.append(_Proposal(self.broker, command))
+
+
+def _ask_home(broker: Broker, history: Queue, destination: Queue) -> None:
+    assert history.away is not None
+    header = encode_header(0, Properties())
+    content = content_frames(1, header, b"", int(broker.limits.frame_max))
+    message = Message(broker.route_to("", destination.name), content, 1, largest_frame(content))
+    message.arrived_ms = broker.turn.now_ms
+    target = Target(history.away.forward(), history.vhost, [])
+    target.queue_ids.append(history.id)
+    send_on(message, [target], None)
+
+
+def is_history(queue: Queue) -> bool:
+    return queue.name.startswith(HISTORY_PREFIX)
+
+
+def answer_request(broker: Broker, history: Queue, name: str) -> None:
+    """Another broker has a private queue that was bound to the exchange of this history."""
+    destination = broker.cluster.private_elsewhere(history.vhost, name)
+    if destination is not None:
+        send_history(broker, history, destination)
+
+
+def send_history(broker: Broker, history: Queue, destination: Destination) -> None:
+    """Send what a history has to a destination, oldest first."""
+    if history.log.still:
+        return
+    for kept in _kept(broker, history):
+        copy = Message(kept.route, kept.content, kept.channel, kept.frame_bytes_max)
+        copy.arrived_ms = broker.turn.now_ms
+        copy.expiration_ms = kept.expiration_ms
+        copy.priority = kept.priority
+        copy.persistent = decode_properties(header_payload_of(kept.content)).delivery_mode == 2
+        try:
+            recipients = _recipients(broker, destination, copy)
+        except PreconditionFailed as refused:
+            broker.observer.letter_dropped(history.vhost, history.name, refused)
+            return
+        broker.turn.work += DISCARD_WORK
+        send_on(copy, recipients.targets, None)
+        enqueue(broker, copy, recipients.queues, None)
+
+
+def _kept(broker: Broker, history: Queue) -> list[Message]:
+    found: list[Message] = []
+    for lane in history.lanes:
+        found.extend(lane.resident())
+        for _, position in lane.paged.positions():
+            try:
+                found.append(broker.pager.read_one(position))
+            except (CorruptRecord, OSError):
+                # It is set aside when it becomes the first.
+                continue
+    return found
+
+
+def _recipients(broker: Broker, destination: Destination, message: Message) -> Recipients:
+    if not isinstance(destination, Exchange):
+        recipients = Recipients([])
+        recipients.add(destination)
+        return recipients
+    router = broker.state.vhosts[destination.vhost].router
+    headers = routing_headers(decode_properties(header_payload_of(message.content)))
+    try:
+        return recipients_of(router, broker.cluster, destination, [message.route.key], headers)
+    finally:
+        broker.turn.work += router.take_steps() // STEPS_PER_WORK
