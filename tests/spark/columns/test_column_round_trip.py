@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 
 from rhizome.amqp import frames, methods
 from rhizome.amqp.properties import FLAG_HEADERS
-from rhizome.spark.columns.content_decoder import COLUMNS, PROPERTIES, Contents
+from rhizome.spark.columns.content_decoder import (
+    ALIKE_ROWS_MIN,
+    COLUMNS,
+    PROPERTIES,
+    Contents,
+)
 from rhizome.spark.columns.vectorized_bytes import Window
 from rhizome.spark.sink.publish_frames import Addressing, Framer
 from rhizome.spark.source.stream_rows import STAMP_BYTES
@@ -137,9 +142,35 @@ def test_streams_give_back_the_properties_without_their_stamp(sent: list[Sent]) 
     assert columns["raw_properties"].to_pylist() == [each.raw for each in sent]
 
 
-def stamped(message: Sent) -> bytes:
+@settings(patient, max_examples=40)
+@given(messages(), messages(), st.integers(0, 2 * ALIKE_ROWS_MIN), st.booleans())
+def test_many_of_one_kind_are_read_as_each_by_itself(
+    usual: Sent, other: Sent, place: int, is_stream: bool
+) -> None:
+    sent = [usual] * (2 * ALIKE_ROWS_MIN)
+    sent[place:place] = [other] * (place % 3 // 2)  # now and then one that is different
+    sent = [Sent(each.properties, each.body[: len(each.body) - row]) for row, each in pairs(sent)]
+    raws = [stamped(each, row) if is_stream else each.raw for row, each in pairs(sent)]
+    window, starts, ends = places([e.content(raw) for e, raw in zip(sent, raws, strict=True)])
+    bare = np.array([FLAG_HEADERS not in dict(each.properties) for each in sent])
+    stamp = STAMP_BYTES if is_stream else 0
+    found = Contents(window, starts, ends, stamp, bare if is_stream else None).columns(set(COLUMNS))
+    for row in range(len(sent)):
+        only = slice(row, row + 1)
+        own = bare[only] if is_stream else None
+        alone = Contents(window, starts[only], ends[only], stamp, own).columns(set(COLUMNS))
+        assert {name: each[row].as_py() for name, each in found.items()} == {
+            name: each[0].as_py() for name, each in alone.items()
+        }
+
+
+def pairs(sent: list[Sent]) -> list[tuple[int, Sent]]:
+    return list(enumerate(sent))
+
+
+def stamped(message: Sent, offset: int = 0) -> bytes:
     """The properties as a stream stores them."""
-    stamp = short(b"x-stream-offset") + b"l" + bytes(8)
+    stamp = short(b"x-stream-offset") + b"l" + offset.to_bytes(8, "big")
     given = dict(message.properties)
     given[FLAG_HEADERS] = long(stamp + given.get(FLAG_HEADERS, long(b""))[4:])
     ordered = tuple((flag, given[flag]) for flag, _, _ in PROPERTIES if flag in given)

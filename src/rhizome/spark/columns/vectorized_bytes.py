@@ -24,6 +24,7 @@ SPAN_BYTES_MAX: Final = (1 << 31) - 1
 """Arrow's binary type counts bytes in 32 bits."""
 INSTANT: Final = pa.timestamp("us", "UTC")
 """A time, as Spark wants it."""
+_WORD_BYTES: Final = 8
 _WIDTHS: Final = {2: ">u2", 4: ">u4", 8: ">i8"}
 
 
@@ -71,6 +72,20 @@ class Window:
         if len(at) == 0:
             return np.empty(0, form)
         return self._everywhere(f"V{form.itemsize}", form.itemsize)[at].view(form)
+
+    def alike(self, at: Numbers, width: int, *but: tuple[int, int]) -> bool:
+        """Whether the `width` bytes at each offset are the same, leaving out those from a
+        place in them to another. The offsets ascend."""
+        count = -(-width // _WORD_BYTES)
+        whole = count * _WORD_BYTES
+        if width <= 0 or int(at[0]) < 0 or int(at[-1]) + whole > len(self.data):
+            return False
+        compared = np.zeros(whole, np.uint8)
+        compared[:width] = 0xFF
+        for begin, end in but:
+            compared[begin:end] = 0
+        words = self._everywhere(f"V{whole}", whole)[at].view(np.uint64).reshape(-1, count)
+        return not ((words ^ words[0]) & compared.view(np.uint64)).any()
 
     def rows(self, at: Numbers, width: int) -> Any:
         """The `width` bytes at each offset, as a matrix of octets."""
@@ -150,6 +165,15 @@ def constant(value: object, count: int, kind: Any) -> Any:
     """A column that has the same value in each row."""
     rows = 1 << max(count - 1, 0).bit_length()
     return _repeated(value, rows, kind).slice(0, count)
+
+
+def like_the_first(values: Any, count: int) -> Any:
+    """A column that has the first of some values in each row."""
+    if values.null_count:
+        return nulls(count, values.type)
+    if pa.types.is_nested(values.type):
+        return values.take(pa.array(np.zeros(count, np.int32)))
+    return constant(values[0].as_py(), count, values.type)
 
 
 @lru_cache(maxsize=64)

@@ -91,19 +91,18 @@ def record_offsets(data: bytes, start: int) -> tuple[Numbers, int]:
 
 def with_inner(window: Window, offsets: Numbers) -> Numbers:
     """The offsets, with those of the records inside transactions after each."""
-    kinds = window.octets[offsets + _KIND_AT]
-    if not (kinds == KIND_TX).any():
+    transactions = offsets[window.octets[offsets + _KIND_AT] == KIND_TX]
+    if len(transactions) == 0:
         return offsets
     found: list[int] = []
-    for offset, kind in zip(offsets.tolist(), kinds.tolist(), strict=True):
-        found.append(offset)
-        if kind == KIND_TX:
-            length = _HEAD.unpack_from(window.data, offset)[0]
-            at, end = offset + RECORD_HEADER_BYTES, offset + RECORD_HEADER_BYTES + length
-            while at < end:
-                found.append(at)
-                at += RECORD_HEADER_BYTES + _HEAD.unpack_from(window.data, at)[0]
-    return np.array(found, np.int64)
+    for offset in transactions.tolist():
+        length = _HEAD.unpack_from(window.data, offset)[0]
+        at, end = offset + RECORD_HEADER_BYTES, offset + RECORD_HEADER_BYTES + length
+        while at < end:
+            found.append(at)
+            at += RECORD_HEADER_BYTES + _HEAD.unpack_from(window.data, at)[0]
+    # They lie between their transaction and the next record.
+    return np.sort(np.concatenate((offsets, np.array(found, np.int64))))
 
 
 @dataclass

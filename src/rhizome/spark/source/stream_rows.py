@@ -16,12 +16,13 @@ from rhizome.journal.streams.stream_format import (
     FLAG_TABLE,
     ORIGIN_BYTES,
 )
-from rhizome.spark.columns.content_decoder import COLUMNS, Contents
+from rhizome.spark.columns.content_decoder import ALIKE_ROWS_MIN, BODY, COLUMNS, Contents
 from rhizome.spark.columns.vectorized_bytes import (
     INSTANT,
     Numbers,
     Window,
     constant,
+    like_the_first,
     of_type,
     texts,
 )
@@ -55,11 +56,20 @@ class StreamRows:
         )
         within = np.arange(len(entries)) - np.repeat(np.cumsum(counts) - counts, counts)
         offsets = np.repeat(firsts, counts) + within
-        keep = (offsets >= start) & (offsets < end)
-        rows = _Rows(
-            self.place, window, entries[keep], offsets[keep], np.repeat(times, counts)[keep]
-        )
-        return rows.batch(self.schema)
+        times = np.repeat(times, counts)
+        if len(offsets) and (offsets[0] < start or offsets[-1] >= end):
+            keep = (offsets >= start) & (offsets < end)
+            entries, offsets, times = entries[keep], offsets[keep], times[keep]
+        return _Rows(self.place, window, entries, offsets, times).batch(self.schema)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Of each entry: where its route and its content begin, and whether it had no headers."""
+
+    tails: Numbers
+    contents: Numbers
+    bare: Numbers
 
 
 class _Rows:
@@ -74,19 +84,51 @@ class _Rows:
 
     def batch(self, schema: Any) -> Any:
         wanted = set(schema.names)
+        found = own_columns(self.place, wanted, self.offsets, self.times)
+        asked = wanted & {"exchange", "key", *COLUMNS}
+        heads = self._heads_alike() if asked - {BODY} else None
+        places = self._places_various() if heads is None else self._places_alike(heads)
+        if heads is not None and wanted & {"exchange", "key"}:
+            route = route_columns(self.window, places.tails[:1])
+            found.update(
+                {name: like_the_first(each, len(self.entries)) for name, each in route.items()}
+            )
+        elif wanted & {"exchange", "key"}:
+            found.update(route_columns(self.window, places.tails))
+        if asked - {"exchange", "key"}:
+            ends = self.entries + 4 + self.window.u32(self.entries)
+            contents = Contents(self.window, places.contents, ends, STAMP_BYTES, places.bare)
+            found.update(contents.columns(wanted & set(COLUMNS)))
+        return in_order(schema, found)
+
+    def _heads_alike(self) -> tuple[int, int] | None:
+        """Flags and tail length of all entries, if those and their routes are the same and no
+        publisher has numbered them."""
+        if len(self.entries) < ALIKE_ROWS_MIN:
+            return None
+        one = self.entries[:1]
+        tail_bytes, flags = int(self.window.u16(one + 4)[0]), int(self.window.u8(one + 6)[0])
+        if flags & FLAG_IDENTITY:
+            return None
+        origin = ORIGIN_BYTES if flags & FLAG_ORIGIN else 0
+        # The head without the size of the entry, the origin, which may differ, and the tail.
+        width = ENTRY_HEADER_BYTES - 4 + origin + tail_bytes
+        if self.window.alike(self.entries + 4, width, (4, 4 + origin)):
+            return flags, tail_bytes
+        return None
+
+    def _places_alike(self, heads: tuple[int, int]) -> _Places:
+        flags, tail_bytes = heads
+        tails = self.entries + ENTRY_HEADER_BYTES + (ORIGIN_BYTES if flags & FLAG_ORIGIN else 0)
+        return _Places(tails, tails + tail_bytes, np.full(len(tails), flags & FLAG_TABLE != 0))
+
+    def _places_various(self) -> _Places:
         flags = self.window.u8(self.entries + 6)
         tails = self.entries + ENTRY_HEADER_BYTES + ORIGIN_BYTES * (flags & FLAG_ORIGIN != 0)
         known = np.flatnonzero(flags & FLAG_IDENTITY)
         tails[known] += 2 + self.window.u16(tails[known])
-        found = own_columns(self.place, wanted, self.offsets, self.times)
-        if wanted & {"exchange", "key"}:
-            found.update(route_columns(self.window, tails))
-        if any(name in COLUMNS for name in wanted):
-            starts = tails + self.window.u16(self.entries + 4)
-            ends = self.entries + 4 + self.window.u32(self.entries)
-            contents = Contents(self.window, starts, ends, STAMP_BYTES, flags & FLAG_TABLE != 0)
-            found.update(contents.columns(wanted))
-        return in_order(schema, found)
+        contents = tails + self.window.u16(self.entries + 4)
+        return _Places(tails, contents, flags & FLAG_TABLE != 0)
 
 
 def own_columns(
@@ -114,6 +156,13 @@ def in_order(schema: Any, found: dict[str, Any]) -> Any:
 
 def route_columns(window: Window, at: Numbers) -> dict[str, Any]:
     """Exchange and routing key: two short strings at each offset."""
+    if len(at) >= ALIKE_ROWS_MIN:
+        first = at[:1]
+        exchange_bytes = 1 + window.u8(first)
+        width = int((exchange_bytes + 1 + window.u8(first + exchange_bytes))[0])
+        if window.alike(at, width):
+            found = route_columns(window, first)
+            return {name: like_the_first(each, len(at)) for name, each in found.items()}
     key_at = at + 1 + window.u8(at)
     return {
         "exchange": texts(window.slices(at + 1, key_at)),
