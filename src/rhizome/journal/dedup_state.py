@@ -74,13 +74,17 @@ class DedupIdentity:
 
     def packed(self) -> bytes:
         writer = BytesWriter()
+        self.put(writer)
+        return writer.getvalue()
+
+    def put(self, writer: BytesWriter) -> None:
+        """Write it as it is packed."""
         put_u16(writer, len(self.producer))
         writer.write(self.producer)
         write_i64_be(writer, self.sequence)
         put_u16(writer, len(self.message_id))
         writer.write(self.message_id)
         put_u32(writer, self.window)
-        return writer.getvalue()
 
 
 def identity_at(data: bytes, at: i64) -> DedupIdentity:
@@ -196,8 +200,13 @@ class DedupState:
     index_on_disk: i64
     producers: dict[bytes, Watermark]
     ids: dict[bytes, int]
+    _asked: bytes
+    _asked_name: bytes
+    """The producer that was asked for last, and the name that its user gave it."""
 
     def __init__(self) -> None:
+        self._asked = b""
+        self._asked_name = b""
         self.index = 0
         self.index_on_disk = 0
         self.producers = {}
@@ -208,7 +217,11 @@ class DedupState:
         if watermark is not None and watermark.has(sequence):
             return True
         if is_users(producer):
-            watermark = self.producers.get(given_name(producer))
+            if producer is not self._asked:
+                # One that sends a lot is asked for with the same object each time.
+                self._asked = producer
+                self._asked_name = given_name(producer)
+            watermark = self.producers.get(self._asked_name)
             return watermark is not None and watermark.knows(sequence)
         return producer[0] != 0 and self._has_of_any_user(producer, sequence)
 

@@ -38,7 +38,9 @@ from typing import Final, final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
+from rhizome.journal.dedup_state import DedupIdentity
 from rhizome.journal.records import (
+    FLAG_IDENTITY,
     KIND_END,
     KIND_ENQUEUE,
     KIND_EPOCH,
@@ -225,8 +227,12 @@ class Journal:
         priority: i64,
         flags: i64,
         content: bytes,
+        identity: DedupIdentity | None = None,
     ) -> i64:
-        """A message taken by `queue_ids`; each of them is one reference to release."""
+        """A message taken by `queue_ids`; each of them is one reference to release. They recognise
+        it by its `identity` (L5)."""
+        if identity is not None:
+            flags |= FLAG_IDENTITY
         return self._message(
             KIND_ENQUEUE,
             group,
@@ -239,6 +245,7 @@ class Journal:
             priority,
             flags,
             content,
+            identity,
         )
 
     def moved(
@@ -557,6 +564,7 @@ class Journal:
         priority: i64,
         flags: i64,
         content: bytes,
+        identity: DedupIdentity | None = None,
     ) -> i64:
         content_bytes: i64 = len(content)
         body = self._body
@@ -567,12 +575,19 @@ class Journal:
         if not by_reference:
             # One checksum call over a copy is cheaper than two calls for a short content.
             body.write(content)
+            if identity is not None:
+                identity.put(body)
         checked = body.getvalue()
         crc: i64 = crc32c(checked)
         size: i64 = UNCHECKED_HEADER_BYTES + len(checked)
+        known = b""
         if by_reference:
             crc = crc32c(content, crc)
             size += content_bytes
+            if identity is not None:
+                known = identity.packed()
+                crc = crc32c(known, crc)
+                size += len(known)
         assert size <= PAYLOAD_BYTES_MAX, "a record holds at most 2 GiB"
         self._reserve(size)
         writer = self._writer
@@ -583,6 +598,8 @@ class Journal:
             self._flush_writer()
             self._chunk.pieces.append(content)
             self._chunk.size += content_bytes
+            if identity is not None:
+                writer.write(known)
         count: i64 = len(queue_ids)
         self._live_active += count
         self._total_active += count

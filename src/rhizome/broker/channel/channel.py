@@ -50,6 +50,7 @@ from rhizome.broker.connection.connection_states import RUNNING
 from rhizome.broker.message import Message
 from rhizome.broker.publishing.blocked_publishers import published_by
 from rhizome.broker.publishing.forward_port import PublisherChannel
+from rhizome.broker.publishing.numbered_publishes import NumberedHeader
 from rhizome.broker.publishing.publish_path import check_publish, publish
 from rhizome.broker.publishing.publish_route import PublishRoute
 from rhizome.broker.publishing.publisher_confirms import Confirms
@@ -108,6 +109,8 @@ class Channel(PublisherChannel):
     publish_key: bytes
     publish_route: PublishRoute | None
     publish_access: i64
+    numbered: NumberedHeader | None
+    """The header of the last message that its producer numbered."""
     content_key: bytes | None
     content_parts: list[bytes]
     content_large: BytesIO | None
@@ -144,6 +147,7 @@ class Channel(PublisherChannel):
         self.publish_key = b""
         self.publish_route = None
         self.publish_access = -1
+        self.numbered = None
         self.content_key = None
         self.content_parts = []
         self.content_large = None

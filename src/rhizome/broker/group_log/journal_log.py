@@ -10,7 +10,7 @@ from mypy_extensions import i64
 from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message
 from rhizome.journal.journal import Journal
-from rhizome.journal.records import enqueue_record, leases_record, shown_record
+from rhizome.journal.records import leases_record, shown_record
 
 LOCAL_GROUP: Final = 0
 """The group of queues without copies: private queues, and all queues of a single broker."""
@@ -78,39 +78,24 @@ class JournalLog(GroupLog):
         message.index = index
         self.committed_memory = index
         if message.persistent and durable:
-            if message.identity is None:
-                message.position = self.journal.enqueue(
-                    LOCAL_GROUP,
-                    self.epoch,
-                    index,
-                    ids,
-                    message.route.tail,
-                    message.arrived_ms,
-                    message.expiration_ms,
-                    message.priority,
-                    0,
-                    message.content,
-                )
-            else:
-                message.position = self._append_identified(message, ids)
+            identity = message.identity
+            if identity is not None and not identity.is_kept():
+                identity = None
+            message.position = self.journal.enqueue(
+                LOCAL_GROUP,
+                self.epoch,
+                index,
+                ids,
+                message.route.tail,
+                message.arrived_ms,
+                message.expiration_ms,
+                message.priority,
+                0,
+                message.content,
+                identity,
+            )
             message.shared = len(ids) > 1
             self.recorded = index
-
-    def _append_identified(self, message: Message, ids: list[int]) -> i64:
-        record = enqueue_record(
-            LOCAL_GROUP,
-            self.epoch,
-            message.index,
-            ids,
-            message.route.tail,
-            message.arrived_ms,
-            message.expiration_ms,
-            message.priority,
-            0,
-            message.content,
-            identity=message.kept_identity(),
-        )
-        return self.journal.append_raw(record, len(ids))
 
     def dequeue(self, queue_id: i64, indexes: list[int], durable: bool) -> None:
         self.journal.dequeue(LOCAL_GROUP, self.epoch, queue_id, indexes)

@@ -36,6 +36,7 @@ from rhizome.broker.channel.direct_reply_to import REPLY_QUEUE
 from rhizome.broker.dead_letters.dead_letter_headers import cc_keys, strip_bcc
 from rhizome.broker.message import HEADER_FLAGS_OFFSET, Message, largest_frame
 from rhizome.broker.metadata.declare_and_consume_arguments import parse_expiration
+from rhizome.broker.publishing.numbered_publishes import NumberedHeader, is_repeatable
 from rhizome.broker.routing.consistent_hash_exchange import PROPERTY_PREFIX
 from rhizome.broker.turn import DECODED_BYTES_PER_WORK
 from rhizome.errors import PreconditionFailed, SyntaxErrorFault
@@ -43,6 +44,7 @@ from rhizome.journal.dedup_state import DedupIdentity
 
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
+    from rhizome.broker.connection.connection import Connection
 
 NO_KEYS: Final[list[str]] = []
 _PRODUCER: Final = b"x-producer"
@@ -89,7 +91,7 @@ def read_message_options(channel: Channel, message: Message, flags: i64) -> Mess
     if spans.user_id_end > 0:
         _check_user_id(channel, content, spans)
     if spans.headers_end > 0:
-        _read_headers(channel, message, spans, options)
+        _read_headers(channel, message, spans, options, flags)
     elif spans.message_id_end > 0:
         message.identity = DedupIdentity(b"", 0, _message_id(content, spans))
     if message.route.by_headers:
@@ -135,7 +137,7 @@ def _check_user_id(channel: Channel, content: bytes, spans: PropertySpans) -> No
 
 
 def _read_headers(
-    channel: Channel, message: Message, spans: PropertySpans, options: MessageOptions
+    channel: Channel, message: Message, spans: PropertySpans, options: MessageOptions, flags: i64
 ) -> None:
     content = message.content
     start = spans.headers_start
@@ -147,16 +149,27 @@ def _read_headers(
     if message.route.delayed:
         options.delay_ms = _delay_ms(content, start, end)
     entries = _entries(content, start, end)
-    connection = channel.connection
-    # Brokers of older releases, which may be home next, look for the name alone.
-    owner = connection.identity.producers if len(connection.broker.older_peers) == 0 else b""
-    message.identity = _identity(content, spans, entries, owner)
+    owner = producers_of(channel.connection)
+    identity = _identity(content, spans, entries, owner)
+    message.identity = identity
+    if identity is not None and not entries.has_copies and is_repeatable(flags):
+        if content[entries.sequence_at] == TYPE_I64:
+            at = entries.sequence_at + 1
+            channel.numbered = NumberedHeader(
+                content, at, message.persistent, owner, identity.producer
+            )
     if entries.has_copies:
         options.keys = cc_keys(content)
         # A delayed message keeps its blind copies until it is routed.
         if options.delay_ms <= 0:
             message.content = strip_bcc(content)
             message.frame_bytes_max = largest_frame(message.content)
+
+
+def producers_of(connection: Connection) -> bytes:
+    """The prefix of the names of a connection's producers. Brokers of older releases, which may be
+    home next, look for the name alone."""
+    return connection.identity.producers if len(connection.broker.older_peers) == 0 else b""
 
 
 def identity_of(content: bytes, with_sequence: bool) -> DedupIdentity | None:

@@ -24,7 +24,11 @@ from rhizome.broker.message import (
 )
 from rhizome.broker.port import Cluster
 from rhizome.broker.publishing.blocked_publishers import published_by
-from rhizome.broker.publishing.message_options import MessageOptions, read_message_options
+from rhizome.broker.publishing.message_options import (
+    MessageOptions,
+    producers_of,
+    read_message_options,
+)
 from rhizome.broker.publishing.publish_route import Part, PublishRoute
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.reliability_levels import ceiling
@@ -45,6 +49,7 @@ from rhizome.errors import (
     NotImplementedFault,
     SyntaxErrorFault,
 )
+from rhizome.journal.dedup_state import DedupIdentity
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
@@ -287,6 +292,15 @@ def _check_topic(identity: Identity, exchange: Exchange, key: str) -> None:
 def _publish_with_options(
     channel: Channel, route: PublishRoute, message: Message, flags: i64
 ) -> None:
+    if route.plain and channel.transaction is None and len(route.targets) == 0:
+        known = channel.numbered
+        if known is not None:
+            owner = producers_of(channel.connection)
+            identity = known.identity_of(message.content, owner)
+            if identity is not None:
+                message.persistent = known.persistent
+                _publish_numbered(channel, route, message, identity)
+                return
     options = read_message_options(channel, message, flags)
     publication = Publication(message, route.queues, route.targets, route.mandatory, options)
     publication.unrouted = route.unrouted
@@ -317,6 +331,33 @@ def _publish_with_options(
     accepted = place(channel.connection.broker, publication, channel)
     if confirms is not None and not accepted:
         channel.nack(confirms.published)
+
+
+def _publish_numbered(
+    channel: Channel, route: PublishRoute, message: Message, identity: DedupIdentity
+) -> None:
+    """Publish a message with a sequence, and without other options, on a plain route."""
+    confirms = channel.confirms
+    if confirms is not None:
+        confirms.published += 1
+        if confirms.levels is not None:
+            confirms.at_most(ceiling(route.level, message.persistent, len(route.parts)))
+        channel.touch()
+    broker = channel.connection.broker
+    message.identity = identity
+    if len(route.queues) != 1:
+        enqueue(broker, message, route.queues, confirms)
+    elif is_duplicate(route.queues[0], identity, broker.turn.now_ms):
+        if confirms is not None:
+            wait_for_original(route.queues[0], confirms)
+    else:
+        part = route.parts[0]
+        part.log.append(message, part.ids, part.durable)
+        part.queues[0].push(message)
+        accept(part.queues[0], message)
+        if confirms is not None:
+            need_for(confirms, part.log, message)
+    message.identity = None
 
 
 class Publication:
