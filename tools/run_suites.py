@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -23,8 +24,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 OUTPUT: Final = ROOT / "build" / "test"
 FORM: Final = ROOT / "build" / "form"
-# Unit tests of what is interpreted anyway, of the tree, and whole clusters: no second run.
-NEVER_COMPILED: Final = (
+# Unit tests of what is interpreted anyway, of the tree, whole clusters, and of much work in one go,
+# which takes three times as long interpreted: no second run.
+COMPILED_ONLY: Final = (
     "bridge",
     "cli",
     "client",
@@ -32,6 +34,7 @@ NEVER_COMPILED: Final = (
     "security",
     "cluster/state",
     "cluster/node",
+    "broker/test_long_work.py",
     "test_house.py",
     "test_packaging.py",
     "test_printable_text.py",
@@ -75,15 +78,23 @@ class Chore:
 
     name: str
     arguments: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
 
     def command(self) -> list[str]:
         return list(self.arguments)
 
     def variables(self) -> dict[str, str]:
-        return dict(os.environ)
+        return {**os.environ, **self.environment}
 
 
 BUILD: Final = Chore("build", (sys.executable, "tools/build_hot.py"))
+# Tests start dozens of JVMs, each with half the work if there is an archive of Spark's classes.
+SPARK_CACHE: Final = {"XDG_CACHE_HOME": str(ROOT / ".cache" / "user")}
+CLASSES: Final = Chore(
+    "spark-classes",
+    (sys.executable, "-m", "rhizome", "pipeline", "prepare", "--quiet"),
+    environment={**SPARK_CACHE, "RHIZOME_PURE": "1"},
+)
 CHECK: Final = Chore("check", ("make", "--no-print-directory", "check"))
 
 # The interpreted ones don't need the build. Then the longest first, so that the last are short; the
@@ -95,10 +106,15 @@ RUNS: Final = (
         pure=True,
         # The compiled run tries as many examples as ever; this one looks for differences.
         environment={"HYPOTHESIS_PROFILE": "brief"},
-        options=tuple(f"--ignore=tests/unit/{each}" for each in NEVER_COMPILED),
+        options=tuple(f"--ignore=tests/unit/{each}" for each in COMPILED_ONLY),
     ),
-    Run("spark-jobs", SPARK_JOBS),
-    Run("spark", ("tests/spark",), options=tuple(f"--ignore={each}" for each in SPARK_JOBS)),
+    Run("spark-jobs", SPARK_JOBS, environment=SPARK_CACHE),
+    Run(
+        "spark",
+        ("tests/spark",),
+        environment=SPARK_CACHE,
+        options=tuple(f"--ignore={each}" for each in SPARK_JOBS),
+    ),
     Run("simulation", ("tests/simulation",)),
     Run("clusters", CLUSTERS),
     Run("process", ("tests/process",), options=tuple(f"--ignore={each}" for each in CLUSTERS)),
@@ -111,23 +127,33 @@ RUNS: Final = (
 )
 
 
-class Runner:
-    """``built`` is set when the build is over, however it went."""
+def needs(run: Run | Chore) -> list[str]:
+    """The chores that must be over before a suite begins."""
+    if isinstance(run, Chore):
+        return []
+    chores = [] if run.pure else [BUILD.name]
+    return [*chores, CLASSES.name] if run.environment == SPARK_CACHE else chores
 
-    def __init__(self) -> None:
+
+class Runner:
+    """`over` has an event for each chore that suites wait for: it is set when the chore is over,
+    however it went."""
+
+    def __init__(self, chosen: Sequence[Run | Chore]) -> None:
         self._printing = Lock()
-        self.built = Event()
+        self.over = {chore.name: Event() for chore in (BUILD, CLASSES) if chore in chosen}
         self.failed: list[str] = []
 
     def carry_out(self, run: Run | Chore) -> None:
         try:
-            if isinstance(run, Run) and not run.pure:
-                self.built.wait()
+            for name in needs(run):
+                if name in self.over:
+                    self.over[name].wait()
             if BUILD.name not in self.failed:
                 self._carry_out(run)
         finally:
-            if run is BUILD:
-                self.built.set()
+            if run.name in self.over:
+                self.over[run.name].set()
 
     def _carry_out(self, run: Run | Chore) -> None:
         output = OUTPUT / f"{run.name}.txt"
@@ -170,21 +196,18 @@ def left_out() -> list[str]:
 def carry_out(chosen: Sequence[Run | Chore], jobs: int) -> list[str]:
     """Carry out all of ``chosen``, ``jobs`` at a time; the names of those that failed."""
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    runner = Runner()
-    if BUILD not in chosen:
-        runner.built.set()
+    runner = Runner(chosen)
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(runner.carry_out, chosen))
     return runner.failed
 
 
 def main() -> int:
-    everything: list[Run | Chore] = [BUILD, CHECK, *RUNS]
+    java = [CLASSES] if shutil.which("java") else []
+    everything: list[Run | Chore] = [BUILD, *java, RUNS[0], CHECK, *RUNS[1:]]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)) + 2)
-    parser.add_argument(
-        "names", nargs="*", choices=[[], "build", "check", *(run.name for run in RUNS)]
-    )
+    parser.add_argument("names", nargs="*", choices=[[], *(run.name for run in everything)])
     options = parser.parse_args()
     if left_out():
         print(f"no run has the tests in {', '.join(left_out())}", file=sys.stderr)

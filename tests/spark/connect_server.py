@@ -18,6 +18,7 @@ import pyspark
 
 from rhizome.testing.broker_process import wait_until
 from tests.spark.cluster.bare_python import bare_python
+from tests.spark.quick_jvm import QUICK_JVM
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -28,7 +29,7 @@ SETTINGS: Final = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
     "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
 }

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rhizome.spark import python_workers, spark_master, worker_launcher
+from rhizome.spark import jvm_class_archive, python_workers, spark_master, worker_launcher
 from rhizome.spark.spark_master import SessionError
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ LITTLE_DATA_SETTINGS: Final = {
 _USUAL_JVM: Final = "-XX:+UseSerialGC"
 # Two collectors in one command line are an error: whoever chose one keeps it.
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+_CLASS_ARCHIVE: Final = re.compile(r"-XX:(SharedArchiveFile|ArchiveClassesAtExit)=|-Xshare:")
 # Without these the JVM checks the bounds of each value that it reads of a batch, and once more that
 # it is not null: a third of its work. Batches come from Arrow itself, which made sure of them, and
 # Spark asks for nulls first.
@@ -271,6 +272,8 @@ def _added(options: SessionOptions, directory: Path, given: Mapping[str, str]) -
     ours = f"{_log_options(directory)} {_ARROW}"
     if not _COLLECTOR.search(java):
         ours = f"{ours} {_QUICK_JVM if options.quick else _USUAL_JVM}"
+    if not _CLASS_ARCHIVE.search(java):
+        ours = f"{ours} {jvm_class_archive.java_options()}".strip()
     added[_JAVA] = f"{ours} {java}".strip()
     if not spark_master.is_local(options.where):
         added[_EXECUTOR_JAVA] = f"{_ARROW} {given.get(_EXECUTOR_JAVA, '')}".strip()

@@ -16,7 +16,7 @@ from rhizome.testing.sim.seed_run import Outcome, RunOptions
 ROOT = Path(__file__).resolve().parents[3]
 SHORT = RunOptions(brokers=(3, 4), secondaries=(0, 1), minutes=0.9)
 LONG = RunOptions(brokers=(3, 5), secondaries=(0, 2), minutes=3.0)
-SEEDS = range(200)
+SEEDS = range(100)
 CHUNK = 50
 MANY = 200
 

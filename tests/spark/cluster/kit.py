@@ -47,6 +47,7 @@ import pytest
 from rhizome.testing.broker_process import wait_until
 from rhizome.testing.cluster_process import ClusterProcess
 from tests.process.network_namespaces import Network, why_not
+from tests.spark.quick_jvm import QUICK_JVM
 
 from .bare_python import ROOT, bare_python
 
@@ -65,7 +66,6 @@ STOP_SECONDS_MAX: Final = 30.0
 JOB_SECONDS_MAX: Final = 600.0
 OUTPUT_CHARS_MAX: Final = 6000
 EXECUTOR_CLASS: Final = b"CoarseGrainedExecutorBackend"
-QUICK_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 QUICK_CONF: Final = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": QUICK_JVM,

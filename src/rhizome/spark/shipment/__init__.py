@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import stat
 import sys
 import tempfile
 import zipfile
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rhizome
 from rhizome.spark import spark_master
+from rhizome.spark.private_cache import private_cache
 from rhizome.spark.shipment.import_closure import Sources
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ KEPT_MAX: Final = 4
 """So many zips stay in the cache, the ones used last."""
 VERSION_LINE: Final = "SHIPPED_VERSION = "
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
-_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def ship(spark: SparkSession) -> Path:
@@ -140,17 +139,7 @@ def _digest(sources: Sources) -> str:
 
 def _cache() -> Path:
     """A directory that only this user can write to: executors run what lies there."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    directory = Path(base) / "rhizome" / "spark"
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = directory.stat()
-        is_own = found.st_uid == os.getuid() and not found.st_mode & _OTHERS_WRITE
-        if is_own and os.access(directory, os.W_OK):
-            return directory
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="rhizome-spark-"))
+    return private_cache() or Path(tempfile.mkdtemp(prefix="rhizome-spark-"))
 
 
 def _prune(directory: Path) -> None:
