@@ -270,7 +270,7 @@ class Arena:
         assert self.core.store.spill.live_references() == {}
         assert broker.timers.queues == {}
         assert broker.replies.consumers == {}
-        assert broker.delayed.held == []
+        assert (broker.delayed.retries, broker.delayed.queues) == ([], {})
         waiting = (broker.stalled, broker.congested, broker.unconfirmed, broker.commits)
         assert not any(waiting), waiting
         assert not broker.dead_letters

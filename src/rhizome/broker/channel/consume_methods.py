@@ -83,6 +83,7 @@ def consume(channel: Channel, method: BasicConsume) -> None:
         return
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
+    _check_not_held(queue)
     options = check_consume_arguments(queue.vhost, name, method.arguments, queue.options.queue_type)
     if LEASE_ARGUMENT in method.arguments:
         check_lease(queue, method.no_ack, method.exclusive, method.arguments)
@@ -110,6 +111,15 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     if not method.no_wait:
         channel.send(BasicConsumeOk(tag))
     queue.add_consumer(consumer)
+
+
+def _check_not_held(queue: Queue) -> None:
+    """Refuse to consume what waits for its time."""
+    if queue.holds:
+        raise AccessRefused(
+            f"queue '{queue.name}' in vhost '{queue.vhost}' holds messages until they are due; "
+            "nobody consumes it"
+        )
 
 
 def _check_new(channel: Channel, tag: str) -> None:
@@ -206,6 +216,7 @@ def get(channel: Channel, method: BasicGet) -> None:
     name = queue_name(channel, method.queue)
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
+    _check_not_held(queue)
     if is_stream(queue.options):
         raise unsupported("basic.get", queue.vhost, name, 60, 70)
     if queue.away is not None:

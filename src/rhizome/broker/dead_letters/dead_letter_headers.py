@@ -22,6 +22,7 @@ from rhizome.amqp.field_table import (
     TYPE_ARRAY,
     TYPE_I64,
     TYPE_TABLE,
+    TYPE_TEXT,
     Timestamp,
     encode_value,
     find_entry,
@@ -490,3 +491,21 @@ def _rewritten(content: bytes, spans: PropertySpans, headers: bytes, flags: i64)
     whole.append(FRAME_END)
     whole.write(content[end:])
     return whole.getvalue()
+
+
+def with_first_header(content: bytes, name: bytes, value: bytes, packed: bool = False) -> bytes:
+    """The content with one more header before all others: a string, or a ``packed`` value."""
+    spans = _scan(content)
+    typed = value if packed else bytes([TYPE_TEXT]) + len(value).to_bytes(4, "big") + value
+    entry = bytes([len(name)]) + name + typed
+    table = entry + content[spans.headers_start : spans.headers_end]
+    return _rewritten(content, spans, table, spans.flags)
+
+
+def without_headers(content: bytes, names: list[bytes]) -> bytes:
+    """The content without some headers."""
+    spans = _scan(content)
+    edit = _HeaderEdit(content, spans)
+    for name in names:
+        edit.remove(name)
+    return _rewritten(content, spans, edit.body(), spans.flags)

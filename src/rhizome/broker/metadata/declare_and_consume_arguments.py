@@ -185,6 +185,16 @@ class QueueArguments:
         self.segment_bytes_max = -1
         self.retained_bytes_max = -1
 
+    def of_held_messages(self) -> "QueueArguments":
+        """What counts of these for a queue whose messages wait for their time: only where and how
+        it is kept. A policy for all queues must not drop what nobody could consume yet."""
+        kept = QueueArguments()
+        kept.replicate = self.replicate
+        kept.group = self.group
+        kept.copies = self.copies
+        kept.min_copies = self.min_copies
+        return kept
+
     def merged(self, policy: dict[str, object]) -> "QueueArguments":
         """Return these arguments with a policy applied.
 

@@ -37,6 +37,7 @@ from rhizome.broker.dead_letters.dead_letter_headers import cc_keys, strip_bcc
 from rhizome.broker.message import HEADER_FLAGS_OFFSET, Message, largest_frame
 from rhizome.broker.metadata.declare_and_consume_arguments import parse_expiration
 from rhizome.broker.publishing.numbered_publishes import NumberedHeader, is_repeatable
+from rhizome.broker.publishing.schedule_headers import is_schedule, signed
 from rhizome.broker.routing.consistent_hash_exchange import PROPERTY_PREFIX
 from rhizome.broker.turn import DECODED_BYTES_PER_WORK
 from rhizome.errors import PreconditionFailed, SyntaxErrorFault
@@ -62,11 +63,14 @@ class MessageOptions:
     keys: list[str]
     headers: dict[str, object] | None
     delay_ms: i64
+    held: bool
+    """The message waits for its time, or is about one that does."""
 
     def __init__(self) -> None:
         self.keys = NO_KEYS
         self.headers = None
         self.delay_ms = 0
+        self.held = False
 
 
 def read_message_options(channel: Channel, message: Message, flags: i64) -> MessageOptions:
@@ -148,6 +152,7 @@ def _read_headers(
         raise SyntaxErrorFault(fault.text, BASIC, BASIC_PUBLISH) from None
     if message.route.delayed:
         options.delay_ms = _delay_ms(content, start, end)
+        options.held = options.delay_ms > 0 or is_schedule(content, start, end)
     entries = _entries(content, start, end)
     owner = producers_of(channel.connection)
     identity = _identity(content, spans, entries, owner)
@@ -161,9 +166,12 @@ def _read_headers(
     if entries.has_copies:
         options.keys = cc_keys(content)
         # A delayed message keeps its blind copies until it is routed.
-        if options.delay_ms <= 0:
+        if not options.held:
             message.content = strip_bcc(content)
             message.frame_bytes_max = largest_frame(message.content)
+    if options.held and is_schedule(content, start, end):
+        message.content = signed(content, channel.connection.identity.user)
+        message.frame_bytes_max = largest_frame(message.content)
 
 
 def producers_of(connection: Connection) -> bytes:

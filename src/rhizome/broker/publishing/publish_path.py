@@ -322,7 +322,7 @@ def _publish_with_options(
     if confirms is not None:
         confirms.published += 1
         if confirms.levels is not None:
-            if route.delayed and options.delay_ms > 0:
+            if route.delayed and options.held:
                 held = channel.connection.broker.delayed.queue(channel.connection.router.vhost)
                 level = 0 if held is None else keeping_of(held)
             logs = len(parts_of(publication.queues))
@@ -413,7 +413,7 @@ def place(broker: Broker, publication: Publication, channel: Channel | None) -> 
         elif not broker.replies.deliver(vhost, message) and publication.mandatory:
             channel.send_return(message)
         return True
-    if route.delayed and options.delay_ms > 0 and channel is not None:
+    if route.delayed and options.held and channel is not None:
         return _hold_back(broker, publication, channel)
     nowhere = len(publication.queues) == 0 and len(publication.targets) == 0
     if (nowhere or publication.unrouted) and publication.mandatory and channel is not None:
@@ -435,8 +435,7 @@ def _hold_back(broker: Broker, publication: Publication, channel: Channel) -> bo
     if queue is None:
         return False
     if queue.away is None:
-        message = publication.message
-        broker.delayed.hold(queue, message, publication.options.delay_ms, channel.confirms)
+        broker.delayed.hold(queue, publication.message, channel.confirms)
         return True
     target = Target(queue.away.forward(), vhost, [])
     target.queue_ids.append(queue.id)

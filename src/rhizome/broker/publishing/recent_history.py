@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from rhizome.amqp.frames import content_frames, header_payload_of
 from rhizome.amqp.properties import Properties, decode_properties, encode_header
-from rhizome.broker.message import Message, largest_frame
+from rhizome.broker.message import Message, Route, largest_frame
 from rhizome.broker.metadata.metadata_commands import (
     Command,
     DeclareExchange,
@@ -130,13 +130,20 @@ def _ask_home(broker: Broker, history: Queue, destination: Queue) -> None:
     send_on(message, [target], None)
 
 
-def is_history(queue: Queue) -> bool:
-    return queue.name.startswith(HISTORY_PREFIX)
+def asks_for_history(route: Route, queues: list[Queue]) -> bool:
+    """Whether a message asks for the history that it is sent to, for the queue that its key
+    names."""
+    if len(queues) != 1 or route.exchange != "":
+        return False
+    return queues[0].name.startswith(HISTORY_PREFIX) and route.key != queues[0].name
 
 
 def answer_request(broker: Broker, history: Queue, name: str) -> None:
-    """Another broker has a private queue that was bound to the exchange of this history."""
-    destination = broker.cluster.private_elsewhere(history.vhost, name)
+    """Another broker has a private queue that was bound to the exchange of this history; or this
+    one, if it has become the home since it asked."""
+    destination = broker.state.vhosts[history.vhost].destinations.get(name)
+    if not isinstance(destination, Queue) or not destination.definition.is_private():
+        destination = broker.cluster.private_elsewhere(history.vhost, name)
     if destination is not None:
         send_history(broker, history, destination)
 

@@ -99,7 +99,12 @@ class Pager:
             self.resident_bytes += cost
             queue.resident_bytes += cost
             lane.push(message)
-        elif queue.recorded and message.position != 0:
+        else:
+            self.page(queue, lane, message)
+
+    def page(self, queue: Queue, lane: Lane, message: Message) -> None:
+        """Append a message to a lane, on disk only."""
+        if queue.recorded and message.position != 0:
             lane.append_paged(message.index, message.position)
         else:
             lane.append_paged(message.index, self._spill(queue, message))
@@ -108,6 +113,11 @@ class Pager:
         """Charge a queue for a message that it keeps in memory outside its lanes."""
         self.resident_bytes += message.cost
         queue.resident_bytes += message.cost
+
+    def uncharge(self, queue: Queue, message: Message) -> None:
+        """A message that a queue had in memory is on disk only from here on, or leaves it."""
+        self.resident_bytes -= message.cost
+        queue.resident_bytes -= message.cost
 
     def _has_room(self, queue: Queue) -> bool:
         resident = self.resident_bytes
@@ -275,9 +285,9 @@ class Pager:
             # Filling the lane sets it aside.
             return None
 
-    def read_one(self, position: i64) -> Message:
+    def read_one(self, position: i64, bytes_usual: i64 = READ_AHEAD_BYTES) -> Message:
         """One paged message, left where it is. Raises CorruptRecord, or OSError."""
-        buffer = self._read(position, READ_AHEAD_BYTES)
+        buffer = self._read(position, bytes_usual)
         size = check_message(buffer, 0)
         if size == CHECK_INCOMPLETE:
             buffer = self._read(position, record_bytes_at(buffer))

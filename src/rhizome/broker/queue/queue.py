@@ -67,14 +67,19 @@ def _take(queue: Queue, lane: Lane, index: i64) -> Message | None:
         if position != 0:
             lane.paged_count -= 1
             try:
-                message = queue.broker.pager.read_one(position)
+                message = queue.broker.pager.read_one(position, CLAIMED_BYTES)
             except (CorruptRecord, OSError):
                 message = queue.broker.damage.held(queue, lane, index, position)
             queue.broker.pager.charge(queue, message)
     return message
 
 
+CLAIMED_BYTES: Final = 4096
+"""How much is read for one message at first; what is longer takes a second read."""
+
 NEVER_MS: Final = 1 << 62
+DELAYED_QUEUE: Final = "amq.delayed"
+"""The queue of each vhost for messages that are held for x-delayed-message exchanges."""
 
 
 REASON_REJECTED: Final = "rejected"
@@ -157,6 +162,8 @@ class Queue(MarkedQueue):
     away: Away | None
     stream: Stream | None
     worker: InternalQueueWorker | None
+    holds: bool
+    """Its messages wait for the time that they ask for (`delayed_messages.py`)."""
 
     def __init__(self, broker: Broker, definition: QueueDefinition) -> None:
         super().__init__(definition.vhost, definition.name)
@@ -202,7 +209,7 @@ class Queue(MarkedQueue):
         self.orphans = []
         self.away = None
         self.stream = None
-        self.worker = None
+        self.worker, self.holds = None, definition.name == DELAYED_QUEUE
         self._prepare_lanes(definition.options)
         self.apply_options(definition.options)
 
@@ -220,6 +227,8 @@ class Queue(MarkedQueue):
 
     def apply_options(self, options: QueueArguments) -> None:
         """Take over arguments merged with policy; called again whenever a policy changes."""
+        if self.holds:
+            options = options.of_held_messages()
         self.options = options
         if options.message_ttl_ms >= 0:
             self.may_expire = True
@@ -319,6 +328,15 @@ class Queue(MarkedQueue):
             self.touch()
         if self.bounded:
             self._enforce_bounds()
+
+    def keep_for_later(self, message: Message) -> None:
+        """Append a message that the log has taken and that nobody gets before its time: on disk
+        only."""
+        self.published += 1
+        if self.recorded and message.position != 0:
+            self.durable_bytes += len(message.content)
+        self.broker.pager.page(self, self.lane, message)
+        self._count(message)
 
     def _count(self, message: Message) -> None:
         self.ready += 1
@@ -662,6 +680,10 @@ class Queue(MarkedQueue):
         if self.last_values is not None and not self.last_values.put_back(message):
             self.forget(message)
             return
+        if self.holds:
+            self.broker.delayed.put_back(self, message)
+            self._count(message)
+            return
         self.lane_of(message).put_back(message)
         self._count(message)
         if self.bounded and self.consumer_count == 0:  # else at the dispatch, when all are back
@@ -736,6 +758,8 @@ class Queue(MarkedQueue):
                 lane.clear()
         if self.last_values is not None:
             self.last_values.clear()
+        if self.holds:
+            self.broker.delayed.forget_all(self)
         self.broker.damage.release(self)
         self.ready = 0
         self.ready_bytes = 0

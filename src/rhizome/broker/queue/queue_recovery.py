@@ -37,8 +37,9 @@ def restore_queue(queue: Queue, found: RecoveredQueue, crashed: bool = False) ->
         # queues when it no longer is isolated.
         if queue.ready > 0 and not queue.marked and queue.broker.may_deliver:
             queue.touch()
-    queue.may_expire = True
-    queue.broker.timers.watch(queue)
+    if not queue.holds:
+        queue.may_expire = True
+        queue.broker.timers.watch(queue)
     if queue.last_values is not None:
         _recall_values(queue, queue.last_values)
     if len(found.leases) > 0:

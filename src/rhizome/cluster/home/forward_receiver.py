@@ -21,11 +21,11 @@ from rhizome.broker.connection.outbox import Outbox
 from rhizome.broker.dead_letters.dead_letter_routing import bury
 from rhizome.broker.group_log.atomic_records import begin_all, commit_all
 from rhizome.broker.message import Message, Route, content_channel, copy_of
-from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE, delay_of
+from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
 from rhizome.broker.publishing.message_options import identity_of, routing_headers
 from rhizome.broker.publishing.publish_path import enqueue, need_for, parts_of
 from rhizome.broker.publishing.publish_route import Part
-from rhizome.broker.publishing.recent_history import answer_request, is_history
+from rhizome.broker.publishing.recent_history import answer_request, asks_for_history
 from rhizome.broker.publishing.reliability_levels import COPIED
 from rhizome.broker.queue.queue import Queue
 from rhizome.cluster.home.edge_attachment import EdgeAttachment
@@ -309,7 +309,7 @@ class ForwardReceiver:
         queues = route_target.queues
         attached = route_target.attached
         if route_target.delayed:
-            self.broker.delayed.hold(queues[0], message, delay_of(message), attached.confirms)
+            self.broker.delayed.hold(queues[0], message, attached.confirms)
             return True
         if route_target.asks_history:
             answer_request(self.broker, queues[0], slot.route.key)
@@ -345,8 +345,7 @@ class ForwardReceiver:
         route_target.parts = parts_of(queues)
         route_target.delayed = len(queues) == 1 and queues[0].name == DELAYED_QUEUE
         route_target.delayed = route_target.delayed and slot.route.exchange != ""
-        asks = len(queues) == 1 and is_history(queues[0]) and slot.route.exchange == ""
-        route_target.asks_history = asks and slot.route.key != queues[0].name
+        route_target.asks_history = asks_for_history(slot.route, queues)
         route_target.plain = (
             not route_target.by_headers
             and not route_target.is_reply

@@ -31,8 +31,9 @@ from rhizome.broker.home_port import (
     show_and_give_back,
 )
 from rhizome.broker.message import Message, copy_of
-from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE, delay_of
+from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
 from rhizome.broker.publishing.publish_path import enqueue
+from rhizome.broker.publishing.recent_history import answer_request, asks_for_history
 from rhizome.broker.publishing.reliability_levels import COPIED
 from rhizome.broker.queue.queue import Queue, claim
 from rhizome.cluster.edge.channel_session import ChannelSession
@@ -218,7 +219,9 @@ class LocalEdgeReturn(LocalEdge):
         if worker is not None and worker.at_once(message, confirms):
             return
         if len(queues) == 1 and queues[0].name == DELAYED_QUEUE and message.route.exchange != "":
-            self.broker.delayed.hold(queues[0], message, delay_of(message), confirms)
+            self.broker.delayed.hold(queues[0], message, confirms)
+        elif asks_for_history(message.route, queues):
+            answer_request(self.broker, queues[0], message.route.key)
         elif not enqueue(self.broker, message, queues, confirms):
             self.edge_group.way.refuse(number)
         message.identity = None

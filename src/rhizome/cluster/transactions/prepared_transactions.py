@@ -21,7 +21,7 @@ from rhizome.broker.dead_letters.dead_letter_routing import bury
 from rhizome.broker.group_log.atomic_records import begin_all, commit_all
 from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message
-from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE, delay_of
+from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
 from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publish_path import enqueue
 from rhizome.broker.publishing.publisher_confirms import Confirms
@@ -367,7 +367,7 @@ class PreparedTransactions(InternalQueueWorker):
             found = [broker.shared.get(each) for each in ids]
             queues = [each for each in found if each is not None and each.away is None]
             if len(queues) == 1 and queues[0].name == DELAYED_QUEUE and message.route.exchange:
-                broker.delayed.hold(queues[0], message, delay_of(message), None)
+                broker.delayed.hold(queues[0], message, None)
             else:
                 enqueue(broker, message, queues, None)
         for queue, message, kind in aside:

@@ -104,7 +104,7 @@ class TransactionSplit:
         message = publication.message
         shared = self.tx_transport.broker.shared
         queues = list(publication.queues)
-        if message.route.delayed and publication.options.delay_ms > 0:
+        if message.route.delayed and publication.options.held:
             vhost = self.channel.connection.router.vhost
             held = self.tx_transport.broker.state.vhosts[vhost].destinations.get(DELAYED_QUEUE)
             found = [each for each in shared.values() if each is held]

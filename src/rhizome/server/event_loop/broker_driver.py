@@ -18,6 +18,7 @@ from rhizome.broker.broker import Broker
 from rhizome.broker.connection.connection import Connection
 from rhizome.broker.connection.connection_states import CLOSED, RUNNING
 from rhizome.broker.fault_log import FAULT_TIMER, FAULT_TURN
+from rhizome.broker.queue.due_heap import NEVER_DUE_MS
 from rhizome.server.event_loop.busy_poll import BusyPoll
 from rhizome.server.event_loop.stopwatch import Stopwatch
 
@@ -39,6 +40,9 @@ SUBMIT_PART: Final = 2
 
 CONNECTIONS_MAX: Final = 1 << 30
 """Open sockets, if the limit of open files is not known."""
+
+WAKE_AHEAD_MS: Final = 100
+"""What is due later than this is looked at again in a later turn; there is one per tick."""
 
 WRITTEN_BYTES_MAX: Final = 32 << 20
 """How much is handed to sockets in one turn, which takes about 20 ms; other connections wait for
@@ -82,6 +86,8 @@ class Shell:
     alarm: str
     satiated: list[ClientProtocol]
     links: TurnPart
+    wakes_ms: i64
+    """When the loop wakes up for a delayed message; `NEVER_DUE_MS` if it need not."""
     connections_max: i64
     turned_away: i64
 
@@ -107,6 +113,7 @@ class Shell:
         self.alarm = ""
         self.satiated = []
         self.links = TurnPart()
+        self.wakes_ms = NEVER_DUE_MS
         self.connections_max = CONNECTIONS_MAX
         self.turned_away = 0
 
@@ -137,8 +144,27 @@ class Shell:
                 self._fault(part, error)
             part += 1
         self.stopwatch.end()
+        if broker.delayed.next_ms < self.wakes_ms:
+            self._wake_when_due()
         if broker.turn.pending():
             self.begin_turn()
+
+    def _wake_when_due(self) -> None:
+        """A delayed message comes when it is due, and not at the next tick. What was due in this
+        turn and had to stay waits for a tick."""
+        due_ms: i64 = self.broker.delayed.next_ms
+        left_ms: i64 = due_ms - self.clock_ms()
+        if due_ms > self.broker.turn.now_ms and left_ms <= WAKE_AHEAD_MS:
+            self.wakes_ms = due_ms
+            self.loop.call_later(max(left_ms, 0) / 1000, self._due)
+
+    def _due(self) -> None:
+        self.wakes_ms = NEVER_DUE_MS
+        self.begin_turn()
+        try:
+            self.broker.delayed.release_due(self.broker.turn.now_ms)
+        except Exception as error:
+            self.broker.report_bug(error, "delayed messages", FAULT_TIMER)
 
     def _end_part(self, part: i64) -> None:
         turn = self.broker.turn

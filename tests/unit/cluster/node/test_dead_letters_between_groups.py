@@ -185,10 +185,10 @@ def test_a_delayed_message_of_a_home_that_is_replaced_is_sent_by_the_next(
     standby = standby_of(cluster, "amq.delayed")
     home = cluster[standby.group.home]
     standby.hold()
-    cluster.advance_until(lambda: home.queue("amq.delayed").unacked == 0)
+    cluster.advance_until(lambda: home.queue("amq.delayed").ready == 0)
     standby.take_over()
     held = cluster[standby.name].queue("amq.delayed")
-    cluster.advance_until(lambda: held.unacked == 0 and is_worked_off(cluster))
+    cluster.advance_until(lambda: held.ready == 0 and is_worked_off(cluster))
     assert drain(cluster["b3"].connect(), "q") == [b"once"]
 
 

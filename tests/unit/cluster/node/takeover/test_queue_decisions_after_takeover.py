@@ -209,7 +209,7 @@ def test_delayed_messages(cluster: CoreCluster) -> None:
     holder = next(each.name for each in cluster.running() if each.queue("amq.delayed").away is None)
     cluster[holder].kill()
     home = wait_for_new_home(cluster, "amq.delayed", holder)
-    assert cluster[home].queue("amq.delayed").unacked == 2
+    assert cluster[home].queue("amq.delayed").ready == 2
     other = cluster[home].connect()
     other.consume("q", no_ack=True)
     cluster.advance(35_000)
