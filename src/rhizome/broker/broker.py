@@ -68,6 +68,7 @@ from rhizome.broker.metadata.metadata_commands import (
     DeclareExchange,
     DeclareQueue,
     DeleteQueue,
+    PutPolicy,
 )
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
@@ -291,6 +292,8 @@ class Broker:
         self.turn.work += COMMAND_WORK + len(outcome.facts) * FACT_WORK
         if isinstance(command, (DeclareQueue, DeclareExchange)) and len(outcome.facts) > 0:
             self.turn.work += self.state.vhosts[command.vhost].search_work(command.name)
+        elif isinstance(command, PutPolicy) and outcome.changed:
+            self.turn.work += self.state.vhosts[command.vhost].put_work(command)
         for fact in outcome.facts:
             self._react(fact)
         return outcome

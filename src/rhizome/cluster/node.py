@@ -36,9 +36,11 @@ from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
 from rhizome.broker.publishing.recent_history import history_of
 from rhizome.broker.queue.queue_recovery import restore_queue
 from rhizome.broker.routing.exchange_types import DELAYED_KIND
+from rhizome.broker.turn import TURN_WORK_MAX
 from rhizome.cluster.clients.client_relocation import ClientDrain
 from rhizome.cluster.clients.connect_policy import Admission, AdmissionRules
 from rhizome.cluster.clients.failover_map_push import FailoverMapPush
+from rhizome.cluster.committed_backlog import CommittedBacklog
 from rhizome.cluster.consensus import Consensus, consensus_messages
 from rhizome.cluster.consensus.consensus_events import (
     ClusterNamed,
@@ -49,6 +51,7 @@ from rhizome.cluster.consensus.consensus_events import (
     RootKnown,
     RootReady,
 )
+from rhizome.cluster.consensus.consensus_output import Ready
 from rhizome.cluster.consensus.dataclass_codec import decode
 from rhizome.cluster.consensus.log.log_entry_payloads import (
     APPLICATION,
@@ -150,6 +153,7 @@ class Node(Cluster):
     store: ClusterStore
     observer: NodeObserver
     applied: Applied
+    backlog: CommittedBacklog
     frames: FrameTable
     meta_bindings: MetaBindings
     edge: Edge
@@ -197,6 +201,7 @@ class Node(Cluster):
         self.failover_map_push = FailoverMapPush(state, me.name)
         self.client_drain = ClientDrain(self)
         self.applied = Applied()
+        self.backlog = CommittedBacklog()
         self.takeover_driver = TakeoverDriver(self, root_settings)
         self.meta_bindings = MetaBindings(broker, me.role == SECONDARY)
         port = RolesNodePort(self, me, state, self.applied)
@@ -207,11 +212,10 @@ class Node(Cluster):
         """Whether the last process that used the journal did not stop cleanly."""
         self.peer_brokers = {}
         self.proposals = Proposals(me.incarnation)
-        self.ready = False
+        self.ready = self._begun = False
         self.isolated = True
         self.when_ready: list[Callable[[], None]] = []
         self.when_down: list[Callable[[Link], None]] = []
-        self._begun = False
         self.gossip = Gossip(self)
         broker.limits.elsewhere = self.gossip.used_elsewhere
         broker.limits.queues_elsewhere = self.meta_bindings.queues_elsewhere
@@ -228,6 +232,8 @@ class Node(Cluster):
         """Apply what the store knows to be committed; then this broker may vote (R5)."""
         try:
             self._pump()
+            while self.backlog.entries and not self.broker.disabled:
+                self._pump()
         except StateFailed as error:
             # The node starts all the same, to say why it serves nobody.
             self._fault(0, error)
@@ -571,32 +577,60 @@ class Node(Cluster):
             peer_broker.flushed()
 
     def _pump(self) -> None:
+        """Hand on what consensus has for the store and the links, and apply what is committed.
+
+        What a turn has no time for is applied in the next ones. The others hear of this broker all
+        the same, so it keeps its lease, or its role of root, while commands come that take long.
+        """
+        limit = self.broker.turn.work + TURN_WORK_MAX
         # A broker that was disabled is silent: its lease ends, and others take over.
-        while self.consensus.touched and not self.broker.disabled:
-            ready = self.consensus.ready()
-            if ready.is_empty():
-                return
+        while not self.broker.disabled:
+            ready = self.consensus.ready() if self.consensus.touched else Ready()
+            is_full = self.broker.turn.work >= limit or not self.backlog.entries
+            if ready.is_empty() and is_full:
+                break
             if ready.batch is not None:
                 self.store.submit(ready.batch, ready.token)
             for name, message in ready.messages:
                 link = self.links.link_to(name)
                 if link is not None:
                     link.send_urgent(CONSENSUS, consensus_messages.encode(message))
+            self.backlog.take(ready)
             if ready.snapshot is not None:
                 self._install(ready.snapshot.index, ready.snapshot.data)
-            for entry in ready.committed:
-                self._apply(entry)
-            if ready.snapshot is not None or ready.committed:
-                self.consensus.applied(int(self.applied.index), self.now_ms)
-                self.edge.caught_up()
-                for peer_broker in self.peer_brokers.values():
-                    peer_broker.caught_up()
-                self.takeover_driver.state_changed()
-            for event in ready.events:
+            if self._apply_until(limit) or ready.snapshot is not None:
+                self._caught_up()
+            if self.backlog.entries:
+                self._notice_lost_lease()
+                continue
+            for event in self.backlog.take_events():
                 self._react(event)
             if self.consensus.snapshot_due:
                 self.consensus.snapshot_taken(self.state.snapshot())
             self._check_ready()
+        self.backlog.rest(self.broker.turn)
+
+    def _apply_until(self, limit: i64) -> bool:
+        """Apply committed entries until this turn is full; whether there was one."""
+        entries = self.backlog.entries
+        before = len(entries)
+        while entries and self.broker.turn.work < limit:
+            self._apply(entries.popleft())
+        return len(entries) < before
+
+    def _caught_up(self) -> None:
+        """Tell the others, and what waits for it here, how far this broker has applied."""
+        self.consensus.applied(int(self.applied.index), self.now_ms)
+        self.edge.caught_up()
+        for peer_broker in self.peer_brokers.values():
+            peer_broker.caught_up()
+        self.takeover_driver.state_changed()
+
+    def _notice_lost_lease(self) -> None:
+        """A lease that is lost ends at once, whatever is still to be applied (R9)."""
+        if any(isinstance(event, LeaseLost) for event in self.backlog.events):
+            self._set_isolated(True)
+            self.meta_bindings.set_leaseless(True)
 
     def _advance(self, index: int) -> None:
         if index > self.applied.index:
@@ -706,7 +740,8 @@ class Node(Cluster):
         elif isinstance(event, RootKnown):
             self._send_all()
         elif isinstance(event, LeaseGained):
-            self._set_isolated(False)
+            # It may have waited for entries to be applied, and the lease be over.
+            self._set_isolated(not self.consensus.holds_lease(self.now_ms))
         elif isinstance(event, LeaseLost):
             self._set_isolated(True)
         elif isinstance(event, ClusterNamed):

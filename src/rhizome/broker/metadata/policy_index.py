@@ -7,7 +7,7 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from rhizome.broker.metadata.queue_policy_user_records import Policy
@@ -74,6 +74,12 @@ class PolicyIndex:
                 self._replace(name, tuple(others))
                 affected.add(name)
         return affected
+
+    def put_work(self, policy_name: str, names: Collection[str]) -> int:
+        """What `put` of this policy has cost, in units of a turn's work."""
+        if self.policies[policy_name].expression.reads_all():
+            return len(names) + sum(map(len, names)) // CHARACTERS_PER_WORK
+        return len(names) // SEARCHES_PER_WORK
 
     def delete(self, policy_name: str) -> set[str]:
         """Delete a policy; the names that it fitted. Searches nothing."""

@@ -374,6 +374,11 @@ class VHost:
         """What it took to find the policies of a new queue or exchange."""
         return self._policy_index.search_work(name) + self._operator_index.search_work(name)
 
+    def put_work(self, command: PutPolicy) -> int:
+        """What it took to find the names that a new policy fits."""
+        index = self._operator_index if command.operator else self._policy_index
+        return index.put_work(command.name, (*self.queues, *self.router.exchanges))
+
     def _remember_policies(self, name: str, fitting: Ranked, operators: Ranked) -> None:
         self._policy_index.remember(name, fitting)
         self._operator_index.remember(name, operators)

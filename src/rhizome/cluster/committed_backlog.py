@@ -1,0 +1,55 @@
+"""CommittedBacklog: what the brokers have agreed on and this one has not applied yet.
+
+Invariants: ``entries`` are in the order of the log, right behind what is applied. ``events`` came
+with them or after them: who acts on an event relies on the state that the entries before it made,
+so events wait while there are entries. While there are some, the backlog is a chore of the turn,
+so that another turn follows; the node applies them at the end of each (`node.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from rhizome.broker.turn import Chore
+
+if TYPE_CHECKING:
+    from rhizome.broker.turn import Turn
+    from rhizome.cluster.consensus.consensus_events import Event
+    from rhizome.cluster.consensus.consensus_output import Ready
+    from rhizome.cluster.consensus.log.storage import Entry
+
+
+class CommittedBacklog(Chore):
+    entries: deque[Entry]
+    events: list[Event]
+    _is_chore: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries = deque()
+        self.events = []
+        self._is_chore = False
+
+    def take(self, ready: Ready) -> None:
+        """Add what comes next. The entries that a snapshot contains are not needed any more."""
+        if ready.snapshot is not None:
+            self.entries.clear()
+        self.entries.extend(ready.committed)
+        self.events += ready.events
+
+    def take_events(self) -> list[Event]:
+        """The events that nothing is applied before."""
+        events, self.events = self.events, []
+        return events
+
+    def rest(self, turn: Turn) -> None:
+        """The turn ends here: go on in the next one, if something is left."""
+        if self.entries and not self._is_chore:
+            self._is_chore = True
+            turn.chores.append(self)
+
+    def run(self) -> bool:
+        """Whether nothing is left; the node applies entries when the broker's own turn is over."""
+        self._is_chore = bool(self.entries)
+        return not self._is_chore
