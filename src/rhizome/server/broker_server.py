@@ -35,7 +35,7 @@ from rhizome.errors import RhizomeError
 from rhizome.journal.files import MemoryFiles
 from rhizome.journal.store import JournalStore, MemoryStore, Store, StoreOptions
 from rhizome.journal.writer import ALWAYS, NEVER, Flush
-from rhizome.management.http.listen_sockets import bind, is_loopback
+from rhizome.management.http.listen_sockets import bind, bind_unix, is_loopback
 from rhizome.management.metrics.slow_turns import SlowTurns
 from rhizome.security.login_service import LoginService
 from rhizome.security.password_check_queue import AT_ONCE_MAX
@@ -383,7 +383,8 @@ class BrokerServer:
         for address in self.config.listen.links:
             if address.path:
                 protocol = self._protocol(str(address), False)
-                self.servers.append(await loop.create_unix_server(protocol, address.path))
+                sock = bind_unix(address.path)
+                self.servers.append(await loop.create_unix_server(protocol, sock=sock))
             else:
                 sockets = bind(address.host, address.port, "links")
                 await self._take_connections(loop, sockets, str(address), context)

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import http.client
 import json
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,8 @@ permissions."/" = {{ configure = ".*", write = ".*", read = ".*" }}
 [cluster]
 key = "{KEY}"
 primaries = ["rhizome=127.0.0.1:{port}"]
+[listen]
+links = ["unix:{links}"]
 [log]
 level = "debug"
 """
@@ -61,7 +64,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     directory = tmp_path_factory.mktemp("secrets")
     file = directory / "rhizome.toml"
     process = BrokerProcess(directory, arguments=["--config", str(file)])
-    file.write_text(CONFIGURATION.format(PASSWORD=PASSWORD, KEY=KEY, port=process.port))
+    settings = CONFIGURATION.format(
+        PASSWORD=PASSWORD, KEY=KEY, port=process.port, links=directory / "links"
+    )
+    file.write_text(settings)
     file.chmod(0o600)
     with process:
         yield process
@@ -214,6 +220,13 @@ def test_nobody_else_can_look_into_the_store(broker: BrokerProcess) -> None:
     assert {"cluster", "journal"} <= {each.name for each in directories}
     for each in [broker.data, *directories]:
         assert each.stat().st_mode & 0o007 == 0, each
+
+
+def test_nobody_else_may_connect_to_the_socket_of_links(
+    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "secrets0" / "links"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_no_secret_is_in_the_store(broker: BrokerProcess) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import socket
+import stat
 from typing import Final
 
 REMEDIES: Final = {
@@ -48,6 +50,26 @@ def bind(host: str, port: int, what: str, shared: bool = False) -> list[socket.s
         failure = f"cannot listen for {what} on {host or '*'}:{port}: {reason}"
         raise OSError(f"{failure}; {remedy}" if remedy else failure)
     return sockets
+
+
+def bind_unix(path: str) -> socket.socket:
+    """A listening address in the file system, for this user alone whatever the umask: whoever may
+    write to a Unix socket may connect. One that a broker has left behind gives way."""
+    try:
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        sock.bind(path)
+    except OSError as error:
+        sock.close()
+        raise OSError(f"cannot listen on unix:{path}: {error.strerror}") from None
+    finally:
+        os.umask(before)
+    return sock
 
 
 def is_wildcard(host: str) -> bool:
