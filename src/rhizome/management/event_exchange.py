@@ -335,9 +335,21 @@ def _content(words: _Words, frame_max: int) -> bytes:
     the largest first: a header frame can't be split."""
     seconds = int(str(words["timestamp_in_ms"])) // 1000
     kept = {name[:SHORTSTR_BYTES_MAX]: value for name, value in words.items()}
+    sizes = {name: _size(name, value) for name, value in kept.items()}
+    for name in [each for each, size in sizes.items() if size == 0]:
+        del kept[name]
     while True:
         properties = Properties(headers=kept, delivery_mode=2, timestamp=seconds)
         header = encode_header(0, properties)
         if not 0 < frame_max < len(header) + FRAME_OVERHEAD:
             return content_frames(1, header, b"", frame_max)
-        del kept[max(kept, key=lambda name: len(encode_table({name: kept[name]})))]
+        del kept[max(kept, key=lambda name: sizes[name])]
+
+
+def _size(name: str, value: object) -> int:
+    """How large a field is; 0 if it can't be in a table. Arguments may be nested as deep as tables
+    may be, and are one level deeper here."""
+    try:
+        return len(encode_table({name: value}))
+    except ValueError:
+        return 0

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from rhizome.amqp.field_table import TABLE_DEPTH_MAX
+from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
     BasicConsume,
     BasicConsumeOk,
@@ -259,6 +261,20 @@ def test_too_many_events_of_a_turn_are_left_out(lone: Core, watcher: CoreClient)
         sink.alarm("x")
     assert sink.left_out["too many"] == 5
     assert len(events(watcher)) == EVENTS_MAX
+
+
+def test_arguments_nested_as_deep_as_may_be_hide_no_event(lone: Core, watcher: CoreClient) -> None:
+    attacker, other = lone.connect(), lone.connect()
+    events(watcher)
+    deep: dict[str, object] = {"a": 1}
+    for _ in range(TABLE_DEPTH_MAX - 1):
+        deep = {"x": deep}
+    attacker.send_bytes(method_frame(1, QueueDeclare("deep", arguments=deep)))
+    other.send_bytes(method_frame(1, QueueDeclare("other")))
+    found = {str(each.headers["name"]): each.headers for each in events(watcher)}
+    assert set(found) == {"deep", "other"}
+    assert "arguments" not in found["deep"], "that alone is left out"
+    assert found["other"]["arguments"] == {}
 
 
 def test_the_http_api_asks_for_the_tag_too(api: Api) -> None:
