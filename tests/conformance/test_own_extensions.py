@@ -53,6 +53,53 @@ def test_a_last_value_queue_keeps_the_last_of_each_key(channel: Channel) -> None
     assert sorted(channel.bodies(queue)) == [b"3", b"4", b"5"]
 
 
+def test_the_messages_of_a_key_go_to_one_consumer_at_a_time(
+    connection: Connection, channel: Channel, unique: Unique
+) -> None:
+    queue = channel.declare(unique("keyed"), arguments={"x-group-key": "customer"})
+    other = connection.channel()
+    for each in (channel, other):
+        each.qos(1)
+        each.consume(queue)
+    for customer, body in (("a", b"a1"), ("a", b"a2"), ("b", b"b1"), ("a", b"a3")):
+        channel.publish("", queue, body, Properties(headers={"customer": customer}))
+    held = [channel.delivery(), other.delivery()]
+    assert sorted(each.body for each in held) == [b"a1", b"b1"]
+    holder, idle = (channel, other) if held[0].body == b"a1" else (other, channel)
+    idle.send(m.BasicAck(next(each.tag for each in held if each.body == b"b1")))
+    assert idle.is_quiet()
+    holder.close()
+    again = idle.delivery()
+    assert (again.body, again.method.redelivered) == (b"a1", True)
+    idle.send(m.BasicAck(again.tag))
+    assert idle.delivery().body == b"a2"
+
+
+def test_keys_take_turns_in_a_fair_queue(channel: Channel) -> None:
+    queue = channel.declare(arguments={"x-group-key": "routing-key", "x-group-fair": True})
+    exchange = "amq.topic"
+    channel.bind(queue, exchange, "tenant.#")
+    for key in ("tenant.a", "tenant.a", "tenant.a", "tenant.b", "tenant.c"):
+        channel.publish(exchange, key, key[-1:].encode())
+    assert channel.count(queue) == 5
+    channel.consume(queue)
+    assert [each.body for each in channel.deliveries(5)] == [b"a", b"b", b"c", b"a", b"a"]
+
+
+def test_what_would_break_the_order_of_a_key_is_refused(
+    connection: Connection, unique: Unique
+) -> None:
+    arguments = {"x-group-key": "customer"}
+    name = unique("keyed")
+    refused = connection.channel().fails(
+        m.QueueDeclare(name, arguments={**arguments, "x-max-priority": 3})
+    )
+    assert refused.code == 406
+    channel = connection.channel()
+    channel.declare(name, arguments=arguments)
+    assert channel.fails(m.BasicConsume(name, no_ack=True)).code == 406
+
+
 def test_a_message_id_seen_before_is_confirmed_and_dropped(channel: Channel) -> None:
     queue = channel.declare(arguments={"x-dedup": "message-id"})
     channel.confirm()

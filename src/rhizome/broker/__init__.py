@@ -1,7 +1,7 @@
 """The broker core: what one broker does with bytes and time, without sockets, files or clocks.
 
-A message passes connection/, channel/, publishing/, routing/ and queue/; dead_letters/, streams/
-and queue_leases/ are what it may meet there. group_log/ records decisions about messages,
+A message passes connection/, channel/, publishing/, routing/ and queue/; dead_letters/, streams/,
+queue_keys/ and queue_leases/ are what it may meet there. group_log/ records what becomes of it,
 metadata/ is what was declared (queues, users, policies), access/ who may do what.
 
 home_port.py has what a cluster does to queues and consumers when a home comes or goes. Imports

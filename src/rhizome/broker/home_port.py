@@ -183,6 +183,8 @@ def let_go(queue: Queue) -> None:
     if queue.stream is None:
         for message in unacked_messages(queue):
             queue.broker.pager.release(queue, message)
+    if queue.keys is not None:
+        queue.keys.restart()
     queue.unacked = 0
     queue.durable_bytes = 0
     queue.counts = {}

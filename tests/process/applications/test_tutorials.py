@@ -29,6 +29,12 @@ HEARD = {
     "dead-letters": ["an order without a customer died in orders because it was rejected"],
     "retries": ["given up after 3 tries: to a server that is down"],
     "priorities": ["put the fire out", "tidy up"],
+    "keyed-queues": [
+        "a worker: ann has opened",
+        "another: bob has opened",
+        "another: None",
+        "another: ann has paid",
+    ],
     "delays": ["stand up came after a second"],
     "copies": ["the last broker has paid"],
     "streams": ["from first opened paid sent", "from 1 paid sent"],

@@ -83,10 +83,10 @@ def consume(channel: Channel, method: BasicConsume) -> None:
         return
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
-    _check_not_held(queue)
+    _check_kind(queue, method.no_ack, LEASE_ARGUMENT in method.arguments)
     options = check_consume_arguments(queue.vhost, name, method.arguments, queue.options.queue_type)
     if LEASE_ARGUMENT in method.arguments:
-        check_lease(queue, method.no_ack, method.exclusive, method.arguments)
+        _check_lease(queue, method)
     if is_stream(queue.options):
         check_consumer(queue.vhost, name, method.no_ack, channel.prefetch, method.arguments)
     if queue.away is None:
@@ -113,13 +113,28 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     queue.add_consumer(consumer)
 
 
-def _check_not_held(queue: Queue) -> None:
-    """Refuse to consume what waits for its time."""
+def _check_kind(queue: Queue, no_ack: bool, leases: bool) -> None:
+    """Refuse to consume what waits for its time, and a consumer of a keyed queue that doesn't
+    acknowledge."""
     if queue.holds:
         raise AccessRefused(
             f"queue '{queue.name}' in vhost '{queue.vhost}' holds messages until they are due; "
             "nobody consumes it"
         )
+    if queue.options.group_key is not None and no_ack and not leases:
+        text = "is keyed: without acknowledgements nobody knows when a key is free again"
+        raise PreconditionFailed(f"{queue_resource(queue.vhost, queue.name)} {text}", 60, 20)
+
+
+def _check_lease(queue: Queue, method: BasicConsume) -> None:
+    check_lease(
+        queue_resource(queue.vhost, queue.name),
+        queue.options,
+        queue.definition.is_private(),
+        method.no_ack,
+        method.exclusive,
+        method.arguments,
+    )
 
 
 def _check_new(channel: Channel, tag: str) -> None:
@@ -216,7 +231,7 @@ def get(channel: Channel, method: BasicGet) -> None:
     name = queue_name(channel, method.queue)
     check_read(channel, QUEUE, name)
     queue = find_queue(channel, name)
-    _check_not_held(queue)
+    _check_kind(queue, False, False)
     if is_stream(queue.options):
         raise unsupported("basic.get", queue.vhost, name, 60, 70)
     if queue.away is not None:
@@ -225,7 +240,7 @@ def get(channel: Channel, method: BasicGet) -> None:
     broker = channel.connection.broker
     message = pull(queue)
     if message is None:
-        if queue.ready > 0 or not may_tell(queue):
+        if queue.is_coming() or not may_tell(queue):
             broker.waiting.later(channel, method)
         else:
             channel.send(BasicGetEmpty())
@@ -247,6 +262,8 @@ def pull(queue: Queue) -> Message | None:
         return None
     if queue.ready > 0 and queue.consumer_count > 0:
         queue.dispatch(now_ms)
+    if queue.keys is not None:
+        return queue.keys.pull(now_ms + 1)
     if queue.log.visible < EVERYTHING and queue.ready > 0 and not queue.may_show_first():
         return None
     return queue.next_message(now_ms + 1)

@@ -38,6 +38,11 @@ _DEAD_LETTER_STRATEGIES: Final = ("at-most-once", "at-least-once")
 _LEADER_LOCATORS: Final = ("client-local", "balanced", "random", "least-leaders")
 _REPLICATE: Final = ("none", "configuration", "messages", "all")
 _DEDUP: Final = ("message-id", "none")
+GROUP_KEY: Final = "x-group-key"
+GROUP_FAIR: Final = "x-group-fair"
+QPID_GROUP_KEY: Final = "qpid.group_header_key"
+QPID_SHARED_GROUP: Final = "qpid.shared_msg_group"
+_NAME_CODEC: Final = ("utf-8", "surrogateescape")
 _AGE_UNITS_MS: Final[dict[str, int]] = {
     "Y": 365 * 86_400_000,
     "M": 30 * 86_400_000,
@@ -132,6 +137,8 @@ class QueueArguments:
     delivery_limit_given: bool  # also if there shall be none
     queue_type: str
     last_value_key: str | None
+    group_key: str | None  # of a keyed queue: a header, or ROUTING_KEY
+    group_fair: bool
     dedup: str | None
     dedup_window_entries: i64
     dedup_window_ms: i64
@@ -166,6 +173,8 @@ class QueueArguments:
         self.delivery_limit_given = False
         self.queue_type = "classic"
         self.last_value_key = None
+        self.group_key = None
+        self.group_fair = False
         self.dedup = None
         self.dedup_window_entries = 0
         self.dedup_window_ms = -1
@@ -283,6 +292,8 @@ class QueueArguments:
         other.single_active_consumer = self.single_active_consumer
         other.queue_type = self.queue_type
         other.last_value_key = self.last_value_key
+        other.group_key = self.group_key
+        other.group_fair = self.group_fair
         other.dedup = self.dedup
         other.dedup_window_entries = self.dedup_window_entries
         other.dedup_window_ms = self.dedup_window_ms
@@ -462,6 +473,7 @@ def _read_retries(reader: ArgumentReader, checked: QueueArguments) -> None:
 def _read_own(reader: ArgumentReader, checked: QueueArguments) -> None:
     """Read the arguments that only this broker knows."""
     checked.last_value_key = reader.text("x-last-value-key")
+    _read_group_key(reader, checked)
     dedup = reader.word("x-dedup", _DEDUP, "\"expected message-id or none, got '*'\"")
     checked.dedup = None if dedup == "none" else dedup
     _read_dedup_window(reader, checked)
@@ -471,6 +483,28 @@ def _read_own(reader: ArgumentReader, checked: QueueArguments) -> None:
     )
     checked.replicate = _replicate(replicate)
     checked.group = reader.text("x-group")
+
+
+def _read_group_key(reader: ArgumentReader, checked: QueueArguments) -> None:
+    """Read what makes a keyed queue. A declaration that asks for something else beside it that
+    can't be is refused where it is proposed; one that an earlier release took is no keyed queue."""
+    name = group_key_in(reader.arguments)
+    if name is None or checked.queue_type == "stream" or checked.last_value_key is not None:
+        return
+    if "x-max-priority" in reader.arguments and checked.priority_max > 0:
+        return
+    checked.group_key = name
+    checked.group_fair = reader.arguments.get(GROUP_FAIR) is True
+    checked.priority_max = 0  # also of a quorum queue, which else has priorities unasked
+
+
+def group_key_in(arguments: dict[str, object]) -> str | None:
+    """The name of the key of a keyed queue in its arguments, in our words or in Qpid's; None: there
+    is none."""
+    name = arguments.get(GROUP_KEY)
+    if name is None and arguments.get(QPID_SHARED_GROUP) in (True, 1, "1", "true"):
+        name = arguments.get(QPID_GROUP_KEY)
+    return name if isinstance(name, str) and 0 < len(name.encode(*_NAME_CODEC)) <= 255 else None
 
 
 def _read_dedup_window(reader: ArgumentReader, checked: QueueArguments) -> None:

@@ -15,7 +15,14 @@ from typing import Final
 
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.metadata.argument_reader import ArgumentReader
-from rhizome.broker.metadata.declare_and_consume_arguments import RETRY_TYPES
+from rhizome.broker.metadata.declare_and_consume_arguments import (
+    GROUP_FAIR,
+    GROUP_KEY,
+    QPID_GROUP_KEY,
+    QPID_SHARED_GROUP,
+    RETRY_TYPES,
+    group_key_in,
+)
 from rhizome.broker.metadata.metadata_commands import (
     Bind,
     Command,
@@ -55,6 +62,7 @@ def check_proposed_queue(
     """Raise PreconditionFailed if a new queue can't have these arguments."""
     reader = ArgumentReader(arguments, queue_resource(vhost, name), class_id, method_id)
     _check_retries_and_timeouts(reader)
+    _check_group_key(reader)
     if arguments.get("x-queue-type") == "stream":
         _check_filter_size(reader)
     elif _FILTER_SIZE in arguments:
@@ -69,6 +77,30 @@ def _check_retries_and_timeouts(reader: ArgumentReader) -> None:
     reader.word(_RETRY_TYPE, RETRY_TYPES, f"\"expected {', '.join(RETRY_TYPES)}, got '*'\"")
     for key in _NUMBERS:
         reader.integer(key)
+
+
+def _check_group_key(reader: ArgumentReader) -> None:
+    """Refuse what would make the promise of a keyed queue a lie: the messages of a key in order, to
+    one consumer at a time."""
+    arguments = reader.arguments
+    key = GROUP_KEY if GROUP_KEY in arguments else QPID_GROUP_KEY
+    if reader.flag(GROUP_FAIR) and key not in arguments:
+        raise reader.refuse(GROUP_FAIR, f'"there are no keys without {GROUP_KEY}"')
+    if key not in arguments:
+        return
+    reader.text(key)
+    if group_key_in(arguments) is None:
+        if key == QPID_GROUP_KEY and QPID_SHARED_GROUP not in arguments:
+            text = f"groups are not bound to one consumer for ever: say {QPID_SHARED_GROUP}=1 too"
+            raise reader.refuse(key, f'"{text}"')
+        raise reader.refuse(key, '"expected the name of a header, of 1 to 255 bytes"')
+    if arguments.get(_TYPE) == "stream":
+        raise reader.refuse_for(key, "stream")
+    if "x-last-value-key" in arguments:
+        raise reader.refuse(key, '"a queue has either x-last-value-key or keys in order"')
+    if reader.arguments.get("x-max-priority", 0) != 0:
+        text = "messages of a key go in order, and a priority would let one pass by another"
+        raise reader.refuse("x-max-priority", f'"{text}"')
 
 
 def _check_filter_size(reader: ArgumentReader) -> None:
@@ -105,7 +137,7 @@ def with_default_type(
 
 def check_known_to(older: Iterable[str], command: Command) -> None:
     """Raise PreconditionFailed if these brokers, of release 0.1, would refuse a command that this
-    release accepts: all brokers must decide alike."""
+    release accepts, or not do what it asks for: all brokers must decide alike."""
     newer = _newer(command)
     names = sorted(older)
     if newer and names:
@@ -116,7 +148,7 @@ def check_known_to(older: Iterable[str], command: Command) -> None:
 
 
 def _newer(command: Command) -> str:
-    """What release 0.1 would refuse in a command; empty if nothing."""
+    """What release 0.1 would refuse in a command, or not do; empty if nothing."""
     if isinstance(command, DeclareExchange):
         kinds = (command.kind, command.arguments.get("x-delayed-type"))
         found = [f"exchange type '{kind}'" for kind in kinds if kind in _NEWER_KINDS]
@@ -124,6 +156,8 @@ def _newer(command: Command) -> str:
         kind = command.arguments.get(_TYPE, "classic")
         new = {"quorum": "x-max-priority", "classic": "x-queue-leader-locator"}.get(str(kind), "")
         found = [f"argument '{new}' of a {kind} queue"] if new in command.arguments else []
+        if group_key_in(command.arguments) is not None:
+            found.append("a keyed queue")
     elif isinstance(command, PutPolicy):
         found = [
             f"policy setting '{key}'"

@@ -100,7 +100,11 @@ class Damage:
         """The first paged message of a lane can't be read: ``buffer`` has what is left of its
         record at ``at``. Returns whether the queue goes on without it; otherwise the queue waits
         for a copy."""
-        index = lane.paged.first_index()
+        return self.met_at(queue, lane, lane.paged.first_index(), _bytes(buffer, at), reason)
+
+    def met_at(self, queue: Queue, lane: Lane, index: i64, size: i64, reason: str) -> bool:
+        """The same for any paged message that is to be delivered next; ``size`` is that of its
+        content, -1 if it isn't known."""
         asked = self.asked.get(queue)
         if asked is None or index not in asked:
             if self.broker.cluster.ask_copies(queue, index):
@@ -110,7 +114,7 @@ class Damage:
             return False
         position = lane.paged.remove(index)
         lane.paged_count -= 1
-        self.set_aside(queue, _number_of(queue, lane), index, position, _bytes(buffer, at), reason)
+        self.set_aside(queue, _number_of(queue, lane), index, position, size, reason)
         return True
 
     def met_behind(self, queue: Queue, index: i64) -> None:

@@ -8,7 +8,6 @@ from mypy_extensions import i64
 
 from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import decode_properties
-from rhizome.broker.message import Message
 
 
 @final
@@ -22,37 +21,37 @@ class LastValues:
         self.header = header
         self.current = {}
 
-    def put(self, message: Message) -> i64:
+    def put(self, index: i64, content: bytes) -> i64:
         """A message arrives, or is recovered; return the index of the one that it supersedes, or
         -1."""
-        key = self._key(message)
+        key = self._key(content)
         if key is None:
             return -1
         older: i64 = self.current.get(key, -1)
-        self.current[key] = message.index
+        self.current[key] = index
         return older
 
-    def take(self, message: Message) -> None:
+    def take(self, index: i64, content: bytes) -> None:
         """A message is no longer ready."""
-        key = self._key(message)
-        if key is not None and self.current.get(key, -1) == message.index:
+        key = self._key(content)
+        if key is not None and self.current.get(key, -1) == index:
             del self.current[key]
 
-    def put_back(self, message: Message) -> bool:
+    def put_back(self, index: i64, content: bytes) -> bool:
         """A message is requeued: False if a newer one with its key is ready."""
-        key = self._key(message)
+        key = self._key(content)
         if key is None:
             return True
         if key in self.current:
             return False
-        self.current[key] = message.index
+        self.current[key] = index
         return True
 
     def clear(self) -> None:
         self.current = {}
 
-    def _key(self, message: Message) -> str | None:
-        properties = decode_properties(header_payload_of(message.content))
+    def _key(self, content: bytes) -> str | None:
+        properties = decode_properties(header_payload_of(content))
         headers = properties.headers
         if headers is None or self.header not in headers:
             return None

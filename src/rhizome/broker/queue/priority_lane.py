@@ -17,12 +17,12 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from rhizome.broker.message import Message
+from rhizome.broker.queue_keys.index_sequence import SLACK_MIN, IndexSequence
 from rhizome.journal.paged_index import PagedIndex
 
 RING_SLOTS_MIN: Final = 16
 
 
-@final
 class Lane:
     """``shown``: up to which index messages were delivered, if that matters after a crash;
     ``noted``: up to which index a record says so; ``before``: up to which index they had been
@@ -237,6 +237,107 @@ class Lane:
         self.mask = slots_new - 1
         self.head = 0
         self.tail = count
+
+
+@final
+class KeyedLane(Lane):
+    """The lane of a keyed queue, which messages leave in any order: any of them at the same cost,
+    where a plain lane moves those before it.
+
+    Invariant: ``messages`` has what is in memory, by index, and ``paged`` the rest; ``order``
+    has at least the indexes of ``messages``. The ring of plain lanes stays empty."""
+
+    messages: dict[int, Message]
+    order: IndexSequence
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages = {}
+        self.order = IndexSequence()
+
+    def ready(self) -> i64:
+        return len(self.messages) + self.paged_count
+
+    def holds(self, index: i64) -> bool:
+        """Whether the message of this index is ready."""
+        if int(index) in self.messages:
+            return True
+        return self.paged_count > 0 and self.paged.find(index) != 0
+
+    def push(self, message: Message) -> None:
+        self.messages[int(message.index)] = message
+        self.order.add(message.index)
+        if len(self.order) > 2 * len(self.messages) + SLACK_MIN:
+            self.order.fill(sorted(self.messages))
+
+    def put_back(self, message: Message) -> None:
+        self.push(message)
+
+    def pop(self) -> Message | None:
+        """The first message; None if it is on disk."""
+        message = self.peek()
+        if message is not None:
+            self.order.drop_first()
+            del self.messages[int(message.index)]
+        return message
+
+    def peek(self) -> Message | None:
+        index = self._first_in_memory()
+        if index < 0 or (self.paged_count > 0 and self.paged.first_index() < index):
+            return None
+        return self.messages[int(index)]
+
+    def first_index(self) -> i64:
+        index = self._first_in_memory()
+        if self.paged_count > 0:
+            first = self.paged.first_index()
+            if index < 0 or first < index:
+                return first
+        return index
+
+    def _first_in_memory(self) -> i64:
+        index = self.order.first()
+        while index >= 0 and int(index) not in self.messages:
+            self.order.drop_first()
+            index = self.order.first()
+        return index
+
+    def take(self, index: i64) -> Message | None:
+        return self.messages.pop(int(index), None)
+
+    def find(self, index: i64) -> Message | None:
+        return self.messages.get(int(index))
+
+    def resident(self) -> list[Message]:
+        return [self.messages[index] for index in sorted(self.messages)]
+
+    def resident_from(self, index: i64, count: i64) -> list[Message]:
+        order = self.order
+        messages = self.messages
+        found = [each for each in order.late if i64(each) >= index and each in messages]
+        wanted: i64 = len(found) + count
+        at = order.place(index)
+        while at < len(order.rising) and len(found) < wanted:
+            if int(order.rising[at]) in messages:
+                found.append(int(order.rising[at]))
+            at += 1
+        return [messages[each] for each in sorted(set(found))[:count]]
+
+    def clear(self) -> None:
+        super().clear()
+        self.messages = {}
+        self.order.clear()
+
+    def drop_stale(self, indexes: IndexSequence) -> None:
+        """Drop the lowest of some indexes up to that of a message that is ready here."""
+        index = indexes.first()
+        while index >= 0 and not self.holds(index):
+            indexes.drop_first()
+            index = indexes.first()
+
+    def prune(self, indexes: IndexSequence) -> None:
+        """Keep of some indexes only those of messages that are ready here, each once."""
+        indexes.fill(sorted({each for each in indexes.indexes() if self.holds(each)}))
 
 
 UNUSED_LANE: Final = Lane()

@@ -25,9 +25,10 @@ from rhizome.broker.queue.checkpoint_live_messages import (
 )
 from rhizome.broker.queue.consumer_priority import PriorityLevel
 from rhizome.broker.queue.last_value import LastValues
-from rhizome.broker.queue.priority_lane import UNUSED_LANE, Lane
+from rhizome.broker.queue.priority_lane import UNUSED_LANE, KeyedLane, Lane
 from rhizome.broker.queue.publisher_flow_control import CONGESTED_BYTES, FlowControl
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
+from rhizome.broker.queue_keys.key_discipline import KeyDiscipline
 from rhizome.broker.queue_leases.lease_request import LEASE_ARGUMENT
 from rhizome.broker.turn import (
     DISCARD_WORK,
@@ -142,6 +143,8 @@ class Queue(MarkedQueue):
     shown_marked: bool
     shown_before: i64
     last_values: LastValues | None
+    keys: KeyDiscipline | None
+    """If this is a keyed queue: which of its messages goes to which consumer."""
     seen: DedupState | None
     last_used_ms: i64
     published: i64
@@ -199,8 +202,7 @@ class Queue(MarkedQueue):
         self.settled_durable = False
         self.shown_marked = False
         self.shown_before = -1
-        self.last_values = None
-        self.seen = None
+        self.last_values = self.keys = self.seen = None
         self.last_used_ms = broker.turn.now_ms
         self.published = self.delivered = self.acked = self.redelivered = 0
         self.retrying = self.held_up = self.deleted = False
@@ -245,6 +247,7 @@ class Queue(MarkedQueue):
             not self.bounded
             and self.single
             and self.last_values is None
+            and self.keys is None
             and options.message_ttl_ms < 0
             and options.queue_type != "stream"
         )
@@ -258,7 +261,13 @@ class Queue(MarkedQueue):
         """Quorum queues have priorities without being asked: they begin with one lane."""
         self.single = options.priority_max == 0 or options.queue_type == "quorum"
         self.lanes = [UNUSED_LANE] * (1 if self.single else int(options.priority_max) + 1)
-        self.lane = self.made_lane(0)
+        if options.group_key is None:
+            self.lane = self.made_lane(0)
+        else:
+            lane = KeyedLane()
+            self.lanes = [lane]
+            self.lane = lane
+            self.keys = KeyDiscipline(self, lane, options.group_key, options.group_fair)
 
     def prepare_for(self, priority: i64) -> None:
         """A message of this priority is about to come: make room for lanes if it needs one."""
@@ -324,6 +333,8 @@ class Queue(MarkedQueue):
             self._supersede(message)
         self.broker.pager.admit(self, self.lane_of(message), message)
         self._count(message)
+        if self.keys is not None:
+            self.keys.arrived(message)
         if not self.marked:
             self.touch()
         if self.bounded:
@@ -346,17 +357,23 @@ class Queue(MarkedQueue):
 
     def discount(self, message: Message) -> None:
         """A message is no longer ready."""
+        self.uncount(message)
+        if self.last_values is not None:
+            self.last_values.take(message.index, message.content)
+        if self.keys is not None:
+            self.keys.taken(message)
+
+    def uncount(self, message: Message) -> None:
+        """The same, where indexes by key don't matter."""
         self.ready -= 1
         self.ready_bytes -= len(message.content)
-        if self.last_values is not None:
-            self.last_values.take(message)
         if self.bounded:
             self.body_bytes -= body_bytes(message.content)
 
     def _supersede(self, message: Message) -> None:
         assert self.last_values is not None
         self.broker.turn.work += decoding_work(message.content)
-        older = self.last_values.put(message)
+        older = self.last_values.put(message.index, message.content)
         gone = claim(self, older) if older >= 0 else None
         if gone is not None:
             self.unacked -= 1
@@ -440,7 +457,7 @@ class Queue(MarkedQueue):
                     return None
                 continue
             self.discount(message)
-            if self.may_expire and now_ms >= 0 and self._is_withheld(message, now_ms):
+            if self.may_expire and now_ms >= 0 and self.is_withheld(message, now_ms):
                 expired += 1
                 if self.broker.turn.is_too_full(expired):
                     self.postpone()
@@ -449,7 +466,7 @@ class Queue(MarkedQueue):
             return message
         return None
 
-    def _is_withheld(self, message: Message, now_ms: i64) -> bool:
+    def is_withheld(self, message: Message, now_ms: i64) -> bool:
         """Whether a message that was just taken isn't delivered: it is discarded if it has expired,
         and waits for its retry if it did so at the home before."""
         if self.is_expired(message, now_ms):
@@ -498,31 +515,37 @@ class Queue(MarkedQueue):
             and self.broker.may_deliver
             and self.releases == 0
         ):
-            delivered: i64 = 0
-            last: Message | None = None
-            limited = self.log.visible < EVERYTHING
             self.searched = 0
-            while self.ready > 0:
-                if limited and not self.may_show_first():
-                    break
-                consumer = self._next_consumer()
-                if consumer is None:
-                    break
-                message = self.next_message(now_ms)
-                if message is None:
-                    break
-                self._deliver(consumer, message)
-                delivered += 1
-                last = message
-                if self.searched > SEARCHED_AT_ONCE_MAX and self._search_waits():
-                    break
-            self.delivered += delivered
-            if last is not None and self.durable_bytes > 0:
-                self.broker.delivered_marks.note(self, last)
+            if self.keys is None:
+                self._deliver_ready(now_ms)
+            else:
+                self.delivered += self.keys.dispatch(now_ms)
         if self.bounded and self.options.overflow == "drop-head":
             self._drop_beyond()
         if self.flow_control.congested or self.ready_bytes > CONGESTED_BYTES:
             self.flow_control.update(self, now_ms)
+
+    def _deliver_ready(self, now_ms: i64) -> None:
+        delivered: i64 = 0
+        last: Message | None = None
+        limited = self.log.visible < EVERYTHING
+        while self.ready > 0:
+            if limited and not self.may_show_first():
+                break
+            consumer = self.next_consumer()
+            if consumer is None:
+                break
+            message = self.next_message(now_ms)
+            if message is None:
+                break
+            self.deliver(consumer, message)
+            delivered += 1
+            last = message
+            if self.searched > SEARCHED_AT_ONCE_MAX and self.search_waits():
+                break
+        self.delivered += delivered
+        if last is not None and self.durable_bytes > 0:
+            self.broker.delivered_marks.note(self, last)
 
     def may_show_first(self) -> bool:
         """Whether the first message is committed (L1); if not, the queue is touched when it is."""
@@ -532,7 +555,7 @@ class Queue(MarkedQueue):
         self.log.waiting.append(self)
         return False
 
-    def _deliver(self, consumer: Consumer, message: Message) -> None:
+    def deliver(self, consumer: Consumer, message: Message) -> None:
         redelivered = was_delivered(self, message)
         if redelivered:
             self.redelivered += 1
@@ -543,10 +566,10 @@ class Queue(MarkedQueue):
             self.forget(message)
         else:
             self.unacked += 1
-            if not self.single and self.durable_bytes > 0:
+            if self.durable_bytes > 0 and (not self.single or self.keys is not None):
                 self.broker.delivered_marks.note(self, message)
 
-    def _next_consumer(self) -> Consumer | None:
+    def next_consumer(self) -> Consumer | None:
         active = self.active
         if active is not None:
             if self.successor is not None and not self._hands_over(active):
@@ -559,7 +582,7 @@ class Queue(MarkedQueue):
                 return consumer
         return None
 
-    def _search_waits(self) -> bool:
+    def search_waits(self) -> bool:
         """After a search for a consumer that can take more: count it, and put the rest off to the
         next turn if this one is full. Each message may have to pass thousands that can't."""
         turn = self.broker.turn
@@ -637,6 +660,8 @@ class Queue(MarkedQueue):
             self.releases += 1
         due_ms = self.broker.turn.now_ms + self.options.retry_delay_ms(count)
         self.broker.delayed.hold_back(self, message, due_ms)
+        if self.keys is not None:
+            self.keys.delay(message.index)
         return True
 
     def _holds_more_than(self, times: i64) -> bool:
@@ -677,7 +702,9 @@ class Queue(MarkedQueue):
         if len(message.content) == 0:
             self.broker.damage.put_back(self, message, "a client gave it back")
             return
-        if self.last_values is not None and not self.last_values.put_back(message):
+        if self.last_values is not None and not self.last_values.put_back(
+            message.index, message.content
+        ):
             self.forget(message)
             return
         if self.holds:
@@ -686,6 +713,8 @@ class Queue(MarkedQueue):
             return
         self.lane_of(message).put_back(message)
         self._count(message)
+        if self.keys is not None:
+            self.keys.returned(message)
         if self.bounded and self.consumer_count == 0:  # else at the dispatch, when all are back
             self._enforce_bounds()
 
@@ -706,6 +735,8 @@ class Queue(MarkedQueue):
         self.broker.pager.release(self, message)
         if len(self.counts) > 0:
             self.counts.pop(message.index, 0)
+        if self.keys is not None:
+            self.keys.settled(message.index)
         if self.recorded:
             if is_journaled(message):
                 self.durable_bytes -= len(message.content)
@@ -760,6 +791,8 @@ class Queue(MarkedQueue):
             self.last_values.clear()
         if self.holds:
             self.broker.delayed.forget_all(self)
+        if self.keys is not None:
+            self.keys.clear_ready()
         self.broker.damage.release(self)
         self.ready = 0
         self.ready_bytes = 0
@@ -824,6 +857,8 @@ class Queue(MarkedQueue):
                 del self.levels[at]
         if consumer.exclusive:
             self.exclusive = False
+        if self.keys is not None:
+            self.keys.consumer_gone(consumer)
         if self.active is consumer:
             self.active = self._first_consumer()
         if self.active is not None:
@@ -831,6 +866,11 @@ class Queue(MarkedQueue):
         self.last_used_ms = self.broker.turn.now_ms
         if self.ready > 0 and not self.marked:
             self.touch()
+
+    def is_coming(self) -> bool:
+        """Whether a client that asks for a message, and gets none, may soon get one that is there:
+        it is being written, or isn't committed yet."""
+        return self.ready > 0 and (self.keys is None or self.keys.is_coming())
 
     def is_over(self) -> bool:
         """Whether this is an auto-delete queue that has no consumers and expects none back."""

@@ -40,6 +40,8 @@ def restore_queue(queue: Queue, found: RecoveredQueue, crashed: bool = False) ->
     if not queue.holds:
         queue.may_expire = True
         queue.broker.timers.watch(queue)
+    if queue.keys is not None:
+        queue.keys.restart()
     if queue.last_values is not None:
         _recall_values(queue, queue.last_values)
     if len(found.leases) > 0:
@@ -72,4 +74,4 @@ def _recall_values(queue: Queue, last_values: LastValues) -> None:
         while lane.paged_count > 0 and queue.broker.pager.fill(queue, lane):
             pass
         for message in lane.resident():
-            last_values.put(message)
+            last_values.put(message.index, message.content)

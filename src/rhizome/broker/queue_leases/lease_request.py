@@ -17,17 +17,14 @@ settled stays settled, and a repeated take returns what it has taken before.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.erlang_term_text import queue_resource
+from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
 from rhizome.broker.queue_leases.lease import NAME_BYTES_MAX
 from rhizome.broker.streams.stream_restrictions import is_stream
 from rhizome.errors import PreconditionFailed
-
-if TYPE_CHECKING:
-    from rhizome.broker.queue.queue import Queue
 
 LEASE_ARGUMENT: Final = "x-lease"
 SETTLE_ARGUMENT: Final = "x-lease-settle"
@@ -73,15 +70,23 @@ class LeaseRequest:
         self.keep_ms = _number(arguments, KEEP_ARGUMENT, -1)
 
 
-def check_lease(queue: Queue, no_ack: bool, exclusive: bool, arguments: dict[str, object]) -> None:
+def check_lease(
+    resource: str,
+    options: QueueArguments,
+    is_private: bool,
+    no_ack: bool,
+    exclusive: bool,
+    arguments: dict[str, object],
+) -> None:
     """Raise PreconditionFailed if a queue can't be leased, or not with these arguments."""
-    resource = queue_resource(queue.vhost, queue.name)
-    if is_stream(queue.options):
+    if is_stream(options):
         raise _refused(f"{resource} is a stream: it is read by offsets, and needs no lease")
-    if queue.definition.is_private():
+    if is_private:
         raise _refused(f"{resource} is private: it goes with its connection, and has no leases")
-    if queue.options.single_active_consumer:
+    if options.single_active_consumer:
         raise _refused(f"{resource} has a single active consumer, which a lease would pass by")
+    if options.group_key is not None:
+        raise _refused(f"{resource} is keyed: a lease would hold messages of all of its keys")
     if not no_ack or exclusive:
         raise _refused(f"a lease of {resource} is read with no-ack, and not exclusively")
     if not _is_name(arguments[LEASE_ARGUMENT]):

@@ -120,7 +120,7 @@ class EdgeCallHandler:
     def _get(self, attached: EdgeAttachment, table: dict[str, object], queue: Queue) -> None:
         message = pull(queue)
         if message is None:
-            if queue.ready > 0 or not may_tell(queue):
+            if queue.is_coming() or not may_tell(queue):
                 # The call is tried again when the message can be shown, and read.
                 self.unanswered.append(table)
             else:

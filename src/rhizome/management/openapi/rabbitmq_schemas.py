@@ -219,7 +219,7 @@ QUEUE: Final = record(
             NUMBER,
             "consumers messages_paged_out messages_ready_ram "
             "message_bytes_ready message_bytes_ram "
-            "message_bytes_persistent memory",
+            "message_bytes_persistent memory keys_live keys_held",
         ),
         **DEPTHS,
         **DEPTH_RATES,

@@ -84,6 +84,9 @@ def queue_row(context: Context, queue: Queue) -> Row:
         "recoverable_slaves": None,
         "message_stats": context.rates.of_queue(queue),
     }
+    if queue.keys is not None:
+        row["keys_live"] = len(queue.keys.keys)
+        row["keys_held"] = int(queue.keys.held)
     if queue.active is not None:
         row["single_active_consumer_tag"] = queue.active.tag
     if queue.exclusive and queue.consumer_count:

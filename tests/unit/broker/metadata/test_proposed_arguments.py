@@ -37,6 +37,7 @@ QUORUM: dict[str, object] = {"x-queue-type": "quorum"}
             DeclareQueue("/", "q", True, arguments={"x-queue-leader-locator": "balanced"}),
             "argument 'x-queue-leader-locator' of a classic queue",
         ),
+        (DeclareQueue("/", "q", True, arguments={"x-group-key": "k"}), "a keyed queue"),
         (
             PutPolicy("/", "p", ".*", {"delayed-retry-min": 5}),
             "policy setting 'delayed-retry-min'",

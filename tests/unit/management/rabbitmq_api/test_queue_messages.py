@@ -211,6 +211,18 @@ def test_browsing_goes_by_priority(api: Api) -> None:
     assert [message["payload"] for message in window] == ["high too", "middle"]
 
 
+def test_a_keyed_queue_tells_how_many_keys_there_are(api: Api) -> None:
+    api.put("queues", "/", "plain")
+    assert "keys_live" not in api.get("queues", "/", "plain").json
+    api.put("queues", "/", "q", arguments={"x-group-key": "tenant"})
+    for tenant in ("a", "b", "a"):
+        api.publish("q", "x", headers={"tenant": tenant})
+    row = api.get("queues", "/", "q").json
+    assert (row["keys_live"], row["keys_held"]) == (2, 0)
+    taken = api.post("queues", "/", "q", "get", count=9, ackmode="ack_requeue_true")
+    assert len(taken.json) == 2, "one of each key"
+
+
 def test_browsing_leaves_out_values_that_were_superseded(api: Api) -> None:
     api.put("queues", "/", "q", arguments={"x-last-value-key": "key"})
     for payload, key in (("a1", "a"), ("b1", "b"), ("a2", "a")):

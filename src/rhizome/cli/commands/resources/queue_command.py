@@ -157,6 +157,7 @@ def _fields(queue: Row) -> list[tuple[str, object]]:
         ("ready", _counted_bytes(queue.get("messages_ready"), size)),
         ("unacked", queue.get("messages_unacknowledged")),
         ("consumers", consumers),
+        ("keys", _keys(queue)),
         ("in", f"{_rate('publish_details')(queue)}/s"),
         ("out", f"{_rate('deliver_get_details')(queue)}/s"),
         ("acked", f"{_rate('ack_details')(queue)}/s"),
@@ -167,6 +168,12 @@ def _fields(queue: Row) -> list[tuple[str, object]]:
         ("by policy", queue.get("effective_policy_definition") or None),
     ]
     return [(name, value) for name, value in told if value is not None]
+
+
+def _keys(queue: Row) -> str | None:
+    """How many keys of a keyed queue have messages, and how many of those a consumer holds."""
+    live, held = queue.get("keys_live"), queue.get("keys_held")
+    return f"{live:,} live, {held:,} held" if isinstance(live, int) else None
 
 
 def _counted_bytes(messages: object, size: object) -> str | None:
