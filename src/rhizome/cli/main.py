@@ -21,6 +21,7 @@ from rhizome.cli.errors import describe_failure, is_expected, one_line, print_fa
 PANELS: Final = {
     "Run": {
         "serve": "rhizome.cli.commands.serve_command",
+        "edge": "rhizome.cli.commands.edge_command",
         "up": "rhizome.cli.local_cluster.up_command",
         "context": "rhizome.cli.commands.context_command",
         "config": "rhizome.cli.commands.config_command",
@@ -71,7 +72,7 @@ PANELS: Final = {
 }
 COMMANDS: Final = {name: module for panel in PANELS.values() for name, module in panel.items()}
 
-WITHOUT_CONTEXT: Final = ("serve", "up", "context", "journal", "store", "sim", "config")
+WITHOUT_CONTEXT: Final = ("serve", "edge", "up", "context", "journal", "store", "sim", "config")
 """Commands that talk to no broker, or start their own."""
 
 _COMPLETION_OPTIONS: Final = ("install_completion", "show_completion")

@@ -142,7 +142,6 @@ class Member(ConnectionAdopter):
         )
         self.store: MemoryStore = self._disk
         self.log = make_log(self.store)
-        address = str(self.cluster.address_of(self.name))
         world = World(
             self.store,
             self.log,
@@ -161,7 +160,7 @@ class Member(ConnectionAdopter):
             AccessEpoch(),
             (KEY,),
             f"machine of {self.name}",
-            (address,),
+            self._addresses(),
             LinkSettings(),
         )
         self.broker = self.clustered.broker
@@ -169,6 +168,12 @@ class Member(ConnectionAdopter):
         self.links = self.clustered.links
         self.links.adopter = self
         self.node.recover()
+
+    def _addresses(self) -> tuple[str, ...]:
+        """What it tells the others: an edge nothing."""
+        section = self.config.cluster
+        is_edge = section.edge and section.role == "secondary"
+        return () if is_edge else (str(self.cluster.address_of(self.name)),)
 
     def kill(self) -> None:
         """End it at once, as a crash would; its disk keeps what was written."""

@@ -173,6 +173,8 @@ class Admission:
             count = told.get("connections")
             if record is None or record.role == WITNESS or record.draining:
                 continue
+            if not record.addresses:
+                continue  # an edge, which serves the applications of its own host
             if told.get("ready") is True and isinstance(count, int):
                 loads[name] = count + self._sent.get(name, 0)
         return loads

@@ -16,20 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rhizome.amqp.frames import method_frame
-from rhizome.amqp.methods import (
-    ConnectionSecure,
-    ConnectionStart,
-    ConnectionStartOk,
-    Method,
-    decode_method,
-)
+from rhizome.amqp.methods import ConnectionSecure, ConnectionStartOk
 from rhizome.cluster.link.cluster_key_proof import LinkKeys
 from rhizome.cluster.link.death_certificate import DEATH_MECHANISM, DeathCertificate, certify
-from rhizome.cluster.link.dial_handshake import PROTOCOL_HEADER
 from rhizome.errors import RhizomeError
 from rhizome.journal.errors import StoreInUse
 from rhizome.security.tls import link_context
+from rhizome.server.clustered_broker.broker_greeting import greeted
 from rhizome.server.clustered_broker.incarnation_file import ended_incarnation
 from rhizome.server.config.broker_config import Config
 from rhizome.server.config.cluster_section import read_keys
@@ -38,8 +31,6 @@ from rhizome.server.config.units import Address
 logger = logging.getLogger("rhizome.cluster")
 
 PATIENCE_S: Final = 5.0
-FRAME_BYTES_MAX: Final = 64 * 1024
-_FRAME_HEAD_BYTES: Final = 7
 _PROPERTIES: Final[dict[str, object]] = {
     "product": "Rhizome",
     "capabilities": {"authentication_failure_close": True},
@@ -66,7 +57,7 @@ async def bring(
                 await _show(payload, address, tls)
         except TimeoutError:
             return f"no answer within {PATIENCE_S:g} s"
-        except (OSError, EOFError, RhizomeError) as error:
+        except (OSError, EOFError, ValueError, RhizomeError) as error:
             return str(error) or type(error).__name__
         return ""
 
@@ -75,31 +66,13 @@ async def bring(
 
 
 async def _show(payload: bytes, address: Address, tls: ssl.SSLContext | None) -> None:
-    if address.path:
-        reader, writer = await asyncio.open_unix_connection(address.path)
-    else:
-        reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
-    try:
-        writer.write(PROTOCOL_HEADER)
-        if not isinstance(await _next(reader), ConnectionStart):
-            raise NotTaken("what answers there is no broker")
-        shown = ConnectionStartOk(dict(_PROPERTIES), DEATH_MECHANISM, payload, "en_US")
-        writer.write(method_frame(0, shown))
-        if not isinstance(await _next(reader), ConnectionSecure):
+    async with greeted(address, tls) as greeting:
+        greeting.send(ConnectionStartOk(dict(_PROPERTIES), DEATH_MECHANISM, payload, "en_US"))
+        if not isinstance(await greeting.next(), ConnectionSecure):
             raise NotTaken(
                 "the broker refused the certificate: it has another cluster key, or is of a"
                 " release that knows no certificates of death; its log says more"
             )
-    finally:
-        writer.transport.abort()
-
-
-async def _next(reader: asyncio.StreamReader) -> Method:
-    head = await reader.readexactly(_FRAME_HEAD_BYTES)
-    size = int.from_bytes(head[3:], "big")
-    if size > FRAME_BYTES_MAX:
-        raise NotTaken("what answers there is no broker")
-    return decode_method((await reader.readexactly(size + 1))[:-1])
 
 
 # ---- who brings them -----------------------------------------------------------------------------

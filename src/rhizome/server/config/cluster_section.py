@@ -246,6 +246,11 @@ class ClusterSection:
         "What becomes of applications: served where they connect; sent where their work is, if they"
         " can follow; or taken by active brokers only.",
     )
+    edge: bool = flag(
+        False,
+        "Serve the applications of this host only (`rhizome edge` sets it): no other broker is told"
+        " an address of this one, so none sends it clients. For secondaries.",
+    )
     demand_key: bool = flag(
         False,
         "Applications must show that they belong to this cluster: the client property"
@@ -444,6 +449,8 @@ def advertised(
 ) -> tuple[Address, ...]:
     """The addresses that others are told: as configured, else the own entry in the list of
     primaries, else what the broker listens on (``listening`` has the ports that were bound)."""
+    if section.edge:
+        return ()
     if section.advertise:
         return section.advertise
     own = section.address_of(broker_name)
@@ -547,6 +554,10 @@ def _membership_contradictions(
             f'doesn\'t list this broker, "{broker_name}" (listed: {names}); add it, correct'
             ' broker.name, or set role = "secondary"',
         )
+    if section.edge and section.role != SECONDARY:
+        yield "edge", f'is true, and role is "{section.role}": an edge is a secondary'
+    if section.edge and section.advertise:
+        yield "advertise", "is given besides edge, which tells nobody an address; keep one of both"
     if in_memory and section.role != SECONDARY:
         yield (
             "role",

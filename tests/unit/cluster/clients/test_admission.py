@@ -68,6 +68,25 @@ def test_redirect_spreads_connections(secondaries: int) -> None:
     assert max(served.values()) - min(served.values()) <= 4, served
 
 
+def test_nobody_is_sent_to_the_edge_of_another_host() -> None:
+    """Edges have the fewest connections, and no address for others."""
+    cluster = make_cluster(3, 2, connect_policy="redirect", edge=True)
+    cluster.advance(2_000)
+    opened = answer(cluster["b1"].connect(opens=False))
+    assert isinstance(opened, ConnectionOpenOk)
+    assert set(opened.known_hosts.split(",")) == {str(cluster.address_of(n)) for n in ("b2", "b3")}
+    sent = 0
+    for _ in range(20):
+        told = answer(cluster["b1"].connect(properties=ABLE, opens=False))
+        if isinstance(told, ConnectionRedirect):
+            target = cluster.at(told.host)
+            assert target is not None
+            assert target.name in ("b2", "b3")
+            target.connect(properties={**ABLE, "redirected": True})
+            sent += 1
+    assert sent > 0
+
+
 def test_passive_brokers_name_the_active_one() -> None:
     cluster = make_cluster(3, placement="root", connect_policy="active-only")
     homes = {group.home for group in cluster["b1"].node.state.groups.groups.values()}

@@ -168,6 +168,14 @@ def test_voter_that_would_forget_its_votes_is_refused(tmp_path: Path) -> None:
     load_three(tmp_path, 'role = "secondary"', name="s1", broker="memory = true")
 
 
+def test_an_edge_is_a_secondary_that_tells_nobody_an_address(tmp_path: Path) -> None:
+    assert "is a secondary" in faults_of_three(tmp_path, "edge = true")["cluster.edge"]
+    both = 'edge = true\nrole = "secondary"\nadvertise = ["a.example:1"]'
+    assert "keep one" in faults_of_three(tmp_path, both, name="e1")["cluster.advertise"]
+    config = load_three(tmp_path, 'edge = true\nrole = "secondary"', name="e1")
+    assert advertised(config.cluster, "e1", config.listen.amqp) == ()
+
+
 def test_key_comes_from_a_file_that_others_cannot_read(tmp_path: Path) -> None:
     path = key_file(tmp_path)
     section = load(tmp_path, f'{THREE}\nkey_file = "{path}"').cluster
