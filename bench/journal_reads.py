@@ -7,7 +7,8 @@ They read as the tasks of `rhizome pipeline audit --uri` do, again and again, as
 
 The wall clock tells little on a machine that does other things. Beside it stand CPU seconds of the
 broker per million messages: of its event loop, which is what publishers wait for, and of all its
-threads. The medians of all rounds count.
+threads. The medians of all rounds count. Last, the readers read while nobody publishes: what the
+event loop takes then is theirs alone, and tells best what they cost.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ BODY_BYTES = 1000
 BATCH = 2000
 READERS = 2
 RANGE_BYTES = 4 << 20
+ALONE_BYTES = 256 << 20
+RATE_DEFAULT = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,17 @@ class Bench:
         batch = pa.record_batch({"value": pa.array([b"x" * BODY_BYTES] * BATCH, pa.binary())})
         return Framer(Addressing("", QUEUE, True, True), 131_072).frames(batch, None)
 
+    def readers_alone(self) -> Turn:
+        """Readers of what a turn has left behind, while nobody publishes."""
+        self.going.set()
+        wait_until(lambda: self.reading.value == READERS, "the readers to begin")
+        begun = (time.perf_counter(), *cpu_s(self.broker.pid), self.read.value)
+        wait_until(lambda: self.read.value - begun[3] > ALONE_BYTES, "the readers to read", 600)
+        ended = (time.perf_counter(), *cpu_s(self.broker.pid), self.read.value)
+        self.going.clear()
+        wait_until(lambda: self.reading.value == 0, "the readers to rest")
+        return Turn(*(after - before for after, before in zip(ended, begun, strict=True)))
+
     def turn(self, with_readers: bool) -> Turn:
         publisher = Publisher(addresses_of(self.broker.url), "bench", 600)
         if with_readers:
@@ -142,9 +156,22 @@ def main() -> None:
             for with_readers in (False, True):
                 found[with_readers].append(bench.turn(with_readers))
                 print(with_readers, found[with_readers][-1], flush=True)
+        alone = bench.readers_alone()
         for each in readers:
             each.terminate()
     tell(found, args.messages)
+    tell_alone(alone)
+
+
+def tell_alone(turn: Turn) -> None:
+    mib = turn.read_bytes / (1 << 20)
+    loop_ms, all_ms = turn.loop_s * 1000 / mib, turn.all_s * 1000 / mib
+    share = loop_ms * RATE_DEFAULT / (1 << 20) / 1000
+    print(
+        f"readers alone, {mib / turn.seconds:.1f} MiB/s: {loop_ms:.2f} ms of the event loop and"
+        f" {all_ms:.2f} ms of all threads per MiB; journal.read_rate by default would take"
+        f" {share:.1%} of the loop"
+    )
 
 
 def tell(found: dict[bool, list[Turn]], messages: int) -> None:

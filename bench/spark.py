@@ -1,15 +1,19 @@
 """Rates of the pipeline: `spark.py [--messages N] [--body BYTES] [--rounds R] [--only NAME]`.
 
 A lone broker on loopback with a throw-away store, and Spark in this process with two cores; the
-machine has two for everything. Each scenario is run once to warm up and then measured; the best
-round counts, as what else a machine does can only slow it down. Beside the wall clock stand the CPU
-seconds of Spark, its workers and the broker together, per million rows.
+machine has two for everything. Each scenario is run to warm up, and then all of them in turns; the
+best round's rate counts, as what else a machine does can only slow it down. Beside it stand CPU
+seconds per million rows, the medians of all rounds: of Spark's JVM, of its Python workers, of the
+broker, and of all of them.
 
     parquet      the same bodies from Parquet into a noop sink: what Spark can do without us
     parquet-body the columns `value` and `offset` of the stream, from Parquet
     stream       a stream into a noop sink, in a batch
+    spark-floor  the columns of the stream from a Python source that reads one batch of it, and
+                 yields that again and again: what Spark takes for rows that cost nothing
     streaming    the same by a streaming query (availableNow)
     stream-body  a stream, reading `value` and `offset` only
+    spark-floor-body  the same from the source that yields one batch
     journal      all records of a store into a noop sink
     sink         the Parquet rows into a queue, all of them confirmed
 
@@ -24,16 +28,27 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from rhizome import build_info
 from rhizome.client.blocking import Connection
 from rhizome.spark import register
+from rhizome.spark.data_source_options import Options
+from rhizome.spark.schema import stream as stream_schema
 from rhizome.spark.session import local_session
+from rhizome.spark.source.stream_source import (
+    OPTIONS,
+    StreamBatchReader,
+    StreamPart,
+    source_settings,
+)
 from rhizome.testing.broker_process import BrokerProcess
 
 HERE = Path(__file__).parent
@@ -47,6 +62,10 @@ TARGETS = {
 }
 BODY_SHARE = 0.6
 """Of the rate of `parquet-body`: what `stream-body` has to reach."""
+BODIES = "value BINARY, offset BIGINT"
+FLOOR_ROWS = 9000
+PARTS = ("JVM", "Python", "broker")
+ALL = "all"
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 NOTES = """
 ## What bounds the figures
@@ -89,40 +108,78 @@ rows take.
 
 @dataclass(frozen=True)
 class Result:
-    """The best round of a scenario."""
+    """Of a scenario: the seconds of the best round, and the CPU seconds of a usual one by part."""
 
     name: str
     rows: int
     seconds: float
-    cpu_s: float
+    cpu_s: dict[str, float]
 
     @property
     def rate(self) -> float:
         return self.rows / self.seconds
 
-    @property
-    def cpu_s_per_million(self) -> float:
-        return self.cpu_s * 1e6 / self.rows
+    def cpu_s_per_million(self, part: str) -> float:
+        return self.cpu_s[part] * 1e6 / self.rows
 
 
-def cpu_s() -> float:
+def cpu_s() -> dict[str, float]:
     """CPU seconds of this process and all its descendants, those that have ended included."""
     children: dict[int, list[int]] = {}
     used: dict[int, float] = {}
+    parts: dict[int, str] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
+            words = (path.parent / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         pid = int(path.parent.name)
+        is_java = words[0].endswith(b"java")
+        parts[pid] = "JVM" if is_java else "broker" if b"serve" in words else "Python"
         children.setdefault(int(fields[1]), []).append(pid)
         used[pid] = sum(map(int, fields[11:15])) / TICKS_PER_SECOND
-    total, ahead = 0.0, [os.getpid()]
+    found, ahead = dict.fromkeys((*PARTS, ALL), 0.0), [os.getpid()]
     while ahead:
         pid = ahead.pop()
-        total += used.get(pid, 0.0)
+        found[parts.get(pid, "Python")] += used.get(pid, 0.0)
+        found[ALL] += used.get(pid, 0.0)
         ahead.extend(children.get(pid, []))
-    return total
+    return found
+
+
+class FloorReader(DataSourceReader):
+    """Yields the first batch of a stream until it has yielded as many rows as were asked for."""
+
+    def __init__(self, schema: Any, options: dict[str, str]) -> None:
+        self.rows = int(options.pop("rows"))
+        self.stream = options["subscribe"]
+        settings = source_settings(Options(options, OPTIONS, "the floor"), streaming=False)
+        self.reader = StreamBatchReader(settings, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        return [StreamPart(self.stream, 0, 0, self.rows // 2) for _ in range(2)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, StreamPart)
+        few = StreamPart(self.stream, 0, 0, FLOOR_ROWS)
+        batch = next(iter(self.reader.read(few)))
+        for first in range(0, partition.end, len(batch)):
+            yield batch.slice(0, partition.end - first)
+
+
+class FloorSource(DataSource):
+    """What Spark itself takes for the rows of a stream."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "floor"
+
+    def schema(self) -> Any:
+        return stream_schema()
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return FloorReader(schema, dict(self.options))
 
 
 class Bench:
@@ -172,8 +229,11 @@ class Bench:
             .option("startingOffsets", "earliest")
         )
 
+    def floor(self) -> Any:
+        return self.source(self.spark.read).format("floor").option("rows", self.rows)
+
     def stream_bodies(self) -> Any:
-        return self.source(self.spark.read).schema("value BINARY, offset BIGINT").load()
+        return self.source(self.spark.read).schema(BODIES).load()
 
     # --- scenarios
 
@@ -182,6 +242,13 @@ class Bench:
 
     def read_stream(self) -> None:
         self.source(self.spark.read).load().write.format("noop").mode("overwrite").save()
+
+    def read_floor(self) -> None:
+        self.floor().load().write.format("noop").mode("overwrite").save()
+
+    def read_floor_body(self) -> None:
+        bodies = self.floor().schema(BODIES).load()
+        bodies.write.format("noop").mode("overwrite").save()
 
     def read_parquet_body(self) -> None:
         self.spark.read.parquet(self.bodies).write.format("noop").mode("overwrite").save()
@@ -221,22 +288,34 @@ class Bench:
         return {
             "parquet": self.read_parquet,
             "stream": self.read_stream,
+            "spark-floor": self.read_floor,
             "streaming": self.read_streaming,
             "parquet-body": self.read_parquet_body,
             "stream-body": self.read_stream_body,
+            "spark-floor-body": self.read_floor_body,
             "journal": self.read_journal,
             "sink": self.write_queue,
         }
 
-    def measure(self, name: str, rounds: int) -> Result:
-        run = self.scenarios()[name]
-        run()
-        found = []
-        for _ in range(rounds):
-            begun, before = time.perf_counter(), cpu_s()
-            run()
-            found.append(Result(name, self.rows, time.perf_counter() - begun, cpu_s() - before))
-        return min(found, key=lambda each: each.seconds)
+    def measure(self, names: list[str], rounds: int) -> list[Result]:
+        runs = self.scenarios()
+        found: dict[str, list[Result]] = {name: [] for name in names}
+        for turn in range(1 + rounds):
+            for name in names:
+                begun, before = time.perf_counter(), cpu_s()
+                runs[name]()
+                seconds, after = time.perf_counter() - begun, cpu_s()
+                used = {part: after[part] - before[part] for part in after}
+                if turn:
+                    found[name].append(Result(name, self.rows, seconds, used))
+                    print(json.dumps(asdict(found[name][-1])), flush=True)
+        return [usual(found[name]) for name in names]
+
+
+def usual(rounds: list[Result]) -> Result:
+    parts = rounds[0].cpu_s
+    used = {part: median(each.cpu_s[part] for each in rounds) for part in parts}
+    return Result(rounds[0].name, rounds[0].rows, min(each.seconds for each in rounds), used)
 
 
 def targets(results: list[Result]) -> dict[str, int]:
@@ -250,14 +329,14 @@ def targets(results: list[Result]) -> dict[str, int]:
 
 def table(results: list[Result]) -> str:
     lines = [
-        "| scenario | rows/s | CPU s per million rows | target | |",
-        "|---|---|---|---|---|",
+        f"| scenario | rows/s | CPU s per million rows | {' | '.join(PARTS)} | target | |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for each in results:
         target = targets(results).get(each.name, 0)
         verdict = "" if not target else "pass" if each.rate >= target else "FAIL"
         wanted = f"{target:,}" if target else ""
-        cost = f"{each.cpu_s_per_million:.2f}"
+        cost = " | ".join(f"{each.cpu_s_per_million(part):.2f}" for part in (ALL, *PARTS))
         lines.append(f"| {each.name} | {each.rate:,.0f} | {cost} | {wanted} | {verdict} |")
     return "\n".join(lines) + "\n"
 
@@ -298,15 +377,11 @@ def main() -> None:
         directory = Path(name)
         spark = local_session("bench", "local[2]", directory / "spark")
         register(spark)
+        spark.dataSource.register(FloorSource)
         with BrokerProcess(directory / "broker") as broker:
             bench = Bench(spark, broker, directory, args.messages, args.body)
             bench.prepare()
-            results = []
-            for scenario in args.only or bench.scenarios():
-                results.append(bench.measure(scenario, args.rounds))
-                print(
-                    json.dumps({**asdict(results[-1]), "rate": int(results[-1].rate)}), flush=True
-                )
+            results = bench.measure(args.only or list(bench.scenarios()), args.rounds)
         spark.stop()
     print(table(results))
     if args.write:

@@ -22,8 +22,10 @@ from rhizome.spark.arrow_compute import compute as pc
 from rhizome.spark.columns.content_decoder import HEADERS, PROPERTIES, RAW_PROPERTIES, spliced
 from rhizome.spark.columns.vectorized_bytes import (
     Numbers,
+    as_binary,
     joined,
     lengths_of,
+    repeated_bytes,
     structures,
     wire_numbers,
 )
@@ -89,14 +91,18 @@ class Framer:
         if self.addressing.key is None:
             keys = _shortstrs(columns, "key", "", len(batch))
         else:
-            keys = _repeated(self.addressing.key.encode(), len(batch))
+            keys = repeated_bytes(self.addressing.key.encode(), len(batch))
         flags, properties = self._properties(columns, len(batch), producer)
         pieces = [
             *_method_pieces(exchanges, keys, self.addressing.mandatory),
             *_header_pieces(flags, properties, sizes),
         ]
         if len(sizes) and (sizes > 0).all() and int(sizes.max()) <= self.body_bytes_max:
-            pieces += [_frame_heads(3, sizes), bodies, _repeated(bytes([FRAME_END]), len(batch))]
+            pieces += [
+                _frame_heads(3, sizes),
+                bodies,
+                repeated_bytes(bytes([FRAME_END]), len(batch)),
+            ]
         else:
             pieces.append(self._unusual(bodies))
         return _joined(pieces)
@@ -128,7 +134,7 @@ class Framer:
             elif flag == FLAG_DELIVERY_MODE and column is None:
                 if self.addressing.persistent:
                     flags |= flag
-                    pieces.append(_repeated(bytes([PERSISTENT]), count))
+                    pieces.append(repeated_bytes(bytes([PERSISTENT]), count))
             elif column is not None:
                 flags += flag * _valid(column)
                 pieces += _property(name, column)
@@ -199,7 +205,7 @@ def _entries(column: Any) -> Any:
     _check_lengths(keys, HEADERS)
     kinds = pa.array(np.where(_valid(items) > 0, b"S", b"V")).cast(pa.binary())
     sizes = wire_numbers(lengths_of(texts), ">u4", mask=_valid(items) == 0)
-    whole = joined([wire_numbers(lengths_of(keys), ">u1"), keys, kinds, sizes, texts])
+    whole = as_binary(joined([wire_numbers(lengths_of(keys), ">u1"), keys, kinds, sizes, texts]))
     lists = pa.ListArray.from_arrays(column.offsets, whole)
     return pc.binary_join(lists, pa.scalar(b"", pa.binary()))
 
@@ -208,7 +214,7 @@ def _producer_entries(producer: Producer, count: int) -> list[Any]:
     name = producer.name.encode()
     constant = b"\x0ax-producerS" + len(name).to_bytes(4, "big") + name + b"\x0ax-sequencel"
     sequences = np.arange(producer.first, producer.first + count, dtype=np.int64)
-    return [_repeated(constant, count), wire_numbers(sequences, ">i8")]
+    return [repeated_bytes(constant, count), wire_numbers(sequences, ">i8")]
 
 
 def _property(name: str, column: Any) -> list[Any]:
@@ -241,18 +247,18 @@ def _method_pieces(exchanges: Any, keys: Any, mandatory: bool) -> list[Any]:
     count = len(keys)
     return [
         _frame_heads(1, exchange_sizes + key_sizes + len(start) + 3),
-        _repeated(start, count),
+        repeated_bytes(start, count),
         wire_numbers(exchange_sizes, ">u1"),
         exchanges,
         wire_numbers(key_sizes, ">u1"),
         keys,
-        _repeated(end, count),
+        repeated_bytes(end, count),
     ]
 
 
 def _header_pieces(flags: Numbers, properties: list[Any], sizes: Numbers) -> list[Any]:
     count = len(sizes)
-    whole = joined(properties) if properties else _repeated(b"", count)
+    whole = joined(properties) if properties else repeated_bytes(b"", count)
     head = np.zeros(count, [("class", ">u2"), ("weight", ">u2"), ("size", ">u8"), ("flags", ">u2")])
     head["class"] = _BASIC
     head["size"] = sizes
@@ -261,7 +267,7 @@ def _header_pieces(flags: Numbers, properties: list[Any], sizes: Numbers) -> lis
         _frame_heads(2, lengths_of(whole) + _HEADER_BYTES),
         structures(head),
         whole,
-        _repeated(bytes([FRAME_END]), count),
+        repeated_bytes(bytes([FRAME_END]), count),
     ]
 
 
@@ -274,7 +280,7 @@ def _frame_heads(kind: int, sizes: Numbers) -> Any:
 
 
 def _joined(pieces: list[Any]) -> FrameBatch:
-    whole = joined(pieces)
+    whole = as_binary(joined(pieces))
     offsets = np.frombuffer(whole.buffers()[1], np.int32)[
         whole.offset : whole.offset + len(whole) + 1
     ]
@@ -283,10 +289,6 @@ def _joined(pieces: list[Any]) -> FrameBatch:
 
 
 # --- columns
-
-
-def _repeated(value: bytes, count: int) -> Any:
-    return pa.repeat(pa.scalar(value, pa.binary()), count)
 
 
 def _plain(column: Any) -> Any:
@@ -305,7 +307,7 @@ def _binary(column: Any, name: str) -> Any:
 
 def _shortstrs(columns: dict[str, Any], name: str, default: str, count: int) -> Any:
     if name not in columns:
-        return _repeated(default.encode(), count)
+        return repeated_bytes(default.encode(), count)
     return pc.fill_null(_binary(columns[name], name), default.encode())
 
 
