@@ -27,6 +27,7 @@ from rhizome.spark.columns.vectorized_bytes import (
     texts,
 )
 
+ROUTE: Final = frozenset(("exchange", "key"))
 STAMP_BYTES: Final = 25
 """The header x-stream-offset, which the broker puts before all others."""
 
@@ -85,21 +86,29 @@ class _Rows:
     def batch(self, schema: Any) -> Any:
         wanted = set(schema.names)
         found = own_columns(self.place, wanted, self.offsets, self.times)
-        asked = wanted & {"exchange", "key", *COLUMNS}
+        asked = wanted & {*ROUTE, *COLUMNS}
+        if asked:
+            found.update(self._of_messages(asked))
+        return in_order(schema, found)
+
+    def _of_messages(self, asked: set[str]) -> dict[str, Any]:
+        """Columns of what publishers have sent. Bodies alone are read without a look at anything
+        else."""
+        found: dict[str, Any] = {}
         heads = self._heads_alike() if asked - {BODY} else None
         places = self._places_various() if heads is None else self._places_alike(heads)
-        if heads is not None and wanted & {"exchange", "key"}:
+        if heads is not None and asked & ROUTE:
             route = route_columns(self.window, places.tails[:1])
             found.update(
                 {name: like_the_first(each, len(self.entries)) for name, each in route.items()}
             )
-        elif wanted & {"exchange", "key"}:
+        elif asked & ROUTE:
             found.update(route_columns(self.window, places.tails))
-        if asked - {"exchange", "key"}:
+        if asked - ROUTE:
             ends = self.entries + 4 + self.window.u32(self.entries)
             contents = Contents(self.window, places.contents, ends, STAMP_BYTES, places.bare)
-            found.update(contents.columns(wanted & set(COLUMNS)))
-        return in_order(schema, found)
+            found.update(contents.columns(asked - ROUTE))
+        return found
 
     def _heads_alike(self) -> tuple[int, int] | None:
         """Flags and tail length of all entries, if those and their routes are the same and no
