@@ -148,7 +148,7 @@ def cpu_s() -> dict[str, float]:
     return found
 
 
-class FloorReader(DataSourceReader):
+class FloorReader(DataSourceReader):  # type: ignore[misc]
     """Yields the first batch of a stream until it has yielded as many rows as were asked for."""
 
     def __init__(self, schema: Any, options: dict[str, str]) -> None:
@@ -168,7 +168,7 @@ class FloorReader(DataSourceReader):
             yield batch.slice(0, partition.end - first)
 
 
-class FloorSource(DataSource):
+class FloorSource(DataSource):  # type: ignore[misc]
     """What Spark itself takes for the rows of a stream."""
 
     @classmethod

@@ -224,7 +224,7 @@ class FixedBytes:
             width = int(part.shape[1])
             if len(part) > 1:
                 form = {"names": ["part"], "formats": [f"V{width}"], "offsets": [at]}
-                rows = whole.view(np.dtype({**form, "itemsize": self.width}))  # type: ignore[call-overload]
+                rows = whole.view(np.dtype({**form, "itemsize": self.width}))
                 rows["part"] = np.ascontiguousarray(part).view(f"V{width}")
             at += width
         offsets = np.arange(self.count + 1, dtype=np.int32) * np.int32(self.width)
