@@ -24,20 +24,22 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from rhizome.amqp.methods import BasicCancel
+from rhizome.amqp.methods import BasicCancel, Method
 from rhizome.broker.access.auth_interface import AccessEpoch, Authenticator, Identity, Peer
 from rhizome.broker.access.revocation import Revocation
 from rhizome.broker.access.usage_limits import Limits
+from rhizome.broker.broker_context import BrokerContext, BrokerSettings
 from rhizome.broker.channel.channel import Channel
-from rhizome.broker.channel.channel_transaction import PendingCommit
-from rhizome.broker.channel.consumer import Consumer
+from rhizome.broker.channel.consumer import Consumer, consumers_of
 from rhizome.broker.channel.deferred_methods import DeferredMethods
 from rhizome.broker.channel.direct_reply_to import REPLY_QUEUE, DirectReplyTo
 from rhizome.broker.connection.amqp_handshake import Handshake
 from rhizome.broker.connection.connection import Connection
 from rhizome.broker.connection.connection_states import RUNNING
+from rhizome.broker.connection.exclusive_queue_cleanup import OrphanedQueues, is_late
+from rhizome.broker.connection.frame_reader import FrameReader
 from rhizome.broker.connection.session_resume import SuspendedSessions
-from rhizome.broker.dead_letters.dead_letter_routing import DeadLetter, bury_apart
+from rhizome.broker.dead_letters.dead_letter_routing import bury_apart, noted
 from rhizome.broker.fault_log import (
     FAULT_CONNECTION,
     FAULT_GROUP,
@@ -79,38 +81,22 @@ from rhizome.broker.port import Across, Cluster, Histories, Waiter
 from rhizome.broker.publishing.blocked_publishers import update_blocking
 from rhizome.broker.publishing.confirm_latency import ConfirmLatencies, LatencyHistogram
 from rhizome.broker.publishing.delayed_messages import Delayed
-from rhizome.broker.publishing.message_options import MessageOptions
-from rhizome.broker.publishing.publish_path import Publication, place
+from rhizome.broker.publishing.publication import MessageOptions, Publication
+from rhizome.broker.publishing.publish_path import place
+from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.unfinished_content_limits import UnfinishedContents
+from rhizome.broker.queue.checkpoint_live_messages import unacked_messages
 from rhizome.broker.queue.damaged_messages import Damage
-from rhizome.broker.queue.exclusive_queue_cleanup import OrphanedQueues, is_late
 from rhizome.broker.queue.internal_queues import touch_workers
 from rhizome.broker.queue.pager import Pager
 from rhizome.broker.queue.queue import Queue
+from rhizome.broker.queue.queue_consumer import QueueConsumer
 from rhizome.broker.queue.redelivered_flag import DeliveredMarks
 from rhizome.broker.queue_leases.active_leases import Leases
 from rhizome.broker.routing.bindings_and_destinations import Destination
 from rhizome.broker.streams.active_streams import Streams
 from rhizome.broker.turn import COMMAND_WORK, FACT_WORK, MarkedChannel, MarkedQueue, Turn
 from rhizome.errors import AmqpError, InternalFault
-
-
-@final
-class BrokerSettings:
-    """The name, version and cluster name that the broker tells clients. ``compatible_version`` is
-    the version of RabbitMQ that it announces (`amqp.announce_version`)."""
-
-    name: str
-    version: str
-    cluster_name: str
-    compatible_version: str
-
-    def __init__(self, name: str, version: str, cluster_name: str, compatible_version: str) -> None:
-        self.name = name
-        self.version = version
-        self.cluster_name = cluster_name
-        self.compatible_version = compatible_version
-
 
 TICK_PARTS: Final = (
     "timers",
@@ -125,70 +111,28 @@ TICK_PARTS: Final = (
 
 
 @final
-class Broker:
-    """``older_peers`` are linked brokers that don't know that producers belong to users
-    (`journal/dedup_state.py`)."""
+class Broker(BrokerContext):
+    """Every part of a broker, and what all of them do in a turn."""
 
-    settings: BrokerSettings
-    incarnation: str
-    turn: Turn
-    state: State
-    log: GroupLog
-    logs: dict[int, GroupLog]
-    pager: Pager
-    damage: Damage
     faults: FaultLog
-    delivered_marks: DeliveredMarks
     suspended_sessions: SuspendedSessions
-    cluster: Cluster
-    across: Across
     histories: Histories
-    authenticator: Authenticator
-    access_epoch: AccessEpoch
-    revocation: Revocation
-    limits: Limits
-    contents: UnfinishedContents
-    observer: Observer
-    tracer: Tracer | None
-    """Traces what goes through traced vhosts; None while there is none."""
-    events: EventSink
-    replies: DirectReplyTo
     delayed: Delayed
     leases: Leases
     timers: Timers
     streams: Streams
-    connections: dict[int, Connection]
     carriers: dict[int, Connection]
-    releases: dict[int, Connection]
-    """The carriers with closed channels whose messages are going back to their queues."""
+    orphans: dict[Queue, list[Consumer]]
+    """The consumers of queues that were deleted, until they are told."""
     admin_consumers: dict[int, Connection]
-    shared: dict[int, Queue]
     shared_by_group: dict[int, dict[int, Queue]]
     """The same queues by group, in the same order; no group is empty."""
-    internal: dict[int, Queue]
-    unconfirmed: list[Channel]
-    commits: list[PendingCommit]
-    dead_letters: list[DeadLetter]
     waiting: DeferredMethods
-    published: i64
-    confirm_latencies: ConfirmLatencies
-    levels_told: list[int]
     takeover_times: LatencyHistogram
-    may_deliver: bool
-    blocking: bool
-    block_reason: str
-    alarmed: bool
-    alarm_reason: str
     disk_full: bool  # the cluster is told: another broker may have a copy and room
-    isolation: str
     disabled: str
-    suspended: bool
-    stall: str
-    stalled: dict[int, Connection]
-    unread: dict[int, Connection]
-    older_peers: dict[str, None]
-    congested: dict[Queue, None]
     _seed: bytes
+    _reader: FrameReader
     _names: i64
     _next_connection: i64
     _reply_queue: Queue | None
@@ -222,7 +166,7 @@ class Broker:
         self.damage = Damage(self)
         self.faults = FaultLog()
         self.delivered_marks = DeliveredMarks(pager.journal)
-        self.suspended_sessions = SuspendedSessions(self)
+        self.sessions = self.suspended_sessions = SuspendedSessions(self)
         self.cluster, self.across, self.histories = Cluster(), Across(), Histories()
         self.authenticator = authenticator
         self.access_epoch = access_epoch
@@ -237,7 +181,7 @@ class Broker:
         self.leases = Leases(self)
         self.streams = Streams(self)
         self.connections = {}
-        self.carriers, self.releases = {}, {}
+        self.carriers, self.releases, self.orphans = {}, {}, {}
         self.admin_consumers = {}
         self.shared, self.shared_by_group = {}, {}
         self.internal = {}
@@ -249,11 +193,11 @@ class Broker:
         self.blocking = self.alarmed = self.suspended = self.disk_full = False
         self.block_reason = self.alarm_reason = ""
         self.isolation = self.stall = self.disabled = ""
-        self.stalled = {}
-        self.unread = {}
+        self.stalled, self.unread = {}, {}
         self.older_peers = {}
         self.congested = {}
         self._seed = seed
+        self._reader = FrameReader()
         self._reply_queue = self.tracer = None
         # The stand-ins of a connection that has not logged in and opened a vhost.
         self._nobody = Identity("", "", (), access_epoch)
@@ -338,8 +282,9 @@ class Broker:
         queue.ready_bytes = 0
         queue.flow_control.update(queue, self.turn.now_ms)
         self.timers.unwatch(queue)
-        queue.orphans = queue.consumers()
-        for consumer in queue.orphans:
+        orphans = consumers_of(queue)
+        self.orphans[queue] = orphans
+        for consumer in orphans:
             consumer.channel.consumers.pop(consumer.tag, None)
             if consumer.proxy is not None:
                 consumer.proxy.detach(consumer, None)
@@ -358,9 +303,7 @@ class Broker:
         """
         for fact in outcome.facts:
             if isinstance(fact, QueueDeleted) and isinstance(fact.destination, Queue):
-                orphans = fact.destination.orphans
-                fact.destination.orphans = []
-                for consumer in orphans:
+                for consumer in self.orphans.pop(fact.destination, ()):
                     channel = consumer.channel
                     if channel.connection.cancel_notify and not channel.closing:
                         channel.send(BasicCancel(consumer.tag, True))
@@ -387,7 +330,14 @@ class Broker:
         """A client has connected."""
         self._next_connection += 1
         connection = Connection(
-            self, self._next_connection, name, peer, Handshake(self), self._nowhere, self._nobody
+            self,
+            self._reader,
+            self._next_connection,
+            name,
+            peer,
+            Handshake(self),
+            self._nowhere,
+            self._nobody,
         )
         self.connections[connection.id] = connection
         return connection
@@ -444,6 +394,7 @@ class Broker:
         self._next_connection += 1
         connection = Connection(
             self,
+            self._reader,
             self._next_connection,
             name,
             Peer("", 0, loopback=False),
@@ -572,7 +523,79 @@ class Broker:
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
         """Note a dead letter; it is sent before the turn ends."""
-        self.dead_letters.append(DeadLetter(queue, message, reason))
+        self.dead_letters.append(noted(self, queue, message, reason))
+
+    # ---- what others ask of parts that they don't know -------------------------------------------
+
+    def defer(self, channel: Channel, method: Method) -> None:
+        self.waiting.later(channel, method)
+
+    def answer_purge(self, channel: Channel, queue: Queue, count: i64, no_wait: bool) -> None:
+        self.waiting.purged(channel, queue, count, no_wait)
+
+    def delayed_queue(self, vhost: str) -> Queue | None:
+        return self.delayed.queue(vhost)
+
+    def hold_delayed(self, queue: Queue, message: Message, confirms: Confirms | None) -> None:
+        self.delayed.hold(queue, message, confirms)
+
+    def begin_streams(self) -> None:
+        self.streams.begin()
+
+    def commit_streams(self, needed: dict[GroupLog, int]) -> None:
+        self.streams.commit(needed)
+
+    # ---- what queues ask ------------------------------------------------------------------------
+
+    def delay_retry(self, queue: Queue, message: Message, due_ms: i64) -> None:
+        self.delayed.hold_back(queue, message, due_ms)
+
+    def return_delayed(self, queue: Queue) -> None:
+        self.delayed.return_all(queue)
+
+    def put_back_scheduled(self, queue: Queue, message: Message) -> None:
+        self.delayed.put_back(queue, message)
+
+    def forget_scheduled(self, queue: Queue) -> None:
+        self.delayed.forget_all(queue)
+
+    def look_at_scheduled(self, due_ms: i64) -> None:
+        self.delayed.schedule(due_ms)
+
+    def unacked_messages(self, queue: Queue) -> list[Message]:
+        return unacked_messages(self, queue)
+
+    def watch_expiry(self, queue: Queue) -> None:
+        self.timers.watch(queue)
+
+    def attach_lease(self, consumer: QueueConsumer) -> None:
+        assert isinstance(consumer, Consumer), "what leases messages belongs to a channel"
+        self.leases.attach(consumer)
+
+    def forget_lease(self, consumer: QueueConsumer) -> None:
+        self.leases.forget(consumer)
+
+    def lease_came_home(self, consumer: QueueConsumer) -> None:
+        if isinstance(consumer, Consumer):
+            self.leases.came_home(consumer)
+
+    def restore_leases(self, queue: Queue, packed: bytes) -> None:
+        self.leases.restore(queue, packed)
+
+    def ask_copies(self, queue: Queue, index: i64) -> bool:
+        return self.cluster.ask_copies(queue, index)
+
+    def copies_answered(self) -> None:
+        self.waiting.try_again()
+
+    def message_damaged(self, queue: Queue, index: i64, reason: str) -> None:
+        self.observer.message_damaged(queue, index, reason)
+
+    def message_repaired(self, queue: Queue, index: i64) -> None:
+        self.observer.message_repaired(queue, index)
+
+    def copy_damaged(self, queue_id: i64, index: i64, reason: str) -> None:
+        self.observer.copy_damaged(queue_id, index, reason)
 
     def route_to(self, exchange: str, key: str) -> Route:
         """The route for a message that the broker itself publishes."""

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.channel.unacked import ACK, REJECT
 from rhizome.broker.message import Message
-from rhizome.broker.queue.checkpoint_live_messages import unacked_messages
 from rhizome.broker.streams.stream_reader import start_at
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel.channel import Channel
-    from rhizome.broker.channel.consumer import Consumer
     from rhizome.broker.port import Proxy
     from rhizome.broker.queue.queue import Queue
 
@@ -141,7 +140,7 @@ def rehome(consumer: Consumer, proxy: Proxy | None, number: i64) -> None:
         stream = consumer.queue.stream
         if stream is not None and consumer in consumer.queue.consumers():
             stream.attach(consumer)
-        consumer.queue.broker.leases.came_home(consumer)
+        consumer.queue.broker.lease_came_home(consumer)
 
 
 def leave_place(consumer: Consumer) -> None:
@@ -157,7 +156,7 @@ def leave_place(consumer: Consumer) -> None:
 def mark_active(queue: Queue) -> None:
     """The active one of consumers that take turns remains active wherever the home is."""
     active = queue.active
-    if active is None or active.carrier is not None or active.proxy is not None:
+    if not isinstance(active, Consumer) or active.carrier is not None or active.proxy is not None:
         return
     if queue.stream is None:
         active.reached = max(active.reached, queue.log.next_index)
@@ -181,7 +180,7 @@ def choose_active(queue: Queue) -> None:
 def let_go(queue: Queue) -> None:
     """A queue is active elsewhere: it lets go of what is unacked."""
     if queue.stream is None:
-        for message in unacked_messages(queue):
+        for message in queue.broker.unacked_messages(queue):
             queue.broker.pager.release(queue, message)
     if queue.keys is not None:
         queue.keys.restart()

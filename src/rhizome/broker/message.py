@@ -144,3 +144,7 @@ def largest_frame(content: bytes) -> i64:
 def body_bytes(content: bytes) -> i64:
     """Body size of a content, as its header frame states it."""
     return read_i64_be(content, 11)
+
+
+def is_journaled(message: Message) -> bool:
+    return 0 < message.position < SPILL_POSITION_FIRST

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rhizome.broker.metadata.metadata_changes import Outcome
     from rhizome.broker.metadata.metadata_commands import Command
     from rhizome.broker.port import Waiter
-    from rhizome.broker.publishing.publish_path import Publication
+    from rhizome.broker.publishing.publication import Publication
     from rhizome.broker.queue.queue import Queue
 
 

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from rhizome.broker.access.application_tokens import ApplicationTokens
+from rhizome.broker.queue.queue_host import RemoteHome
 
 if TYPE_CHECKING:
     from rhizome.amqp.methods import BasicGet, QueueDelete
     from rhizome.broker.channel.channel import Channel
-    from rhizome.broker.channel.channel_transaction import Transaction
     from rhizome.broker.channel.consumer import Consumer
+    from rhizome.broker.channel.open_transaction import Transaction
     from rhizome.broker.connection.connection import Connection
     from rhizome.broker.message import Message
     from rhizome.broker.metadata.metadata_changes import Outcome
@@ -82,15 +83,12 @@ class Proxy:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Away:
+class Away(RemoteHome):
     """The home of a shared queue, on another broker.
 
     Each method answers the channel itself, at once or later; until then the channel's connection is
     suspended. If the home can't be reached the channel is closed with 404.
     """
-
-    def forward(self) -> Forward:
-        raise NotImplementedError
 
     def consume(self, consumer: Consumer, no_wait: bool) -> None:
         """Attach a consumer there, then answer consume-ok."""
@@ -135,6 +133,14 @@ class Away:
         """Tell the home what a channel holds from this tag on, because its client held it
         before."""
         raise NotImplementedError
+
+
+def away_of(queue: Queue) -> Away | None:
+    """The home of a queue, if it is active on another broker; the queue itself knows little of
+    it."""
+    away = queue.away
+    assert away is None or isinstance(away, Away), "only the cluster sends queues away"
+    return away
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

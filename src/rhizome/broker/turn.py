@@ -12,7 +12,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from rhizome.amqp.primitives import u32_at
 from rhizome.amqp.spec import FRAME_HEADER_SIZE
-from rhizome.broker.queue.consumer_reader import Reader
+from rhizome.broker.queue.queue_consumer import Reader
 from rhizome.broker.routing.bindings_and_destinations import Destination
 
 TURN_WORK_MAX: Final = 10_000

@@ -24,7 +24,6 @@ from rhizome.broker.fault_log import FAULT_GROUP, FAULT_STANDBY
 from rhizome.broker.group_log.journal_log import LOCAL_GROUP
 from rhizome.broker.home_port import queues_of
 from rhizome.broker.message import Message
-from rhizome.broker.queue.checkpoint_live_messages import unacked_messages
 from rhizome.broker.queue.internal_queues import drop_internal_queue
 from rhizome.broker.queue.queue_recovery import restore_queue
 from rhizome.broker.queue.redelivered_flag import shown_of
@@ -178,7 +177,7 @@ class GroupRoles:
         self._undecided.pop(number, None)
         for queue in list(self.broker.internal.values()):
             if queue.definition.group == number:
-                drop_internal_queue(queue)
+                drop_internal_queue(self.broker, queue)
 
     def _try_update(self, group: Group) -> None:
         """Update one group; a fault in it must not keep the others from their roles. Its copy may
@@ -375,7 +374,7 @@ class GroupRoles:
             paged = PagedIndex.from_bytes(lane.paged.to_bytes())
             parts[priority] = [paged, self._resident(queue, lane.resident())]
         by_priority: dict[int, list[Message]] = {}
-        for message in unacked_messages(queue):
+        for message in queue.broker.unacked_messages(queue):
             lane_number = min(int(message.priority), len(queue.lanes) - 1)
             by_priority.setdefault(lane_number, []).append(message)
             size += len(message.content)

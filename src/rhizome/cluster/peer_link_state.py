@@ -10,7 +10,7 @@ from mypy_extensions import i64
 from rhizome.broker.connection.connection import Connection
 from rhizome.broker.connection.outbox import Outbox
 from rhizome.broker.message import Message
-from rhizome.broker.publishing.remote_targets import Bundle, Target
+from rhizome.broker.publishing.forward_port import Bundle, Target
 from rhizome.cluster.link.broker_hello import PRODUCERS_BY_USER
 from rhizome.cluster.link.link import Link
 from rhizome.cluster.protocol.message_codec import put_route

@@ -23,6 +23,7 @@ from rhizome.broker.channel.channel import Channel
 from rhizome.broker.channel.topology_methods import queue_purge
 from rhizome.broker.connection.amqp_handshake import Handshake, enter
 from rhizome.broker.connection.connection import Connection
+from rhizome.broker.connection.frame_reader import FrameReader
 from rhizome.broker.message import largest_frame
 from rhizome.broker.metadata.resource_names import check_length
 from rhizome.broker.metadata.vhost import VHost
@@ -40,7 +41,7 @@ CONFIRM_POLL_SECONDS: Final = 0.002
 
 def open_channel(broker: Broker, vhost: VHost, caller: Caller) -> Channel:
     connection = Connection(
-        broker, 0, "HTTP API", caller.peer, Handshake(broker), vhost, caller.identity
+        broker, FrameReader(), 0, "HTTP API", caller.peer, Handshake(broker), vhost, caller.identity
     )
     enter(connection, vhost)
     connection.frame_max = broker.limits.frame_max

@@ -31,7 +31,7 @@ from rhizome.management.errors import Unavailable
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel.channel import Channel
-    from rhizome.broker.publishing.publish_path import Publication
+    from rhizome.broker.publishing.publication import Publication
     from rhizome.broker.queue.queue import Queue
     from rhizome.broker.routing.router import Router
     from rhizome.management.api_context import Context

@@ -10,7 +10,8 @@ from rhizome import __version__
 from rhizome.broker.access.application_tokens import ApplicationTokens
 from rhizome.broker.access.auth_interface import AccessEpoch, Authenticator
 from rhizome.broker.access.usage_limits import Limits
-from rhizome.broker.broker import Broker, BrokerSettings
+from rhizome.broker.broker import Broker
+from rhizome.broker.broker_context import BrokerSettings
 from rhizome.broker.group_log.journal_log import LOCAL_GROUP, JournalLog
 from rhizome.broker.metadata.metadata_commands import (
     SCOPE_USER,

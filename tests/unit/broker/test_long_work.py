@@ -36,7 +36,6 @@ from rhizome.amqp.properties import Properties
 from rhizome.broker.channel.channel import SETTLED_AT_ONCE_MAX
 from rhizome.broker.channel.consume_methods import CONSUMER_BYTES, CONSUMERS_BYTES_MAX
 from rhizome.broker.metadata.metadata_commands import DeleteVhost, PutPolicy
-from rhizome.broker.queue.checkpoint_live_messages import unacked_messages
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.turn import (
     COMMAND_WORK,
@@ -527,7 +526,9 @@ def test_what_a_closed_channel_held_goes_back_over_several_turns_in_order(
     assert 0 < queue.unacked < HELD
     assert not client.take(0)
     assert not client.take(1)
-    assert len(unacked_messages(queue)) == queue.unacked, "whoever looks for them finds them"
+    assert len(queue.broker.unacked_messages(queue)) == queue.unacked, (
+        "whoever looks for them finds them"
+    )
     other.connection.receive(method_frame(1, BasicConsume("q", "other", no_ack=True)))
     core.one_turn()
     assert queue.unacked > 0

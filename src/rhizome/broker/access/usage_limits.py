@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from rhizome.broker.access.queue_limits import QueueLimits
 from rhizome.broker.metadata.metadata_commands import SCOPE_USER, SCOPE_VHOST
 from rhizome.errors import NotAllowed, PreconditionFailed
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
+    from rhizome.broker.broker_context import BrokerContext
     from rhizome.broker.connection.connection import Connection
 
 
@@ -41,7 +42,7 @@ def _no_queues(kind: str, name: str, rivals: bool) -> int:
 
 
 @dataclass
-class Limits:
+class Limits(QueueLimits):
     """Limits of this broker; those of vhosts and users are in the state.
 
     Limits of vhosts and users apply to the whole cluster. So ``elsewhere`` says how many of a kind
@@ -49,14 +50,8 @@ class Limits:
     queues; asked for rivals, it counts those brokers only that go first when several declare at
     once.
 
-    ``retries_held_max`` and ``retries_held_bytes_max`` bound what waits for its retry in one queue,
-    in memory: beyond them the queue delivers nothing until some is due, and at twice as much what
-    comes back doesn't wait.
-
-    ``quorum_delivery_limit`` is that of quorum queues which were declared without one (-1: none),
-    ``classic_consumer_timeouts`` whether consumers of classic queues have a timeout,
-    ``tells_last_death`` whether dead letters have headers x-last-death-*, ``tells_acquired_count``
-    whether quorum queues set x-acquired-count beside x-delivery-count: see `be_compatible`.
+    ``classic_consumer_timeouts`` says whether consumers of classic queues have a timeout,
+    ``tells_last_death`` whether dead letters have headers x-last-death-*: see `be_compatible`.
     """
 
     channel_max: int = 2047
@@ -68,19 +63,15 @@ class Limits:
     queues_max: int = 0
     handshake_timeout_ms: int = 10_000
     consumer_timeout_ms: int = 30 * 60 * 1000
-    retries_held_max: int = 100_000
-    retries_held_bytes_max: int = 64 * 1024 * 1024
-    quorum_delivery_limit: int = -1
     classic_consumer_timeouts: bool = True
     tells_last_death: bool = False
-    tells_acquired_count: bool = False
     transaction_parts_max: int = 100_000
     leases_max: int = 16
     leased_messages_max: int = 1_000_000
     leased_bytes_max: int = 256 * 1024 * 1024
     stream_readers_max: int = 20_000
     stream_reader_expires_ms: int = 30 * 86_400_000
-    broker: Broker | None = None
+    broker: BrokerContext | None = None
     elsewhere: Callable[[str, str], int] = _nothing
     queues_elsewhere: Callable[[str, str, bool], int] = _no_queues
 

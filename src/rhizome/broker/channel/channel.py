@@ -1,7 +1,7 @@
 """Channel: one channel of a connection: its consumers, its unacked deliveries, its publishing mode.
 
-Methods of the exchange and queue classes are in ``topology_methods.py``, those of the basic class
-that aren't hot in ``consume_methods.py``; here is what every delivery and settlement goes through.
+Here is what every delivery and settlement goes through. ``method_dispatch.py`` has the way from a
+method to the function that carries it out, ``content_frames.py`` contents that come in pieces.
 """
 
 from __future__ import annotations
@@ -9,59 +9,34 @@ from __future__ import annotations
 from io import SEEK_END, BytesIO
 from typing import TYPE_CHECKING, Final, final
 
-from librt.strings import read_i16_be, read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.field_table import unsigned_64
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
     BasicAck,
-    BasicCancel,
-    BasicCancelOk,
-    BasicConsume,
-    BasicGet,
     BasicNack,
-    BasicQos,
-    BasicRecover,
-    BasicRecoverAsync,
-    BasicReject,
     BasicReturn,
     ChannelClose,
-    ChannelCloseOk,
-    ChannelFlow,
-    ChannelFlowOk,
     ChannelOpenOk,
     ConfirmLevel,
-    ConfirmSelect,
-    ConfirmSelectOk,
     Method,
-    TxCommit,
-    TxRollback,
-    TxSelect,
 )
-from rhizome.amqp.spec import BASIC, FRAME_HEADER, SESSION
-from rhizome.broker.channel import channel_transaction, consume_methods, topology_methods
-from rhizome.broker.channel.channel_transaction import Transaction
 from rhizome.broker.channel.consumer import Consumer, put_content
-from rhizome.broker.channel.resource_lookup import unimplemented
+from rhizome.broker.channel.open_transaction import Transaction
 from rhizome.broker.channel.unacked import ACK, REJECT, REQUEUE, Unacked
-from rhizome.broker.connection import session_resume
 from rhizome.broker.connection.connection_states import RUNNING
 from rhizome.broker.message import Message
-from rhizome.broker.publishing.blocked_publishers import published_by
 from rhizome.broker.publishing.forward_port import PublisherChannel
 from rhizome.broker.publishing.numbered_publishes import NumberedHeader
-from rhizome.broker.publishing.publish_path import check_publish, publish
 from rhizome.broker.publishing.publish_route import PublishRoute
 from rhizome.broker.publishing.publisher_confirms import Confirms
-from rhizome.broker.publishing.reliability_levels import Levels, is_asked
+from rhizome.broker.publishing.reliability_levels import Levels
 from rhizome.broker.streams.stream_restrictions import is_stream, unsupported
 from rhizome.broker.turn import SETTLED_PER_WORK, TURN_WORK_MAX, Chore, Turn
 from rhizome.errors import (
     AmqpError,
-    NotImplementedFault,
     PreconditionFailed,
-    UnexpectedFrame,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +66,6 @@ class Channel(PublisherChannel):
 
     connection: Connection
     number: i64
-    closing: bool
     delivery_tag: i64
     unacked: Unacked
     consumers: dict[str, Consumer]
@@ -101,10 +75,8 @@ class Channel(PublisherChannel):
     turn_of: i64
     """Which of the consumers is the first to use room in the prefetch of the channel."""
     confirms: Confirms | None
-    nacked: set[int]
     transaction: Transaction | None
     settlement: Settlement | None
-    marked: bool
     last_queue: str
     publish_key: bytes
     publish_route: PublishRoute | None
@@ -242,127 +214,9 @@ class Channel(PublisherChannel):
             elif queue.ready > 0 and not queue.marked:
                 queue.touch()
 
-    # ---- methods --------------------------------------------------------------------------------
-
-    def handle(self, method: Method) -> None:
-        """Carry out a method other than publish."""
-        if self.content_key is not None:
-            raise self._expected_content()
-        class_id = method.code() >> 16
-        if class_id == 60:
-            self._basic(method)
-        elif class_id == 50 or class_id == 40:
-            topology_methods.handle(self, method)
-        elif class_id == 90:
-            self._tx(method)
-        elif isinstance(method, ConfirmSelect):
-            self._confirm_select(method)
-        elif class_id == SESSION:
-            session_resume.handle(self, method)
-        else:
-            self._channel_method(method)
-
-    def _expected_content(self) -> AmqpError:
-        if self.content_left < 0:
-            text = "expected content header for class 60, got non content header frame instead"
-        else:
-            text = "expected content body, got non content body frame instead"
-        return UnexpectedFrame(text, 60, 40)
-
-    def _basic(self, method: Method) -> None:
-        if isinstance(method, BasicAck):
-            self.ack(method.delivery_tag, method.multiple)
-        elif isinstance(method, BasicNack):
-            kind = REQUEUE if method.requeue else REJECT
-            self.settle(method.delivery_tag, method.multiple, kind, 120)
-        elif isinstance(method, BasicReject):
-            self.settle(method.delivery_tag, False, REQUEUE if method.requeue else REJECT, 90)
-        elif isinstance(method, BasicGet):
-            consume_methods.get(self, method)
-        elif isinstance(method, BasicConsume):
-            consume_methods.consume(self, method)
-        elif isinstance(method, BasicCancel):
-            consume_methods.cancel(self, method)
-        elif isinstance(method, BasicQos):
-            consume_methods.qos(self, method)
-        elif isinstance(method, BasicRecover):
-            consume_methods.recover(self, method.requeue, True)
-        elif isinstance(method, BasicRecoverAsync):
-            consume_methods.recover(self, method.requeue, False)
-        elif not isinstance(method, BasicCancelOk):  # answers a cancel of ours, and asks nothing
-            raise unimplemented(method)
-
-    def _tx(self, method: Method) -> None:
-        if isinstance(method, TxSelect):
-            channel_transaction.select(self)
-        elif isinstance(method, TxCommit):
-            channel_transaction.commit(self)
-        elif isinstance(method, TxRollback):
-            channel_transaction.rollback(self)
-        else:
-            raise unimplemented(method)
-
-    def _confirm_select(self, method: ConfirmSelect) -> None:
-        if self.transaction is not None:
-            raise PreconditionFailed("cannot switch from tx to confirm mode", 85, 10)
-        if self.confirms is None:
-            self.confirms = Confirms(self.connection.broker.confirm_latencies)
-            if is_asked(self.connection.client_properties):
-                self.confirms.levels = Levels()
-        if not method.no_wait:
-            self.send(ConfirmSelectOk())
-
-    def _channel_method(self, method: Method) -> None:
-        if isinstance(method, ChannelClose):
-            self.flush_confirms()
-            connection = self.connection
-            self.release(ChannelCloseOk())
-            connection.forget_channel(self)
-        elif isinstance(method, ChannelFlow):
-            if not method.active:
-                raise NotImplementedFault("active=false", 20, 20)
-            self.send(ChannelFlowOk(True))
-        elif not isinstance(method, (ChannelCloseOk, ChannelFlowOk)):
-            raise unimplemented(method)
-
     # ---- content that comes frame by frame ------------------------------------------------------
 
-    def begin_content(self, key: bytes) -> None:
-        """Begin a publish whose content doesn't follow at once, or is large.
-
-        A client that may not publish is refused here, before any content is collected.
-        """
-        if self.content_key is not None:
-            raise self._expected_content()
-        check_publish(self, key)
-        connection = self.connection
-        if connection.broker.blocking:
-            published_by(connection.broker, connection)
-        self.content_key = key
-        self.content_parts = []
-        self.content_large = None
-        self.content_left = -1
-        self.content_frame_max = 0
-
-    def content_frame(self, kind: i64, frame: bytes) -> None:
-        """A header or body frame on this channel."""
-        if self.content_key is None:
-            raise UnexpectedFrame("expected method frame, got non method frame instead")
-        if self.content_left < 0:
-            self._content_header(kind, frame)
-        else:
-            self._content_body(kind, frame)
-        if len(frame) > self.content_frame_max:
-            self.content_frame_max = len(frame)
-        if self.content_left == 0:
-            key = self.content_key
-            content = self._collected()
-            self.drop_content()
-            publish(self, key, content, self.content_frame_max)
-        else:
-            self.connection.broker.contents.grow(self, len(frame))
-
-    def _collect(self, frame: bytes) -> None:
+    def collect(self, frame: bytes) -> None:
         """Keep a frame of a content."""
         large = self.content_large
         if large is not None:
@@ -376,7 +230,7 @@ class Channel(PublisherChannel):
             self.content_large = large
             self.content_parts = []
 
-    def _collected(self) -> bytes:
+    def collected(self) -> bytes:
         large = self.content_large
         return b"".join(self.content_parts) if large is None else large.getvalue()
 
@@ -391,42 +245,6 @@ class Channel(PublisherChannel):
         """Forget what an open transaction has collected, and that there is one."""
         self.transaction = None
         self.connection.broker.contents.end(self)
-
-    def _content_header(self, kind: i64, frame: bytes) -> None:
-        if kind != FRAME_HEADER:
-            raise self._expected_content()
-        if len(frame) < 22:
-            raise UnexpectedFrame("the content header is too short", 60, 40)
-        class_id = i64(read_i16_be(frame, 7)) & 0xFFFF
-        if class_id != BASIC:
-            raise UnexpectedFrame(
-                f"expected content header for class 60, got one for class {class_id} instead",
-                60,
-                40,
-            )
-        self.content_left = read_i64_be(frame, 11)
-        limit = self.connection.broker.limits.message_bytes_max
-        if self.content_left < 0 or self.content_left > limit:
-            size = unsigned_64(self.content_left)
-            self.drop_content()
-            raise PreconditionFailed(
-                f"message size {size} is larger than configured max size {limit}", 60, 40
-            )
-        self._collect(frame)
-
-    def _content_body(self, kind: i64, frame: bytes) -> None:
-        if kind == FRAME_HEADER:
-            raise self._expected_content()
-        size: i64 = len(frame) - 8
-        if size > self.content_left:
-            raise UnexpectedFrame(
-                f"the content body is {size - self.content_left} bytes longer than announced",
-                60,
-                40,
-            )
-        if size > 0:
-            self._collect(frame)
-        self.content_left -= size
 
     # ---- settling -------------------------------------------------------------------------------
 

@@ -31,9 +31,11 @@ from rhizome.broker.message import Message
 from rhizome.broker.metadata.declare_and_consume_arguments import check_consume_arguments
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.metadata.metadata_commands import QUEUE
+from rhizome.broker.port import away_of
 from rhizome.broker.queue.queue import Queue
+from rhizome.broker.queue.queue_consumer import LEASE_ARGUMENT
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
-from rhizome.broker.queue_leases.lease_request import LEASE_ARGUMENT, check_lease
+from rhizome.broker.queue_leases.lease_request import check_lease
 from rhizome.broker.streams.stream_directory_queue import DIRECTORY_QUEUE, tell_streams
 from rhizome.broker.streams.stream_restrictions import check_consumer, is_stream, unsupported
 from rhizome.broker.turn import COUNTED_PER_WORK
@@ -65,8 +67,9 @@ def qos(channel: Channel, method: BasicQos) -> None:
         channel.prefetch_global = 0
     channel.wake_consumers()
     for consumer in channel.consumers.values():
-        if consumer.queue.away is not None:
-            consumer.queue.away.prefetch(channel)
+        away = away_of(consumer.queue)
+        if away is not None:
+            away.prefetch(channel)
     channel.send(BasicQosOk())
 
 
@@ -105,8 +108,8 @@ def consume(channel: Channel, method: BasicConsume) -> None:
     consumer.argument_bytes = _check_size(connection, method.arguments)
     channel.consumers[tag] = consumer
     connection.broker.events.consumer_added(consumer)
-    if queue.away is not None:
-        queue.away.consume(consumer, method.no_wait)
+    if (away := away_of(queue)) is not None:
+        away.consume(consumer, method.no_wait)
         return
     if not method.no_wait:
         channel.send(BasicConsumeOk(tag))
@@ -234,14 +237,15 @@ def get(channel: Channel, method: BasicGet) -> None:
     _check_kind(queue, False, False)
     if is_stream(queue.options):
         raise unsupported("basic.get", queue.vhost, name, 60, 70)
-    if queue.away is not None:
-        queue.away.get(channel, queue, method)
+    away = away_of(queue)
+    if away is not None:
+        away.get(channel, queue, method)
         return
     broker = channel.connection.broker
     message = pull(queue)
     if message is None:
         if queue.is_coming() or not may_tell(queue):
-            broker.waiting.later(channel, method)
+            broker.defer(channel, method)
         else:
             channel.send(BasicGetEmpty())
         return

@@ -21,7 +21,7 @@ from rhizome.broker.channel.unacked import ACK, REJECT, REQUEUE
 from rhizome.broker.connection.outbox import COPY_BYTES_MAX, PIECE_BYTES
 from rhizome.broker.message import Message, Route
 from rhizome.broker.port import Carrier, Proxy
-from rhizome.broker.queue.consumer_reader import Reader
+from rhizome.broker.queue.queue_consumer import QueueConsumer, Reader
 
 if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
@@ -35,7 +35,7 @@ IDENTITY_BYTES: Final = 4 + 8 + 4 + 8
 
 
 @final
-class Consumer:
+class Consumer(QueueConsumer):
     """Invariant: ``unacked`` counts this consumer's entries in its channel's unacked ring. ``head``
     and ``foot`` are the parts of basic.deliver before and after (delivery tag, redelivered) for the
     route of the last delivery; they are encoded again only when the route changes.
@@ -48,16 +48,9 @@ class Consumer:
     stands for what basic.get has taken, which no prefetch counts.
     """
 
-    tag: str
     channel: Channel
     queue: Queue
-    no_ack: bool
-    exclusive: bool
-    priority: i64
     prefetch: i64
-    unacked: i64
-    delivered: i64
-    arguments: dict[str, object]
     timeout_ms: i64
     route: Route | None
     head: bytes
@@ -66,7 +59,6 @@ class Consumer:
     carrier: Carrier | None
     number: i64
     named: Route | None
-    reached: i64
     credit: i64
     drained_ms: i64
     argument_bytes: i64
@@ -129,6 +121,13 @@ class Consumer:
             return True
         channel = self.channel
         return channel.prefetch_global > 0 and channel.is_sated()
+
+    def drained_at(self) -> i64:
+        """When its application last took something, in ms."""
+        if self.carrier is not None and self.credit <= 0:
+            # The link can take more; the application behind it can't.
+            return self.drained_ms
+        return self.channel.connection.drained_ms
 
     def deliver(self, message: Message, redelivered: bool) -> None:
         """Write basic.deliver and the content into the outbox of the consumer's connection."""
@@ -211,6 +210,11 @@ class Consumer:
         self.head = writer.getvalue()
         self.foot = route.tail + bytes([FRAME_END])
         self.route = route
+
+
+def consumers_of(queue: Queue) -> list[Consumer]:
+    """The consumers of a queue, which only knows what it needs of them."""
+    return [each for each in queue.consumers() if isinstance(each, Consumer)]
 
 
 def _announce(consumer: Consumer, message: Message, redelivered: bool) -> None:

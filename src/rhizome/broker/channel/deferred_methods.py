@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from rhizome.amqp.methods import BasicGet, Method, QueueDelete, QueuePurge, QueuePurgeOk
-from rhizome.broker.channel.channel_transaction import PendingCommit
 from rhizome.broker.channel.consume_methods import get
+from rhizome.broker.channel.open_transaction import PendingCommit
 from rhizome.broker.channel.topology_methods import queue_delete, queue_purge
 from rhizome.broker.connection.connection_states import RUNNING
 from rhizome.broker.group_log.log_port import GroupLog
@@ -133,5 +133,5 @@ class Purge(PendingCommit):
                 self.tell()
             else:
                 again = QueuePurge(self.queue.name, self.no_wait)
-                connection.broker.waiting.later(channel, again)
+                connection.broker.defer(channel, again)
         connection.resume()

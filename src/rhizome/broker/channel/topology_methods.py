@@ -69,7 +69,7 @@ from rhizome.broker.metadata.resource_names import (
     no_queue,
 )
 from rhizome.broker.metadata.vhost_metadata_byte_quota import check_arguments, check_bindings
-from rhizome.broker.port import Waiter
+from rhizome.broker.port import Waiter, away_of
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.streams.stream_restrictions import is_stream, unsupported
 from rhizome.errors import AccessRefused, AmqpError, NotFound, PreconditionFailed
@@ -404,8 +404,9 @@ def _declared(channel: Channel, queue: Queue, method: QueueDeclare) -> None:
 
 
 def _answer_declare(channel: Channel, queue: Queue) -> None:
-    if queue.away is not None:
-        queue.away.declared(channel, queue)
+    away = away_of(queue)
+    if away is not None:
+        away.declared(channel, queue)
     else:
         channel.send(QueueDeclareOk(queue.name, queue.ready, queue.consumer_count))
 
@@ -498,14 +499,15 @@ def queue_purge(channel: Channel, method: QueuePurge) -> None:
     queue = find_queue(channel, name)
     if is_stream(queue.options):
         raise unsupported("queue.purge", queue.vhost, name, 50, 30)
-    if queue.away is not None:
-        queue.away.purge(channel, queue, method.no_wait)
+    away = away_of(queue)
+    if away is not None:
+        away.purge(channel, queue, method.no_wait)
         return
-    waiting = channel.connection.broker.waiting
+    waiting = channel.connection.broker
     if may_tell(queue):
-        waiting.purged(channel, queue, queue.purge(), method.no_wait)
+        waiting.answer_purge(channel, queue, queue.purge(), method.no_wait)
     else:
-        waiting.later(channel, method)
+        waiting.defer(channel, method)
 
 
 def queue_delete(channel: Channel, method: QueueDelete) -> None:
@@ -518,11 +520,12 @@ def queue_delete(channel: Channel, method: QueueDelete) -> None:
             channel.send(QueueDeleteOk(0))
         return
     queue = find_queue(channel, name)
-    if queue.away is not None:
-        queue.away.delete(channel, queue, method)
+    away = away_of(queue)
+    if away is not None:
+        away.delete(channel, queue, method)
         return
     if (method.if_unused or method.if_empty) and not may_tell(queue):
-        channel.connection.broker.waiting.later(channel, method)
+        channel.connection.broker.defer(channel, method)
         return
     check_deletable(queue, method.if_unused, method.if_empty)
     delete_counted(channel, queue, queue.ready, method)

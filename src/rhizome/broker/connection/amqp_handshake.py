@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
 
 from rhizome.amqp.methods import (
     ConnectionClose,
@@ -20,7 +20,7 @@ from rhizome.amqp.methods import (
 from rhizome.amqp.spec import FRAME_MIN_SIZE
 from rhizome.broker.access.application_tokens import Shown, take_shown
 from rhizome.broker.access.auth_interface import AuthDone, ChallengeAnswer, Identity
-from rhizome.broker.connection.connection import Connection
+from rhizome.broker.connection.connection import Connection, OpeningHandshake
 from rhizome.broker.connection.connection_states import (
     AUTHENTICATING,
     CLOSED,
@@ -34,7 +34,7 @@ from rhizome.broker.connection.session_resume import resume_id, visit_of
 from rhizome.errors import CommandInvalid, LoginRefused, NotAllowed
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
+    from rhizome.broker.broker_context import BrokerContext
     from rhizome.broker.metadata.vhost import VHost
 
 FRAME_MAX_UNLIMITED: Final = 1 << 31
@@ -60,15 +60,16 @@ CAPABILITIES: Final = (
 )
 
 
-class Handshake:
+@final
+class Handshake(OpeningHandshake):
     """The part of a connection's life before it runs; dropped once it does."""
 
-    broker: Broker
+    broker: BrokerContext
     mechanism: str
     login: Login | None
     shown: Shown
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         self.broker = broker
         self.mechanism = ""
         self.login = None
@@ -197,7 +198,7 @@ class Handshake:
             connection.stage = CLOSING
             return
         enter(connection, vhost)
-        self.broker.suspended_sessions.opened(connection)
+        self.broker.sessions.opened(connection)
         connection.send(0, ConnectionOpenOk(cluster.known_hosts()))
         self.broker.connection_opened(connection)
 

@@ -1,19 +1,15 @@
 """Connection: the AMQP connection of one client, as a sans-IO core.
 
 The shell feeds ``receive`` with bytes as they come and writes what it finds in ``outbox`` at the
-end of the turn. The hot path is ``_run``: one pass over the receive buffer that takes a publish
-(method, header, body) as one unit by offset and hands everything else to the channel or the
-handshake.
-
-The states of a connection are in ``connection_states.py``, the frames off the hot path in
-``control_frames.py``.
+end of the turn. Here is what a connection has and what is done to it as a whole. Its states are in
+``connection_states.py``; its input is read by ``frame_reader.py``, and the frames off the hot path
+by ``control_frames.py``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.frames import method_frame
@@ -23,43 +19,21 @@ from rhizome.amqp.methods import (
     ConnectionUnblocked,
     Method,
 )
-from rhizome.amqp.primitives import u16_at, u32_at
-from rhizome.amqp.spec import (
-    BASIC,
-    CODE_BASIC_ACK,
-    CODE_BASIC_PUBLISH,
-    FRAME_BODY,
-    FRAME_END,
-    FRAME_HEADER,
-    FRAME_HEARTBEAT,
-    FRAME_METHOD,
-)
 from rhizome.broker.access.auth_interface import Identity, Peer
 from rhizome.broker.channel.channel import Channel
 from rhizome.broker.connection.connection_states import CLOSED, CLOSING, HEADER, RUNNING
-from rhizome.broker.connection.control_frames import (
-    bad_frame,
-    bad_frame_end,
-    protocol_header,
-    slow_frame,
-)
 from rhizome.broker.connection.outbox import Outbox
-from rhizome.broker.publishing.blocked_publishers import content_awaited, leave_unread
-from rhizome.broker.publishing.publish_path import publish
-from rhizome.broker.publishing.publish_route import PublishRoute
+from rhizome.broker.message import Route
 from rhizome.broker.routing.router import Router
-from rhizome.broker.turn import TURN_WORK_MAX, MarkedConnection
+from rhizome.broker.turn import MarkedConnection
 from rhizome.errors import (
     AmqpError,
     ChannelError,
-    ChannelFault,
     ConnectionForced,
-    InternalFault,
 )
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
-    from rhizome.broker.connection.amqp_handshake import Handshake
+    from rhizome.broker.broker_context import BrokerContext
     from rhizome.broker.metadata.vhost import VHost
 
 OUTBOX_BYTES_MAX: Final = 1 << 20
@@ -76,14 +50,30 @@ it."""
 HELD_BYTES_MAX: Final = 1 << 20
 """A suspended connection takes this much more input before the shell stops reading from it."""
 
-UNIT_FRAME_BYTES_MIN: Final = 2048
-"""A body whose frames, except the last, are smaller than this is also collected frame by frame: an
-incomplete unit is scanned again with each frame that arrives."""
-
 HANDSHAKE_FRAME_MAX: Final = 16 * 1024
 """The frame limit before tune: room for large credentials, not for a flood."""
 
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+
+class InputReader:
+    """Reads what came for a connection."""
+
+    def consume(self, connection: Connection, data: bytes) -> None:
+        """Run all whole units of the input, and keep the rest in the connection's ``tail``."""
+        raise NotImplementedError
+
+
+class OpeningHandshake:
+    """The part of a connection's life before it runs; dropped once it does."""
+
+    def start(self, connection: Connection) -> None:
+        """The protocol header was right: send connection.start."""
+        raise NotImplementedError
+
+    def handle(self, connection: Connection, method: Method) -> None:
+        """A method on channel 0 before the connection runs."""
+        raise NotImplementedError
 
 
 @final
@@ -91,13 +81,12 @@ class Connection(MarkedConnection):
     """Invariant: at most one of ``tail`` and ``held`` is in use: an incomplete unit waits in
     ``tail`` while the connection runs, whole reads wait in ``held`` while it is suspended."""
 
-    broker: Broker
+    broker: BrokerContext
+    reader: InputReader
     id: i64
-    name: str
     peer: Peer
     stage: i64
     outbox: Outbox
-    marked: bool
     writable: bool
     output_held: bool
     consumer_bytes: i64
@@ -109,7 +98,6 @@ class Connection(MarkedConnection):
     close_answer: Method | None
     """What is sent when they have."""
     stalled: bool
-    paused: bool
     resting: bool
     waiting: bool
     """Whether input has to wait: for an answer (``suspensions``), for the end of an alarm
@@ -135,12 +123,12 @@ class Connection(MarkedConnection):
     current: i64
     vhost: VHost
     router: Router
-    routes: dict[bytes, PublishRoute]
+    routes: dict[bytes, Route]
     owner: str
     unit_body_max: i64
     current_code: i64
     identity: Identity
-    handshake: Handshake | None
+    handshake: OpeningHandshake | None
     client_properties: dict[str, object]
     cancel_notify: bool
     blocked_notify: bool
@@ -149,19 +137,20 @@ class Connection(MarkedConnection):
     sent_bytes: i64
     unfinished_bytes: i64
     private_queues: dict[str, None]
-    port: object
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerContext,
+        reader: InputReader,
         number: i64,
         name: str,
         peer: Peer,
-        handshake: Handshake,
+        handshake: OpeningHandshake,
         vhost: VHost,
         identity: Identity,
     ) -> None:
         self.broker = broker
+        self.reader = reader
         self.id = number
         self.name = name
         self.peer = peer
@@ -201,8 +190,7 @@ class Connection(MarkedConnection):
         self.cancel_notify = False
         self.blocked_notify = False
         self.blocked_reason = ""
-        self.received_bytes = self.sent_bytes = 0
-        self.unfinished_bytes = 0
+        self.received_bytes = self.sent_bytes = self.unfinished_bytes = 0
         self.private_queues = {}
         self.port = self.close_answer = None
 
@@ -295,7 +283,7 @@ class Connection(MarkedConnection):
         self._update_waiting()
         self._go_on()
 
-    def _hold(self, data: bytes, at: i64, worked: bool) -> None:
+    def hold(self, data: bytes, at: i64, worked: bool) -> None:
         """Keep input from ``at`` on for later. If nothing else is waited for, that is the next
         turn, because this one is full. ``worked``: this connection has had a share of it."""
         if not self.waiting:
@@ -322,7 +310,7 @@ class Connection(MarkedConnection):
         if len(held) > 0 and not self.waiting:
             self.held = []
             self.held_bytes = 0
-            self._consume(b"".join(held))
+            self.reader.consume(self, b"".join(held))
 
     # ---- input ----------------------------------------------------------------------------------
 
@@ -337,241 +325,7 @@ class Connection(MarkedConnection):
             self.held.append(data)
             self.held_bytes += len(data)
             return
-        self._consume(data)
-
-    def _consume(self, data: bytes) -> None:
-        self.at = 0
-        if len(self.tail) > 0:
-            data = self._complete_tail(data)
-        if len(data) > 0:
-            self._run_guarded(data)
-
-    def _complete_tail(self, data: bytes) -> bytes:
-        """Move bytes to the tail until its first unit is whole, and run that.
-
-        So a message across two reads costs a copy of itself, not of the reads. Returns what is to
-        be run next, from ``self.at`` on; nothing if everything has to wait.
-        """
-        used: i64 = 0
-        tail = self.tail
-        while True:
-            missing = self._missing(tail)
-            if missing == 0:
-                break
-            piece = data[used : used + missing]
-            tail += piece
-            used += len(piece)
-            if len(piece) < missing:
-                self.tail = tail
-                return b""
-        self.tail = b""
-        self._run_guarded(tail)
-        if self.stage == CLOSED:
-            return b""
-        if self.waiting:
-            if used < len(data):
-                self.held.append(data[used:])
-                self.held_bytes += len(data) - used
-            return b""
-        if len(self.tail) > 0:
-            # Only the beginning was a unit of its own (a publish without its content, say).
-            data = self.tail + data[used:]
-            self.tail = b""
-            used = 0
-        self.at = used
-        return data if used < len(data) else b""
-
-    def _missing(self, tail: bytes) -> i64:
-        """The least number of bytes that the unit at the start of ``tail`` lacks; 0 if it can be
-        run."""
-        size: i64 = len(tail)
-        if self.stage == HEADER:
-            return 8 - size if size < 8 else 0
-        if size < 7:
-            return 7 - size
-        frame = u32_at(tail, 3)
-        if frame > self.frame_max or tail[0] > FRAME_HEARTBEAT:
-            return 0
-        end: i64 = frame + 8
-        if size < end:
-            return end - size
-        number = u16_at(tail, 1)
-        if tail[0] != FRAME_METHOD or frame < 4 or read_i32_be(tail, 7) != CODE_BASIC_PUBLISH:
-            return 0
-        channel = self.channels.get(number)
-        if channel is None or channel.content_key is not None:
-            return 0
-        return self._missing_content(tail, end, number, size)
-
-    def _missing_content(self, tail: bytes, at: i64, number: i64, size: i64) -> i64:
-        left: i64 = -1
-        while left != 0:
-            if size < at + 7:
-                return at + 7 - size
-            kind = FRAME_HEADER if left < 0 else FRAME_BODY
-            frame = u32_at(tail, at + 3)
-            if tail[at] != kind or u16_at(tail, at + 1) != number or frame > self.frame_max:
-                return 0
-            if frame < left and frame < UNIT_FRAME_BYTES_MIN:
-                return 0
-            if size < at + frame + 8:
-                return at + frame + 8 - size
-            if left < 0:
-                left = read_i64_be(tail, at + 11) if frame >= 14 else 0
-                if left < 0 or left > self.unit_body_max:
-                    return 0
-            else:
-                left = left - frame if frame < left else 0
-            at += frame + 8
-        return 0
-
-    def _run_guarded(self, data: bytes) -> None:
-        """Run frames; turn errors into closes."""
-        while True:
-            try:
-                self._run(data)
-                return
-            # One name per clause: a variable of compiled code has one type.
-            except ChannelError as soft:
-                self._fail_channel(soft)
-            except AmqpError as hard:
-                self.fail(hard)
-                if self.stage == CLOSED:
-                    return
-            except Exception as bug:
-                self.broker.report_bug(bug, self.name)
-                self.fail(InternalFault("the broker made a mistake; its log has the details"))
-                return
-
-    def _run(self, data: bytes) -> None:
-        """Run all whole units from ``self.at`` on; keep the rest in ``tail``.
-
-        ``self.at`` is behind the current frame before anything may raise: the next is taken then.
-        """
-        end: i64 = len(data)
-        at: i64 = self.at
-        if self.stage == HEADER:
-            at = protocol_header(self, data, at, end)
-            if at == 0:
-                return
-        turn = self.broker.turn
-        began: i64 = at
-        while end - at >= 7:
-            if self.waiting or turn.work >= TURN_WORK_MAX:
-                self._hold(data, at, at > began)
-                return
-            head: i64 = read_i64_be(data, at) if end - at > 7 else _short_head(data, at)
-            size: i64 = head >> 8 & 0xFFFFFFFF
-            after: i64 = at + size + 8
-            kind: i64 = head >> 56 & 0xFF
-            if size > self.frame_max or kind > FRAME_HEARTBEAT:
-                bad_frame(self, data, at, size, end)
-            if after > end:
-                break
-            if data[after - 1] != FRAME_END:
-                bad_frame_end(self, data, at, size)
-            self.current = number = head >> 40 & 0xFFFF
-            self.at = after
-            if kind == FRAME_METHOD and size >= 4 and self.stage == RUNNING:
-                code: i64 = i64(read_i32_be(data, at + 7))
-                if code == CODE_BASIC_PUBLISH:
-                    if self.broker.suspended:
-                        leave_unread(self.broker, self)
-                        continue
-                    channel = self._channel(number, code)
-                    done = self._publish_unit(channel, data, at, after, end)
-                    if done == 0:
-                        content_awaited(self.broker, self)
-                        break
-                    at = done
-                    continue
-                if code == CODE_BASIC_ACK and size == 13:
-                    channel = self._channel(number, code)
-                    channel.ack(read_i64_be(data, at + 11), data[at + 19] & 1 == 1)
-                    at = after
-                    continue
-            slow_frame(self, kind, number, data, at, after)
-            if self.stage == CLOSED:
-                return
-            at = after
-        self.at = end
-        self.tail = data[at:] if at > 0 else data
-
-    def _publish_unit(
-        self, channel: Channel, data: bytes, at: i64, header_at: i64, end: i64
-    ) -> i64:
-        """Take method, header and body frames at once.
-
-        Returns the offset behind the unit; 0 if bytes are missing. A content that is interleaved
-        with frames of other channels, too large or broken goes frame by frame through the channel.
-        """
-        if channel.content_key is not None:
-            return self._publish_by_frames(channel, data, at, header_at)
-        if channel.closing:
-            slow_frame(self, FRAME_METHOD, channel.number, data, at, header_at)
-            return header_at
-        if end - header_at < 8:
-            return 0
-        head: i64 = read_i64_be(data, header_at)
-        size: i64 = head >> 8 & 0xFFFFFFFF
-        body_at: i64 = header_at + size + 8
-        if (
-            head >> 40 & 0xFFFFFF != FRAME_HEADER << 16 | channel.number
-            or size < 14
-            or size > self.frame_max
-        ):
-            return self._publish_by_frames(channel, data, at, header_at)
-        if body_at > end:
-            return 0
-        left = read_i64_be(data, header_at + 11)
-        if (
-            left < 0
-            or left > self.unit_body_max
-            or data[body_at - 1] != FRAME_END
-            or u16_at(data, header_at + 7) != BASIC
-        ):
-            return self._publish_by_frames(channel, data, at, header_at)
-        frame_bytes_max: i64 = size + 8
-        next_at: i64 = body_at
-        while left > 0:
-            if end - next_at < 8:
-                return 0
-            head = read_i64_be(data, next_at)
-            size = head >> 8 & 0xFFFFFFFF
-            after: i64 = next_at + size + 8
-            if (
-                head >> 40 & 0xFFFFFF != FRAME_BODY << 16 | channel.number
-                or size > left
-                or (size < left and size < UNIT_FRAME_BYTES_MIN)
-                or size > self.frame_max
-            ):
-                return self._publish_by_frames(channel, data, at, header_at)
-            if after > end:
-                return 0
-            if data[after - 1] != FRAME_END:
-                return self._publish_by_frames(channel, data, at, header_at)
-            if size + 8 > frame_bytes_max:
-                frame_bytes_max = size + 8
-            left -= size
-            next_at = after
-        self.at = next_at
-        publish(channel, data[at + 11 : header_at - 1], data[header_at:next_at], frame_bytes_max)
-        return next_at
-
-    def _publish_by_frames(self, channel: Channel, data: bytes, at: i64, after: i64) -> i64:
-        self.at = after
-        channel.begin_content(data[at + 11 : after - 1])
-        return after
-
-    def _channel(self, number: i64, code: i64) -> Channel:
-        last = self.last_channel
-        if last is not None and last.number == number:
-            return last
-        channel = self.channels.get(number)
-        if channel is None:
-            raise ChannelFault("expected 'channel.open'", code >> 16, code & 0xFFFF)
-        self.last_channel = channel
-        return channel
+        self.reader.consume(self, data)
 
     def leave_behind(self, channel: Channel) -> None:
         """Another connection has taken a closed channel over: put an empty one in its place
@@ -590,7 +344,7 @@ class Connection(MarkedConnection):
 
     # ---- closing --------------------------------------------------------------------------------
 
-    def _fail_channel(self, error: AmqpError) -> None:
+    def fail_channel(self, error: AmqpError) -> None:
         """Close the channel whose frame raised; the connection lives on."""
         channel = self.channels.get(self.current)
         if channel is None or self.stage != RUNNING:
@@ -639,7 +393,7 @@ class Connection(MarkedConnection):
             for channel in self.channels.values():
                 if channel.settlement is not None:
                     channel.settlement.finish()
-            self.broker.suspended_sessions.keep(self)
+            self.broker.sessions.keep(self)
         for channel in list(self.channels.values()):
             channel.release()
         self.channels = {}
@@ -695,9 +449,3 @@ class Connection(MarkedConnection):
         self.touch()
         if not stalled:
             self._go_on()
-
-
-def _short_head(data: bytes, at: i64) -> i64:
-    """Type, channel and size of a frame, where its first eight bytes would have them as one number,
-    when only these seven have come."""
-    return read_i64_be(data[at : at + 7] + b"\0", 0)

@@ -28,6 +28,8 @@ from rhizome.amqp.spec import (
     FRAME_METHOD,
 )
 from rhizome.broker.channel.channel import Channel
+from rhizome.broker.channel.content_frames import content_frame
+from rhizome.broker.channel.method_dispatch import handle
 from rhizome.broker.connection.connection_states import CLOSING, RUNNING
 from rhizome.broker.connection.session_resume import MOVING, handle_on_connection
 from rhizome.broker.turn import COUNTED_PER_WORK, METHOD_WORK, RENEWAL_WORK
@@ -88,7 +90,7 @@ def slow_frame(
         if channel is None:
             raise UnexpectedFrame("expected method frame, got non method frame instead")
         if not channel.closing:
-            channel.content_frame(kind, data[at:after])
+            content_frame(channel, kind, data[at:after])
     else:
         raise FrameError(f"type {kind}, {octets(payload)}: unknown_frame")
 
@@ -128,7 +130,7 @@ def _method(connection: Connection, number: i64, payload: bytes) -> None:
     if channel.closing:
         _closing_channel_method(connection, channel, method)
     else:
-        channel.handle(method)
+        handle(channel, method)
 
 
 def _closing_channel_method(connection: Connection, channel: Channel, method: Method) -> None:
@@ -142,7 +144,7 @@ def _closing_channel_method(connection: Connection, channel: Channel, method: Me
 def _connection_method(connection: Connection, method: Method) -> None:
     if isinstance(method, ConnectionClose):
         if method.reply_code != MOVING:
-            connection.broker.suspended_sessions.closed(connection)
+            connection.broker.sessions.closed(connection)
             connection.resume_id = ""
         # The client closes the socket when it has read our answer; a timer does if it doesn't.
         connection.close_channels()

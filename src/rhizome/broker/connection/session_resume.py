@@ -35,6 +35,7 @@ from rhizome.amqp.methods import (
 )
 from rhizome.amqp.primitives import u32_at
 from rhizome.amqp.spec import SESSION
+from rhizome.broker.broker_context import ClientSessions
 from rhizome.broker.channel.consume_methods import restored_consumer
 from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.channel.resource_lookup import check_read, unimplemented
@@ -44,7 +45,7 @@ from rhizome.broker.connection.connection_states import RUNNING
 from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message
 from rhizome.broker.metadata.metadata_commands import QUEUE
-from rhizome.broker.port import Away, Holdings, Proxy
+from rhizome.broker.port import Away, Holdings, Proxy, away_of
 from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publisher_confirms import are_safe
 from rhizome.broker.queue.queue import claim
@@ -52,7 +53,7 @@ from rhizome.broker.streams.stream_restrictions import is_stream
 from rhizome.errors import SyntaxErrorFault
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
+    from rhizome.broker.broker_context import BrokerContext
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.connection.connection import Connection
     from rhizome.broker.queue.queue import Queue
@@ -101,13 +102,13 @@ class SuspendedSession:
     are auto-delete queues that the client consumed.
     """
 
-    broker: Broker
+    broker: BrokerContext
     carrier: Connection
     until_ms: i64
     places: dict[Key, Place]
     abandoned: dict[Queue, None]
 
-    def __init__(self, broker: Broker, client: str) -> None:
+    def __init__(self, broker: BrokerContext, client: str) -> None:
         self.broker = broker
         self.carrier = broker.carry(f"kept for {client}")
         self.carrier.resume_id = client
@@ -196,7 +197,7 @@ class Sync:
 
 
 @final
-class SuspendedSessions:
+class SuspendedSessions(ClientSessions):
     """The suspended sessions of this broker, by the client's resume id.
 
     ``connected`` are the connections of clients that can resume, by the same id: mostly one each.
@@ -204,13 +205,13 @@ class SuspendedSessions:
     other brokers.
     """
 
-    broker: Broker
+    broker: BrokerContext
     suspended_sessions: dict[str, SuspendedSession]
     connected: dict[str, dict[int, Connection]]
     durable: i64
     syncs: list[Sync]
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         self.broker = broker
         self.suspended_sessions = {}
         self.connected = {}
@@ -285,6 +286,12 @@ class SuspendedSessions:
 # ---- methods -----------------------------------------------------------------------------------
 
 
+def sessions_of(connection: Connection) -> SuspendedSessions:
+    sessions = connection.broker.sessions
+    assert isinstance(sessions, SuspendedSessions), "a broker has no other sessions"
+    return sessions
+
+
 def handle(channel: Channel, method: Method) -> None:
     """A method of class session on a channel."""
     if len(channel.connection.resume_id) == 0:
@@ -302,7 +309,7 @@ def handle_on_connection(connection: Connection, method: Method) -> bool:
     if len(connection.resume_id) == 0 or not isinstance(method, SessionResumed):
         return False
     connection.has_resumed = True
-    connection.broker.suspended_sessions.finish(connection.resume_id)
+    sessions_of(connection).finish(connection.resume_id)
     connection.broker.cluster.client_came_back(connection)
     return True
 
@@ -333,15 +340,16 @@ def resume(channel: Channel, entries: bytes, asked: list[Away]) -> None:
             message = _find(channel, queue, epoch, index, elsewhere)
         if queue is not None and message is not None:
             _hold(channel, tag, queue, message)
-            if queue.away is not None:
-                presented[queue.away] = None
+            away = away_of(queue)
+            if away is not None:
+                presented[away] = None
             if kind > 0:
                 settled.append((tag, kind - 1))
         else:
             channel.forgive(tag)
         at += ENTRY_BYTES
-    for away in presented:
-        away.present(channel, first_tag)
+    for home in presented:
+        home.present(channel, first_tag)
     for tag, kind in settled:
         channel.settle_one(tag, kind)
     channel.send(SessionResumeOk(first_tag))
@@ -351,7 +359,7 @@ def _catch_up(channel: Channel, entries: bytes, asked: list[Away]) -> bool:
     """Whether the home of a presented message has to be asked."""
     for at in range(0, len(entries), ENTRY_BYTES):
         queue = channel.connection.broker.shared.get(read_i64_be(entries, at))
-        away = None if queue is None else queue.away
+        away = None if queue is None else away_of(queue)
         if queue is not None and away is not None and away not in asked:
             if not away.knows(u32_at(entries, at + 8)):
                 away.catch_up(channel, queue, entries, asked)
@@ -362,7 +370,7 @@ def _catch_up(channel: Channel, entries: bytes, asked: list[Away]) -> bool:
 def _end_others(connection: Connection) -> None:
     """End the older of two connections of one session: it is dead, though this was not noticed
     yet."""
-    connected = connection.broker.suspended_sessions.connected.get(connection.resume_id)
+    connected = sessions_of(connection).connected.get(connection.resume_id)
     if connected is None:
         return
     for other in list(connected.values()):
@@ -378,8 +386,8 @@ def _find(
         return None
     check_read(channel, QUEUE, queue.name)
     broker = channel.connection.broker
-    message = broker.suspended_sessions.take(channel.connection.resume_id, queue.id, index)
-    away = queue.away
+    message = sessions_of(channel.connection).take(channel.connection.resume_id, queue.id, index)
+    away = away_of(queue)
     if away is not None:
         if not away.knows(epoch) or away.is_void(epoch, index):
             return None
@@ -395,7 +403,8 @@ def _find(
 def _hold(channel: Channel, tag: i64, queue: Queue, message: Message) -> None:
     """Let a channel hold a message again under a tag."""
     holder = restored_consumer(channel, queue)
-    proxy = None if queue.away is None else queue.away.holder(channel)
+    away = away_of(queue)
+    proxy = None if away is None else away.holder(channel)
     if holder.proxy is not proxy and holder.unacked > 0:
         # The queue has just come home, and what was presented before is not resolved yet.
         holder = Consumer("", channel, queue, False, False, 0, 0, {})
@@ -424,5 +433,5 @@ def _sync(channel: Channel) -> None:
             proxies[consumer.proxy] = None
     for proxy in proxies:
         proxy.commit(sync.elsewhere)
-    broker.suspended_sessions.syncs.append(sync)
-    broker.suspended_sessions.answer_syncs()
+    sessions_of(channel.connection).syncs.append(sync)
+    sessions_of(channel.connection).answer_syncs()

@@ -6,12 +6,13 @@ outbox (`group_outbox.py`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
 from rhizome.amqp.frames import header_payload_of
 from rhizome.amqp.properties import Properties, decode_properties
+from rhizome.broker.dead_letters.dead_letter import DeadLetter
 from rhizome.broker.dead_letters.dead_letter_headers import (
     cycle_queues,
     dead_letter,
@@ -35,65 +36,45 @@ from rhizome.broker.turn import STEPS_PER_WORK
 from rhizome.errors import PreconditionFailed
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
+    from rhizome.broker.broker_context import BrokerContext
 
 
-@final
-class DeadLetter:
-    """A message that has left its queue unconsumed.
-
-    ``copy`` is what is sent, and ``recipients`` says where, by the bindings of ``epoch``. Without a
-    copy the message goes nowhere; ``refusal`` then says why, if there was an exchange to send it
-    to. All of this is computed when the message dies. A route may cost as much as a turn has time
-    for, and code that discards many messages has to notice that.
-    """
-
-    queue: Queue
-    message: Message
-    reason: str
-    copy: Message | None
-    recipients: Recipients | None
-    epoch: i64
-    refusal: Exception | None
-
-    def __init__(self, queue: Queue, message: Message, reason: str) -> None:
-        self.queue = queue
-        self.message = message
-        self.reason = reason
-        self.copy = None
-        self.recipients = None
-        self.epoch = 0
-        self.refusal = None
-        self.prepare()
-
-    def prepare(self) -> None:
-        self.copy = None
-        self.refusal = None
-        try:
-            _prepare(self)
-        except Exception as error:
-            self.refusal = error
-
-    def is_stale(self) -> bool:
-        """Whether bindings have changed since the route was computed."""
-        vhost = self.queue.broker.state.vhosts.get(self.queue.vhost)
-        if vhost is None or vhost.router.epoch != self.epoch:
-            return True
-        if self.recipients is not None:
-            for queue in self.recipients.queues:
-                if queue.away is not None:
-                    return True
-        return False
+def noted(broker: BrokerContext, queue: Queue, message: Message, reason: str) -> DeadLetter:
+    """A message has died: the letter to send at the end of the turn."""
+    letter = DeadLetter(queue, message, reason)
+    _prepare(broker, letter)
+    return letter
 
 
-def send_letters(broker: Broker) -> None:
+def _prepare(broker: BrokerContext, letter: DeadLetter) -> None:
+    letter.copy = None
+    letter.refusal = None
+    try:
+        _address(broker, letter)
+    except Exception as error:
+        letter.refusal = error
+
+
+def _is_stale(broker: BrokerContext, letter: DeadLetter) -> bool:
+    """Whether bindings have changed since the route was computed."""
+    vhost = broker.state.vhosts.get(letter.queue.vhost)
+    if vhost is None or vhost.router.epoch != letter.epoch:
+        return True
+    if letter.recipients is not None:
+        for queue in letter.recipients.queues:
+            if queue.away is not None:
+                return True
+    return False
+
+
+def send_letters(broker: BrokerContext) -> None:
     """Send the dead letters of this turn; sending may produce more."""
     letters = broker.dead_letters
     broker.dead_letters = []
     for letter in letters:
         try:
-            if letter.is_stale():
-                letter.prepare()
+            if _is_stale(broker, letter):
+                _prepare(broker, letter)
             if letter.refusal is not None:
                 raise letter.refusal
             _send(broker, letter)
@@ -104,13 +85,12 @@ def send_letters(broker: Broker) -> None:
             broker.report_bug(error, where, FAULT_QUEUE)
 
 
-def _prepare(letter: DeadLetter) -> None:
+def _address(broker: BrokerContext, letter: DeadLetter) -> None:
     """Make the copy of a dead letter and compute its route. Without a dead-letter exchange the
     message is dropped."""
     queue = letter.queue
     old = letter.message
     options = queue.options
-    broker = queue.broker
     vhost = broker.state.vhosts.get(queue.vhost)
     if vhost is None:
         return
@@ -145,7 +125,7 @@ def _prepare(letter: DeadLetter) -> None:
     letter.copy = message
 
 
-def _send(broker: Broker, letter: DeadLetter) -> None:
+def _send(broker: BrokerContext, letter: DeadLetter) -> None:
     queue, message, recipients = letter.queue, letter.copy, letter.recipients
     if message is None or recipients is None or recipients.is_empty():
         return
@@ -161,7 +141,7 @@ def _send(broker: Broker, letter: DeadLetter) -> None:
 
 
 def _recipients_of_letter(
-    broker: Broker,
+    broker: BrokerContext,
     router: Router,
     exchange: Exchange,
     keys: list[str],
@@ -183,7 +163,7 @@ def _recipients_of_letter(
         broker.turn.work += router.take_steps() // STEPS_PER_WORK
 
 
-def bury_apart(broker: Broker) -> None:
+def bury_apart(broker: BrokerContext) -> None:
     """Send dead letters in a transaction of their own. A single-node broker needs none."""
     if len(broker.internal) == 0:
         send_letters(broker)
@@ -196,7 +176,7 @@ def bury_apart(broker: Broker) -> None:
     commit_all(broker)
 
 
-def bury(broker: Broker) -> None:
+def bury(broker: BrokerContext) -> None:
     """Send dead letters and settle the originals within one transaction: a log has both or neither.
 
     If this broker is replaced before the transaction is committed, the next home does the same

@@ -33,15 +33,12 @@ from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publish_path import enqueue
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.remote_targets import Recipients, bundle
-from rhizome.broker.queue.internal_queues import (
-    OUTBOX_QUEUE_IDS,
-    InternalQueueWorker,
-    make_internal_queue,
-)
+from rhizome.broker.queue.internal_queues import OUTBOX_QUEUE_IDS, make_internal_queue
+from rhizome.broker.queue.queue_host import InternalQueueWorker
 from rhizome.journal.dedup_state import DedupIdentity
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
+    from rhizome.broker.broker_context import BrokerContext
     from rhizome.broker.queue.queue import Queue
 
 UNDER_WAY_BYTES_MAX: Final = 4 << 20
@@ -82,6 +79,7 @@ class GroupOutbox(InternalQueueWorker):
     queues that messages were last sent on.
     """
 
+    broker: BrokerContext
     queue: Queue
     rules: OutboxRules
     confirms: Confirms
@@ -90,8 +88,9 @@ class GroupOutbox(InternalQueueWorker):
     ways: dict[Forward, None]
     sent: i64
 
-    def __init__(self, queue: Queue, rules: OutboxRules) -> None:
+    def __init__(self, broker: BrokerContext, queue: Queue, rules: OutboxRules) -> None:
         super().__init__()
+        self.broker = broker
         self.queue = queue
         self.rules = rules
         self.sent = 0
@@ -168,7 +167,7 @@ class GroupOutbox(InternalQueueWorker):
         return False
 
     def _send(self, letter: Message) -> None:
-        broker = self.queue.broker
+        broker = self.broker
         tail = letter.route.tail
         key_at: i64 = 1 + tail[0]
         key_at += 1 + tail[key_at]
@@ -223,15 +222,15 @@ class GroupOutbox(InternalQueueWorker):
             self.ways = {}
 
 
-def open_outbox(broker: Broker, group: i64, rules: OutboxRules) -> None:
+def open_outbox(broker: BrokerContext, group: i64, rules: OutboxRules) -> None:
     """Give a group its outbox, wherever its home is."""
     queue_id = OUTBOX_QUEUE_IDS | group
     if queue_id not in broker.internal:
         queue = make_internal_queue(broker, queue_id, f"amq.post.{group}", group)
-        queue.worker = GroupOutbox(queue, rules)
+        queue.worker = GroupOutbox(broker, queue, rules)
 
 
-def outbox_of(broker: Broker, queue: Queue) -> GroupOutbox | None:
+def outbox_of(broker: BrokerContext, queue: Queue) -> GroupOutbox | None:
     """The outbox of a queue's group; None if the queue has no group."""
     found = broker.internal.get(OUTBOX_QUEUE_IDS | queue.log.group)
     if found is None:

@@ -9,10 +9,10 @@ from mypy_extensions import i64
 from rhizome.broker.group_log.log_port import GroupLog
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
+    from rhizome.broker.broker_context import BrokerContext
 
 
-def begin_all(broker: Broker, bytes_expected: i64) -> None:
+def begin_all(broker: BrokerContext, bytes_expected: i64) -> None:
     """Begin a transaction in every log: what is recorded until `commit_all` is kept whole or not at
     all.
 
@@ -20,14 +20,14 @@ def begin_all(broker: Broker, bytes_expected: i64) -> None:
     """
     for log in broker.logs.values():
         log.begin(bytes_expected)
-    broker.streams.begin()
+    broker.begin_streams()
 
 
-def commit_all(broker: Broker) -> dict[GroupLog, int]:
+def commit_all(broker: BrokerContext) -> dict[GroupLog, int]:
     """Commit in every log; return the index in each that must be on disk before the answer may be
     sent."""
     needed: dict[GroupLog, int] = {}
-    broker.streams.commit(needed)
+    broker.commit_streams(needed)
     for log in reversed(list(broker.logs.values())):
         index = log.commit()
         if index > 0:

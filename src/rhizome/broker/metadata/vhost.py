@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from rhizome.broker.erlang_term_text import exchange_resource
+from rhizome.broker.message import Route
 from rhizome.broker.metadata.declare_and_consume_arguments import (
     check_exchange_arguments,
     check_queue_arguments,
@@ -67,7 +68,6 @@ from rhizome.broker.metadata.resource_names import (
     no_exchange,
     no_queue,
 )
-from rhizome.broker.publishing.publish_route import PublishRoute
 from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.routing.exchange_types import make_exchange, routing_kind
@@ -110,7 +110,7 @@ class VHost:
     _policy_index: PolicyIndex
     _operator_index: PolicyIndex
     limits: dict[str, int]
-    routes: dict[bytes, PublishRoute]
+    routes: dict[bytes, Route]
     _bereft: dict[Exchange, None]
     _make_queue: QueueFactory
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
+    from rhizome.broker.broker_context import BrokerContext
     from rhizome.broker.connection.connection import Connection
 
 
-def update_blocking(broker: Broker) -> None:
+def update_blocking(broker: BrokerContext) -> None:
     """A reason to block has come or gone."""
     blocking = broker.alarmed or broker.isolation != "" or broker.stall != ""
     reason = broker.isolation or (broker.alarm_reason if broker.alarmed else "") or broker.stall
@@ -34,7 +34,7 @@ def update_blocking(broker: Broker) -> None:
         connection.set_stalled(False)
 
 
-def published_by(broker: Broker, connection: Connection) -> None:
+def published_by(broker: BrokerContext, connection: Connection) -> None:
     """Note that a connection is a publisher, or has published while blocked."""
     connection.publishing = True
     if broker.blocking and not connection.stalled:
@@ -44,21 +44,21 @@ def published_by(broker: Broker, connection: Connection) -> None:
         connection.set_stalled(True)
 
 
-def content_awaited(broker: Broker, connection: Connection) -> None:
+def content_awaited(broker: BrokerContext, connection: Connection) -> None:
     """A publish has come without all of its content. While the broker blocks, that is enough to
     make the connection a publisher."""
     if broker.blocking:
         published_by(broker, connection)
 
 
-def leave_unread(broker: Broker, connection: Connection) -> None:
+def leave_unread(broker: BrokerContext, connection: Connection) -> None:
     """A publish has come while publishing is suspended."""
     published_by(broker, connection)
     broker.unread[connection.id] = connection
     connection.set_stalled(True)
 
 
-def suspend_publishing(broker: Broker, suspended: bool) -> None:
+def suspend_publishing(broker: BrokerContext, suspended: bool) -> None:
     """Have publishes wait unread, or go on."""
     broker.suspended = suspended
     while not broker.suspended and len(broker.unread) > 0:

@@ -511,5 +511,5 @@ class HeldMessagesChore(Chore):
         if held.is_busy():
             return False
         held.chore = False
-        broker.delayed.schedule(held.next_ms())
+        broker.look_at_scheduled(held.next_ms())
         return True

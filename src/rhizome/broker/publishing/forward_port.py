@@ -1,4 +1,4 @@
-"""ForwardPort: the forward queue to another broker as publishers see it.
+"""ForwardPort: the forward queue to another broker as publishers see it, and what they send on it.
 
 It takes what is published here and belongs there. Nothing here knows links or homes: the cluster
 implements it.
@@ -6,15 +6,12 @@ implements it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import final
 
 from mypy_extensions import i64, mypyc_attr
 
 from rhizome.broker.message import Message
 from rhizome.broker.turn import MarkedChannel, MarkedConnection
-
-if TYPE_CHECKING:
-    from rhizome.broker.publishing.remote_targets import Target
 
 
 class PublisherChannel(MarkedChannel):
@@ -72,3 +69,56 @@ class Forward:
     def pause(self, connection: MarkedConnection) -> None:
         """Pause a publisher until there is room in this forward queue."""
         raise NotImplementedError
+
+
+@final
+class Target:
+    """What one forward queue has to do with the messages of a route.
+
+    The forward queue of a group delivers to the group's queues on this route. The forward queue to
+    a broker names the exchanges whose private bindings that broker looks at, with the route's key
+    and ``keys``, and private queues by name. With ``relay`` that broker also sends the message on
+    to brokers that this one has no link to.
+
+    ``sole`` is set if nobody else gets the message and only private queues there may take it.
+    ``bundle`` is set if another target of the route is on the same broker. ``slot`` belongs to the
+    link.
+    """
+
+    forward: Forward
+    vhost: str
+    queue_ids: list[int]
+    exchanges: list[str]
+    keys: list[str]
+    names: list[str]
+    relay: bool
+    sole: bool
+    bundle: Bundle | None
+    slot: i64
+
+    def __init__(self, forward: Forward, vhost: str, keys: list[str]) -> None:
+        self.forward = forward
+        self.vhost = vhost
+        self.queue_ids = []
+        self.exchanges = []
+        self.keys = keys
+        self.names = []
+        self.relay = False
+        self.sole = False
+        self.bundle = None
+        self.slot = 0
+
+
+@final
+class Bundle:
+    """The targets of a route that are on one broker: it gets one copy for all of them (O33).
+
+    A message is sent to them in this order, and written when the last of them has its number.
+    """
+
+    targets: list[Target]
+    slot: i64
+
+    def __init__(self, first: Target) -> None:
+        self.targets = [first]
+        self.slot = 0

@@ -37,6 +37,7 @@ from rhizome.broker.dead_letters.dead_letter_headers import cc_keys, strip_bcc
 from rhizome.broker.message import HEADER_FLAGS_OFFSET, Message, largest_frame
 from rhizome.broker.metadata.declare_and_consume_arguments import parse_expiration
 from rhizome.broker.publishing.numbered_publishes import NumberedHeader, is_repeatable
+from rhizome.broker.publishing.publication import MessageOptions
 from rhizome.broker.publishing.schedule_headers import is_schedule, signed
 from rhizome.broker.routing.consistent_hash_exchange import PROPERTY_PREFIX
 from rhizome.broker.turn import DECODED_BYTES_PER_WORK
@@ -47,30 +48,12 @@ if TYPE_CHECKING:
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.connection.connection import Connection
 
-NO_KEYS: Final[list[str]] = []
 _PRODUCER: Final = b"x-producer"
 _SEQUENCE: Final = b"x-sequence"
 _LETTER_B: Final = 0x42
 _LETTER_C: Final = 0x43
 PRODUCER_BYTES_MAX: Final = 255
 SEQUENCE_MAX: Final = (1 << 63) - 1
-
-
-@final
-class MessageOptions:
-    """What the properties of one message ask for."""
-
-    keys: list[str]
-    headers: dict[str, object] | None
-    delay_ms: i64
-    held: bool
-    """The message waits for its time, or is about one that does."""
-
-    def __init__(self) -> None:
-        self.keys = NO_KEYS
-        self.headers = None
-        self.delay_ms = 0
-        self.held = False
 
 
 def read_message_options(channel: Channel, message: Message, flags: i64) -> MessageOptions:

@@ -20,19 +20,18 @@ from rhizome.broker.message import (
     DELIVERY_MODE_ONLY,
     HEADER_FLAGS_OFFSET,
     Message,
+    Route,
     copy_of,
 )
 from rhizome.broker.port import Cluster
 from rhizome.broker.publishing.blocked_publishers import published_by
-from rhizome.broker.publishing.message_options import (
-    MessageOptions,
-    producers_of,
-    read_message_options,
-)
+from rhizome.broker.publishing.forward_port import Target
+from rhizome.broker.publishing.message_options import producers_of, read_message_options
+from rhizome.broker.publishing.publication import MessageOptions, Publication
 from rhizome.broker.publishing.publish_route import Part, PublishRoute
 from rhizome.broker.publishing.publisher_confirms import Confirms
 from rhizome.broker.publishing.reliability_levels import ceiling
-from rhizome.broker.publishing.remote_targets import Recipients, Target, keeping_of
+from rhizome.broker.publishing.remote_targets import Recipients, keeping_of
 from rhizome.broker.queue.message_deduplication import (
     accept,
     is_duplicate,
@@ -52,7 +51,7 @@ from rhizome.errors import (
 from rhizome.journal.dedup_state import DedupIdentity
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
+    from rhizome.broker.broker_context import BrokerContext
     from rhizome.broker.channel.channel import Channel
     from rhizome.broker.routing.router import Router
 
@@ -133,9 +132,8 @@ def _resolve(channel: Channel, key: bytes) -> PublishRoute:
     connection = channel.connection
     broker = connection.broker
     router = connection.router
-    route = connection.routes.get(key)
-    if route is None:
-        route = _remember_route(connection.routes, key)
+    known = connection.routes.get(key)
+    route = known if isinstance(known, PublishRoute) else _remember_route(connection.routes, key)
     exchange = router.exchanges.get(route.exchange)
     if exchange is None:
         raise NotFound(f"no exchange '{route.exchange}' in vhost '{router.vhost}'", 60, 40)
@@ -153,7 +151,7 @@ def _resolve(channel: Channel, key: bytes) -> PublishRoute:
     return route
 
 
-def _remember_route(routes: dict[bytes, PublishRoute], key: bytes) -> PublishRoute:
+def _remember_route(routes: dict[bytes, Route], key: bytes) -> PublishRoute:
     if len(routes) >= ROUTES_MAX:
         routes.clear()
     route = _decode_route(key)
@@ -323,7 +321,7 @@ def _publish_with_options(
         confirms.published += 1
         if confirms.levels is not None:
             if route.delayed and options.held:
-                held = channel.connection.broker.delayed.queue(channel.connection.router.vhost)
+                held = channel.connection.broker.delayed_queue(channel.connection.router.vhost)
                 level = 0 if held is None else keeping_of(held)
             logs = len(parts_of(publication.queues))
             confirms.at_most(ceiling(level, message.persistent, logs))
@@ -360,32 +358,6 @@ def _publish_numbered(
     message.identity = None
 
 
-class Publication:
-    """A message that is being published. ``unrouted``: its queues only tap its exchange."""
-
-    message: Message
-    queues: list[Queue]
-    targets: list[Target]
-    mandatory: bool
-    options: MessageOptions
-    unrouted: bool
-
-    def __init__(
-        self,
-        message: Message,
-        queues: list[Queue],
-        targets: list[Target],
-        mandatory: bool,
-        options: MessageOptions,
-    ) -> None:
-        self.message = message
-        self.queues = queues
-        self.targets = targets
-        self.mandatory = mandatory
-        self.options = options
-        self.unrouted = False
-
-
 def _recipients_for(channel: Channel, route: PublishRoute, options: MessageOptions) -> Recipients:
     """Route by headers, and by every key in CC and BCC."""
     connection = channel.connection
@@ -401,7 +373,7 @@ def _recipients_for(channel: Channel, route: PublishRoute, options: MessageOptio
         connection.broker.turn.work += router.take_steps() // STEPS_PER_WORK
 
 
-def place(broker: Broker, publication: Publication, channel: Channel | None) -> bool:
+def place(broker: BrokerContext, publication: Publication, channel: Channel | None) -> bool:
     """Put a publication where it belongs; False if a queue refused it."""
     message = publication.message
     options = publication.options
@@ -428,14 +400,14 @@ def place(broker: Broker, publication: Publication, channel: Channel | None) -> 
     return accepted
 
 
-def _hold_back(broker: Broker, publication: Publication, channel: Channel) -> bool:
+def _hold_back(broker: BrokerContext, publication: Publication, channel: Channel) -> bool:
     """Hold a message until it is due; False if there is no place for it."""
     vhost = channel.connection.router.vhost
-    queue = broker.delayed.queue(vhost)
+    queue = broker.delayed_queue(vhost)
     if queue is None:
         return False
     if queue.away is None:
-        broker.delayed.hold(queue, publication.message, channel.confirms)
+        broker.hold_delayed(queue, publication.message, channel.confirms)
         return True
     target = Target(queue.away.forward(), vhost, [])
     target.queue_ids.append(queue.id)
@@ -458,7 +430,7 @@ def send_on(message: Message, targets: list[Target], channel: Channel | None) ->
 
 
 def enqueue(
-    broker: Broker, message: Message, queues: list[Queue], confirms: Confirms | None
+    broker: BrokerContext, message: Message, queues: list[Queue], confirms: Confirms | None
 ) -> bool:
     """Append a message to the queues that accept it; False if one refused."""
     taking: list[Queue] = []

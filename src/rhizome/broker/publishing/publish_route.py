@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Route
-from rhizome.broker.publishing.remote_targets import Target
+from rhizome.broker.publishing.forward_port import Target
 from rhizome.broker.queue.queue import Queue
 
 

@@ -24,9 +24,10 @@ from rhizome.broker.metadata.metadata_commands import (
 )
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.broker.port import Histories
+from rhizome.broker.publishing.forward_port import Target
 from rhizome.broker.publishing.message_options import routing_headers
 from rhizome.broker.publishing.publish_path import enqueue, recipients_of, send_on
-from rhizome.broker.publishing.remote_targets import Recipients, Target
+from rhizome.broker.publishing.remote_targets import Recipients
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
@@ -43,7 +44,7 @@ from rhizome.errors import PreconditionFailed
 from rhizome.journal.errors import CorruptRecord
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
+    from rhizome.broker.broker_context import BrokerContext
 
 HISTORY_BYTES_MAX: Final = 16 << 20
 """How many bytes of bodies a history has at most: older ones go first."""
@@ -72,10 +73,10 @@ def history_of(state: State, command: Command) -> DeclareQueue | None:
 class _Proposal(Chore):
     """A command that follows from another one, which must have been applied everywhere first."""
 
-    broker: Broker
+    broker: BrokerContext
     command: DeleteQueue
 
-    def __init__(self, broker: Broker, command: DeleteQueue) -> None:
+    def __init__(self, broker: BrokerContext, command: DeleteQueue) -> None:
         super().__init__()
         self.broker = broker
         self.command = command
@@ -89,9 +90,9 @@ class _Proposal(Chore):
 class RecentHistories(Histories):
     """Those of one broker."""
 
-    broker: Broker
+    broker: BrokerContext
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         super().__init__()
         self.broker = broker
 
@@ -119,7 +120,7 @@ class RecentHistories(Histories):
             self.broker.turn.chores.append(_Proposal(self.broker, command))
 
 
-def _ask_home(broker: Broker, history: Queue, destination: Queue) -> None:
+def _ask_home(broker: BrokerContext, history: Queue, destination: Queue) -> None:
     assert history.away is not None
     header = encode_header(0, Properties())
     content = content_frames(1, header, b"", int(broker.limits.frame_max))
@@ -138,7 +139,7 @@ def asks_for_history(route: Route, queues: list[Queue]) -> bool:
     return queues[0].name.startswith(HISTORY_PREFIX) and route.key != queues[0].name
 
 
-def answer_request(broker: Broker, history: Queue, name: str) -> None:
+def answer_request(broker: BrokerContext, history: Queue, name: str) -> None:
     """Another broker has a private queue that was bound to the exchange of this history; or this
     one, if it has become the home since it asked."""
     destination = broker.state.vhosts[history.vhost].destinations.get(name)
@@ -148,7 +149,7 @@ def answer_request(broker: Broker, history: Queue, name: str) -> None:
         send_history(broker, history, destination)
 
 
-def send_history(broker: Broker, history: Queue, destination: Destination) -> None:
+def send_history(broker: BrokerContext, history: Queue, destination: Destination) -> None:
     """Send what a history has to a destination, oldest first."""
     if history.log.still:
         return
@@ -168,7 +169,7 @@ def send_history(broker: Broker, history: Queue, destination: Destination) -> No
         enqueue(broker, copy, recipients.queues, None)
 
 
-def _kept(broker: Broker, history: Queue) -> list[Message]:
+def _kept(broker: BrokerContext, history: Queue) -> list[Message]:
     found: list[Message] = []
     for lane in history.lanes:
         found.extend(lane.resident())
@@ -181,7 +182,7 @@ def _kept(broker: Broker, history: Queue) -> list[Message]:
     return found
 
 
-def _recipients(broker: Broker, destination: Destination, message: Message) -> Recipients:
+def _recipients(broker: BrokerContext, destination: Destination, message: Message) -> Recipients:
     if not isinstance(destination, Exchange):
         recipients = Recipients([])
         recipients.add(destination)

@@ -9,7 +9,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.publishing.forward_port import Forward
+from rhizome.broker.publishing.forward_port import Bundle, Forward, Target
 from rhizome.broker.publishing.reliability_levels import COPIED, EVERYWHERE, ON_DISK
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.bindings_and_destinations import Destination
@@ -51,59 +51,6 @@ class MetaQueue(Destination):
         super().__init__(vhost, name)
         self.forward = forward
         self.relay = relay
-
-
-@final
-class Target:
-    """What one forward queue has to do with the messages of a route.
-
-    The forward queue of a group delivers to the group's queues on this route. The forward queue to
-    a broker names the exchanges whose private bindings that broker looks at, with the route's key
-    and ``keys``, and private queues by name. With ``relay`` that broker also sends the message on
-    to brokers that this one has no link to.
-
-    ``sole`` is set if nobody else gets the message and only private queues there may take it.
-    ``bundle`` is set if another target of the route is on the same broker. ``slot`` belongs to the
-    link.
-    """
-
-    forward: Forward
-    vhost: str
-    queue_ids: list[int]
-    exchanges: list[str]
-    keys: list[str]
-    names: list[str]
-    relay: bool
-    sole: bool
-    bundle: Bundle | None
-    slot: i64
-
-    def __init__(self, forward: Forward, vhost: str, keys: list[str]) -> None:
-        self.forward = forward
-        self.vhost = vhost
-        self.queue_ids = []
-        self.exchanges = []
-        self.keys = keys
-        self.names = []
-        self.relay = False
-        self.sole = False
-        self.bundle = None
-        self.slot = 0
-
-
-@final
-class Bundle:
-    """The targets of a route that are on one broker: it gets one copy for all of them (O33).
-
-    A message is sent to them in this order, and written when the last of them has its number.
-    """
-
-    targets: list[Target]
-    slot: i64
-
-    def __init__(self, first: Target) -> None:
-        self.targets = [first]
-        self.slot = 0
 
 
 @final

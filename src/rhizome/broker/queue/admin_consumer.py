@@ -22,9 +22,9 @@ from rhizome.broker.dead_letters.dead_letter_routing import bury
 from rhizome.broker.group_log.atomic_records import begin_all, commit_all
 from rhizome.broker.group_log.journal_log import TX_RECORD_BYTES
 from rhizome.broker.message import copy_of
+from rhizome.broker.publishing.forward_port import Target
 from rhizome.broker.publishing.publish_path import enqueue, send_on
 from rhizome.broker.publishing.publisher_confirms import Confirms
-from rhizome.broker.publishing.remote_targets import Target
 from rhizome.broker.queue.queue import claim
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def copy_into(queue: Queue, message: Message, channel: Channel, confirms: Confir
     no delay. The copy keeps its properties, exchange and routing key. Its time to live starts
     again.
     """
-    broker = queue.broker
+    broker = channel.connection.broker
     copy = copy_of(message)
     copy.identity = None
     copy.arrived_ms = broker.turn.now_ms

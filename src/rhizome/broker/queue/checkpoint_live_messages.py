@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
-from rhizome.broker.message import SPILL_POSITION_FIRST, Message, body_bytes
-from rhizome.journal.errors import CorruptRecord
+from rhizome.broker.message import Message, is_journaled
 from rhizome.journal.paged_index import PagedIndex
 
 if TYPE_CHECKING:
@@ -28,64 +27,21 @@ def resident_index(lane: Lane) -> PagedIndex:
     return found
 
 
-def ready_indexes(queue: Queue) -> list[int]:
-    """The ready messages of a queue that its log knows of, and those that are set aside."""
-    found: list[int] = []
-    replicated = queue.log.replicated
-    for lane in queue.lanes:
-        for message in lane.resident():
-            if replicated or message.position != 0:
-                found.append(message.index)
-        for index, position in lane.paged.positions():
-            if replicated or position < SPILL_POSITION_FIRST:
-                found.append(index)
-    for damaged in queue.broker.damage.of(queue):
-        if replicated or damaged.position < SPILL_POSITION_FIRST:
-            found.append(damaged.index)
-    return found
-
-
-def ready_body_bytes(queue: Queue) -> i64:
-    """The bytes of the bodies of ready messages, on disk and in memory, if those bound the
-    queue."""
-    total: i64 = 0
-    if queue.options.bytes_max >= 0:
-        for lane in queue.lanes:
-            for message in lane.resident():
-                total += body_bytes(message.content)
-            for _, position in lane.paged.positions():
-                try:
-                    total += body_bytes(queue.broker.pager.read_one(position).content)
-                except (CorruptRecord, OSError):
-                    # It is set aside when it becomes the first.
-                    continue
-    return total
-
-
-def unacked_messages(queue: Queue) -> list[Message]:
+def unacked_messages(broker: Broker, queue: Queue) -> list[Message]:
     """What consumers and pulls of a queue hold."""
     found: list[Message] = []
     if queue.worker is not None:
         found.extend(queue.worker.held())
         return found
-    for connection in queue.broker.holders():
+    for connection in broker.holders():
         for channel in connection.channels.values():
             channel.collect_unacked(queue, found)
-    queue.broker.delayed.collect(queue, found)
-    queue.broker.leases.collect(queue, found)
-    for internal in queue.broker.internal.values():
+    broker.delayed.collect(queue, found)
+    broker.leases.collect(queue, found)
+    for internal in broker.internal.values():
         if internal.worker is not None and internal.definition.group == queue.definition.group:
             found.extend([each for owner, each in internal.worker.reserved() if owner is queue])
     return found
-
-
-def unacked_durable_bytes(queue: Queue) -> i64:
-    total: i64 = 0
-    if queue.unacked > 0:
-        for message in unacked_messages(queue):
-            if is_journaled(message):
-                total += len(message.content)
-    return total
 
 
 def unacked_indexes(broker: Broker) -> dict[Queue, dict[int, PagedIndex]]:
@@ -144,10 +100,6 @@ def _add_unacked(found: dict[Queue, dict[int, PagedIndex]], queue: Queue, messag
     add_live(index, message)
 
 
-def is_journaled(message: Message) -> bool:
-    return 0 < message.position < SPILL_POSITION_FIRST
-
-
 def add_live(index: PagedIndex, message: Message) -> None:
     """Note a message if its record is in the journal."""
     if is_journaled(message):
@@ -162,7 +114,7 @@ def resident_in(queue: Queue, segment: i64, unacked: bool) -> list[Message]:
             if message.position >> 32 == segment:
                 found.append(message)
     if unacked:
-        for message in unacked_messages(queue):
+        for message in queue.broker.unacked_messages(queue):
             if message.position >> 32 == segment:
                 found.append(message)
     return found

@@ -7,7 +7,7 @@ from typing import final
 
 from mypy_extensions import i64
 
-from rhizome.broker.channel.consumer import Consumer
+from rhizome.broker.queue.queue_consumer import QueueConsumer
 
 
 @final
@@ -20,23 +20,26 @@ class PriorityLevel:
     """
 
     priority: i64
-    members: OrderedDict[Consumer, None]
+    members: OrderedDict[QueueConsumer, None]
     cursor: i64
-    _line: list[Consumer]
+    passed: i64
+    """How many that could take nothing were passed in search of one that could, since somebody
+    looked."""
+    _line: list[QueueConsumer]
     _changed: bool
 
     def __init__(self, priority: i64) -> None:
         self.priority = priority
         self.members = OrderedDict()
-        self.cursor = 0
+        self.cursor = self.passed = 0
         self._line = []
         self._changed = False
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: QueueConsumer) -> None:
         self.members[consumer] = None
         self._changed = True
 
-    def remove(self, consumer: Consumer) -> bool:
+    def remove(self, consumer: QueueConsumer) -> bool:
         """Remove a consumer; return whether it was one of these."""
         if consumer not in self.members:
             return False
@@ -44,18 +47,18 @@ class PriorityLevel:
         self._changed = True
         return True
 
-    def first(self) -> Consumer:
+    def first(self) -> QueueConsumer:
         """The consumer that came first; there must be one."""
         return next(iter(self.members))
 
-    def consumers(self) -> list[Consumer]:
+    def consumers(self) -> list[QueueConsumer]:
         """All consumers, in order of arrival."""
         if self._changed:
             self._changed = False
             self._line = list(self.members)
         return self._line
 
-    def next(self) -> Consumer | None:
+    def next(self) -> QueueConsumer | None:
         if self._changed:
             self.consumers()
         count: i64 = len(self._line)
@@ -69,9 +72,9 @@ class PriorityLevel:
             if consumer.can_take():
                 self.cursor = at
                 if tried > 0:
-                    consumer.queue.searched += tried
+                    self.passed += tried
                 return consumer
             tried += 1
         if count > 0:
-            self._line[0].queue.searched += count
+            self.passed += count
         return None

@@ -20,9 +20,9 @@ from rhizome.broker.message import (
     SPILL_POSITION_FIRST,
     Message,
     content_channel,
+    is_journaled,
     largest_frame,
 )
-from rhizome.broker.queue.checkpoint_live_messages import is_journaled
 from rhizome.journal.paged_index import PagedIndex
 from rhizome.journal.records import (
     RECORD_HEADER_BYTES,
@@ -33,9 +33,9 @@ from rhizome.journal.records import (
 )
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
     from rhizome.broker.queue.priority_lane import Lane
     from rhizome.broker.queue.queue import Queue
+    from rhizome.broker.queue.queue_host import QueueHost
 
 FIXED_BYTES: Final = 46
 """The size of a message record without the ids of its queues, its route and its content."""
@@ -79,14 +79,14 @@ class Damage:
     for: False while an answer may come, True once no copy has them. ``in_copies`` has the messages,
     by queue and index, that were found damaged in copies of groups that are active elsewhere."""
 
-    broker: Broker
+    broker: QueueHost
     aside: dict[Queue, dict[int, DamagedMessage]]
     asked: dict[Queue, dict[int, bool]]
     in_copies: dict[tuple[int, int], str]
     found: i64
     repaired: i64
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: QueueHost) -> None:
         self.broker = broker
         self.aside = {}
         self.asked = {}
@@ -107,7 +107,7 @@ class Damage:
         content, -1 if it isn't known."""
         asked = self.asked.get(queue)
         if asked is None or index not in asked:
-            if self.broker.cluster.ask_copies(queue, index):
+            if self.broker.ask_copies(queue, index):
                 self.asked.setdefault(queue, {})[index] = False
                 return False
         elif not asked[index]:
@@ -123,7 +123,7 @@ class Damage:
         asked = self.asked.setdefault(queue, {})
         if index not in asked:
             asked[index] = True
-            asked[index] = not self.broker.cluster.ask_copies(queue, index)
+            asked[index] = not self.broker.ask_copies(queue, index)
 
     def set_aside(
         self, queue: Queue, priority: i64, index: i64, position: i64, size: i64, reason: str
@@ -166,14 +166,14 @@ class Damage:
             queue, priority, index, position, size, reason, self.broker.turn.now_ms
         )
         self._forget_asked(queue, index)
-        self.broker.observer.message_damaged(queue, index, reason)
+        self.broker.message_damaged(queue, index, reason)
 
     def met_in_copy(self, queue_id: i64, index: i64, reason: str) -> None:
         """A message of a passive copy can't be read."""
         key = (int(queue_id), int(index))
         if key not in self.in_copies:
             self.in_copies[key] = reason
-            self.broker.observer.copy_damaged(queue_id, index, reason)
+            self.broker.copy_damaged(queue_id, index, reason)
 
     # ---- what others ask ------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Damage:
             asked[index] = True
             if not queue.marked and not queue.deleted:
                 queue.touch()
-            self.broker.waiting.try_again()
+            self.broker.copies_answered()
 
     def repair(self, queue: Queue, stored: StoredMessage) -> bool:
         """A copy had a message whose record here is damaged: write it again. Returns False if it
@@ -274,7 +274,7 @@ class Damage:
             lane.paged.insert_sorted(stored.index, position)
         journal.release(old)
         self.repaired += 1
-        self.broker.observer.message_repaired(queue, stored.index)
+        self.broker.message_repaired(queue, stored.index)
         return position
 
     def _message(self, stored: StoredMessage) -> Message:

@@ -82,10 +82,6 @@ class FlowControl:
 def _is_consumer_busy(queue: Queue, now_ms: i64) -> bool:
     for level in queue.levels:
         for consumer in level.consumers():
-            drained_ms = consumer.channel.connection.drained_ms
-            if consumer.carrier is not None and consumer.credit <= 0:
-                # The link can take more; the application behind it can't.
-                drained_ms = consumer.drained_ms
-            if now_ms - drained_ms < BUSY_MS and not consumer.is_sated():
+            if now_ms - consumer.drained_at() < BUSY_MS and not consumer.is_sated():
                 return True
     return False

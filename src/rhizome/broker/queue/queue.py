@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.group_log.log_port import EVERYTHING, GroupLog
-from rhizome.broker.message import NO_EXPIRATION, Message, body_bytes
+from rhizome.broker.message import NO_EXPIRATION, Message, body_bytes, is_journaled
 from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
-from rhizome.broker.port import Away
-from rhizome.broker.queue.checkpoint_live_messages import (
-    is_journaled,
-    ready_body_bytes,
-    ready_indexes,
-    unacked_durable_bytes,
-)
 from rhizome.broker.queue.consumer_priority import PriorityLevel
 from rhizome.broker.queue.last_value import LastValues
 from rhizome.broker.queue.priority_lane import UNUSED_LANE, KeyedLane, Lane
 from rhizome.broker.queue.publisher_flow_control import CONGESTED_BYTES, FlowControl
+from rhizome.broker.queue.queue_consumer import LEASE_ARGUMENT, QueueConsumer
+from rhizome.broker.queue.queue_host import QueueHost, QueueStream, RemoteHome
+from rhizome.broker.queue.ready_messages import (
+    ready_body_bytes,
+    ready_indexes,
+    unacked_durable_bytes,
+)
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
 from rhizome.broker.queue_keys.key_discipline import KeyDiscipline
-from rhizome.broker.queue_leases.lease_request import LEASE_ARGUMENT
 from rhizome.broker.turn import (
     DISCARD_WORK,
     LETTER_WORK,
@@ -42,11 +40,9 @@ from rhizome.journal.dedup_state import DedupState
 from rhizome.journal.errors import CorruptRecord
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
     from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
-    from rhizome.broker.queue.internal_queues import InternalQueueWorker
     from rhizome.broker.queue.priority_lane import Lane
-    from rhizome.broker.streams.stream import Stream
+    from rhizome.broker.queue.queue_host import InternalQueueWorker
 
 
 def claim(queue: Queue, index: i64) -> Message | None:
@@ -101,7 +97,7 @@ class Queue(MarkedQueue):
     only if ``bytes_max`` bounds these.
     """
 
-    broker: Broker
+    broker: QueueHost
     definition: QueueDefinition
     id: i64
     log: GroupLog
@@ -130,11 +126,10 @@ class Queue(MarkedQueue):
     """How many channels are putting messages back over several turns; nothing is delivered
     meanwhile."""
     expected: i64
-    active: Consumer | None
-    successor: Consumer | None
+    active: QueueConsumer | None
+    successor: QueueConsumer | None
     """The consumer of a higher priority that becomes active when the active one holds nothing."""
     exclusive: bool
-    marked: bool
     flow_control: FlowControl
     delivered_bytes: i64
     settled_marked: bool
@@ -160,15 +155,13 @@ class Queue(MarkedQueue):
     restored: dict[int, None]
     """Messages that had come back before this broker became their home: whether they waited for
     their retry isn't known, so they wait again."""
-    deleted: bool
-    orphans: list[Consumer]
-    away: Away | None
-    stream: Stream | None
+    away: RemoteHome | None
+    stream: QueueStream | None
     worker: InternalQueueWorker | None
     holds: bool
     """Its messages wait for the time that they ask for (`delayed_messages.py`)."""
 
-    def __init__(self, broker: Broker, definition: QueueDefinition) -> None:
+    def __init__(self, broker: QueueHost, definition: QueueDefinition) -> None:
         super().__init__(definition.vhost, definition.name)
         self.broker = broker
         self.definition = definition
@@ -208,7 +201,6 @@ class Queue(MarkedQueue):
         self.retrying = self.held_up = self.deleted = False
         self.held = self.held_bytes = 0
         self.restored = {}
-        self.orphans = []
         self.away = None
         self.stream = None
         self.worker, self.holds = None, definition.name == DELAYED_QUEUE
@@ -255,7 +247,7 @@ class Queue(MarkedQueue):
             self._enforce_bounds()
         self.retrying = options.delays_retries()
         if self.may_expire or options.expires_ms >= 0:
-            self.broker.timers.watch(self)
+            self.broker.watch_expiry(self)
 
     def _prepare_lanes(self, options: QueueArguments) -> None:
         """Quorum queues have priorities without being asked: they begin with one lane."""
@@ -328,7 +320,7 @@ class Queue(MarkedQueue):
         self.prepare_for(message.priority)
         if message.expiration_ms != NO_EXPIRATION and not self.may_expire:
             self.may_expire = True
-            self.broker.timers.watch(self)
+            self.broker.watch_expiry(self)
         if self.last_values is not None:
             self._supersede(message)
         self.broker.pager.admit(self, self.lane_of(message), message)
@@ -555,7 +547,7 @@ class Queue(MarkedQueue):
         self.log.waiting.append(self)
         return False
 
-    def deliver(self, consumer: Consumer, message: Message) -> None:
+    def deliver(self, consumer: QueueConsumer, message: Message) -> None:
         redelivered = was_delivered(self, message)
         if redelivered:
             self.redelivered += 1
@@ -569,7 +561,7 @@ class Queue(MarkedQueue):
             if self.durable_bytes > 0 and (not self.single or self.keys is not None):
                 self.broker.delivered_marks.note(self, message)
 
-    def next_consumer(self) -> Consumer | None:
+    def next_consumer(self) -> QueueConsumer | None:
         active = self.active
         if active is not None:
             if self.successor is not None and not self._hands_over(active):
@@ -578,6 +570,9 @@ class Queue(MarkedQueue):
             return active if active is not None and active.can_take() else None
         for level in self.levels:
             consumer = level.next()
+            if level.passed > 0:
+                self.searched += level.passed
+                level.passed = 0
             if consumer is not None:
                 return consumer
         return None
@@ -659,7 +654,7 @@ class Queue(MarkedQueue):
             self.held_up = True
             self.releases += 1
         due_ms = self.broker.turn.now_ms + self.options.retry_delay_ms(count)
-        self.broker.delayed.hold_back(self, message, due_ms)
+        self.broker.delay_retry(self, message, due_ms)
         if self.keys is not None:
             self.keys.delay(message.index)
         return True
@@ -708,7 +703,7 @@ class Queue(MarkedQueue):
             self.forget(message)
             return
         if self.holds:
-            self.broker.delayed.put_back(self, message)
+            self.broker.put_back_scheduled(self, message)
             self._count(message)
             return
         self.lane_of(message).put_back(message)
@@ -763,7 +758,7 @@ class Queue(MarkedQueue):
     def purge(self) -> i64:
         """Drop all ready messages, and those that are set aside; return how many were ready."""
         if self.held > 0:
-            self.broker.delayed.return_all(self)
+            self.broker.return_delayed(self)
         count = self.ready
         if self.recorded and (count > 0 or self in self.broker.damage.aside):
             self._log_settled()
@@ -790,7 +785,7 @@ class Queue(MarkedQueue):
         if self.last_values is not None:
             self.last_values.clear()
         if self.holds:
-            self.broker.delayed.forget_all(self)
+            self.broker.forget_scheduled(self)
         if self.keys is not None:
             self.keys.clear_ready()
         self.broker.damage.release(self)
@@ -800,9 +795,9 @@ class Queue(MarkedQueue):
 
     # ---- consumers ------------------------------------------------------------------------------
 
-    def add_consumer(self, consumer: Consumer) -> None:
+    def add_consumer(self, consumer: QueueConsumer) -> None:
         if LEASE_ARGUMENT in consumer.arguments:
-            self.broker.leases.attach(consumer)
+            self.broker.attach_lease(consumer)
             return
         self.had_consumer = True
         self.consumer_count += 1
@@ -818,7 +813,7 @@ class Queue(MarkedQueue):
         if self.ready > 0 and not self.marked:
             self.touch()
 
-    def _becomes_active(self, consumer: Consumer) -> bool:
+    def _becomes_active(self, consumer: QueueConsumer) -> bool:
         """Whether this consumer becomes the active one: the first, or at a new home the one that
         was active before."""
         active = self.active
@@ -837,7 +832,7 @@ class Queue(MarkedQueue):
         ):
             self.successor = first
 
-    def _hands_over(self, active: Consumer) -> bool:
+    def _hands_over(self, active: QueueConsumer) -> bool:
         """Let the successor become active. False while the active consumer still holds something:
         it gets nothing more, and nobody else gets anything."""
         successor = self.successor
@@ -848,8 +843,8 @@ class Queue(MarkedQueue):
         self.successor = None
         return True
 
-    def remove_consumer(self, consumer: Consumer) -> None:
-        self.broker.leases.forget(consumer)
+    def remove_consumer(self, consumer: QueueConsumer) -> None:
+        self.broker.forget_lease(consumer)
         at = self._level_at(consumer.priority)
         if at < len(self.levels) and self.levels[at].remove(consumer):
             self.consumer_count -= 1
@@ -897,8 +892,8 @@ class Queue(MarkedQueue):
                 high = middle
         return low
 
-    def _first_consumer(self) -> Consumer | None:
+    def _first_consumer(self) -> QueueConsumer | None:
         return self.levels[0].first() if len(self.levels) > 0 else None
 
-    def consumers(self) -> list[Consumer]:
+    def consumers(self) -> list[QueueConsumer]:
         return [consumer for level in self.levels for consumer in level.consumers()]

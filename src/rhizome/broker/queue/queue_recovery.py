@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
-from rhizome.broker.queue.checkpoint_live_messages import ready_body_bytes
 from rhizome.broker.queue.last_value import LastValues
 from rhizome.broker.queue.queue import Queue
+from rhizome.broker.queue.ready_messages import ready_body_bytes
 from rhizome.broker.queue.redelivered_flag import restore_shown
 from rhizome.journal.paged_index import PagedIndex
 from rhizome.journal.record_replay import merged
@@ -39,13 +39,13 @@ def restore_queue(queue: Queue, found: RecoveredQueue, crashed: bool = False) ->
             queue.touch()
     if not queue.holds:
         queue.may_expire = True
-        queue.broker.timers.watch(queue)
+        queue.broker.watch_expiry(queue)
     if queue.keys is not None:
         queue.keys.restart()
     if queue.last_values is not None:
         _recall_values(queue, queue.last_values)
     if len(found.leases) > 0:
-        queue.broker.leases.restore(queue, found.leases)
+        queue.broker.restore_leases(queue, found.leases)
 
 
 def _counts_of_known(counts: dict[int, int], next_index: i64) -> dict[int, int]:

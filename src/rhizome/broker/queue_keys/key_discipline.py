@@ -32,8 +32,8 @@ from rhizome.broker.turn import SEARCHED_AT_ONCE_MAX, SEARCHED_PER_WORK
 from rhizome.journal.errors import CorruptRecord
 
 if TYPE_CHECKING:
-    from rhizome.broker.channel.consumer import Consumer
     from rhizome.broker.queue.queue import Queue
+    from rhizome.broker.queue.queue_consumer import QueueConsumer
 
 SCANNED_AT_ONCE: Final = 256
 """How many messages of a backlog are read at once to learn their keys."""
@@ -109,12 +109,12 @@ class KeyLine:
 class KeyHolder:
     """A consumer that holds keys, and the line of those that have more for it."""
 
-    consumer: Consumer
+    consumer: QueueConsumer
     line: KeyLine
     held: i64
     gone: bool
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: QueueConsumer) -> None:
         self.consumer = consumer
         self.line = KeyLine()
         self.held = 0
@@ -137,7 +137,7 @@ class KeyDiscipline:
     delayed: dict[int, None]
     free: KeyLine
     uncommitted: KeyLine
-    holders: dict[Consumer, KeyHolder]
+    holders: dict[QueueConsumer, KeyHolder]
     serving: dict[KeyHolder, None]
     """The holders whose lines aren't empty."""
     clock: i64
@@ -240,7 +240,7 @@ class KeyDiscipline:
             key.indexes.clear()
             self._place(key)
 
-    def consumer_gone(self, consumer: Consumer) -> None:
+    def consumer_gone(self, consumer: QueueConsumer) -> None:
         """A consumer gets nothing more: its keys are free when what it holds is settled."""
         holder = self.holders.pop(consumer, None)
         if holder is not None:
@@ -380,7 +380,7 @@ class KeyDiscipline:
         queue.broker.turn.work += passed // SEARCHED_PER_WORK
         return delivered
 
-    def _may_have(self, consumer: Consumer) -> bool:
+    def _may_have(self, consumer: QueueConsumer) -> bool:
         if self.queue.active is not None:
             return self.queue.next_consumer() is consumer
         return consumer.can_take()
@@ -418,7 +418,7 @@ class KeyDiscipline:
         if key is not None and visible < EVERYTHING:
             self.queue.log.waiting.append(self.queue)
 
-    def _serve(self, consumer: Consumer, now_ms: i64) -> bool:
+    def _serve(self, consumer: QueueConsumer, now_ms: i64) -> bool:
         """Deliver to a consumer the first that it may have: of a free key, or of one that it
         holds."""
         key = self.free.first()

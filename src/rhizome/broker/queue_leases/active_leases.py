@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from rhizome.amqp.methods import BasicCancel
+from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.group_log.log_port import EVERYTHING
 from rhizome.broker.message import Message
+from rhizome.broker.queue.queue_consumer import QueueConsumer
 from rhizome.broker.queue_leases.lease import Lease, PackedLease, pack, unpack
 from rhizome.broker.queue_leases.lease_reader import LeaseReader
 from rhizome.broker.queue_leases.lease_request import KEEP_MS_DEFAULT, LeaseRequest
@@ -26,7 +28,6 @@ from rhizome.errors import NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
-    from rhizome.broker.channel.consumer import Consumer
     from rhizome.broker.queue.queue import Queue
 
 EXPIRED_MAX: Final = 64
@@ -337,8 +338,9 @@ class Leases:
         self.readers[consumer] = reader
         reader.wake()
 
-    def forget(self, consumer: Consumer) -> None:
-        self.readers.pop(consumer, None)
+    def forget(self, consumer: QueueConsumer) -> None:
+        if isinstance(consumer, Consumer):
+            self.readers.pop(consumer, None)
 
     def consumers(self, queue: Queue) -> list[Consumer]:
         return [consumer for consumer in self.readers if consumer.queue is queue]

@@ -20,7 +20,7 @@ from mypy_extensions import i64
 from rhizome.broker.erlang_term_text import queue_resource
 from rhizome.broker.message import Message
 from rhizome.broker.message_batch_content import FRAME_BYTES_MAX
-from rhizome.broker.queue.consumer_reader import Reader
+from rhizome.broker.queue.queue_consumer import Reader
 from rhizome.broker.queue.redelivered_flag import was_delivered
 from rhizome.broker.queue_leases.lease import Lease
 from rhizome.broker.queue_leases.lease_delivery import Entries, LeaseOutcome
@@ -182,7 +182,7 @@ class LeaseReader(Reader):
 
     def _deliver(self, outcome: LeaseOutcome, body: bytes) -> None:
         consumer = self.consumer
-        route = consumer.queue.broker.route_to("", consumer.queue.name)
+        route = self.leases.broker.route_to("", consumer.queue.name)
         message = Message(route, outcome.content(body), CONTENT_CHANNEL, FRAME_BYTES_MAX)
         # No message has this index, so what an edge says of it later means nothing (A2).
         message.index = 0

@@ -22,11 +22,11 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
+from rhizome.broker.queue.queue_consumer import LEASE_ARGUMENT
 from rhizome.broker.queue_leases.lease import NAME_BYTES_MAX
 from rhizome.broker.streams.stream_restrictions import is_stream
 from rhizome.errors import PreconditionFailed
 
-LEASE_ARGUMENT: Final = "x-lease"
 SETTLE_ARGUMENT: Final = "x-lease-settle"
 TAKE_ARGUMENT: Final = "x-lease-take"
 FROM_ARGUMENT: Final = "x-lease-from"

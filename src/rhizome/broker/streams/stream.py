@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from rhizome.amqp.methods import BasicCancel
+from rhizome.broker.channel.consumer import Consumer
 from rhizome.broker.fault_log import FAULT_QUEUE
+from rhizome.broker.queue.queue_consumer import QueueConsumer
+from rhizome.broker.queue.queue_host import QueueStream
 from rhizome.broker.streams.reader_positions import ReaderPositions
 from rhizome.broker.streams.stream_filters import bloom_bytes_of
 from rhizome.broker.streams.stream_group_log import StreamGroupLog
@@ -21,12 +24,11 @@ from rhizome.journal.streams.stream_log import (
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
-    from rhizome.broker.channel.consumer import Consumer
     from rhizome.broker.queue.queue import Queue
 
 
 @final
-class Stream:
+class Stream(QueueStream):
     """A stream that is active on this broker, with its queue.
 
     Invariant: the queue's lanes are empty, and its ``ready`` counts the visible messages.
@@ -109,9 +111,8 @@ class Stream:
 
     # ---- messages out ---------------------------------------------------------------------------
 
-    def attach(self, consumer: Consumer) -> None:
-        """Attach a consumer, which begins where its arguments say or after what its name has
-        acknowledged."""
+    def attach(self, consumer: QueueConsumer) -> None:
+        assert isinstance(consumer, Consumer), "what consumes a stream belongs to a channel"
         self.positions.take(consumer.arguments, self.broker.turn.now_ms)
         name = name_of(consumer.arguments)
         start = start_of(self.log, name, consumer.arguments, self.broker.turn.now_ms)
@@ -189,3 +190,9 @@ class Stream:
             self.begin_append()
         self.log.note_offset(name, offset, self.broker.turn.now_ms)
         return True
+
+
+def stream_of(queue: Queue) -> Stream | None:
+    """The stream that a queue is, if it is active here."""
+    stream = queue.stream
+    return stream if isinstance(stream, Stream) else None

@@ -17,7 +17,7 @@ from rhizome.amqp.field_table import Timestamp
 from rhizome.broker.message import Message, Route
 from rhizome.broker.message_batch_content import FRAME_BYTES_MAX
 from rhizome.broker.metadata.declare_and_consume_arguments import parse_age_ms
-from rhizome.broker.queue.consumer_reader import Reader
+from rhizome.broker.queue.queue_consumer import Reader
 from rhizome.broker.streams.chunk_delivery import (
     CHUNKS_ARGUMENT,
     TIME_ARGUMENT,

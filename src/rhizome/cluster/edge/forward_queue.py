@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from rhizome.broker.message import Message, Route
-from rhizome.broker.publishing.forward_port import Forward
-from rhizome.broker.publishing.remote_targets import Bundle, Target
+from rhizome.broker.publishing.forward_port import Bundle, Forward, Target
 from rhizome.cluster.peer_link_state import LinkChannel
 from rhizome.cluster.protocol.breakable_attach_rules import AttachRules
 from rhizome.cluster.protocol.catalogue import FENCE

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
+from rhizome.broker.channel.consumer import Consumer, consumers_of
 from rhizome.broker.home_port import (
     leave_place,
     let_go,
@@ -52,7 +53,6 @@ from rhizome.errors import AmqpError
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.broker.channel.channel import Channel
-    from rhizome.broker.channel.consumer import Consumer
     from rhizome.broker.group_log.log_port import GroupLog
     from rhizome.cluster.edge.edge import Edge
     from rhizome.cluster.edge.edge_group import EdgeGroup
@@ -98,7 +98,7 @@ class HomeChange:
         edge_group = self.edge.group(group)
         for queue in queues_of(broker, group):
             mark_active(queue)
-            for consumer in queue.consumers():
+            for consumer in consumers_of(queue):
                 if consumer.proxy is None and consumer.carrier is None:
                     leave_place(consumer)
                     edge_group.adopt(consumer)
@@ -120,7 +120,7 @@ class HomeChange:
             let_go(queue)
         self.tenures.end(group)
         for queue in queues:
-            for consumer in queue.consumers():
+            for consumer in consumers_of(queue):
                 leave_place(consumer)
                 if consumer.proxy is None:
                     edge_group.adopt(consumer)
@@ -132,7 +132,7 @@ class HomeChange:
 
 def _leave_leases(edge_group: EdgeGroup, queue: Queue) -> None:
     """Consumers of this broker ask the next home for what they ask of queue leases."""
-    for consumer in queue.broker.leases.consumers(queue):
+    for consumer in edge_group.edge.broker.leases.consumers(queue):
         if consumer.proxy is None and consumer.carrier is None:
             edge_group.adopt(consumer)
 

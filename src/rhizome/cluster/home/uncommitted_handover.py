@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from rhizome.broker.channel.unacked import ACK, REJECT
 from rhizome.broker.message import Message, copy_of
-from rhizome.broker.publishing.remote_targets import Target
+from rhizome.broker.publishing.forward_port import Target
 from rhizome.cluster.transactions.prepared_transactions import prepared_queue_id
 from rhizome.cluster.transactions.transaction_part import (
     DECIDE,

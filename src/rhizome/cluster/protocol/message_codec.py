@@ -14,7 +14,7 @@ from mypy_extensions import i64
 from rhizome.amqp.primitives import put_shortstr, put_u16, put_u32, put_u64
 from rhizome.broker.connection.outbox import Outbox
 from rhizome.broker.message import Message
-from rhizome.broker.publishing.remote_targets import Bundle, Target
+from rhizome.broker.publishing.forward_port import Bundle, Target
 from rhizome.cluster.link.frame_codec import begin_frame, end_frame, put_frame, put_part
 from rhizome.cluster.protocol.catalogue import (
     CONFIRM,

@@ -8,10 +8,9 @@ from mypy_extensions import i64
 
 from rhizome.broker.fault_log import FAULT_STANDBY
 from rhizome.broker.home_port import queues_of
-from rhizome.broker.message import Message
+from rhizome.broker.message import Message, is_journaled
 from rhizome.broker.metadata.metadata_changes import Outcome
 from rhizome.broker.port import Waiter
-from rhizome.broker.queue.checkpoint_live_messages import is_journaled, unacked_messages
 from rhizome.broker.queue.damaged_messages import is_placeholder
 from rhizome.broker.queue.redelivered_flag import shown_of
 from rhizome.cluster.home.group_log import ReplicatedLog
@@ -138,7 +137,7 @@ class HomeAdapter(ReplicatorPort):
         for lane in queue.lanes:
             parts.append(lane.paged)
             parts.append(_indexes(lane.resident()))
-        unacked = unacked_messages(queue)
+        unacked = queue.broker.unacked_messages(queue)
         unacked.sort(key=_index)
         parts.append(_indexes(unacked))
         # A standby that can read a message that is damaged here must not drop it.
@@ -151,7 +150,7 @@ class HomeAdapter(ReplicatorPort):
         queue = self.port.broker.shared.get(int(queue_id))
         if queue is None:
             return end
-        unacked = {int(each.index): each for each in unacked_messages(queue)}
+        unacked = {int(each.index): each for each in queue.broker.unacked_messages(queue)}
         size = 0
         index = int(first)
         while index < end and size < bytes_max:

@@ -25,8 +25,9 @@ from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
 from rhizome.broker.publishing.forward_port import Forward
 from rhizome.broker.publishing.publish_path import enqueue
 from rhizome.broker.publishing.publisher_confirms import Confirms
-from rhizome.broker.queue.internal_queues import InternalQueueWorker, make_internal_queue
+from rhizome.broker.queue.internal_queues import make_internal_queue
 from rhizome.broker.queue.queue import Queue, claim
+from rhizome.broker.queue.queue_host import InternalQueueWorker
 from rhizome.cluster.transactions.transaction_part import (
     DECIDE,
     DECISION,
@@ -116,8 +117,9 @@ class PreparedTransactions(InternalQueueWorker):
     Invariant: each message taken from the queue is in ``prepared`` or ``decided``.
     """
 
-    def __init__(self, queue: Queue, tx_transport: TransactionTransport) -> None:
+    def __init__(self, broker: Broker, queue: Queue, tx_transport: TransactionTransport) -> None:
         super().__init__()
+        self.broker = broker
         self.queue = queue
         self.group = int(queue.definition.group)
         self.tx_transport = tx_transport
@@ -248,7 +250,7 @@ class PreparedTransactions(InternalQueueWorker):
             places = places_of(self._holders(tx_part.tx[0]), wanted)
         missed: list[tuple[Queue, int, int]] = []
         for settle in tx_part.settles:
-            queue = self.queue.broker.shared.get(settle.queue_id)
+            queue = self.broker.shared.get(settle.queue_id)
             if queue is None or queue.definition.group != self.group:
                 continue
             for index in settle.indexes:
@@ -314,7 +316,7 @@ class PreparedTransactions(InternalQueueWorker):
                 if edge in (0, attached.origin):
                     found.extend(attached.sessions.values())
         if edge == 0 or self.tx_transport.is_mine(edge):
-            for connection in self.queue.broker.applications():
+            for connection in self.broker.applications():
                 found.extend(connection.channels.values())
         return found
 
@@ -350,18 +352,18 @@ class PreparedTransactions(InternalQueueWorker):
         twice (`uncommitted_local_work.py`).
         """
         # What applications have settled in this turn is not part of the record.
-        self.queue.broker.write_settled()
-        begin_all(self.queue.broker, bytes_expected)
+        self.broker.write_settled()
+        begin_all(self.broker, bytes_expected)
         self.queue.log.derived = derived
 
     def _commit(self) -> dict[GroupLog, int]:
-        bury(self.queue.broker)
-        needed = commit_all(self.queue.broker)
+        bury(self.broker)
+        needed = commit_all(self.broker)
         self.queue.log.derived = False
         return needed
 
     def _carry_out(self, tx_part: TransactionPart, aside: list[Aside]) -> None:
-        broker = self.queue.broker
+        broker = self.broker
         for message, ids in tx_part.publishes:
             message.arrived_ms = broker.turn.now_ms
             found = [broker.shared.get(each) for each in ids]
@@ -519,7 +521,7 @@ def open_prepared_transactions(
     queue_id = prepared_queue_id(group)
     if queue_id not in broker.internal:
         queue = make_internal_queue(broker, queue_id, f"amq.docket.{group}", group)
-        queue.worker = PreparedTransactions(queue, tx_transport)
+        queue.worker = PreparedTransactions(broker, queue, tx_transport)
 
 
 def prepared_transactions_of(broker: Broker, group: int) -> PreparedTransactions | None:

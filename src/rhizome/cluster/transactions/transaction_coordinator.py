@@ -17,12 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rhizome.amqp.methods import TxCommitOk
-from rhizome.broker.channel.channel_transaction import PendingCommit, Transaction, carry_out
+from rhizome.broker.channel.channel_transaction import carry_out
+from rhizome.broker.channel.open_transaction import PendingCommit, Transaction
 from rhizome.broker.group_log.log_port import GroupLog
 from rhizome.broker.message import Message
 from rhizome.broker.publishing.delayed_messages import DELAYED_QUEUE
 from rhizome.broker.publishing.forward_port import Forward
-from rhizome.broker.publishing.publish_path import Publication
+from rhizome.broker.publishing.publication import Publication
 from rhizome.broker.streams.stream_restrictions import is_stream
 from rhizome.cluster.transactions.prepared_transactions import EDGE, prepared_transactions_of
 from rhizome.cluster.transactions.transaction_part import DECIDE, PREPARED, Settle, TransactionPart

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from rhizome.amqp.field_table import encode_table
-from rhizome.broker.channel.channel_transaction import PendingCommit, Transaction, carry_out
+from rhizome.broker.channel.channel_transaction import carry_out
+from rhizome.broker.channel.open_transaction import PendingCommit, Transaction
 from rhizome.broker.port import Across
-from rhizome.broker.publishing.remote_targets import Target
+from rhizome.broker.publishing.forward_port import Target
 from rhizome.cluster.home.edge_reconciliation import EdgeSessionsByGroup
 from rhizome.cluster.node_port import NodePort
 from rhizome.cluster.protocol.call_operations import number_in

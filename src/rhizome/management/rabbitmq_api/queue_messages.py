@@ -27,6 +27,7 @@ from rhizome.broker.queue import message_browser
 from rhizome.broker.queue.message_browser import Browsed, browse
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.queue.redelivered_flag import with_delivery_count
+from rhizome.broker.streams.stream import stream_of
 from rhizome.broker.streams.stream_browser import peek
 from rhizome.broker.streams.stream_restrictions import is_stream, unsupported
 from rhizome.errors import AccessRefused, NotFound, SyntaxErrorFault
@@ -208,9 +209,10 @@ async def browse_queue(call: Call) -> Response:
     offset = call.number("offset", 0, 0, message_browser.OFFSET_MAX)
     count = call.number("count", BROWSE_COUNT_DEFAULT, 1, message_browser.COUNT_MAX)
     bytes_max = call.number("truncate", -1, 0, 1 << 31)
-    if queue.stream is not None:
-        first = int(queue.stream.log.first) + offset
-        seen = peek(queue.stream.log, first, count, message_browser.BYTES_MAX)
+    stream = stream_of(queue)
+    if stream is not None:
+        first = int(stream.log.first) + offset
+        seen = peek(stream.log, first, count, message_browser.BYTES_MAX)
         peeked = (peeked_row(call.context, entry) for entry in seen)
         return await shown_messages(call, peeked, "auto", bytes_max)
     found = await look_at(call.context, queue, offset, count)

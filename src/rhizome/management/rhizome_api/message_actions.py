@@ -228,7 +228,7 @@ class _Work:
         if not isinstance(name, str):
             self.outcome.skip("no dead letter")
             return None
-        queue = self._queue.broker.state.vhosts[self._queue.vhost].destinations.get(name)
+        queue = self._context.broker.state.vhosts[self._queue.vhost].destinations.get(name)
         if not isinstance(queue, Queue) or queue.definition.is_private():
             self.outcome.skip(f"there is no shared queue '{name[:QUEUE_NAME_BYTES_MAX]}'")
             return None

@@ -27,7 +27,7 @@ from rhizome.broker.metadata.vhost import VHost
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.exchange import Exchange
 from rhizome.broker.routing.super_stream_exchange import SUPER_STREAM_KIND, partitions_of
-from rhizome.broker.streams.stream import Stream
+from rhizome.broker.streams.stream import Stream, stream_of
 from rhizome.broker.streams.stream_reader import StreamReader
 from rhizome.broker.streams.stream_restrictions import NAME_CHARS_MAX, is_stream
 from rhizome.journal.streams.stream_lookup import NO_OFFSET
@@ -74,7 +74,7 @@ def stream_row(queue: Queue) -> Row:
         "arguments": queue.definition.arguments,
         "active": queue.stream is not None,
     }
-    stream = queue.stream
+    stream = stream_of(queue)
     if stream is not None:
         log = stream.log
         row |= {
@@ -95,7 +95,7 @@ def stream_row(queue: Queue) -> Row:
 def stream_details(queue: Queue) -> Row:
     """A stream alone shows its segments, consumers and remembered offsets, too."""
     row = stream_row(queue)
-    stream = queue.stream
+    stream = stream_of(queue)
     if stream is not None:
         log = stream.log
         row["segment_details"] = [
@@ -269,8 +269,9 @@ async def show_stream(call: Call) -> Response:
 
 def _details_at(queue: Queue, at_ms: int) -> Row:
     row = stream_details(queue)
-    if at_ms >= 0 and queue.stream is not None:
-        row["offset_at"] = int(queue.stream.log.offset_at(at_ms))
+    stream = stream_of(queue)
+    if at_ms >= 0 and stream is not None:
+        row["offset_at"] = int(stream.log.offset_at(at_ms))
     return row
 
 
@@ -438,9 +439,10 @@ def _readable(call: Call) -> Queue:
 
 
 def _active(queue: Queue) -> Stream:
-    if queue.stream is None:
+    stream = stream_of(queue)
+    if stream is None:
         raise Unavailable(f"stream '{queue.name}' is not active yet; try again")
-    return queue.stream
+    return stream
 
 
 ENDPOINTS: Final = (

@@ -20,6 +20,7 @@ from rhizome.broker.queue.message_cursor import (
     first_place,
 )
 from rhizome.broker.queue.queue import Queue
+from rhizome.broker.streams.stream import stream_of
 from rhizome.broker.streams.stream_browser import peek
 from rhizome.journal.streams.stream_format import StreamEntry
 from rhizome.management.api_context import Context
@@ -102,7 +103,7 @@ class QueueSearch:
                 return
 
     def _step(self) -> list[Found]:
-        stream = self._queue.stream
+        stream = stream_of(self._queue)
         if stream is None:
             messages = self._cursor.step(self._queue, self._context.broker.pager)
             return [_found(self._queue, each) for each in messages]
@@ -134,8 +135,9 @@ def _cursor(queue: Queue, after: str) -> MessageCursor:
             raise BadRequest(f"after is {after[:40]!r}; it must be the 'next' of an answer")
         lane = min(int(found[1]), max(len(queue.lanes) - 1, 0))
         return MessageCursor(lane, int(found[2]), int(found[3]))
-    if queue.stream is not None:
-        return MessageCursor(0, 0, int(queue.stream.log.committed) - 1)
+    stream = stream_of(queue)
+    if stream is not None:
+        return MessageCursor(0, 0, int(stream.log.committed) - 1)
     return first_place(queue)
 
 

@@ -17,7 +17,6 @@ from rhizome.amqp.frames import body_of as body_of_content
 from rhizome.broker.access.auth_interface import AccessEpoch, OpenAuthenticator, Peer
 from rhizome.broker.connection.connection import Connection as ClientConnection
 from rhizome.broker.connection.connection_states import CLOSED, CLOSING
-from rhizome.broker.queue.checkpoint_live_messages import unacked_messages
 from rhizome.broker.queue.queue import Queue
 from rhizome.cluster.consensus import NEVER_MS, Rules
 from rhizome.cluster.consensus.consensus_events import BecameRoot, Event, LeaseGained, LeaseLost
@@ -568,7 +567,7 @@ class BrokerProgram(Program, ConnectionAdopter):
 def bodies(queue: Queue) -> list[bytes]:
     """The bodies of all messages in a queue, in memory, on disk or with a consumer."""
     messages = [message for lane in queue.lanes for message in lane.resident()]
-    messages.extend(unacked_messages(queue))
+    messages.extend(queue.broker.unacked_messages(queue))
     contents = [bytes(message.content) for message in messages]
     for lane in queue.lanes:
         for _, position in lane.paged.positions():

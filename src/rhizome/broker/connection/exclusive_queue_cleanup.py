@@ -13,7 +13,7 @@ from rhizome.broker.metadata.metadata_commands import PRIVATE, Unbind
 from rhizome.broker.turn import TURN_WORK_MAX, Chore, Turn
 
 if TYPE_CHECKING:
-    from rhizome.broker.broker import Broker
+    from rhizome.broker.broker_context import BrokerContext
     from rhizome.broker.queue.queue import Queue
 
 AT_ONCE_BINDINGS_MAX: Final = 1_000
@@ -36,10 +36,10 @@ def is_late(turn: Turn, queue: Queue) -> bool:
 class OrphanedQueues(Chore):
     """Invariant: ``queues`` are those that are left to delete."""
 
-    broker: Broker
+    broker: BrokerContext
     queues: list[Queue]
 
-    def __init__(self, broker: Broker, queues: list[Queue]) -> None:
+    def __init__(self, broker: BrokerContext, queues: list[Queue]) -> None:
         super().__init__()
         self.broker = broker
         self.queues = queues
