@@ -24,12 +24,14 @@ class CommittedBacklog(Chore):
     entries: deque[Entry]
     events: list[Event]
     _is_chore: bool
+    _pauses: bool
 
     def __init__(self) -> None:
         super().__init__()
         self.entries = deque()
         self.events = []
         self._is_chore = False
+        self._pauses = False
 
     def take(self, ready: Ready) -> None:
         """Add what comes next. The entries that a snapshot contains are not needed any more."""
@@ -42,6 +44,12 @@ class CommittedBacklog(Chore):
         """The events that nothing is applied before."""
         events, self.events = self.events, []
         return events
+
+    def takes_turn(self) -> bool:
+        """Whether entries are applied in this turn. The turn after one that they filled is for what
+        has come meanwhile: who answers others late is taken for silent."""
+        self._pauses = self._is_chore and not self._pauses
+        return not self._pauses
 
     def rest(self, turn: Turn) -> None:
         """The turn ends here: go on in the next one, if something is left."""

@@ -579,10 +579,10 @@ class Node(Cluster):
     def _pump(self) -> None:
         """Hand on what consensus has for the store and the links, and apply what is committed.
 
-        What a turn has no time for is applied in the next ones. The others hear of this broker all
-        the same, so it keeps its lease, or its role of root, while commands come that take long.
+        What a turn has no time for is applied in later ones. The others hear of this broker between
+        them, so it keeps its lease, or its role of root, while many commands come that take long.
         """
-        limit = self.broker.turn.work + TURN_WORK_MAX
+        limit = self.broker.turn.work + (TURN_WORK_MAX if self.backlog.takes_turn() else 0)
         # A broker that was disabled is silent: its lease ends, and others take over.
         while not self.broker.disabled:
             ready = self.consensus.ready() if self.consensus.touched else Ready()

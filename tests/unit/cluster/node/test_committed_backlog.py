@@ -8,6 +8,8 @@ from typing import Final
 import pytest
 
 from rhizome.broker.metadata.metadata_commands import DeclareQueue, PutPolicy
+from rhizome.broker.turn import Turn
+from rhizome.cluster.committed_backlog import CommittedBacklog
 from rhizome.cluster.consensus.consensus_events import LeaseGained, LeaseLost
 from rhizome.cluster.consensus.consensus_output import Ready
 from rhizome.cluster.consensus.log.log_entry_payloads import APPLICATION
@@ -100,3 +102,15 @@ def test_a_lost_lease_does_not_wait_for_entries(cluster: CoreCluster) -> None:
     member.node._notice_lost_lease()
     assert not member.broker.may_deliver
     member.node.backlog.entries.clear()
+
+
+def test_a_turn_that_entries_fill_is_followed_by_one_for_others() -> None:
+    backlog, turn = CommittedBacklog(), Turn()
+    backlog.take(Ready(committed=[Entry(1, 1, APPLICATION, b""), Entry(2, 1, APPLICATION, b"")]))
+    assert backlog.takes_turn()
+    backlog.rest(turn)
+    assert turn.chores == [backlog], "there is another turn"
+    assert [backlog.takes_turn() for _ in range(4)] == [False, True, False, True]
+    backlog.entries.clear()
+    assert backlog.run()
+    assert backlog.takes_turn()
