@@ -70,28 +70,41 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 NOTES = """
 ## What bounds the figures
 
-CPU seconds per million rows, found on 2026-11-18 by running the parts alone:
+The machine was starved in this run: more than twenty processes wanted its two cores, so rates, and
+whether they reach a target, say nothing. Even CPU seconds of Parquet were 2.6 times those of a run
+at a load of 0.6 (0.37). What may be compared are lines of this table with each other:
 
-| part | bodies | all columns |
+- Reading all columns takes 1.6 times as much CPU as Spark takes for ready-made batches of the same
+  rows (`spark-floor`), reading bodies 1.6 times as well, and 1.7 times as much as Parquet.
+- 60% of Parquet's rate allows 1.67 times its CPU. On a quieter machine (load 1 to 6, earlier the
+  same day) the floor of bodies alone was 0.68 to 0.81 CPU seconds per million rows, and Parquet's
+  0.37 allows 0.62: there Spark's own way from a Python worker into the JVM takes more than the aim
+  leaves for everything. Batches of 8,000 or of 64,000 rows make no difference that can be seen.
+- 1,000,000 rows of all columns per second leave 2.0 CPU seconds on two cores; the floor took 1.02
+  to 1.25 of them on the quieter machine.
+
+Our own part, run alone in turns with the code before it was changed, CPU seconds per million rows,
+medians on the starved machine on 2026-11-18:
+
+| part | before | now |
 |---|---|---|
-| broker: chunks from disk to the socket | 0.16 | 0.16 |
-| task: receiving | 0.16 | 0.16 |
-| task: Arrow columns of chunks | 0.18 | 0.31 |
-| Spark: a Python source that yields the same batches, ready made | 0.68 to 0.81 | 1.02 to 1.25 |
-| Spark: the same bytes from its own Parquet reader | 0.37 | |
+| task: Arrow columns of chunks, all columns | 0.44 to 0.48 | 0.35 |
+| task: Arrow columns of chunks, bodies | 0.21 | 0.20 |
+| task: receiving | 0.17 | 0.17 |
+| broker: chunks from disk to the socket | 0.18 to 0.24 | the same |
+| sink's task: frames with a sequence | 0.47 | 0.27 |
+| sink's task: frames without one | 0.25 | 0.25 |
+| broker: messages with a sequence | 3.2 to 3.7 | 2.2 to 2.5 |
+| broker: messages without one | 1.0 to 1.25 | the same |
 
-The machine did other things meanwhile, which adds to CPU seconds, too: take them as a comparison.
-Spark's own part is a median of five turns for each of four sizes of batches.
-
-- Reading: Spark's way from a Python worker into the JVM takes half of what a row costs or more,
-  and batches of 8,000 or of 64,000 rows make no difference that can be seen. Parquet is read
-  inside the JVM. On two cores that the broker shares, 60% of Parquet's rate leaves 0.9 CPU
-  seconds per million rows for everything; bodies take 1.3 now.
-- Sink: the broker spends 3.0 CPU seconds per million rows, 1.2 of them to know rows again by
-  producer and sequence (1.8 without), and a task 0.8, half of it on frames. So one core of a
-  broker takes no more than about 330,000 such messages per second.
-- `streaming` has 1.4 CPU seconds that don't depend on rows: planning, checkpoint, processes that
-  start.
+- Columns: publishers mostly send one kind of message. One comparison of all headers and routes of
+  a batch tells so, and then one of them is read. Where each message has properties of its own
+  (ids, times), all are gathered as before.
+- Sink: to know rows again by producer and sequence still costs a broker as much as to take them.
+  One core of a broker takes no more than about 400,000 such messages per second.
+- Journal: of a lone broker without a checkpoint the driver reads all segments once before, for the
+  names of queues: 0.4 CPU seconds per million records.
+- `streaming` has CPU seconds that don't depend on rows: planning, checkpoint, processes that start.
 
 ## Two workers
 
