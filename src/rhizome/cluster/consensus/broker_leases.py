@@ -96,6 +96,8 @@ class GivenLeases:
         """The root's first entry: whatever was settled before is at or below it."""
         self.leases: dict[str, Given] = {}
         self.settled = 0
+        self._first_end_ms = 0
+        """No lease ends before that; it may be long before the first one does."""
         self._needed: dict[str, int] = {}
         """What a broker without a lease must have applied to get one, beyond what all must."""
         self._presume_leases_of_earlier_roots()
@@ -125,7 +127,7 @@ class GivenLeases:
             self._note_applied(lease, applied)
         if asked_ms == NO_STAMP or not root_lease_held:
             return False
-        if not state.registry.is_registered(name, incarnation):
+        if not state.is_registered(name, incarnation):
             return False
         if lease is None or not lease.renews:
             return self._grant_first(name, incarnation, applied)
@@ -158,7 +160,9 @@ class GivenLeases:
         if applied < needed and state.rules.current_before_lease:
             return False
         self._needed.pop(name, None)
-        self.leases[name] = Given(incarnation, self._honoured_until_ms(), applied, renews=True)
+        until_ms = self._honoured_until_ms()
+        self.leases[name] = Given(incarnation, until_ms, applied, renews=True)
+        self._first_end_ms = min(self._first_end_ms, until_ms)
         state.emit(BrokerLeaseLive(name, incarnation))
         return True
 
@@ -188,9 +192,12 @@ class GivenLeases:
             self.state.emit(BrokerLeaseOver(name, incarnation))
 
     def expire(self) -> None:
+        if self.state.now_ms < self._first_end_ms:
+            return
         for name, lease in list(self.leases.items()):
             if self.state.now_ms >= lease.until_ms:
                 self.end(name, lease.incarnation)
+        self._first_end_ms = min((each.until_ms for each in self.leases.values()), default=NEVER_MS)
 
     def settle(self) -> None:
         """Raise ``settled`` to what every broker with a live lease has applied (R10)."""
@@ -198,13 +205,13 @@ class GivenLeases:
         settled = min(state.applied, state.persistent.commit)
         if not state.rules.settled_before_ok:
             settled = state.persistent.commit
-        else:
+        elif settled > self.settled:
             for lease in self.leases.values():
                 settled = min(settled, lease.applied)
         self.settled = max(self.settled, settled)
 
     def deadline_ms(self) -> int:
-        return min((lease.until_ms for lease in self.leases.values()), default=NEVER_MS)
+        return self._first_end_ms
 
 
 def _registry_of_whole_log(state: NodeState) -> Registry:

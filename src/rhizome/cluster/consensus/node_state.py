@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 from rhizome.cluster.consensus.consensus_events import Event
 from rhizome.cluster.consensus.consensus_messages import Message
-from rhizome.cluster.consensus.consensus_registry import Registry, decode_snapshot
+from rhizome.cluster.consensus.consensus_registry import Registered, Registry, decode_snapshot
 from rhizome.cluster.consensus.log.log_entry_payloads import Registration
 from rhizome.cluster.consensus.log.persistent_state import PersistentState
 from rhizome.cluster.consensus.log.storage import Image
@@ -64,6 +64,8 @@ class NodeState:
         self.peers: dict[str, Peer] = {}
         self.events: list[Event] = []
         self.registry, self.persistent = _restored(image, bootstrap, rules)
+        self._indexed = self.registry.brokers
+        self._registered: dict[str, Registered] = {}
         self._outbox: list[tuple[str, Message]] = []
         self._held: list[tuple[int, str, Message]] = []
 
@@ -74,6 +76,17 @@ class NodeState:
     @property
     def electorate(self) -> Electorate:
         return self.persistent.electorate()
+
+    def registered(self, name: str) -> Registered | None:
+        """A broker in the registry. There may be a thousand, and each asks again and again."""
+        if self._indexed is not self.registry.brokers or not self._registered:
+            self._indexed = self.registry.brokers
+            self._registered = {each.registration.name: each for each in self._indexed}
+        return self._registered.get(name)
+
+    def is_registered(self, name: str, incarnation: str) -> bool:
+        found = self.registered(name)
+        return found is not None and found.registration.incarnation == incarnation
 
     def heard_by_ms(self) -> int:
         """By when everything that has come is read, if this broker has just stood still."""
@@ -188,7 +201,7 @@ class NodeState:
 
     def seniority(self) -> int:
         """The seniority of this incarnation (R6)."""
-        found = self.registry.get(self.me.name)
+        found = self.registered(self.me.name)
         if found is None or found.registration.incarnation != self.me.incarnation:
             return SENIORITY_NONE
         return found.seniority

@@ -419,7 +419,7 @@ class RoleMachine:
     def report(self, stamp_ms: int) -> None:
         """Answer the root, ask for the lease, or ask to be registered first."""
         state = self.state
-        registered = state.registry.is_registered(state.me.name, state.me.incarnation)
+        registered = state.is_registered(state.me.name, state.me.incarnation)
         asks = registered and not self.retired
         asked_ms = state.now_ms if asks else NO_STAMP
         state.send(self.root, Report(state.term, stamp_ms, asked_ms, state.applied))

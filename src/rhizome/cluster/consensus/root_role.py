@@ -7,6 +7,7 @@ The role begins with an empty entry (R2), preceded by the founding entry if ther
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from rhizome.cluster.consensus.broker_leases import GivenLeases, RootLease
 from rhizome.cluster.consensus.consensus_events import RootReady
@@ -37,6 +38,9 @@ from rhizome.cluster.consensus.node_state import FailoverPolicy, NodeState
 from rhizome.cluster.consensus.settings import NEVER_MS
 from rhizome.cluster.link.broker_hello import SECONDARY, Hello
 
+ABSENTEES_EVERY_MS: Final = 1_000
+"""How often the root looks for brokers that stay away."""
+
 
 class RootRole:
     """This broker as root, for one term.
@@ -63,13 +67,23 @@ class RootRole:
         self._dead: dict[str, str] = {}
         """Incarnations with a certificate of death that still have a link and a lease (R15)."""
         self._reported_ms: dict[str, int] = {}
+        self._to_flush: dict[str, None] = {}
+        self._told_all = (-1, -1, -1)
+        """Last entry, commit and settled index when all brokers were last sent what they lack;
+        ``_to_flush`` are those that may lack something since then, though these are the same."""
+        self._beats = 0
+        self._absentees_ms = state.now_ms
         self._heartbeat_ms = state.now_ms
         self._began_ms = state.now_ms
         self.first_index = self._begin()
         self.given = GivenLeases(state, self.first_index)
         self.register(state.me)
         for name in state.up_names():
-            self.progress[name] = FollowerProgress(state, name)
+            self._note_progress(name, FollowerProgress(state, name))
+
+    def _note_progress(self, name: str, progress: FollowerProgress) -> None:
+        self.progress[name] = progress
+        self._to_flush[name] = None
 
     def _begin(self) -> int:
         state = self.state
@@ -145,7 +159,7 @@ class RootRole:
     def register(self, hello: Hello) -> None:
         """Enter an incarnation into the registry, once, if its name is its own (R7)."""
         registry = self.state.registry
-        if registry.is_registered(hello.name, hello.incarnation):
+        if self.state.is_registered(hello.name, hello.incarnation):
             return
         if hello.incarnation in registry.retired:
             return
@@ -164,7 +178,7 @@ class RootRole:
         voter = self.state.electorate.newest.get(hello.name)
         if voter is not None and voter.uuid and voter.uuid != hello.uuid:
             return True
-        known = self.state.registry.get(hello.name)
+        known = self.state.registered(hello.name)
         if known is None or known.registration.uuid == hello.uuid:
             return False
         return hello.name in self.given.leases
@@ -172,14 +186,14 @@ class RootRole:
     def retire(self, name: str, incarnation: str) -> None:
         if self._retiring.get(name) == incarnation:
             return
-        if self.state.registry.is_registered(name, incarnation):
+        if self.state.is_registered(name, incarnation):
             self._retiring[name] = incarnation
             self.append(RETIREMENT, payload(Retirement(name, incarnation)))
 
     def died(self, name: str, incarnation: str) -> None:
         """An incarnation has ended for certain (R15). Its retirement ends its lease when that is
         committed; the certificate of an earlier incarnation changes nothing."""
-        known = self.state.registry.get(name)
+        known = self.state.registered(name)
         if known is None or name == self.state.me.name:
             return
         if not self.state.rules.death_of_one_incarnation:
@@ -206,7 +220,8 @@ class RootRole:
     def commit_point(self) -> int:
         """The highest index that may be committed now; the present one if none is higher."""
         state = self.state
-        matches = {name: progress.match for name, progress in self.progress.items()}
+        voters = [name for name in state.electorate.names() if name in self.progress]
+        matches = {name: self.progress[name].match for name in voters}
         matches[state.me.name] = state.persistent.synced_index
         reached = state.electorate.reached(matches, state.counts, state.rules)
         if reached <= state.persistent.commit:
@@ -228,13 +243,10 @@ class RootRole:
         if not self.is_ready and self.state.persistent.commit >= self.first_index:
             self.is_ready = True
             self.state.emit(RootReady(self.term))
-        for broker in self.state.registry.brokers:
-            given = self.given.leases.get(broker.registration.name)
-            if given is not None and given.incarnation != broker.registration.incarnation:
-                self.given.end(broker.registration.name, given.incarnation)
-        for name, given in list(self.given.leases.items()):
-            if self.state.registry.get(name) is None:
-                self.given.end(name, given.incarnation)
+        if any(entry.kind in (REGISTRATION, RETIREMENT) for entry in entries):
+            for name, given in list(self.given.leases.items()):
+                if not self.state.is_registered(name, given.incarnation):
+                    self.given.end(name, given.incarnation)
 
     # Brokers.
 
@@ -245,8 +257,9 @@ class RootRole:
         hello = self.state.peers[name].hello
         if known is not None and known.bearer == (hello.uuid, hello.incarnation):
             known.relinked()
+            self._to_flush[name] = None
         else:
-            self.progress[name] = FollowerProgress(self.state, name)
+            self._note_progress(name, FollowerProgress(self.state, name))
 
     def peer_down(self, name: str) -> None:
         self._away_since_ms[name] = self.state.now_ms
@@ -262,7 +275,8 @@ class RootRole:
 
     def reported(self, name: str, report: Report) -> None:
         self._reported_ms[name] = self.state.now_ms
-        self.lease.answered(name, report.stamp_ms)
+        if self.state.peers[name].hello.votes() or not self.state.rules.secondaries_never_vote:
+            self.lease.answered(name, report.stamp_ms)
         progress = self.progress[name]
         incarnation = self.state.peers[name].hello.incarnation
         retiring = incarnation in (self._retiring.get(name), self._dead.get(name))
@@ -271,6 +285,7 @@ class RootRole:
         if self.given.asked(name, report.asked_ms, report.applied, held):
             progress.granted_ms = report.asked_ms
             progress.tell_now = progress.tell_now or not had_lease
+            self._to_flush[name] = None
 
     def hears(self, name: str) -> bool:
         """Whether a linked broker answers, with a lease or without; when this root has just begun,
@@ -285,9 +300,11 @@ class RootRole:
 
     def append_answered(self, name: str, answer: AppendAnswer) -> None:
         self.progress[name].answered(answer)
+        self._to_flush[name] = None
 
     def snapshot_answered(self, name: str, answer: SnapshotAnswer) -> None:
         self.progress[name].snapshot_answered(answer)
+        self._to_flush[name] = None
 
     def left(self, name: str) -> None:
         """A broker said farewell: its lease is over now, and a secondary's incarnation too."""
@@ -313,8 +330,20 @@ class RootRole:
             self._heartbeat_ms = state.now_ms + state.settings.heartbeat_ms
             self._probe_disk()
             self.given.settle()
+            self._beats += 1
             for name in state.up_names():
-                self.progress[name].heartbeat(state.now_ms, self.given.settled)
+                if self._has_turn(name):
+                    self.progress[name].heartbeat(state.now_ms, self.given.settled)
+
+    def _has_turn(self, name: str) -> bool:
+        """Whether a broker gets this heartbeat. Secondaries get every other one, half of them each
+        time, if that is often enough: there may be many, and the root's own lease (R9) and
+        elections need none of them."""
+        state = self.state
+        settings = state.settings
+        if state.peers[name].hello.votes() or settings.root_lease_ms < 6 * settings.heartbeat_ms:
+            return True
+        return (self._beats + sum(name.encode("utf-8", "surrogateescape"))) % 2 == 0
 
     def _probe_disk(self) -> None:
         """Write something every other heartbeat: the lease needs a disk that takes it (R9)."""
@@ -327,6 +356,9 @@ class RootRole:
         """Retire brokers that don't vote and stay away. One whose link went down before this root
         began is counted from that beginning."""
         state = self.state
+        if state.now_ms < self._absentees_ms:
+            return
+        self._absentees_ms = state.now_ms + min(ABSENTEES_EVERY_MS, state.settings.retire_ms // 100)
         members = state.electorate.newest
         for broker in state.registry.brokers:
             registration = broker.registration
@@ -340,10 +372,16 @@ class RootRole:
     def flush(self) -> None:
         """Send what the brokers lack: entries first, then news."""
         self.given.settle()
-        for name in self.state.up_names():
-            progress = self.progress[name]
-            progress.replicate()
-            progress.tell(self.given.settled)
+        persistent = self.state.persistent
+        news = (persistent.log.last_index, persistent.commit, self.given.settled)
+        names = list(self._to_flush) if news == self._told_all else self.state.up_names()
+        self._told_all = news
+        self._to_flush.clear()
+        for name in names:
+            if self.state.is_up(name):
+                progress = self.progress[name]
+                progress.replicate()
+                progress.tell(self.given.settled)
         self._hand_over_if_due()
 
     def deadline_ms(self) -> int:

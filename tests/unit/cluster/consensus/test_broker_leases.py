@@ -350,3 +350,41 @@ def test_reports_without_a_registration_ask_for_no_lease() -> None:
     stage.run(100)
     assert asked[0] == -1
     assert asked[-1] > 0
+
+
+def test_secondaries_get_every_other_heartbeat_and_keep_their_leases() -> None:
+    """There may be many of them, and the root's own lease needs none. One that gets lost costs them
+    nothing either."""
+    stage = at_work()
+    heard: dict[str, int] = dict.fromkeys(("b2", "b3", "s1"), 0)
+    lost = 0
+
+    def count(sender: str, receiver: str, message: Message) -> bool:
+        nonlocal lost
+        if sender != "b1" or not isinstance(message, Heartbeat):
+            return False
+        heard[receiver] += 1
+        lost += receiver == "s1" and heard[receiver] % 3 == 0
+        return receiver == "s1" and heard[receiver] % 3 == 0
+
+    stage.censor = count
+    for _ in range(100):
+        stage.run(100)
+        assert stage.holders() == ["b1", "b2", "b3", "s1"]
+    assert lost > 5
+    assert heard["b2"] == heard["b3"]
+    assert abs(2 * heard["s1"] - heard["b2"]) <= 4
+
+
+def test_with_leases_of_few_heartbeats_secondaries_get_all_of_them() -> None:
+    stage = at_work(ConsensusSettings(heartbeat_ms=300))
+    heard: dict[str, int] = dict.fromkeys(("b2", "b3", "s1"), 0)
+
+    def count(sender: str, receiver: str, message: Message) -> bool:
+        if sender == "b1" and isinstance(message, Heartbeat):
+            heard[receiver] += 1
+        return False
+
+    stage.censor = count
+    stage.run(6000)
+    assert heard["s1"] == heard["b2"] > 15
