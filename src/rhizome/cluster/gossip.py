@@ -192,7 +192,7 @@ class Gossip:
         return {
             name: told["used"]
             for name, told in self.heard.items()
-            if name in brokers and brokers[name].role == SECONDARY and "used" in told
+            if name in brokers and brokers[name].role == SECONDARY and _uses(told.get("used"))
         }
 
     def used_elsewhere(self, kind: str, name: str) -> int:
@@ -227,6 +227,13 @@ class Gossip:
 def _is_upgrade(told: object) -> bool:
     """Whether it is a hash, and a better one."""
     return isinstance(told, list) and len(told) == 2 and all(isinstance(x, str) and x for x in told)
+
+
+def _uses(used: object) -> bool:
+    """Whether a broker uses anything that is limited: of a thousand secondaries most don't."""
+    if not isinstance(used, dict):
+        return False
+    return any(any(of_kind.values()) for of_kind in used.values() if isinstance(of_kind, dict))
 
 
 def _count(used: object, kind: str, name: str) -> int:
