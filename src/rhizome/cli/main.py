@@ -38,6 +38,7 @@ PANELS: Final = {
         "publish": "rhizome.cli.commands.messages.publish_command",
         "consume": "rhizome.cli.commands.messages.consume_command",
         "browse": "rhizome.cli.commands.messages.browse_command",
+        "schedule": "rhizome.cli.commands.messages.schedule_command",
     },
     "Queues and applications": {
         "queue": "rhizome.cli.commands.resources.queue_command",

@@ -591,16 +591,25 @@ def test_delayed_messages_survive_a_kill_and_arrive_in_the_order_of_their_time(
                 await channel.publish(
                     b"%d" % delay, exchange="late", routing_key="k", properties=properties
                 )
+            for headers in (
+                {"x-delay": 1000, "x-schedule-id": "a"},
+                {"x-delay": 1100, "x-schedule-id": "b"},
+                {"x-schedule-cancel": "a"},
+                {"x-delay": 2500, "x-schedule-id": "b"},
+            ):
+                body = b"%d" % headers.get("x-delay", 0)
+                properties = Properties(delivery_mode=2, headers=dict(headers))
+                await channel.publish(body, exchange="late", routing_key="k", properties=properties)
             assert (await channel.declare_queue("q", passive=True)).message_count == 0
 
     async def arrivals() -> list[bytes]:
         async with connect(own_broker.url) as connection, connection.channel() as channel:
-            return [message.body for message in await take(channel, "q", 3)]
+            return [message.body for message in await take(channel, "q", 4)]
 
     run(prepare())
     own_broker.kill()
     own_broker.start()
-    assert run(arrivals()) == [b"1500", b"2000", b"3000"]
+    assert run(arrivals()) == [b"1500", b"2000", b"2500", b"3000"]
     assert call_api(own_broker, "GET", "queues", "/", "amq.delayed")["messages"] == 1
 
 

@@ -56,6 +56,7 @@ ACT_ON_MESSAGES: Final = document(
         "dry_run": FLAG,
     },
 )
+MOVE_SCHEDULE: Final = document({"delay_ms": between(0, (1 << 32) - 1)}, {"user": TEXT})
 PUBLISH: Final = document(
     {"routing_key": TEXT, "payload": TEXT},
     {"payload_encoding": one_of("string", "base64"), "properties": TABLE},

@@ -205,5 +205,24 @@ LEASE: Final = record(
         **fields(NUMBER, "first next messages bytes read_up_to keep_ms expires_in_ms"),
     },
 )
+SCHEDULES: Final = record(
+    "Schedules",
+    {
+        "waiting": NUMBER,
+        "schedules": many(
+            record(
+                "Schedule",
+                {
+                    "id": maybe(TEXT),
+                    "user": maybe(TEXT),
+                    "exchange": TEXT,
+                    "routing_key": TEXT,
+                    **fields(NUMBER, "due_ms scheduled_ms payload_bytes"),
+                },
+            )
+        ),
+        "next": maybe(NUMBER),
+    },
+)
 OFFSETS: Final = by_name(NUMBER)
 OFFSET: Final = record("Offset", {"offset": NUMBER})

@@ -186,6 +186,38 @@ def test_damaged_messages_are_listed_and_dropped(rhizome: Rhizome, api: Any) -> 
     assert "needs the name of the queue" in result.stderr
 
 
+def test_schedules_are_listed_page_by_page(rhizome: Rhizome, api: Any) -> None:
+    row = {
+        "id": "invoice-1",
+        "user": "app",
+        "exchange": "later",
+        "routing_key": "k",
+        "due_ms": 0,
+        "scheduled_ms": 0,
+        "payload_bytes": 12,
+    }
+    target = "GET /api/rhizome/schedules/%2F?"
+    api.answer(
+        target + "count=2&after=0&exchange=later&user=",
+        {"waiting": 5, "schedules": [row], "next": 7},
+    )
+    api.answer(
+        target + "count=1&after=7&exchange=later&user=",
+        {"waiting": 5, "schedules": [{**row, "id": "invoice-2"}], "next": None},
+    )
+    options = ("--exchange", "later", "--count", "2", "--http", api.address)
+    lines = rhizome("schedule", "list", *options).stdout.splitlines()
+    assert [line.split()[0] for line in lines if "invoice" in line] == ["invoice-1", "invoice-2"]
+    assert "0:00:00" in lines[-1]
+    api.answer("DELETE /api/rhizome/schedules/%2F/later/a%2Fb?user=app")
+    done = rhizome("schedule", "cancel", "later", "a/b", "--by", "app", "--http", api.address)
+    assert done.exit_code == 0, done.output
+    api.answer("PUT /api/rhizome/schedules/%2F/later/a")
+    done = rhizome("schedule", "move", "later", "a", "60", "--http", api.address)
+    assert done.exit_code == 0, done.output
+    assert api.requests[-1].document == {"delay_ms": 60_000}
+
+
 def test_leases_of_a_queue_are_listed_and_ended(rhizome: Rhizome, api: Any) -> None:
     api.answer("GET /api/rhizome/queues/%2F/orders/leases", [LEASE])
     lines = rhizome("queue", "leases", "orders", "--http", api.address).stdout.splitlines()
