@@ -185,3 +185,15 @@ AMQP_PERMISSIONS = differs(
     ours="each operation asks for the permissions that 3.10 asks for",
     why="docs/operating/permissions.md lists them",
 )
+EXPIRY_BEHIND_THE_HEAD = differs(
+    "3.10",
+    "a message that expires behind one that doesn't stays until it is the first",
+    ours="a message expires at its time, wherever it is in its queue",
+    why="that is what `expiration` says; dead letters come when they are due",
+)
+EXPIRY_BEHIND_THE_HEAD_TOO = differs(
+    "4.3",
+    "a message that expires behind one that doesn't stays until it is the first",
+    ours="a message expires at its time, wherever it is in its queue",
+    why="that is what `expiration` says; dead letters come when they are due",
+)

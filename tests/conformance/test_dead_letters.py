@@ -128,6 +128,17 @@ def test_a_message_with_an_expiry_of_its_own_keeps_it_in_its_death_only(channel:
     assert letter.properties.expiration is None
 
 
+@differences.EXPIRY_BEHIND_THE_HEAD
+@differences.EXPIRY_BEHIND_THE_HEAD_TOO
+def test_a_message_expires_behind_one_that_stays(channel: Channel) -> None:
+    dead = channel.declare()
+    queue = dying_queue(channel, dead)
+    channel.publish("", queue, b"stays")
+    channel.publish("", queue, b"goes", Properties(expiration="50"))
+    assert channel.get_wait(dead).body == b"goes"
+    assert channel.count(queue) == 1
+
+
 def test_rejection_also_takes_the_expiry_away(channel: Channel) -> None:
     dead = channel.declare()
     queue = dying_queue(channel, dead)

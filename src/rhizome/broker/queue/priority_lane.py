@@ -142,6 +142,10 @@ class Lane:
         found = None if place == self.tail else self.slots[place & self.mask]
         return found if found is not None and found.index == index else None
 
+    def depth(self, index: i64) -> i64:
+        """How many messages in the ring are before this index."""
+        return self._place(index) - self.head
+
     def _place(self, index: i64) -> i64:
         """The place in the ring of the first message with this index or a higher one."""
         low = self.head

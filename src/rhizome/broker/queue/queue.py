@@ -16,6 +16,7 @@ from rhizome.broker.group_log.log_port import EVERYTHING, GroupLog
 from rhizome.broker.message import NO_EXPIRATION, Message, body_bytes, is_journaled
 from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
 from rhizome.broker.queue.consumer_priority import PriorityLevel
+from rhizome.broker.queue.expiry_index import ExpiryIndex
 from rhizome.broker.queue.last_value import LastValues
 from rhizome.broker.queue.priority_lane import UNUSED_LANE, KeyedLane, Lane
 from rhizome.broker.queue.publisher_flow_control import CONGESTED_BYTES, FlowControl
@@ -158,6 +159,8 @@ class Queue(MarkedQueue):
     away: RemoteHome | None
     stream: QueueStream | None
     worker: InternalQueueWorker | None
+    expiries: ExpiryIndex | None
+    """Which messages expire before others that are ahead of them; None if none came that could."""
     holds: bool
     """Its messages wait for the time that they ask for (`delayed_messages.py`)."""
 
@@ -202,8 +205,8 @@ class Queue(MarkedQueue):
         self.held = self.held_bytes = 0
         self.restored = {}
         self.away = None
-        self.stream = None
-        self.worker, self.holds = None, definition.name == DELAYED_QUEUE
+        self.stream = self.worker = self.expiries = None
+        self.holds = definition.name == DELAYED_QUEUE
         self._prepare_lanes(definition.options)
         self.apply_options(definition.options)
 
@@ -318,9 +321,8 @@ class Queue(MarkedQueue):
         if self.stream is not None:
             return
         self.prepare_for(message.priority)
-        if message.expiration_ms != NO_EXPIRATION and not self.may_expire:
-            self.may_expire = True
-            self.broker.watch_expiry(self)
+        if message.expiration_ms != NO_EXPIRATION or self.expiries is not None:
+            self._note_expiry(message)
         if self.last_values is not None:
             self._supersede(message)
         self.broker.pager.admit(self, self.lane_of(message), message)
@@ -340,6 +342,16 @@ class Queue(MarkedQueue):
             self.durable_bytes += len(message.content)
         self.broker.pager.page(self, self.lane, message)
         self._count(message)
+
+    def _note_expiry(self, message: Message) -> None:
+        """Note a message with a time of its own, or one that comes after such a message."""
+        if not self.may_expire:
+            self.may_expire = True
+            self.broker.watch_expiry(self)
+        if self.expiries is None:
+            self.expiries = ExpiryIndex()
+        alone = self.ready == 0 and self.unacked == 0
+        self.expiries.note(message.index, self.expires_ms(message), self.published, alone)
 
     def _count(self, message: Message) -> None:
         self.ready += 1
@@ -706,6 +718,8 @@ class Queue(MarkedQueue):
             self.broker.put_back_scheduled(self, message)
             self._count(message)
             return
+        if self.expiries is not None:
+            self.expiries.put_back(message.index, self.expires_ms(message))
         self.lane_of(message).put_back(message)
         self._count(message)
         if self.keys is not None:
@@ -788,6 +802,7 @@ class Queue(MarkedQueue):
             self.broker.forget_scheduled(self)
         if self.keys is not None:
             self.keys.clear_ready()
+        self.expiries = None
         self.broker.damage.release(self)
         self.ready = 0
         self.ready_bytes = 0
