@@ -7,7 +7,7 @@ import pytest
 from rhizome.amqp.methods import BasicAck, BasicNack, QueueBind, QueueBindOk
 from rhizome.amqp.properties import Properties
 from rhizome.broker.metadata.metadata_commands import PutPolicy
-from rhizome.broker.queue import expiry_index
+from rhizome.broker.queue import due_heap
 from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
 
@@ -171,7 +171,7 @@ def test_messages_that_expire_in_order_are_not_indexed(core: Core, client: CoreC
 def test_entries_of_what_was_consumed_do_not_pile_up(
     core: Core, client: CoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry_index, "SWEPT_MIN", 10)
+    monkeypatch.setattr(due_heap, "SWEPT_MIN", 10)
     queue = client.declare("q")
     publish(client, queue, b"first", 900_000)
     for number in range(300):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from rhizome.broker.queue.expiry_index import SWEPT_AT_ONCE, ExpiryIndex
+from rhizome.broker.queue.due_heap import SWEPT_AT_ONCE, ExpiryIndex
 from rhizome.broker.queue.priority_lane import Lane
 from rhizome.broker.queue.queue import REASON_EXPIRED, claim
 

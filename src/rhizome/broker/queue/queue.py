@@ -16,7 +16,7 @@ from rhizome.broker.group_log.log_port import EVERYTHING, GroupLog
 from rhizome.broker.message import NO_EXPIRATION, Message, body_bytes, is_journaled
 from rhizome.broker.metadata.declare_and_consume_arguments import QueueArguments
 from rhizome.broker.queue.consumer_priority import PriorityLevel
-from rhizome.broker.queue.expiry_index import ExpiryIndex
+from rhizome.broker.queue.due_heap import ExpiryIndex
 from rhizome.broker.queue.last_value import LastValues
 from rhizome.broker.queue.priority_lane import UNUSED_LANE, KeyedLane, Lane
 from rhizome.broker.queue.publisher_flow_control import CONGESTED_BYTES, FlowControl
