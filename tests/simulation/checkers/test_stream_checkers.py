@@ -28,6 +28,7 @@ from tests.simulation.story import seen_by
 NOTHING = ""
 HOME, STANDBY = "b1", "b2"
 APPENDER, READER = 1, 2
+GROUP = 32768
 EPOCH = 1
 SEGMENT_BYTES = 4096
 NAMES = [f"a/{n}" for n in range(1, 600)]
@@ -61,12 +62,12 @@ class _Writer:
 class Log:
     """A stream's log in memory, with these messages."""
 
-    def __init__(self, *messages: str, body: str = "") -> None:
+    def __init__(self, *messages: str, body: str = "", epoch: int = EPOCH) -> None:
         self.store = StreamStore(MemoryFiles(), lambda work: work())
         self.store.writer = _Writer(self.store)
         self.log: StreamLog = self.store.open(1)
         self.log.segment_bytes_max = SEGMENT_BYTES
-        self.log.begin_epoch(EPOCH)
+        self.log.begin_epoch(epoch)
         self.log.mark_epoch()
         for at, message in enumerate(messages):
             content = content_frames(1, bytes(14), body_of(body or message, 20), 4096)
@@ -82,10 +83,12 @@ class Log:
 class FakeBroker:
     """A broker with one stream, as home or as a copy that counts."""
 
-    def __init__(self, broker: str, stream: str, log: Log, is_home: bool) -> None:
+    def __init__(
+        self, broker: str, stream: str, log: Log, is_home: bool, epoch: int = EPOCH
+    ) -> None:
         members = (Member(STANDBY, "1", WHOLE),)
         self.holding = StreamContents(
-            broker, "1", stream, is_home, is_home, EPOCH, members, log.log, 0 if is_home else EPOCH
+            broker, "1", stream, is_home, is_home, epoch, members, log.log, 0 if is_home else epoch
         )
 
     def streams(self) -> list[StreamContents]:
@@ -143,15 +146,24 @@ class Story:
             self.then(told.DoneWith(READER, 1, f"c{self.consumers}", self.stream, offset))
         return self
 
-    def home(self, *messages: str, body: str = "", at: str = HOME) -> Story:
+    def home(self, *messages: str, body: str = "", at: str = HOME, epoch: int = EPOCH) -> Story:
         """The home has committed these."""
-        return self.at(at, Log(*messages, body=body).safe(), True)
+        return self.at(at, Log(*messages, body=body, epoch=epoch).safe(), True, epoch)
 
-    def at(self, broker: str, log: Log, is_home: bool) -> Story:
+    def at(self, broker: str, log: Log, is_home: bool, epoch: int = EPOCH) -> Story:
         self.watch.brokers[broker] = FakeBroker(  # type: ignore[assignment]
-            broker, self.stream, log, is_home
+            broker, self.stream, log, is_home, epoch
         )
         return self
+
+    def begins(self, broker: str, epoch: int) -> Story:
+        """A broker becomes the home, which others know before it shows anything."""
+        self.then(application_events.GroupAt(GROUP, broker, "1", epoch, 1, ""))
+        return self.then(application_events.QueueIn(self.stream, GROUP))
+
+    def dies(self, broker: str) -> Story:
+        del self.watch.brokers[broker]
+        return self.then(application_events.ProgramEnded(broker))
 
     def glance(self) -> Story:
         for checker in self.watch.checkers:
@@ -169,6 +181,12 @@ def two(**changed: str) -> Story:
     """Two appends, confirmed and read."""
     story = Story(**changed).sends("a/1", "a/2").confirmed("a/1", "a/2").reads()  # type: ignore[arg-type]
     return story.shown(a_1=0, a_2=1)
+
+
+def taken_over() -> Story:
+    """Two appends that a home has committed, which is then paused; it never learns of its
+    successor, where a third one is sent."""
+    return two().home("a/1", "a/2").glance().begins("b3", EPOCH + 1).sends("a/3")
 
 
 def booked(verdict: str, at: str = HOME) -> Story:
@@ -221,6 +239,34 @@ STORIES: dict[str, tuple[str, Tell]] = {
     "shown before it is committed": (
         "ShownIsCommitted",
         lambda: two().home("a/1", "a/2").sends("a/3").shown(a_3=2),
+    ),
+    "shown by a home that died, while an earlier one goes on": (
+        NOTHING,
+        lambda: (
+            taken_over()
+            .home("a/1", "a/2", "a/3", at="b3", epoch=EPOCH + 1)
+            .glance()
+            .dies("b3")
+            .shown(a_3=2)
+        ),
+    ),
+    "shown by a home that died before it was looked at": (
+        NOTHING,
+        lambda: taken_over().shown(a_3=2),
+    ),
+    "shown before it is committed, by a home that died": (
+        "ShownIsCommitted",
+        lambda: (
+            taken_over()
+            .home("a/1", "a/2", at="b3", epoch=EPOCH + 1)
+            .glance()
+            .dies("b3")
+            .shown(a_3=2)
+        ),
+    ),
+    "shown before it is committed, by the only home, which died": (
+        "ShownIsCommitted",
+        lambda: two().home("a/1", "a/2").glance().dies(HOME).sends("a/3").shown(a_3=2),
     ),
     "a message at two offsets": (
         "AppendedOnce",

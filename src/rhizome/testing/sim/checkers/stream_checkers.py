@@ -109,16 +109,55 @@ class OneMessagePerOffset(StreamChecker):
 
 
 class ShownIsCommitted(StreamChecker):
-    """What an application is shown is committed at a home (L1): at this one, or at a later one,
-    which has committed all that earlier ones had. While there is no home nothing can be checked.
+    """What an application is shown is committed at a home (L1): at the newest one, or at an earlier
+    one that does not know of it yet. The newest has committed all that earlier ones had.
+
+    A home that is gone counts with what it had committed: what it sent may arrive after its end.
+    While the newest home has not been seen to show anything, nothing can be checked, because an
+    earlier one that is paused or cut off lacks what was appended since.
     """
 
+    def __init__(self, book: StreamHistories) -> None:
+        super().__init__(book)
+        self._newest: dict[str, StreamContents] = {}
+        """The newest home of each stream that was seen to show something, even if it is gone."""
+        self._groups: dict[str, int] = {}
+        self._epochs: dict[int, int] = {}
+        """The newest epoch of each group that any broker knew of."""
+
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {told.Shown: self._shown}
+        return {
+            told.Shown: self._shown,
+            application_events.GroupAt: self._group,
+            application_events.QueueIn: self._queue,
+        }
+
+    def _group(self, seen: application_events.GroupAt) -> None:
+        self._epochs[seen.group] = max(seen.epoch, self._epochs.get(seen.group, 0))
+
+    def _queue(self, seen: application_events.QueueIn) -> None:
+        self._groups[seen.queue] = seen.group
+
+    def glance(self) -> None:
+        self._look()
+
+    def _look(self) -> list[StreamContents]:
+        """The homes that show something; the newest of each stream is remembered."""
+        homes = [each for each in self.book.holdings() if each.shows]
+        for home in homes:
+            known = self._newest.get(home.stream)
+            if known is None or home.epoch >= known.epoch:
+                self._newest[home.stream] = home
+        return homes
 
     def _shown(self, seen: told.Shown) -> None:
-        homes = [each for each in self.book.holdings() if each.shows and each.stream == seen.stream]
-        if homes and all(each.log.committed <= seen.offset for each in homes):
+        homes = [each for each in self._look() if each.stream == seen.stream]
+        newest = self._newest.get(seen.stream)
+        if newest is None or newest.epoch < self._epochs.get(self._groups.get(seen.stream, 0), 0):
+            return
+        if newest not in homes:
+            homes.append(newest)
+        if all(each.log.committed <= seen.offset for each in homes):
             ends = ", ".join(f"{each.broker} up to {int(each.log.committed) - 1}" for each in homes)
             self.fail(
                 f"{seen.application} is shown {seen.message} at offset {seen.offset} of "
