@@ -23,6 +23,7 @@ options = RunOptions(
     faults={faults},
     pace={pace},
     leases={leases},
+    keys={keys},
     flush={flush!r},
 )
 for seed in range({first}, {first} + {seeds}):
@@ -46,6 +47,7 @@ class Mutant:
     first: int = 0
     minutes: float = 1.0
     flush: str = "always"
+    keys: bool = False
 
     def seen_in_some_seed(self, scenario: str, leases: bool = False) -> list[str]:
         """The first seed in which somebody sees it, who, and what."""
@@ -55,6 +57,7 @@ class Mutant:
             pace=self.pace,
             minutes=self.minutes,
             leases=leases,
+            keys=self.keys,
             flush=self.flush,
             first=self.first,
             seeds=SEEDS_MAX,

@@ -58,6 +58,7 @@ class RunOptions:
     streams: bool = False
     """There are streams too, appended to and read; in the scenario "messages"."""
     leases: bool = False
+    keys: bool = False
     """There is a queue that is leased; in the scenario "messages"."""
     flush: str = "always"
     """When journals are synced, as the setting `journal.flush` says; in the scenarios "messages"

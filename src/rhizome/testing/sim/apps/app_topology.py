@@ -86,6 +86,7 @@ class QueuePlan:
     dedup: bool = False
     automatic: bool = False
     purged: bool = False
+    keyed: bool = False
 
     def arguments(self) -> dict[str, object]:
         found: dict[str, object] = {}
@@ -104,6 +105,8 @@ class QueuePlan:
             found["x-max-priority"] = self.priority_max
         if self.single_active:
             found["x-single-active-consumer"] = True
+        if self.keyed:
+            found["x-group-key"] = "routing-key"
         if self.dedup:
             found["x-dedup"] = "message-id"
         return found
@@ -167,6 +170,16 @@ class Topology:
         ]
         found += [(ALL, ""), (TOPICS, "eu.paid"), (TOPICS, "us.paid"), (TOPICS, "us.late")]
         return [*dict.fromkeys(found)]
+
+
+KEYED: Final = "tasks"
+KEYS: Final = ("ann", "bob", "eve")
+
+
+def add_keyed_queue(topology: Topology) -> None:
+    """A queue whose messages go in order, key by key, to one consumer at a time."""
+    topology.queues[KEYED] = QueuePlan(KEYED, keyed=True)
+    topology.bindings.extend((WORK, key, KEYED) for key in KEYS)
 
 
 def _matches(pattern: str, key: str) -> bool:

@@ -310,7 +310,8 @@ class CommitIsDoneWhenAnswered(MessageChecker):
 class OrderPerPublisherAndQueue(MessageChecker):
     """What one session published to a queue, with one priority, comes to a consumer in that order.
 
-    The order does not cover redeliveries, marked or not, nor delayed messages. It is excused when,
+    The order does not cover redeliveries, marked or not, delayed messages, nor keyed queues. It is
+    excused when,
     since the earlier of the two was sent, the home has ended or a link to it has broken: what was
     under way then is delivered later, perhaps without the redelivered mark. It is also excused when
     another consumer of the queue was cancelled meanwhile: what was under way to it was requeued. A
@@ -393,6 +394,9 @@ class OrderPerPublisherAndQueue(MessageChecker):
         message = self.history.messages.get(seen.message)
         if message is None or seen.queue == GRAVES or seen.redelivered or message.delayed:
             return
+        plan = self.history.topology.queues.get(seen.queue)
+        if plan is not None and plan.keyed:
+            return  # OrderPerKey sees to it
         if len(message.came_from(seen.queue)) > 1:
             return
         key = (
@@ -517,6 +521,77 @@ class OneActiveConsumer(MessageChecker):
             or last.session.let_go_us >= 0
             or _consumer(last) in self._gone
             or (last.session.number, last.channel) in self.history.channels_gone
+        )
+
+
+class OrderPerKey(MessageChecker):
+    """At most one application holds messages of a key of a keyed queue, and what it acks of a
+    publisher's was delivered in the order of publishing: nothing comes for the first time when a
+    later message of its key has been acked.
+
+    Excused where the other's broker may have lost its right to what it holds, as for a single
+    active consumer, and in the second case if the earlier message may have come to somebody who
+    couldn't tell.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._keys: dict[str, str] = {}
+        self._held: dict[tuple[str, str], list[Delivery]] = {}
+        """By queue and key."""
+
+    def handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {told.Sent: self._sent, told.Delivered: self._delivered}
+
+    def _sent(self, seen: told.Sent) -> None:
+        self._keys[seen.message] = seen.key
+
+    def _delivered(self, seen: told.Delivered) -> None:
+        plan = self.history.topology.queues.get(seen.queue)
+        message = self.history.messages.get(seen.message)
+        if plan is None or message is None or not plan.keyed:
+            return
+        place = (seen.queue, self._keys[seen.message])
+        now = message.came_from(seen.queue)[-1]
+        known = self._held.setdefault(place, [])
+        held = [each for each in known if each.is_held() or each.verdict == told.ACK]
+        for last in held:
+            if last.verdict == told.ACK:
+                self._check_order(now, message, last)
+            elif not self._is_same(last, now) and not self._is_excused(now, last):
+                self.fail(
+                    f"{seen.queue} gives {message.id} of key {place[1]} to {seen.application}, "
+                    f"while {last.session.application} holds {last.message} of this key since "
+                    f"{shown_time(last.at_us)}"
+                )
+        self._held[place] = [*held, now]
+
+    def _check_order(self, now: Delivery, message: Message, last: Delivery) -> None:
+        later = self.history.messages[last.message]
+        if later.session is not message.session or later.channel != message.channel:
+            return
+        if later.order <= message.order or len(message.came_from(now.queue)) > 1:
+            return
+        if now.redelivered or message.continued.get(now.queue):
+            return
+        if not self.was_struck(last, self.between(last, self.now_us), self.now_us):
+            self.fail(
+                f"{now.queue} gives {message.id} to {now.session.application} after {later.id} of "
+                f"the same key, which was published later, was acked"
+            )
+
+    def _is_same(self, last: Delivery, now: Delivery) -> bool:
+        mine = (last.session.number, last.channel)
+        return mine == (now.session.number, now.channel)
+
+    def _is_excused(self, now: Delivery, last: Delivery) -> bool:
+        session = last.session
+        near = [session.broker, pair(session.application, session.broker)]
+        return (
+            self.left_before(now, last)
+            or self.was_struck(last, near, self.now_us)
+            or self.was_out_of_reach(last, TURN_US)
+            or (session.number, last.channel) in self.history.channels_gone
         )
 
 

@@ -16,7 +16,12 @@ from rhizome.cluster.consensus import Rules
 from rhizome.cluster.link.broker_hello import PRIMARY, SECONDARY
 from rhizome.journal.store import StoreOptions
 from rhizome.testing.sim.apps.app_program import AppProgram, TopologyDeclarer, Workload
-from rhizome.testing.sim.apps.app_topology import Topology, drawn_streams, drawn_topology
+from rhizome.testing.sim.apps.app_topology import (
+    Topology,
+    add_keyed_queue,
+    drawn_streams,
+    drawn_topology,
+)
 from rhizome.testing.sim.apps.consumers import QUEUES_MAX, Worker
 from rhizome.testing.sim.apps.publishers import Publisher, TransactionalPublisher
 from rhizome.testing.sim.apps.session_resume_consumers import SessionWorker
@@ -34,6 +39,7 @@ from rhizome.testing.sim.checkers.delivery_checkers import (
     NoMessageStuck,
     NothingMadeUp,
     OneActiveConsumer,
+    OrderPerKey,
     OrderPerPublisherAndQueue,
     PrefetchIsKept,
     TransactionsAllOrNothing,
@@ -99,6 +105,7 @@ def checkers_of(topology: Topology, promises: Promises = TODAY) -> list[Checker]
         DuplicatesAreDropped,
         OrderPerPublisherAndQueue,
         OneActiveConsumer,
+        OrderPerKey,
         PrefetchIsKept,
         TransactionsAllOrNothing,
         CommitIsDoneWhenAnswered,
@@ -133,8 +140,7 @@ class MessagesScenario:
         topology = drawn_topology(chance)
         if options.streams:
             topology.streams = drawn_streams(world.chance("streams"))
-        if options.leases:
-            add_leased_queue(topology)
+        _add_special_queues(topology, options)
         books = checkers_of(topology, promised(self._promises, options.flush))
         history, timeline = books[:2]
         assert isinstance(history, History)
@@ -183,6 +189,13 @@ class MessagesScenario:
         simulation.plan.rare = RARE
         simulation.ends_when_done = True
         return simulation
+
+
+def _add_special_queues(topology: Topology, options: RunOptions) -> None:
+    if options.keys:
+        add_keyed_queue(topology)
+    if options.leases:
+        add_leased_queue(topology)
 
 
 def drawn_setup(chance: random.Random, flush: str = "always") -> BrokerOptions:
