@@ -60,6 +60,15 @@ from rhizome.broker.streams.stream_reader import StreamReader
 StreamReader.go_on_after = lambda self, index: None
 """
 
+POSITIONS_NOT_COPIED = """
+from rhizome.journal.streams.tracking_state import StreamTracking
+take_notes = StreamTracking._take_notes
+def forgetful(self, data, at, end):
+    take_notes(self, data, at, end)
+    self.offsets.clear()
+StreamTracking._take_notes = forgetful
+"""
+
 NOTED_TOO_FAR = """
 from rhizome.broker.streams.stream_reader import Progress
 Progress.settled = lambda self, offset: setattr(self, "floor", offset + 1)
@@ -127,6 +136,14 @@ MORE_MUTANTS = [
         3,
         ("NamedReadersGoOn",),
         8,
+    ),
+    Mutant(
+        "copies don't have the positions of names",
+        POSITIONS_NOT_COPIED,
+        ("kill", "move"),
+        3,
+        ("NamedReadersGoOn",),
+        2,
     ),
     Mutant(
         "retention takes more than it should",

@@ -161,6 +161,14 @@ class Story:
         self.then(application_events.GroupAt(GROUP, broker, "1", epoch, 1, ""))
         return self.then(application_events.QueueIn(self.stream, GROUP))
 
+    def notes(self, name: str, offset: int, committed: bool = True) -> Story:
+        """The home notes how far a reader has acked, which it can or can't commit."""
+        log = Log("a/1", "a/2").safe()
+        log.log.note_offset(name.encode(), offset)
+        log.store.touch(log.log)
+        log.store.submit()
+        return self.at(HOME, log.safe() if committed else log, True).glance()
+
     def dies(self, broker: str) -> Story:
         del self.watch.brokers[broker]
         return self.then(application_events.ProgramEnded(broker))
@@ -187,6 +195,14 @@ def taken_over() -> Story:
     """Two appends that a home has committed, which is then paused; it never learns of its
     successor, where a third one is sent."""
     return two().home("a/1", "a/2").glance().begins("b3", EPOCH + 1).sends("a/3")
+
+
+def went_back(story: Story, noted: int, committed: bool) -> Story:
+    """A named reader acks the first message and begins with the second, then, at another home, with
+    the first again."""
+    story.reads(name="n").shown(a_1=0).acks(0).notes("n", noted, committed)
+    story.reads(name="n").shown(a_2=1).dies(HOME).begins("b3", EPOCH + 1)
+    return story.reads(name="n").shown(a_1=0)
 
 
 def booked(verdict: str, at: str = HOME) -> Story:
@@ -426,6 +442,28 @@ STORIES: dict[str, tuple[str, Tell]] = {
         "NamedReadersGoOn",
         lambda: (
             two()
+            .reads(name="n")
+            .shown(a_1=0)
+            .acks(0)
+            .reads(name="n")
+            .shown(a_2=1)
+            .reads(name="n")
+            .shown(a_1=0)
+        ),
+    ),
+    "a name goes back at a new home, to what was committed": (
+        NOTHING,
+        lambda: went_back(two().begins(HOME, 1), 0, committed=False),
+    ),
+    "a name goes back at a new home, behind what was committed": (
+        "NamedReadersGoOn",
+        lambda: went_back(two().begins(HOME, 1), 0, committed=True),
+    ),
+    "a name goes back where it had begun": (
+        "NamedReadersGoOn",
+        lambda: (
+            two()
+            .begins(HOME, 1)
             .reads(name="n")
             .shown(a_1=0)
             .acks(0)

@@ -38,6 +38,12 @@ class StreamContents:
     log: StreamLog
     counts_in: int = 0
 
+    def is_all_committed(self) -> bool:
+        """Whether everything that the log has is committed, positions of readers included."""
+        log = self.log
+        committed = (log.committed_segment, log.committed_position)
+        return log.is_written() and committed == (log.active.number, log.active.size)
+
 
 def streams_of(node: Node) -> list[StreamContents]:
     """The logs of all streams at a broker, of which it is home or has a copy."""

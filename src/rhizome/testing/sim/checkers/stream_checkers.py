@@ -121,22 +121,9 @@ class ShownIsCommitted(StreamChecker):
         super().__init__(book)
         self._newest: dict[str, StreamContents] = {}
         """The newest home of each stream that was seen to show something, even if it is gone."""
-        self._groups: dict[str, int] = {}
-        self._epochs: dict[int, int] = {}
-        """The newest epoch of each group that any broker knew of."""
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {
-            told.Shown: self._shown,
-            application_events.GroupAt: self._group,
-            application_events.QueueIn: self._queue,
-        }
-
-    def _group(self, seen: application_events.GroupAt) -> None:
-        self._epochs[seen.group] = max(seen.epoch, self._epochs.get(seen.group, 0))
-
-    def _queue(self, seen: application_events.QueueIn) -> None:
-        self._groups[seen.queue] = seen.group
+        return {told.Shown: self._shown}
 
     def glance(self) -> None:
         self._look()
@@ -153,7 +140,7 @@ class ShownIsCommitted(StreamChecker):
     def _shown(self, seen: told.Shown) -> None:
         homes = [each for each in self._look() if each.stream == seen.stream]
         newest = self._newest.get(seen.stream)
-        if newest is None or newest.epoch < self._epochs.get(self._groups.get(seen.stream, 0), 0):
+        if newest is None or newest.epoch < self.book.newest_epoch(seen.stream):
             return
         if newest not in homes:
             homes.append(newest)
@@ -388,20 +375,32 @@ class StreamTransactionsWhole(StreamChecker):
 
 class NamedReadersGoOn(StreamChecker):
     """A named reader continues at or before the first offset that it has not acked, so that it
-    misses nothing, and never before the offset at which it began the last time: the position that a
-    stream keeps for a name does not go back.
+    misses nothing. The position that a stream keeps for a name does not go back: a reader never
+    begins before the offset at which it began the last time at the same home, nor, at any home,
+    before a position that was committed.
 
-    Excused by retention, as for others.
+    A position is in use before it is committed. What a home could not bring to its copies before it
+    died is lost, and the messages since come again. Excused by retention, as for others.
     """
 
     def __init__(self, book: StreamHistories) -> None:
         super().__init__(book)
         self._acked: dict[str, dict[int, None]] = {}
         self._floor: dict[str, int] = {}
-        self._begun: dict[str, int] = {}
+        self._begun: dict[str, tuple[int, int]] = {}
+        """Where a name began the last time, and in which epoch; -1 if that is not certain."""
+        self._committed: dict[str, int] = {}
+        """The committed position of each name: the offset after the last one acked."""
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
         return {told.Shown: self._shown, told.DoneWith: self._done_with}
+
+    def glance(self) -> None:
+        for holding in self.book.holdings():
+            if holding.shows and holding.is_all_committed():
+                for name, offset in holding.log.offsets.items():
+                    known = self._committed.get(name.decode(), 0)
+                    self._committed[name.decode()] = max(known, int(offset) + 1)
 
     def _done_with(self, seen: told.DoneWith) -> None:
         name = self.book.subscriptions[seen.session, seen.channel, seen.consumer].name
@@ -421,12 +420,17 @@ class NamedReadersGoOn(StreamChecker):
         retained = self.book.streams[seen.stream].plan.retained_bytes
         if seen.offset > floor and not retained:
             self.fail(f"{name} begins with offset {seen.offset}, and has not acked {floor}")
-        if seen.offset < self._begun.get(name, 0):
+        newest = self.book.newest_epoch(seen.stream)
+        epoch = newest if subscription.epoch == newest else -1
+        begun, begun_in = self._begun.get(name, (0, -1))
+        if seen.offset < begun and epoch == begun_in >= 0:
+            self.fail(f"{name} begins with offset {seen.offset}, and began with {begun} before")
+        if seen.offset < self._committed.get(name, 0):
             self.fail(
-                f"{name} begins with offset {seen.offset}, and began with "
-                f"{self._begun[name]} before"
+                f"{name} begins with offset {seen.offset}, and a home had committed that it has "
+                f"acked all below {self._committed[name]}"
             )
-        self._begun[name] = seen.offset
+        self._begun[name] = (seen.offset, epoch)
 
 
 class RetentionTakesTheFrontOnly(StreamChecker):

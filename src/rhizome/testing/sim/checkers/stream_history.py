@@ -57,7 +57,8 @@ class AppendTransaction:
 @dataclass(slots=True)
 class Subscription:
     """`shown_before`: the offset after the last one that any application had been shown when it was
-    requested, `has_lease` whether its broker had a lease then. `last` is the last offset that it
+    requested, `has_lease` whether its broker had a lease then, `epoch` the newest one of the stream
+    that was known then. `last` is the last offset that it
     has been shown, -1 if none, `begun` the first."""
 
     application: str
@@ -70,6 +71,7 @@ class Subscription:
     shown_before: int
     at_us: int
     has_lease: bool = True
+    epoch: int = 0
     begun: int = -1
     last: int = -1
     is_over: bool = False
@@ -113,6 +115,9 @@ class StreamHistories(Checker):
         """Of each session."""
         self.sessions_over: dict[int, None] = {}
         self.channels_over: dict[tuple[int, int], None] = {}
+        self._groups: dict[str, int] = {}
+        self._epochs: dict[int, int] = {}
+        """The newest epoch of each group that any broker knew of."""
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
         return {
@@ -130,6 +135,8 @@ class StreamHistories(Checker):
             application_events.SessionOpened: self._session_opened,
             application_events.SessionOver: self._session_over,
             application_events.ChannelGone: self._channel_gone,
+            application_events.GroupAt: self._group,
+            application_events.QueueIn: self._queue,
         }
 
     def may_have_lost(self) -> bool:
@@ -139,6 +146,10 @@ class StreamHistories(Checker):
     @property
     def now_us(self) -> int:
         return self.watch.world.now_us
+
+    def newest_epoch(self, stream: str) -> int:
+        """The newest epoch of a stream that any broker knew of; 0 if none did."""
+        return self._epochs.get(self._groups.get(stream, 0), 0)
 
     def holdings(self) -> Iterator[StreamContents]:
         """What brokers that are up have of streams."""
@@ -151,6 +162,12 @@ class StreamHistories(Checker):
 
     def _deleted(self, seen: told.StreamDeleted) -> None:
         self.streams[seen.stream].is_gone = True
+
+    def _group(self, seen: application_events.GroupAt) -> None:
+        self._epochs[seen.group] = max(seen.epoch, self._epochs.get(seen.group, 0))
+
+    def _queue(self, seen: application_events.QueueIn) -> None:
+        self._groups[seen.queue] = seen.group
 
     # --- appending
 
@@ -212,6 +229,7 @@ class StreamHistories(Checker):
             self.streams[seen.stream].shown_end,
             self.now_us,
             self._has_lease(self.brokers.get(seen.session, "")),
+            self.newest_epoch(seen.stream),
         )
         self.subscriptions[seen.session, seen.channel, seen.consumer] = subscription
         self.latest[seen.application] = subscription
