@@ -299,7 +299,8 @@ def test_all_brokers_are_found_from_one_and_read_themselves_or_through_it(
             state = each.state()
             assert state.broker == store.label
             assert "orders" in state.names.queues.values()
-            assert state.groups == found[0].state().groups
+            # Copies may come into sync, and homes move, between one answer and the next.
+            assert state.groups.keys() == found[0].state().groups.keys()
             each.close()
 
 
