@@ -46,6 +46,7 @@ GROUP = "0"  # of a lone broker
 KNOWN = {
     "vhost": "v",
     "name": "q",
+    "id": "invoice-7",
     "user": "u",
     "lease": "reader",
     "source": "x",

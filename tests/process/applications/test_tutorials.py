@@ -35,7 +35,7 @@ HEARD = {
         "another: None",
         "another: ann has paid",
     ],
-    "delays": ["stand up came after a second"],
+    "delays": ["stand up came after a second", "call again"],
     "copies": ["the last broker has paid"],
     "streams": ["from first opened paid sent", "from 1 paid sent"],
 }

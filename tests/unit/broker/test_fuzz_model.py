@@ -45,11 +45,10 @@ names = st.sampled_from(NAMES)
 ttls = st.sampled_from((None, None, None, None, 0, 40, 200))
 lengths = st.sampled_from((None, None, None, None, 0, 1, 3))
 overflows = st.sampled_from(("drop-head", "reject-publish", "reject-publish-dlx"))
+# Without a time of their own: with one they expire behind others, too, which the model doesn't know
+# (test_expiry_behind_the_head.py does).
 sends = st.tuples(
-    st.sampled_from((*NAMES, *NAMES, EVERYWHERE)),
-    st.booleans(),
-    st.integers(0, 3),
-    st.sampled_from((None, None, None, None, None, None, 0, 30, 500)),
+    st.sampled_from((*NAMES, *NAMES, EVERYWHERE)), st.booleans(), st.integers(0, 3), st.none()
 )
 
 

@@ -19,6 +19,7 @@ from rhizome.client.errors import ConnectFailed
 Rhizome = Callable[..., Result]
 
 WITHOUT_JSON = {
+    "edge": "runs until it is stopped",
     "pipeline run": "runs until it is stopped",
     "pipeline script": "its commands do",
     "serve": "runs until it is stopped",

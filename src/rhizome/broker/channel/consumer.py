@@ -80,16 +80,10 @@ class Consumer(QueueConsumer):
         prefetch: i64,
         arguments: dict[str, object],
     ) -> None:
-        self.tag = tag
+        super().__init__(tag, no_ack, exclusive, priority, arguments)
         self.channel = channel
         self.queue = queue
-        self.no_ack = no_ack
-        self.exclusive = exclusive
-        self.priority = priority
         self.prefetch = prefetch
-        self.unacked = 0
-        self.delivered = 0
-        self.arguments = arguments
         self.timeout_ms = -1
         self.route = None
         self.head = b""
@@ -98,7 +92,6 @@ class Consumer(QueueConsumer):
         self.carrier = None
         self.number = 0
         self.named = None
-        self.reached = 0
         self.credit = 0
         self.drained_ms = 0
         self.argument_bytes = 0

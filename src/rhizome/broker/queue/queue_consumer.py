@@ -25,6 +25,25 @@ class QueueConsumer:
     reached: i64
     arguments: dict[str, object]
 
+    def __init__(
+        self,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        priority: i64,
+        arguments: dict[str, object],
+    ) -> None:
+        # Set here, not where it is inherited: compiled code that knows only this class would take
+        # a priority of -113, its mark for what isn't set, for none.
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.priority = priority
+        self.unacked = 0
+        self.delivered = 0
+        self.reached = 0
+        self.arguments = arguments
+
     def can_take(self) -> bool:
         """Whether a delivery fits in what the consumer may hold, and can be written."""
         raise NotImplementedError

@@ -237,7 +237,7 @@ def finish(result: Any, as_json: bool) -> bool:
 
 
 @app.command()
-def prepare(quiet: QuietOption = False) -> None:
+def prepare(quiet: QuietOption = False, as_json: JsonOption = False) -> None:
     """Halve the work of starting Spark on this machine, for all later commands. Java keeps Spark's
     classes as it has them once they are loaded: 180 MB in ~/.cache/rhizome/spark, for this user,
     this Java and this Spark. Do it again after an update of one of them."""
@@ -250,7 +250,7 @@ def prepare(quiet: QuietOption = False) -> None:
     tell = ProgressPrinter(quiet)
     found = jvm_class_archive.archive_path()
     if found is not None and found.is_file():
-        say(f"{found} is there already")
+        _tell_archive(found, "is there already", as_json)
         return
 
     def start(java: str) -> Any:
@@ -268,7 +268,15 @@ def prepare(quiet: QuietOption = False) -> None:
             raise CliError(text) from None
         finally:
             tell.clear()
-    say(f"{path} ({bytes_text(path.stat().st_size)}): Spark's JVM starts from it from now on")
+    _tell_archive(path, "is what Spark's JVM starts from now", as_json)
+
+
+def _tell_archive(path: Path, what: str, as_json: bool) -> None:
+    size = path.stat().st_size
+    if as_json:
+        print_json({"path": str(path), "bytes": size})
+    else:
+        say(f"{path} ({bytes_text(size)}) {what}")
 
 
 @app.command()
