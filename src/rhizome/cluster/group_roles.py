@@ -19,6 +19,7 @@ from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 from rhizome.amqp.field_table import encode_table
+from rhizome.broker.dead_letters.dead_letter_routing import bury_apart
 from rhizome.broker.dead_letters.group_outbox import OutboxRules, open_outbox
 from rhizome.broker.fault_log import FAULT_GROUP, FAULT_STANDBY
 from rhizome.broker.group_log.journal_log import LOCAL_GROUP
@@ -339,6 +340,9 @@ class GroupRoles:
             self.streams.lose_home(group_id)
             return
         broker = self.broker
+        if len(broker.dead_letters) > 0:
+            # What died in this turn was not acked: the next home must not be told that it was.
+            bury_apart(broker)
         home = self.homes.pop(group_id)
         was_handing_over = home.end()
         log = home.log

@@ -51,6 +51,13 @@ def test_messages_are_kept_under_faults(first: int) -> None:
     _check(range(first, first + CHUNK), SHORT)
 
 
+def test_a_message_that_dies_while_its_home_is_replaced_is_not_lost() -> None:
+    """The next home was told that it was acked, and its dead letter went down with the old one."""
+    options = RunOptions(brokers=(3, 3), secondaries=(0, 0), minutes=1.0, streams=True)
+    outcome = run_named("messages", 90, options)
+    assert outcome.passed, _told(outcome)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(0, 10_000, MANY))
