@@ -386,12 +386,31 @@ def test_a_client_that_only_sends_heartbeats_stays(connect: Connect) -> None:
 
 
 def test_any_traffic_counts_as_a_heartbeat(connect: Connect) -> None:
-    connection = connect(heartbeat=1)
-    channel = connection.channel()
-    until = time.monotonic() + 3.5
-    while time.monotonic() < until:
-        assert channel.declare()
-        assert channel.is_quiet(0.4)
+    """It is tried again where the machine keeps this client from sending for a second."""
+    for _ in range(10):
+        longest_s, failure = _traffic_goes_on(connect)
+        if failure is None:
+            return
+        if longest_s < 1.0:
+            raise failure
+    pytest.fail("this client never came to send a frame a second")
+
+
+def _traffic_goes_on(connect: Connect) -> tuple[float, Exception | None]:
+    """The longest pause between two frames of this client, and how the connection ended, if it
+    did."""
+    channel = connect(heartbeat=1).channel()
+    began = last = time.monotonic()
+    longest_s = 0.0
+    while last - began < 3.5:
+        try:
+            assert channel.declare()
+            assert channel.is_quiet(0.4)
+        except EndOfStream as error:
+            return max(longest_s, time.monotonic() - last), error
+        now = time.monotonic()
+        longest_s, last = max(longest_s, now - last), now
+    return longest_s, None
 
 
 def test_no_heartbeat_was_asked_for_and_none_comes(connect: Connect) -> None:
