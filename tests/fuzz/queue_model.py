@@ -17,7 +17,8 @@ NO_LIMIT = 1 << 60
 class Entry:
     """A message in one queue; `seq` is its place there. `deaths` as in x-death, latest first.
 
-    `handed`: somebody got it who has to ack it; `shown`: the broker knows that after a crash.
+    `handed`: somebody got it who has to ack it; `shown`: the broker knows that after a crash;
+    `found`: a restart found it, and nobody has had it since.
     """
 
     seq: int
@@ -29,6 +30,7 @@ class Entry:
     count: int = 0
     handed: bool = False
     shown: bool = False
+    found: bool = False
     deaths: list[tuple[str, str, int]] = field(default_factory=list)
 
 
@@ -107,9 +109,12 @@ class ModelQueue:
     def room(self) -> int:
         return sum(consumer.room() for consumer in self.consumers) - len(self.expected)
 
-    def is_expired(self, entry: Entry, now_ms: int) -> bool:
+    def expires_ms(self, entry: Entry) -> int:
         limits = [ms for ms in (self.shape.ttl_ms, entry.expiration_ms) if ms is not None]
-        return bool(limits) and now_ms > entry.arrived_ms + min(limits)
+        return entry.arrived_ms + min(limits, default=NO_LIMIT)
+
+    def is_expired(self, entry: Entry, now_ms: int) -> bool:
+        return now_ms > self.expires_ms(entry)
 
     def is_full(self) -> bool:
         return self.shape.length_max is not None and len(self.ready) >= self.shape.length_max
@@ -208,6 +213,7 @@ class Model:
         while True:
             for queue in self.queues.values():
                 self.dispatch(queue)
+                self._enforce(queue)
             if not self.letters:
                 return
             self._bury_letters()
@@ -239,7 +245,7 @@ class Model:
         if target is None or _went_round(deaths, target.shape.name):
             return
         letter = replace(entry, expiration_ms=None, arrived_ms=self.now_ms, count=0, deaths=deaths)
-        letter.handed = letter.shown = False
+        letter.handed = letter.shown = letter.found = False
         self._enqueue(letter, [target])
 
     # --- settling
@@ -256,6 +262,7 @@ class Model:
 
     def _requeue(self, queue: ModelQueue, entry: Entry) -> None:
         entry.count += 1
+        entry.found = False
         limit = queue.shape.delivery_limit
         if limit is not None and entry.count > limit:
             self._discard(queue, entry, "delivery_limit")
@@ -266,7 +273,8 @@ class Model:
         queue.ready.append(entry)
         queue.sort()
         queue.hurried = queue.hurried or queue.is_over()
-        self._enforce(queue)
+        if not queue.consumers:  # else when all are back
+            self._enforce(queue)
 
     def commit(self, channel: ModelChannel) -> None:
         publishes, channel.publishes = channel.publishes, []
@@ -294,11 +302,20 @@ class Model:
         for queue in self.queues.values():
             for lane in range(queue.shape.level_max + 1):
                 self._expire_lane(queue, lane)
+            self._expire_behind(queue)
 
     def _expire_lane(self, queue: ModelQueue, lane: int) -> None:
         for entry in [entry for entry in queue.ready if queue.lane(entry) == lane]:
             if not queue.is_expired(entry, self.now_ms):
                 return
+            queue.ready.remove(entry)
+            self._discard(queue, entry, "expired")
+
+    def _expire_behind(self, queue: ModelQueue) -> None:
+        """What expires behind others, each at its time. What a restart has found waits until it is
+        the first."""
+        gone = [e for e in queue.ready if queue.is_expired(e, self.now_ms) and not e.found]
+        for entry in sorted(gone, key=lambda entry: (queue.expires_ms(entry), entry.seq)):
             queue.ready.remove(entry)
             self._discard(queue, entry, "expired")
 
@@ -316,7 +333,7 @@ class Model:
             if queue.shape.durable:
                 kept = ModelQueue(queue.shape)
                 kept.ready = [
-                    replace(e, deaths=list(e.deaths))
+                    replace(e, found=True, deaths=list(e.deaths))
                     for e in queue.ready + queue.unacked
                     if e.persistent
                 ]

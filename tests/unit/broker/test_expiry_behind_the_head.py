@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rhizome.amqp.methods import BasicAck, BasicNack, QueueBind, QueueBindOk
+from rhizome.amqp.methods import (
+    BasicAck,
+    BasicNack,
+    QueueBind,
+    QueueBindOk,
+    QueuePurge,
+    QueuePurgeOk,
+)
 from rhizome.amqp.properties import Properties
 from rhizome.broker.metadata.metadata_commands import PutPolicy
 from rhizome.broker.queue import due_heap
@@ -189,3 +196,19 @@ def test_entries_of_what_was_consumed_do_not_pile_up(
     found = core.queue(queue).expiries
     assert found is not None
     assert len(found.due) + len(found.old) < 60
+
+
+def test_what_was_held_while_the_rest_was_purged_keeps_its_time(
+    core: Core, client: CoreClient
+) -> None:
+    queue = with_graves(client)
+    for body, ttl_ms in ((b"stays", None), (b"short", 300), (b"purged", 300)):
+        publish(client, queue, body, ttl_ms)
+    stays, short = (client.get(queue, no_ack=False) for _ in range(2))
+    assert stays is not None
+    assert short is not None
+    client.call(QueuePurge(queue), QueuePurgeOk)
+    client.send(BasicNack(short.tag, False, True), BasicNack(stays.tag, False, True))
+    core.advance(500)
+    assert drained(client, "dead") == [b"short"]
+    assert drained(client, queue) == [b"stays"]

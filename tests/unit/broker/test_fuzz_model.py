@@ -45,10 +45,11 @@ names = st.sampled_from(NAMES)
 ttls = st.sampled_from((None, None, None, None, 0, 40, 200))
 lengths = st.sampled_from((None, None, None, None, 0, 1, 3))
 overflows = st.sampled_from(("drop-head", "reject-publish", "reject-publish-dlx"))
-# Without a time of their own: with one they expire behind others, too, which the model doesn't know
-# (test_expiry_behind_the_head.py does).
 sends = st.tuples(
-    st.sampled_from((*NAMES, *NAMES, EVERYWHERE)), st.booleans(), st.integers(0, 3), st.none()
+    st.sampled_from((*NAMES, *NAMES, EVERYWHERE)),
+    st.booleans(),
+    st.integers(0, 3),
+    st.sampled_from((None, None, None, None, 0, 30, 100)),
 )
 
 
@@ -647,6 +648,7 @@ def recovered_entry(at: int, one: Browsed, queue: Queue) -> Entry:
         int(one.delivery_count),
         True,
         was_delivered(queue, message),
+        True,
         [(death["queue"], death["reason"], death["count"]) for death in deaths],
     )
 

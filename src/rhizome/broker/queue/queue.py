@@ -345,13 +345,17 @@ class Queue(MarkedQueue):
 
     def _note_expiry(self, message: Message) -> None:
         """Note a message with a time of its own, or one that comes after such a message."""
+        alone = self.ready == 0 and self.unacked == 0
+        found = self._made_expiries()
+        found.note(message.index, self.expires_ms(message), self.published, alone)
+
+    def _made_expiries(self) -> ExpiryIndex:
         if not self.may_expire:
             self.may_expire = True
             self.broker.watch_expiry(self)
         if self.expiries is None:
             self.expiries = ExpiryIndex()
-        alone = self.ready == 0 and self.unacked == 0
-        self.expiries.note(message.index, self.expires_ms(message), self.published, alone)
+        return self.expiries
 
     def _count(self, message: Message) -> None:
         self.ready += 1
@@ -718,8 +722,8 @@ class Queue(MarkedQueue):
             self.broker.put_back_scheduled(self, message)
             self._count(message)
             return
-        if self.expiries is not None:
-            self.expiries.put_back(message.index, self.expires_ms(message))
+        if message.expiration_ms != NO_EXPIRATION or self.expiries is not None:
+            self._made_expiries().put_back(message.index, self.expires_ms(message))
         self.lane_of(message).put_back(message)
         self._count(message)
         if self.keys is not None:
