@@ -9,12 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from rhizome.amqp.properties import Properties
-from rhizome.broker.metadata.metadata_changes import Outcome
-from rhizome.broker.metadata.metadata_commands import Command, DeclareQueue, PutVhost
-from rhizome.broker.metadata.metadata_state import State
+from rhizome.broker.metadata.metadata_commands import DeclareQueue, PutVhost
 from rhizome.cluster.consensus.consensus_registry import Registry, encode_snapshot
 from rhizome.cluster.state.cluster_commands import Member, RegisterBroker, SetInSync
-from rhizome.cluster.state.cluster_state import ClusterState
+from rhizome.cluster.state.cluster_state import ClusterState, StateAlone
 from rhizome.journal.records import (
     FLAG_DURABLE,
     KIND_DEQUEUE,
@@ -37,17 +35,9 @@ BROKERS = ("b1", "b2", "b3")
 SETTLED = range(10, 60)
 
 
-class _Host:
-    def __init__(self) -> None:
-        self.state = State()
-
-    def apply(self, command: Command) -> Outcome:
-        return self.state.apply(command)
-
-
 def cluster_state() -> ClusterState:
     """Three brokers; group 1 is at b1, and all have a copy of it; group 2 is at b2 and b3."""
-    state = ClusterState(_Host())
+    state = ClusterState(StateAlone())
     for number, name in enumerate(BROKERS, 1):
         state.apply_command(
             number, RegisterBroker(name, f"uuid-{name}", f"{number:012x}", "primary", (), name)

@@ -70,7 +70,6 @@ from rhizome.broker.metadata.metadata_commands import (
     DeclareExchange,
     DeclareQueue,
     DeleteQueue,
-    PutPolicy,
 )
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.broker.metadata.queue_policy_user_records import QueueDefinition
@@ -95,7 +94,14 @@ from rhizome.broker.queue.redelivered_flag import DeliveredMarks
 from rhizome.broker.queue_leases.active_leases import Leases
 from rhizome.broker.routing.bindings_and_destinations import Destination
 from rhizome.broker.streams.active_streams import Streams
-from rhizome.broker.turn import COMMAND_WORK, FACT_WORK, MarkedChannel, MarkedQueue, Turn
+from rhizome.broker.turn import (
+    COMMAND_WORK,
+    FACT_WORK,
+    POLICY_STEP_WORK,
+    MarkedChannel,
+    MarkedQueue,
+    Turn,
+)
 from rhizome.errors import AmqpError, InternalFault
 
 TICK_PARTS: Final = (
@@ -231,16 +237,23 @@ class Broker(BrokerContext):
                 del self.shared_by_group[definition.group]
 
     def apply(self, command: Command) -> Outcome:
-        """Apply a committed command and react to what it changed."""
-        outcome = self.state.apply(command)
+        """Apply a committed command and react to what it changed, but for what `go_on` does."""
+        outcome = self.state.begin(command)
         self.turn.work += COMMAND_WORK + len(outcome.facts) * FACT_WORK
         if isinstance(command, (DeclareQueue, DeclareExchange)) and len(outcome.facts) > 0:
             self.turn.work += self.state.vhosts[command.vhost].search_work(command.name)
-        elif isinstance(command, PutPolicy) and outcome.changed:
-            self.turn.work += self.state.vhosts[command.vhost].put_work(command)
         for fact in outcome.facts:
             self._react(fact)
         return outcome
+
+    def go_on(self) -> list[Fact]:
+        """Do more of what commands have begun, so much that a turn has time for some of it; the
+        facts."""
+        facts = self.state.go_on(POLICY_STEP_WORK)
+        self.turn.work += self.state.stepped
+        for fact in facts:
+            self._react(fact)
+        return facts
 
     def _react(self, fact: Fact) -> None:
         if isinstance(fact, QueueDeleted):

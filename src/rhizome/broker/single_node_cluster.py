@@ -32,11 +32,33 @@ from rhizome.broker.publishing.recent_history import history_of
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.bindings_and_destinations import Binding, Destination
 from rhizome.broker.routing.exchange import Exchange
+from rhizome.broker.turn import Chore
 from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
     from rhizome.broker.broker import Broker
     from rhizome.journal.journal import Journal
+
+
+class PolicySteps(Chore):
+    """Puts changes of policies in force, over as many turns as it takes."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__()
+        self.broker = broker
+        self._is_chore = False
+
+    def begin(self) -> None:
+        """A command was applied."""
+        if not self._is_chore and not self.run():
+            self._is_chore = True
+            self.broker.turn.chores.append(self)
+
+    def run(self) -> bool:
+        while self.broker.state.is_unfinished() and not self.broker.turn.is_full():
+            self.broker.go_on()
+        self._is_chore = self.broker.state.is_unfinished()
+        return not self._is_chore
 
 
 class SingleNodeCluster(Cluster):
@@ -49,6 +71,7 @@ class SingleNodeCluster(Cluster):
     waiting: deque[tuple[int, Waiter | None, Outcome, Command]]
     _ahead: deque[tuple[Command, bytes, Waiter | None]]
     _busy: bool
+    _steps: PolicySteps
     _tokens: ApplicationTokens
 
     def __init__(self, broker: Broker, journal: Journal, index: int) -> None:
@@ -59,6 +82,7 @@ class SingleNodeCluster(Cluster):
         self.waiting = deque()
         self._ahead = deque()
         self._busy = False
+        self._steps = PolicySteps(broker)
         self._tokens = ApplicationTokens()
 
     def demand(self, tokens: ApplicationTokens) -> None:
@@ -97,6 +121,7 @@ class SingleNodeCluster(Cluster):
 
     def _apply(self, command: Command, encoded: bytes, waiter: Waiter | None) -> None:
         outcome = self.broker.apply(command)
+        self._steps.begin()
         if not self._is_durable(command, outcome):
             self._resolve(waiter, outcome, command)
             return

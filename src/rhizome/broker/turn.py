@@ -34,6 +34,8 @@ COMMAND_WORK: Final = 100
 """The work of a change of the state: declare, bind, delete."""
 RENEWAL_WORK: Final = 1000
 """The work of verifying the signature of a token; that of a long key takes a millisecond."""
+POLICY_STEP_WORK: Final = TURN_WORK_MAX // 4
+"""A change of a policy goes on in steps of so much."""
 FACT_WORK: Final = 5
 """The work of a further effect of such a change: a binding that goes with its queue."""
 DISCARD_WORK: Final = 1

@@ -232,7 +232,7 @@ class Node(Cluster):
         """Apply what the store knows to be committed; then this broker may vote (R5)."""
         try:
             self._pump()
-            while self.backlog.entries and not self.broker.disabled:
+            while not self.backlog.is_empty() and not self.broker.disabled:
                 self._pump()
         except StateFailed as error:
             # The node starts all the same, to say why it serves nobody.
@@ -586,7 +586,7 @@ class Node(Cluster):
         # A broker that was disabled is silent: its lease ends, and others take over.
         while not self.broker.disabled:
             ready = self.consensus.ready() if self.consensus.touched else Ready()
-            is_full = self.broker.turn.work >= limit or not self.backlog.entries
+            is_full = self.broker.turn.work >= limit or self.backlog.is_empty()
             if ready.is_empty() and is_full:
                 break
             if ready.batch is not None:
@@ -600,7 +600,7 @@ class Node(Cluster):
                 self._install(ready.snapshot.index, ready.snapshot.data)
             if self._apply_until(limit) or ready.snapshot is not None:
                 self._caught_up()
-            if self.backlog.entries:
+            if not self.backlog.is_empty():
                 self._notice_lost_lease()
                 continue
             for event in self.backlog.take_events():
@@ -612,11 +612,14 @@ class Node(Cluster):
 
     def _apply_until(self, limit: i64) -> bool:
         """Apply committed entries until this turn is full; whether there was one."""
-        entries = self.backlog.entries
-        before = len(entries)
-        while entries and self.broker.turn.work < limit:
-            self._apply(entries.popleft())
-        return len(entries) < before
+        backlog = self.backlog
+        before = self.applied.index
+        while self.broker.turn.work < limit and not backlog.is_empty():
+            if backlog.begun is None:
+                self._apply(backlog.entries.popleft())
+            else:
+                self._go_on(*backlog.begun)
+        return self.applied.index > before
 
     def _caught_up(self) -> None:
         """Tell the others, and what waits for it here, how far this broker has applied."""
@@ -657,6 +660,23 @@ class Node(Cluster):
             applied = self._applied(entry)
         except Exception as error:
             raise StateFailed(entry.index, error) from error
+        if applied is not None and self.state.is_unfinished():
+            self.backlog.begun = (entry, applied)
+        else:
+            self._end(entry, applied)
+
+    def _go_on(self, entry: Entry, applied: AppliedEntry) -> None:
+        """Apply more of the entry that was begun."""
+        try:
+            applied.facts.extend(self.state.go_on())
+        except Exception as error:
+            raise StateFailed(entry.index, error) from error
+        if not self.state.is_unfinished():
+            self.backlog.begun = None
+            self._end(entry, applied)
+
+    def _end(self, entry: Entry, applied: AppliedEntry | None) -> None:
+        """An entry is applied as a whole."""
         self._advance(entry.index)
         if applied is not None:
             if applied.facts:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rhizome.broker.metadata.metadata_changes import Outcome
-from rhizome.broker.metadata.metadata_commands import Command, DeletePolicy
+from rhizome.broker.metadata.metadata_commands import DeletePolicy
 from rhizome.broker.metadata.metadata_commands import decode as decode_command
 from rhizome.broker.metadata.metadata_commands import encode as encode_command
 from rhizome.broker.metadata.metadata_state import State
@@ -25,7 +24,7 @@ from rhizome.cluster.consensus.log.log_entry_payloads import (
 )
 from rhizome.cluster.consensus.log.storage import Entry, Image
 from rhizome.cluster.state.cluster_commands import RegisterBroker, RetireBroker
-from rhizome.cluster.state.cluster_state import ClusterState
+from rhizome.cluster.state.cluster_state import ClusterState, StateAlone
 from rhizome.cluster.state.groups_and_placement import Group
 from rhizome.errors import NotFound, RhizomeError
 from rhizome.journal.errors import CorruptStore, ForeignStore
@@ -67,16 +66,6 @@ class OfflineStore:
     def state_rank(self) -> tuple[int, int, int]:
         """The order in which stores are compared: by the most complete state log (R3)."""
         return (self.term, self.last, self.committed)
-
-
-class _Host:
-    """The broker's part of the state, without a running broker behind it."""
-
-    def __init__(self) -> None:
-        self.state = State()
-
-    def apply(self, command: Command) -> Outcome:
-        return self.state.apply(command)
 
 
 def read_store(directory: Path) -> OfflineStore:
@@ -182,7 +171,7 @@ def _copies(recovered: Recovered) -> dict[int, StoredCopy]:
 
 def _state(image: Image, faults: list[str]) -> ClusterState:
     """The cluster state as far as the store knows it to be committed."""
-    state = ClusterState(_Host())
+    state = ClusterState(StateAlone())
     try:
         if image.snapshot is not None:
             body = decode_snapshot(image.snapshot.data)

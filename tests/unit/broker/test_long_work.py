@@ -36,6 +36,7 @@ from rhizome.amqp.properties import Properties
 from rhizome.broker.channel.channel import SETTLED_AT_ONCE_MAX
 from rhizome.broker.channel.consume_methods import CONSUMER_BYTES, CONSUMERS_BYTES_MAX
 from rhizome.broker.metadata.metadata_commands import DeleteVhost, PutPolicy
+from rhizome.broker.metadata.vhost import REFRESH_WORK
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.turn import (
     COMMAND_WORK,
@@ -49,6 +50,7 @@ from rhizome.broker.turn import (
 )
 from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 
+QUEUES_OF_POLICY = 3 * TURN_WORK_MAX // REFRESH_WORK
 DECLARES = 3 * TURN_WORK_MAX // COMMAND_WORK
 MESSAGES = 3 * TURN_WORK_MAX // LETTER_WORK
 ENQUEUES_IN_A_TURN = 20_000
@@ -64,6 +66,26 @@ def declares(prefix: str, count: int) -> bytes:
     return b"".join(
         method_frame(1, QueueDeclare(f"{prefix}{number}", no_wait=True)) for number in range(count)
     )
+
+
+def test_a_policy_of_many_queues_takes_several_turns(core: Core) -> None:
+    client = core.connect()
+    client.send_bytes(declares("q", QUEUES_OF_POLICY))
+    run_turns(core)
+    core.broker.cluster.propose(PutPolicy("/", "p", ".*", {"max-length": 5}, "queues"), None)
+    most = []
+    while core.broker.turn.pending():
+        before = bounded_queues(core)
+        core.one_turn()
+        most.append(bounded_queues(core) - before)
+    assert max(most) <= 2 * TURN_WORK_MAX // REFRESH_WORK
+    assert len(most) >= 2
+    assert bounded_queues(core) == QUEUES_OF_POLICY
+
+
+def bounded_queues(core: Core) -> int:
+    queues = core.broker.state.vhosts["/"].queues.values()
+    return sum(each.options.length_max == 5 for each in queues)
 
 
 def run_turns(core: Core) -> int:

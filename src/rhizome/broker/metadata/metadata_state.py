@@ -11,6 +11,7 @@ about shared objects.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from rhizome.broker.metadata import metadata_snapshot, vhost_metadata_byte_quota
@@ -78,6 +79,8 @@ __all__ = [
 ]
 
 PRIVATE_QUEUE_IDS: Final = 1 << 31
+WHOLE: Final = 1 << 60
+"""More work than there is."""
 LONE_GROUP: Final = 1
 LIMITS: Final = ("max-connections", "max-channels", "max-queues")
 
@@ -102,7 +105,7 @@ def _count(vhost: VHost, private: bool, user: str) -> int:
 
 
 class State:
-    """Everything that a cluster agrees on. Only ``apply`` changes it.
+    """Everything that a cluster agrees on. Only ``apply``, or ``begin`` and ``go_on``, change it.
 
     ``make_queue`` makes the destination of a new queue's bindings. It is called while a command is
     applied, and what it makes appears in ``VHost.destinations`` and in the facts. ``place`` chooses
@@ -120,11 +123,15 @@ class State:
     next_queue_id: int
     next_exchange_id: int
     place: Placement
+    stepped: int
+    _walking: deque[VHost]
     _next_private_id: int
     _make_queue: QueueFactory
 
     def __init__(self, make_queue: QueueFactory = plain_destination) -> None:
         self.vhosts = {}
+        self._walking = deque()
+        self.stepped = 0
         self.accounts = Accounts()
         self.users = self.accounts.users
         self.permissions = self.accounts.permissions
@@ -186,7 +193,15 @@ class State:
     # --- changes
 
     def apply(self, command: Command) -> Outcome:
-        """Apply a command. A refusal is an outcome too, the same one on every broker."""
+        """Apply a command as a whole. A refusal is an outcome too, the same one on every broker."""
+        outcome = self.begin(command)
+        while self.is_unfinished():
+            outcome.facts += self.go_on(WHOLE)
+        return outcome
+
+    def begin(self, command: Command) -> Outcome:
+        """Apply a command, but for what `go_on` does in steps: a policy is set, and in force for no
+        name yet."""
         outcome = Outcome()
         try:
             self._apply(command, outcome)
@@ -197,6 +212,22 @@ class State:
             if not isinstance(command, DeleteVhost):
                 self.sizes.observe(outcome.facts)
         return outcome
+
+    def is_unfinished(self) -> bool:
+        """Whether there is something for `go_on`."""
+        return len(self._walking) > 0
+
+    def go_on(self, work_max: int) -> list[Fact]:
+        """Put changes of policies in force for more names; the facts. ``self.stepped`` is what it
+        took, in units of a turn's work."""
+        facts: list[Fact] = []
+        self.stepped = 0
+        while self._walking and self.stepped < work_max:
+            vhost = self._walking[0]
+            self.stepped += vhost.walk_on(facts, work_max - self.stepped)
+            if not vhost.walks:
+                self._walking.popleft()
+        return facts
 
     def _apply(self, command: Command, outcome: Outcome) -> None:
         if isinstance(command, DeclareQueue):
@@ -253,7 +284,7 @@ class State:
         elif isinstance(command, DeleteVhost):
             self._delete_vhost(command.name, facts)
         elif isinstance(command, (PutPolicy, DeletePolicy)):
-            outcome.changed = self._change_policy(command, facts)
+            outcome.changed = self._change_policy(command)
         elif isinstance(command, PutLimit):
             self._put_limit(command, facts)
         elif isinstance(command, DeleteLimit):
@@ -294,6 +325,7 @@ class State:
             del self.parameters[key]
             facts.append(ParameterChanged(*key))
         self.sizes.forget(name)
+        vhost.walks.clear()
         facts.append(VhostDeleted(name))
 
     # --- exchanges and queues
@@ -392,18 +424,19 @@ class State:
             del self.parameters[key]
             facts.append(ParameterChanged(*key))
 
-    def _change_policy(self, command: PutPolicy | DeletePolicy, facts: list[Fact]) -> bool:
+    def _change_policy(self, command: PutPolicy | DeletePolicy) -> bool:
         """Set or delete a policy; False if nothing changes."""
         vhost = self.vhost(command.vhost)
         policies = vhost.operator_policies if command.operator else vhost.policies
         old = policies.get(command.name)
         if isinstance(command, PutPolicy):
-            changed = vhost.put_policy(command, facts)
+            changed = vhost.put_policy(command)
         else:
-            changed = vhost.delete_policy(command, facts)
+            changed = vhost.delete_policy(command)
         if changed:
             new = vhost_metadata_byte_quota.policy_bytes(policies.get(command.name))
             self.sizes.replaced(vhost.name, vhost_metadata_byte_quota.policy_bytes(old), new)
+            self._walking.append(vhost)
         return changed
 
     # --- snapshots

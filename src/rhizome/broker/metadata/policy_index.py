@@ -2,12 +2,13 @@
 
 A policy may be set or deleted by everybody who may make policies in one vhost, and takes effect in
 the event loop of every broker. Without this index each change would search every pattern in every
-name.
+name; without `PolicyWalk` a change would hold the loop until all names are looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from rhizome.broker.metadata.queue_policy_user_records import Policy
@@ -21,10 +22,28 @@ SEARCHES_PER_WORK: Final = 2
 """One unit of work for so many steps of a table of states, and for so many comparisons."""
 
 
+class PolicyWalk:
+    """A change of a policy on its way through the names that it may concern.
+
+    It may be done in steps, while names come and go: a new one is searched in all policies, and one
+    that is gone is passed over. ``searches``: the pattern is searched in each name; otherwise it is
+    known which ones it fits.
+    """
+
+    def __init__(
+        self, index: PolicyIndex, policy_name: str, names: Iterable[str], searches: bool
+    ) -> None:
+        self.index = index
+        self.policy_name = policy_name
+        self.names = deque(names)
+        self.searches = searches
+
+
 class PolicyIndex:
     """The policies of one kind, a user's or an operator's.
 
-    Invariant: ``_fitting`` has exactly those names that were `remember`ed and that a policy fits.
+    Invariant: ``_fitting`` has exactly those names that were `remember`ed and that a policy fits,
+    but for those that an unfinished walk has still to visit.
     """
 
     def __init__(self) -> None:
@@ -55,48 +74,56 @@ class PolicyIndex:
         """Nothing has this name any more."""
         self._fitting.pop(name, None)
 
-    def put(self, policy: Policy, names: Iterable[str]) -> set[str]:
-        """Set a policy. Searches its pattern, unless it is the old one, in each of ``names``, which
-        are those of all queues and exchanges; returns the names that the old or new one fits."""
+    def put(self, policy: Policy, names: Iterable[str], is_walking: bool) -> PolicyWalk:
+        """Set a policy. The walk is to `visit` each of ``names``, which are those of all queues and
+        exchanges, or if the pattern stays, those that it fits. ``is_walking``: another walk of this
+        policy is unfinished, so these are not known."""
         old = self.policies.get(policy.name)
         self.policies[policy.name] = policy
         self._count_tables()
-        is_same = old is not None and old.pattern == policy.pattern
-        affected: set[str] = set()
-        for name in names:
-            fitting = self._fitting.get(name, ())
-            others = [each for each in fitting if each.name != policy.name]
-            fitted = len(others) < len(fitting)
-            if fitted if is_same else policy.expression.search(name):
-                self._fitting[name] = _ranked([*others, policy])
-                affected.add(name)
-            elif fitted:
-                self._replace(name, tuple(others))
-                affected.add(name)
-        return affected
+        if old is None or old.pattern != policy.pattern or is_walking:
+            return PolicyWalk(self, policy.name, names, True)
+        return PolicyWalk(self, policy.name, self._fitted(policy.name), False)
 
-    def put_work(self, policy_name: str, names: Collection[str]) -> int:
-        """What `put` of this policy has cost, in units of a turn's work."""
-        if self.policies[policy_name].expression.reads_all():
-            return len(names) + sum(map(len, names)) // CHARACTERS_PER_WORK
-        return len(names) // SEARCHES_PER_WORK
-
-    def delete(self, policy_name: str) -> set[str]:
-        """Delete a policy; the names that it fitted. Searches nothing."""
+    def delete(self, policy_name: str) -> PolicyWalk:
+        """Delete a policy; the walk is to `visit` the names that it fitted. Searches nothing."""
         del self.policies[policy_name]
         self._count_tables()
-        affected = {name for name in self._fitting if policy_name in self._names(name)}
-        for name in affected:
-            self._replace(
-                name, tuple(each for each in self._fitting[name] if each.name != policy_name)
-            )
-        return affected
+        return PolicyWalk(self, policy_name, self._fitted(policy_name), False)
+
+    def visit(self, walk: PolicyWalk, name: str) -> bool:
+        """Bring what fits a name up to date with a policy; whether that may have changed anything.
+
+        A later change of the policy may have come before this visit: what it is now counts."""
+        policy = self.policies.get(walk.policy_name)
+        fitting = self._fitting.get(name, ())
+        others = [each for each in fitting if each.name != walk.policy_name]
+        fitted = len(others) < len(fitting)
+        if policy is not None and (policy.expression.search(name) if walk.searches else fitted):
+            self._fitting[name] = _ranked([*others, policy])
+            return True
+        if fitted:
+            self._replace(name, tuple(others))
+        return fitted
+
+    def visit_work(self, walk: PolicyWalk, name: str) -> int:
+        """What `visit` costs, in units of a turn's work."""
+        policy = self.policies.get(walk.policy_name)
+        if walk.searches and policy is not None and policy.expression.reads_all():
+            return 1 + len(name) // CHARACTERS_PER_WORK
+        return 1
+
+    def _fitted(self, policy_name: str) -> list[str]:
+        """The names that a policy fits. While walks of it are unfinished it may fit others too, but
+        they will visit these."""
+        return [
+            name
+            for name, fitting in self._fitting.items()
+            if any(each.name == policy_name for each in fitting)
+        ]
 
     def _count_tables(self) -> None:
         self._tables = sum(each.expression.reads_all() for each in self.policies.values())
-
-    def _names(self, name: str) -> Iterator[str]:
-        return (each.name for each in self._fitting[name])
 
     def _replace(self, name: str, fitting: Ranked) -> None:
         if fitting:

@@ -11,6 +11,7 @@ that is bound to private queues alone counts as unused.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -43,7 +44,7 @@ from rhizome.broker.metadata.metadata_commands import (
     PutPolicy,
     Unbind,
 )
-from rhizome.broker.metadata.policy_index import PolicyIndex, Ranked
+from rhizome.broker.metadata.policy_index import PolicyIndex, PolicyWalk, Ranked
 from rhizome.broker.metadata.policy_resolution import (
     Effective,
     alternate_for,
@@ -85,6 +86,9 @@ PREDECLARED_EXCHANGES: Final[dict[str, tuple[str, bool]]] = {
     EVENT_EXCHANGE: ("topic", True),
 }
 
+REFRESH_WORK: Final = 10
+"""Units of a turn's work for a queue or exchange whose policies are combined anew."""
+
 QueueFactory = Callable[[QueueDefinition], Destination]
 # The group of a new shared queue; raises PreconditionFailed if it can't be where it asks to be.
 Placement = Callable[[QueueDefinition], int]
@@ -96,7 +100,8 @@ class VHost:
     Invariant: ``queues`` and ``destinations`` have the same names in the same order, and
     ``destinations`` is the router's own table of queues. ``routes`` is a cache that belongs to
     publishing; nothing here reads it. ``_bereft`` has every auto-delete exchange that has lost its
-    last binding, and perhaps some that were bound again since.
+    last binding, and perhaps some that were bound again since. Each policy is in force for each
+    name, but for what ``walks`` have still to visit.
     """
 
     name: str
@@ -109,6 +114,7 @@ class VHost:
     operator_policies: dict[str, Policy]
     _policy_index: PolicyIndex
     _operator_index: PolicyIndex
+    walks: deque[PolicyWalk]
     limits: dict[str, int]
     routes: dict[bytes, Route]
     _bereft: dict[Exchange, None]
@@ -125,6 +131,7 @@ class VHost:
         self._operator_index = PolicyIndex()
         self.policies = self._policy_index.policies
         self.operator_policies = self._operator_index.policies
+        self.walks = deque()
         self.limits = {}
         self.routes = {}
         self._bereft = {}
@@ -374,40 +381,56 @@ class VHost:
         """What it took to find the policies of a new queue or exchange."""
         return self._policy_index.search_work(name) + self._operator_index.search_work(name)
 
-    def put_work(self, command: PutPolicy) -> int:
-        """What it took to find the names that a new policy fits."""
-        index = self._operator_index if command.operator else self._policy_index
-        return index.put_work(command.name, (*self.queues, *self.router.exchanges))
-
     def _remember_policies(self, name: str, fitting: Ranked, operators: Ranked) -> None:
         self._policy_index.remember(name, fitting)
         self._operator_index.remember(name, operators)
 
-    def put_policy(self, command: PutPolicy, facts: list[Fact]) -> bool:
-        """Set a policy; False if the same one is there."""
+    def put_policy(self, command: PutPolicy) -> bool:
+        """Set a policy, which `walk_on` puts in force; False if the same one is there."""
         policy = make_policy(command)
         index = self._operator_index if command.operator else self._policy_index
         if index.policies.get(command.name) == policy:
             return False
-        self._refresh(index.put(policy, (*self.queues, *self.router.exchanges)), facts)
+        is_walking = any(
+            (walk.index, walk.policy_name) == (index, policy.name) for walk in self.walks
+        )
+        names = dict.fromkeys((*self.queues, *self.router.exchanges))
+        self.walks.append(index.put(policy, names, is_walking))
         return True
 
-    def delete_policy(self, command: DeletePolicy, facts: list[Fact]) -> bool:
-        """Delete a policy; False if there is none."""
+    def delete_policy(self, command: DeletePolicy) -> bool:
+        """Delete a policy, whose settings `walk_on` takes back; False if there is none."""
         index = self._operator_index if command.operator else self._policy_index
         if command.name not in index.policies:
             return False
-        self._refresh(index.delete(command.name), facts)
+        self.walks.append(index.delete(command.name))
         return True
 
-    def _refresh(self, affected: set[str], facts: list[Fact]) -> None:
-        """Bring the options and alternates of those with such names up to date."""
-        for name, definition in self.queues.items():
-            if name in affected and _apply(self.policy_for_queue(definition), definition):
-                facts.append(QueueChanged(definition, self.destinations[name]))
-        for exchange in self.router.exchanges.values():
-            if exchange.name in affected and self._refresh_exchange(exchange):
-                facts.append(ExchangeChanged(exchange))
+    def walk_on(self, facts: list[Fact], work_max: int) -> int:
+        """Put changes of policies in force, name by name; what it took, in units of a turn's work,
+        which is little more than ``work_max``."""
+        work = 0
+        while self.walks and work < work_max:
+            walk = self.walks[0]
+            if not walk.names:
+                self.walks.popleft()
+                continue
+            name = walk.names.popleft()
+            work += walk.index.visit_work(walk, name)
+            is_here = name in self.queues or name in self.router.exchanges
+            if is_here and walk.index.visit(walk, name):
+                work += REFRESH_WORK
+                self._refresh(name, facts)
+        return work
+
+    def _refresh(self, name: str, facts: list[Fact]) -> None:
+        """Bring the options and alternates of those with such a name up to date."""
+        definition = self.queues.get(name)
+        if definition is not None and _apply(self.policy_for_queue(definition), definition):
+            facts.append(QueueChanged(definition, self.destinations[name]))
+        exchange = self.router.exchanges.get(name)
+        if exchange is not None and self._refresh_exchange(exchange):
+            facts.append(ExchangeChanged(exchange))
 
     def _refresh_exchange(self, exchange: Exchange) -> bool:
         if exchange.name == EVENT_EXCHANGE:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from rhizome.broker.metadata.metadata_changes import Outcome
+from rhizome.broker.metadata.metadata_changes import Fact, Outcome
 from rhizome.broker.metadata.metadata_commands import (
     PRIVATE,
     Bind,
@@ -79,12 +79,28 @@ DEFAULT_SETTINGS = PutSettings("spread", 2, RING, 64 * 1024 * 1024)
 
 
 class Host(Protocol):
-    """The broker whose state this is: ``apply`` changes it and the live queues with it."""
+    """The broker whose state this is: ``apply`` changes it and the live queues with it, and
+    ``go_on`` does more of that while the state is unfinished."""
 
     @property
     def state(self) -> State: ...
 
     def apply(self, command: Command) -> Outcome: ...
+
+    def go_on(self) -> list[Fact]: ...
+
+
+class StateAlone:
+    """A host with no broker behind it: for who reads a store."""
+
+    def __init__(self) -> None:
+        self.state = State()
+
+    def apply(self, command: Command) -> Outcome:
+        return self.state.apply(command)
+
+    def go_on(self) -> list[Fact]:
+        return []
 
 
 @dataclass(frozen=True)
@@ -190,6 +206,19 @@ class ClusterState:
         """
         return self._apply(index, decode(payload))
 
+    def is_unfinished(self) -> bool:
+        """Whether the last entry is not applied as a whole: until it is, no other one may be, and
+        there is no snapshot."""
+        return self._host.state.is_unfinished()
+
+    def go_on(self) -> list[ClusterFact]:
+        """Apply more of the last entry."""
+        facts: list[ClusterFact] = []
+        self.groups.observe(self._host.go_on(), self.settings, facts)
+        if facts:
+            self._follow(facts)
+        return facts
+
     def apply_command(self, index: int, command: ClusterCommand) -> Applied:
         """Apply the command of an entry of another kind.
 
@@ -205,6 +234,7 @@ class ClusterState:
 
     def _apply(self, index: int, envelope: Envelope) -> Applied:
         assert index > self.index, (index, self.index)
+        assert not self.is_unfinished(), index
         self.index = index
         command = envelope.command
         if envelope.incarnation == "":
@@ -434,10 +464,14 @@ class ClusterState:
         anything is changed. Whatever is derived from brokers and groups must be looked at again.
         """
         image, broker_part = state_snapshot.read(data)
+        while self.is_unfinished():
+            self._host.go_on()
         difference = reconcile(self._host.state, broker_part)
         self._take_in(index, image)
         # Brokers and groups come first: the code that makes a queue asks where its home is.
         outcomes = [self._host.apply(command) for command in difference.commands]
+        while self.is_unfinished():
+            self._host.go_on()
         refused = [outcome.error for outcome in outcomes if outcome.error is not None]
         assert not refused, refused
         self._host.state.next_queue_id = difference.next_queue_id

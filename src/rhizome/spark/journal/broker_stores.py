@@ -30,7 +30,7 @@ from rhizome.cluster.consensus.log.log_entry_payloads import (
     Retirement,
 )
 from rhizome.cluster.state.cluster_commands import RegisterBroker, RetireBroker
-from rhizome.cluster.state.cluster_state import Applied, ClusterState
+from rhizome.cluster.state.cluster_state import Applied, ClusterState, StateAlone
 from rhizome.cluster.state.groups_and_placement import Group
 from rhizome.errors import RhizomeError
 from rhizome.journal.checkpoint import checkpoint_names, decode_state
@@ -377,20 +377,10 @@ def _record_end(data: bytes, offset: int) -> int:
     return offset + RECORD_HEADER_BYTES + int.from_bytes(data[offset : offset + 4], "big")
 
 
-class _Host:
-    """The broker's part of the state, with nothing live behind it."""
-
-    def __init__(self) -> None:
-        self.state = State()
-
-    def apply(self, command: Command) -> Outcome:
-        return self.state.apply(command)
-
-
 def _cluster_state(directory: Path) -> StoreState:
     """The cluster's state as far as this store knows it to be committed."""
     names = _Collector()
-    host = _Host()
+    host = StateAlone()
     state = ClusterState(host)
     facts, entries = _read_database(directory / CLUSTER_DATABASE)
     snapshot = facts.get("snapshot", b"")

@@ -18,6 +18,7 @@ from rhizome.broker.metadata.metadata_commands import (
     DeleteExchange,
     DeletePolicy,
     DeleteQueue,
+    DeleteVhost,
     PutPermission,
     PutPolicy,
     PutTopicPermission,
@@ -27,6 +28,7 @@ from rhizome.broker.metadata.metadata_commands import (
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.broker.metadata.policy_resolution import APPLY_TO
 from rhizome.broker.metadata.queue_policy_user_records import Policy, QueueDefinition
+from rhizome.broker.metadata.vhost import REFRESH_WORK
 from rhizome.errors import PreconditionFailed
 
 
@@ -288,6 +290,24 @@ def test_a_change_of_a_policy_searches_no_other_pattern(state: State) -> None:
     assert all(queue.options.length_max < 0 for queue in state.vhosts["/"].queues.values())
 
 
+def test_a_policy_is_put_in_force_in_steps(state: State) -> None:
+    queues = [declare(state, f"queue-{number}") for number in range(100)]
+    outcome = state.begin(PutPolicy("/", "p", "^queue", {"max-length": 1}, "queues"))
+    assert (outcome.changed, outcome.facts) == (True, [])
+    facts = state.go_on(50)
+    assert 1 <= len(facts) <= 10
+    assert state.stepped <= 50 + REFRESH_WORK + 1
+    assert sum(queue.policy == "p" for queue in queues) == len(facts)
+    while state.is_unfinished():
+        facts += state.go_on(50)
+    changed = [fact.definition for fact in facts if isinstance(fact, QueueChanged)]
+    assert changed == queues, "each once, in their order"
+    state.begin(DeletePolicy("/", "p"))
+    state.apply(DeleteVhost("/"))
+    assert state.go_on(50) == [], "nothing is left of a vhost that is gone"
+    assert not state.is_unfinished()
+
+
 def test_new_priority_of_a_policy_searches_nothing(state: State) -> None:
     put(state, "a", {"max-length": 1}, "^queue")
     put(state, "b", {"max-length": 2}, "^queue", priority=1)
@@ -357,6 +377,25 @@ def test_the_same_policies_apply_as_if_all_were_searched(steps: list[Any]) -> No
     state.apply(PutVhost("/"))
     for command in commands_of(steps):
         state.apply(command)
+    check_as_if_all_were_searched(state)
+
+
+@given(st.lists(STEPS, max_size=30), st.lists(st.integers(0, 3), min_size=30, max_size=30))
+def test_changes_of_policies_that_are_left_for_later_come_to_the_same(
+    steps: list[Any], works: list[int]
+) -> None:
+    """Whatever comes and goes while a policy is put in force, other changes of it included."""
+    state = State()
+    state.apply(PutVhost("/"))
+    for command, work in zip(commands_of(steps), works, strict=False):
+        state.begin(command)
+        state.go_on(work)
+    while state.is_unfinished():
+        state.go_on(1)
+    check_as_if_all_were_searched(state)
+
+
+def check_as_if_all_were_searched(state: State) -> None:
     vhost = state.vhosts["/"]
     for name, queue in vhost.queues.items():
         kinds = ("queues", f"{queue.options.queue_type}_queues")

@@ -7,16 +7,18 @@ from typing import Final
 
 import pytest
 
-from rhizome.broker.metadata.metadata_commands import DeclareQueue, PutPolicy
-from rhizome.broker.turn import Turn
+from rhizome.broker.metadata.metadata_commands import DeclareQueue, DeletePolicy, PutPolicy
+from rhizome.broker.metadata.vhost import REFRESH_WORK
+from rhizome.broker.turn import TURN_WORK_MAX, Turn
 from rhizome.cluster.committed_backlog import CommittedBacklog
 from rhizome.cluster.consensus.consensus_events import LeaseGained, LeaseLost
 from rhizome.cluster.consensus.consensus_output import Ready
 from rhizome.cluster.consensus.log.log_entry_payloads import APPLICATION
 from rhizome.cluster.consensus.log.storage import Entry
-from rhizome.testing.in_memory_cluster import CoreCluster, Member, make_cluster
+from rhizome.testing.in_memory_cluster import TICK_MS, CoreCluster, Member, make_cluster
 
 QUEUES: Final = 100
+MANY_QUEUES: Final = TURN_WORK_MAX // REFRESH_WORK * 2
 LONG_NAME: Final = "n" * 240
 POLICIES: Final = 40
 SLOW_PATTERN: Final = "(a|b){3}x$"
@@ -36,9 +38,9 @@ def cluster() -> CoreCluster:
     return made
 
 
-def queues_everywhere(cluster: CoreCluster) -> bool:
+def queues_everywhere(cluster: CoreCluster, count: int = QUEUES) -> bool:
     return all(
-        len(each.broker.state.vhosts["/"].queues) >= QUEUES for each in cluster.members.values()
+        len(each.broker.state.vhosts["/"].queues) >= count for each in cluster.members.values()
     )
 
 
@@ -90,6 +92,50 @@ def test_a_broker_that_comes_back_catches_up(cluster: CoreCluster) -> None:
     member.start()
     assert not member.node.backlog.entries, "what it knows of is applied before it votes"
     cluster.advance_until(lambda: policies_at(member) == POLICIES, PATIENCE_MS)
+
+
+def test_what_is_behind_a_policy_waits_until_it_is_in_force(cluster: CoreCluster) -> None:
+    """Else what a command does would depend on how far a broker has come."""
+    root = cluster["b1"].node
+    for number in range(MANY_QUEUES):
+        root.propose(DeclareQueue("/", f"q{number}"), None)
+    cluster.advance_until(lambda: queues_everywhere(cluster, QUEUES + MANY_QUEUES), PATIENCE_MS)
+    root.propose(PutPolicy("/", "p", "^q", {"copies": 3}), None)
+    root.propose(DeclareQueue("/", "q-behind"), None)
+    cluster["b1"].busy = True
+    seen = []
+    while not all("q-behind" in each.broker.state.vhosts["/"].queues for each in members(cluster)):
+        ran = False
+        for each in members(cluster):
+            ran = each.turn() or ran
+            vhost = each.broker.state.vhosts["/"]
+            in_force = sum(queue.policy == "p" for queue in vhost.queues.values())
+            seen.append(in_force)
+            assert "q-behind" not in vhost.queues or in_force == MANY_QUEUES + 1
+            begun = each.node.backlog.begun
+            assert begun is None or int(each.node.applied.index) < begun[0].index
+        if not ran:
+            cluster.advance(TICK_MS)
+    assert any(0 < count < MANY_QUEUES for count in seen), "in steps"
+
+
+def test_a_snapshot_takes_the_place_of_an_entry_that_was_begun(cluster: CoreCluster) -> None:
+    member = cluster["b3"]
+    root = cluster["b1"]
+    root.node.propose(PutPolicy("/", "p", ".*", {"max-length": 9}), None)
+    cluster.advance_until(lambda: policies_at(root) == 1, PATIENCE_MS)
+    snapshot, index = root.node.state.snapshot(), int(root.node.state.index)
+    cluster.advance_until(lambda: policies_at(member) == 1, PATIENCE_MS)
+    member.broker.state.begin(DeletePolicy("/", "p"))
+    assert member.node.state.is_unfinished()
+    member.node.state.restore(index, snapshot)
+    assert not member.node.state.is_unfinished()
+    vhost = member.broker.state.vhosts["/"]
+    assert all(queue.options.length_max == 9 for queue in vhost.queues.values())
+
+
+def members(cluster: CoreCluster) -> list[Member]:
+    return list(cluster.members.values())
 
 
 def test_a_lost_lease_does_not_wait_for_entries(cluster: CoreCluster) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rhizome.broker.metadata.metadata_changes import Outcome
+from rhizome.broker.metadata.metadata_changes import Fact, Outcome
 from rhizome.broker.metadata.metadata_commands import Command, PutVhost
 from rhizome.broker.metadata.metadata_state import State
 from rhizome.cluster.state.cluster_commands import Envelope, RegisterBroker, encode
@@ -21,6 +21,9 @@ class PlainHost:
 
     def apply(self, command: Command) -> Outcome:
         return self._state.apply(command)
+
+    def go_on(self) -> list[Fact]:
+        return []
 
 
 class Machine:
