@@ -236,6 +236,40 @@ def used_by_tests(names: set[str]) -> set[str]:
     return set().union(*found)
 
 
+def test_compiled_classes_declare_an_attribute_once(trees: dict[str, ast.Module]) -> None:
+    """mypyc tells the garbage collector twice of an attribute that a subclass declares again. It
+    then takes what is there for used by others, and never frees it."""
+    classes = {
+        node.name: (
+            attributes_of(node),
+            [base.id for base in node.bases if isinstance(base, ast.Name)],
+        )
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def inherited(name: str) -> set[str]:
+        if name not in classes:
+            return set()
+        return set().union(
+            *(classes.get(b, (set(), []))[0] | inherited(b) for b in classes[name][1])
+        )
+
+    again = {name: attributes & inherited(name) for name, (attributes, _) in classes.items()}
+    assert {name: found for name, found in again.items() if found} == {}
+
+
+def attributes_of(node: ast.ClassDef) -> set[str]:
+    """The attributes of instances that a class declares."""
+    return {
+        each.target.id
+        for each in node.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        if "ClassVar" not in ast.unparse(each.annotation) and each.value is None
+    }
+
+
 def test_no_module_is_dead(trees: dict[str, ast.Module], imports: dict[str, set[str]]) -> None:
     """Something imports every module, or loads it by its name. Tests may be all that use a module
     that is there for testing."""

@@ -177,7 +177,7 @@ class Broker(BrokerContext):
         self.authenticator = authenticator
         self.access_epoch = access_epoch
         self.revocation = Revocation(self.turn)
-        self.limits = limits
+        self.limits = self.queue_limits = limits
         limits.broker = self
         self.contents = UnfinishedContents(limits)
         self.observer = observer

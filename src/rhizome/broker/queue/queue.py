@@ -656,7 +656,7 @@ class Queue(MarkedQueue):
         """The limit of a queue that was declared without one; -1: none."""
         if self.options.queue_type != "quorum" or self.options.delivery_limit_given:
             return -1
-        return self.broker.limits.quorum_delivery_limit
+        return self.broker.queue_limits.quorum_delivery_limit
 
     def _hold(self, message: Message, count: i64) -> bool:
         """Have a message wait for its retry. False if so many wait that there is no room for it."""
@@ -677,7 +677,7 @@ class Queue(MarkedQueue):
 
     def _holds_more_than(self, times: i64) -> bool:
         """Whether so many times of what may wait for retries does."""
-        limits = self.broker.limits
+        limits = self.broker.queue_limits
         return (
             self.held > times * limits.retries_held_max
             or self.held_bytes > times * limits.retries_held_bytes_max

@@ -92,7 +92,7 @@ class QueueHost:
     pager: Pager
     damage: Damage
     delivered_marks: DeliveredMarks
-    limits: QueueLimits
+    queue_limits: QueueLimits
     may_deliver: bool
     isolation: str
     congested: dict[Queue, None]

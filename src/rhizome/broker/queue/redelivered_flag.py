@@ -117,7 +117,7 @@ def with_delivery_count(queue: Queue, message: Message) -> Message:
     if queue.options.queue_type != "quorum" or count == 0:
         return message
     content = with_header(message.content, b"x-delivery-count", count)
-    if queue.broker.limits.tells_acquired_count:
+    if queue.broker.queue_limits.tells_acquired_count:
         content = with_header(content, b"x-acquired-count", count)
     shown = Message(message.route, content, message.channel, largest_frame(content))
     shown.index = message.index
