@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Final
 
 DISK_MIB: Final = 192
+SMALL_DISK_SETTINGS: Final = {
+    "RHIZOME_DISK_FREE_MIN": "64MiB",
+    "RHIZOME_JOURNAL_SEGMENT_SIZE": "4MiB",
+}
 PIECE_BYTES: Final = 1 << 20
 
 

@@ -136,6 +136,7 @@ class Broker(BrokerContext):
     waiting: DeferredMethods
     takeover_times: LatencyHistogram
     disk_full: bool  # the cluster is told: another broker may have a copy and room
+    backlog_fills_disk: bool  # the same, if there would be room without the messages here
     disabled: str
     _seed: bytes
     _reader: FrameReader
@@ -197,6 +198,7 @@ class Broker(BrokerContext):
         self.waiting = DeferredMethods(self)
         self.may_deliver = True
         self.blocking = self.alarmed = self.suspended = self.disk_full = False
+        self.backlog_fills_disk = False
         self.block_reason = self.alarm_reason = ""
         self.isolation = self.stall = self.disabled = ""
         self.stalled, self.unread = {}, {}

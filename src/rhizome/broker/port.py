@@ -206,6 +206,14 @@ class Cluster:
     def synced(self, position: i64) -> None:
         """Everything below ``position`` of the journal is on disk."""
 
+    def tell_news(self) -> None:
+        """Tell the others at once how this broker is."""
+
+    def alarm_of_copies(self) -> str:
+        """Why publishers have to wait for the disk of another broker, which has copies of what is
+        here; empty if they don't."""
+        return ""
+
     def write_checkpoint(self, builder: CheckpointBuilder) -> None:
         """Add what the journal holds for groups that are active elsewhere."""
 

@@ -100,8 +100,8 @@ class Gossip:
 
     def reach(self) -> dict[str, object]:
         """Which brokers this one could serve as a home, whether it has room to
-        (``impaired_homes.py``), and the groups that it is home of and can't serve because of its
-        own fault (``takeover.py``).
+        (``impaired_homes.py``), whether its messages are what fills its disk, and the groups that
+        it is home of and can't serve because of its own fault (``takeover.py``).
 
         A link that has been silent for a while counts as none.
         """
@@ -114,12 +114,31 @@ class Gossip:
                 if self.node.now_ms - int(link.last_received_ms) < silent_ms
             ],
             "disk_full": self.node.broker.disk_full,
+            "backlog_fills_disk": self.node.broker.backlog_fills_disk,
             "failed_homes": {
                 str(number): home.group.epoch
                 for number, home in self.node.roles.homes.items()
                 if home.failed
             },
         }
+
+    def alarm_of_copies(self) -> str:
+        """Why publishers here have to wait for the disk of a broker that has copies in sync: its
+        messages fill it. Empty if there is no such broker."""
+        filling = {
+            name for name, news in self.heard.items() if news.get("backlog_fills_disk") is True
+        }
+        if not filling:
+            return ""
+        members = {
+            member.broker
+            for home in self.node.roles.homes.values()
+            for member in home.group.in_sync
+        }
+        names = ", ".join(sorted(filling & members))
+        if not names:
+            return ""
+        return f"low on disk at {names}: publishers wait until messages copied there are consumed"
 
     # ---- logins ---------------------------------------------------------------------------------
 
@@ -214,9 +233,11 @@ class Gossip:
         self.heard.pop(name, None)
 
     def tick(self) -> None:
+        if self.node.now_ms - self._told_ms >= GOSSIP_EVERY_MS:
+            self.tell_news()
+
+    def tell_news(self) -> None:
         node = self.node
-        if node.now_ms - self._told_ms < GOSSIP_EVERY_MS:
-            return
         self._told_ms = node.now_ms
         self._own_upgrades()
         payload = encode_table({**self.news(), **self._logins_news()})

@@ -300,6 +300,12 @@ class Node(Cluster):
     def handed_over(self, token: i64) -> None:
         self.roles.handed_over(token)
 
+    def tell_news(self) -> None:
+        self.gossip.tell_news()
+
+    def alarm_of_copies(self) -> str:
+        return self.gossip.alarm_of_copies()
+
     def write_checkpoint(self, builder: CheckpointBuilder) -> None:
         self.roles.write_checkpoint(builder)
 

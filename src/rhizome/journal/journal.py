@@ -544,7 +544,11 @@ class Journal:
 
     def disk_bytes(self) -> i64:
         """Bytes in all segments that have not been removed."""
-        total: i64 = self._offset
+        return self._offset + self.closed_bytes()
+
+    def closed_bytes(self) -> i64:
+        """Bytes in all of them but the active one."""
+        total: i64 = 0
         for size in self._bytes.values():
             total += size
         return total

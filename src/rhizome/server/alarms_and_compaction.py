@@ -40,7 +40,8 @@ RESTING_BYTES_MIN: Final = 16 * 1024 * 1024
 for a checkpoint in a quiet moment."""
 UNFINISHED_PART: Final = 4
 """Contents that are unfinished, or not committed, may use at most one n-th of the memory."""
-LOW_ON_DISK: Final = "low on disk"
+SEGMENTS_FREE_MIN: Final = 2
+LOW_ON_DISK: Final = "low on disk:"
 FROZEN_STATE_BYTES: Final = 1 << 20
 """When the cluster state has grown by this much (some thousand queues), its objects are frozen, so
 that the garbage collector no longer visits them: they live long, and a visit to those of 60,000
@@ -56,7 +57,8 @@ class Maintenance:
         self.store = store
         self.shell = shell
         self.configure(config)
-        self.disk_alarm = ""
+        self.disk_alarm = self.alarm_of_copies = ""
+        self.segment = 0
         self.damaged: set[int] = set()
         self.appended_last = 0
         self.frozen_state_bytes = broker.state.sizes.total
@@ -68,7 +70,11 @@ class Maintenance:
         self.broker.contents.budget = min(
             config.limits.unfinished_bytes_max, self.memory_max_bytes // UNFINISHED_PART
         )
-        self.disk_free_min_bytes = 0 if config.broker.memory else config.disk.free_min_bytes
+        # Space is taken by whole segments: without one there is no room for acks, which make room.
+        least = SEGMENTS_FREE_MIN * int(self.store.journal.segment_bytes_max)
+        free_min_bytes = config.disk.free_min_bytes
+        is_watched = free_min_bytes > 0 and not config.broker.memory
+        self.disk_free_min_bytes = max(free_min_bytes, least) if is_watched else 0
 
     def run(self) -> None:
         self.shell.busy_poll.processors_waited_for(processors_waited_for_us())
@@ -110,10 +116,34 @@ class Maintenance:
 
     def check_alarms(self) -> None:
         """Block publishers while memory or disk runs short, with the reason. The cluster is told
-        about the disk: another broker may have a copy, and room."""
+        about the disk: another broker may have a copy, and room.
+
+        Publishers also wait for a disk that has copies of what is here and that messages fill: it
+        would fill up on their behalf, and then nobody could even ack what is there.
+        """
         disk_alarm = self.disk_alarm or self._disk_alarm()
-        self.broker.disk_full = disk_alarm != ""
-        self.shell.set_alarm(self._memory_alarm() or disk_alarm)
+        fills = disk_alarm != "" and self._would_drain()
+        if (disk_alarm != "", fills) != (self.broker.disk_full, self.broker.backlog_fills_disk):
+            self.broker.disk_full = disk_alarm != ""
+            self.broker.backlog_fills_disk = fills
+            self.shell.begin_turn()
+            self.broker.cluster.tell_news()
+        self.alarm_of_copies = self.broker.cluster.alarm_of_copies()
+        self.shell.set_alarm(self._memory_alarm() or disk_alarm or self.alarm_of_copies)
+
+    def tick(self) -> None:
+        """Check the alarms at once if the journal has begun a segment, or a disk that has copies
+        fills up: in a second a disk may take more than it has left."""
+        segment = int(self.store.journal.active_segment())
+        if segment != self.segment or self.alarm_of_copies != self.broker.cluster.alarm_of_copies():
+            self.segment = segment
+            self.check_alarms()
+
+    def _would_drain(self) -> bool:
+        """Whether the disk would have room if all messages here were consumed."""
+        gained = self.store.journal.closed_bytes() + self.store.spill.closed_bytes()
+        wanted = int(self.disk_free_min_bytes / HYSTERESIS)
+        return self.store.free_bytes() + int(gained) >= wanted
 
     def _memory_alarm(self) -> str:
         limit = self.memory_max_bytes
@@ -139,7 +169,7 @@ class Maintenance:
         if free >= limit:
             return ""
         end = int(self.disk_free_min_bytes / HYSTERESIS)
-        return f"{LOW_ON_DISK}: publishers wait until at least {end >> 20} MiB are free"
+        return f"{LOW_ON_DISK} publishers wait until at least {end >> 20} MiB are free"
 
     # ---- checkpoints ----------------------------------------------------------------------------
 

@@ -484,6 +484,7 @@ class BrokerServer:
             except TimeoutError:
                 self._run_task("the tick", self.shell.tick)
                 self._run_task("the tick of the store", self.shell.store.tick)
+                self._run_task("the tick of the alarms", self.maintenance.tick)
                 if self.hooks.has_commands:
                     self._run_task("hooks", self._observe_roles)
             if loop.time() >= next_expiry:

@@ -20,7 +20,7 @@ from tests.nodejs import WHY_NOT, node_modules
 from tests.process.client_workers import History, Workers
 from tests.process.helpers import call_api
 from tests.process.network_namespaces import Network, why_not
-from tests.process.small_disks import SmallDisks
+from tests.process.small_disks import SMALL_DISK_SETTINGS, SmallDisks
 
 REFUSAL = why_not()
 MISFORTUNE_SECONDS = float(os.environ.get("RHIZOME_TEST_MISFORTUNE_SECONDS", "600"))
@@ -210,7 +210,7 @@ def test_all_misfortunes_in_namespaces(tmp_path: Path, seconds: float) -> None:
     """Kills, stops, pauses, partitions whole and of one direction, drains, full disks, under
     clients in Python and in node, and under sessions of our own client."""
     modules = None if WHY_NOT else node_modules()
-    network = Network(["b1", "b2", "b3"], {"RHIZOME_DISK_FREE_MIN": "16MiB"})
+    network = Network(["b1", "b2", "b3"], SMALL_DISK_SETTINGS)
     cluster = ClusterProcess(tmp_path, primaries=3, seed=5, make=network.broker)
     disks = SmallDisks(each.data for each in cluster.brokers.values())
     workers = Workers(cluster, QUEUES, seed=6)

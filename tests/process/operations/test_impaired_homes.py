@@ -22,7 +22,7 @@ from tests.process.cluster.test_takeover import (
 )
 from tests.process.helpers import call_api, run
 from tests.process.network_namespaces import Network, why_not
-from tests.process.small_disks import SmallDisks
+from tests.process.small_disks import SMALL_DISK_SETTINGS, SmallDisks
 
 REFUSAL = why_not()
 
@@ -33,13 +33,12 @@ pytestmark = [
 
 NAMES = ["b1", "b2", "b3"]
 PATIENCE_SECONDS = 60.0
-FREE_MIN = {"RHIZOME_DISK_FREE_MIN": "16MiB"}
 LITTLE_BYTES = 8 << 20
 
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    network = Network(NAMES, FREE_MIN)
+    network = Network(NAMES, SMALL_DISK_SETTINGS)
     try:
         network.build()
         yield network

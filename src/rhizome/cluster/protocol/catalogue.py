@@ -542,7 +542,7 @@ AGREEMENT: Final = (
         "every second: what people are shown, what counts for limits of the whole cluster, and "
         "what is known of logins. No promise about messages relies on it",
         "table {connections, isolated, ready, used, relayed, messages, records, lags, links, "
-        "disk_full, failed_homes, known_logins, upgrades}",
+        "disk_full, backlog_fills_disk, failed_homes, known_logins, upgrades}",
         "rhizome.cluster.node.Node.gossiped",
     ),
     Frame(

@@ -278,7 +278,11 @@ class MemorySection:
 class DiskSection:
     """When a disk counts as full."""
 
-    free_min_bytes: int = size("256MiB", "Free space below which publishers are blocked.")
+    free_min_bytes: int = size(
+        "256MiB",
+        "Free space below which publishers are blocked; less than that of two segments of the"
+        " journal counts as that. 0: never.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,22 @@ def test_publishers_of_a_home_with_a_full_disk_go_on_elsewhere(cluster: CoreClus
     cluster.advance_until(lambda: group_of(cluster, "q").home == HOME, 60_000)
 
 
+def test_publishers_wait_for_a_copy_that_messages_fill_the_disk_of(cluster: CoreCluster) -> None:
+    """A copy takes what is published at its home: only there can it be held back."""
+    (standby,) = (member.broker for member in group_of(cluster, "q").in_sync)
+    assert cluster[HOME].node.alarm_of_copies() == ""
+    cluster[standby].broker.disk_full = cluster[standby].broker.backlog_fills_disk = True
+    cluster[standby].node.tell_news()
+    cluster[standby].busy = True
+    cluster.settle()
+    assert f"low on disk at {standby}:" in cluster[HOME].node.alarm_of_copies()
+    (other,) = {"b1", "b2", "b3"} - {HOME, standby}
+    assert cluster[other].node.alarm_of_copies() == "", "it has no copy of anything there"
+    cluster[standby].kill()
+    cluster.advance_until(lambda: not group_of(cluster, "q").in_sync)
+    assert cluster[HOME].node.alarm_of_copies() == "", "nobody waits for a copy that is left out"
+
+
 def test_root_tells_the_log_and_people_why_a_group_moves(cluster: CoreCluster) -> None:
     cluster.cut("b2", HOME)
     impaired_homes = cluster["b1"].node.takeover_driver.takeover.moves.impaired_homes
