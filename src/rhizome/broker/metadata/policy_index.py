@@ -83,13 +83,13 @@ class PolicyIndex:
         self._count_tables()
         if old is None or old.pattern != policy.pattern or is_walking:
             return PolicyWalk(self, policy.name, names, True)
-        return PolicyWalk(self, policy.name, self._fitted(policy.name), False)
+        return PolicyWalk(self, policy.name, self._fitted(old), False)
 
     def delete(self, policy_name: str) -> PolicyWalk:
         """Delete a policy; the walk is to `visit` the names that it fitted. Searches nothing."""
-        del self.policies[policy_name]
+        old = self.policies.pop(policy_name)
         self._count_tables()
-        return PolicyWalk(self, policy_name, self._fitted(policy_name), False)
+        return PolicyWalk(self, policy_name, self._fitted(old), False)
 
     def visit(self, walk: PolicyWalk, name: str) -> bool:
         """Bring what fits a name up to date with a policy; whether that may have changed anything.
@@ -113,14 +113,10 @@ class PolicyIndex:
             return 1 + len(name) // CHARACTERS_PER_WORK
         return 1
 
-    def _fitted(self, policy_name: str) -> list[str]:
+    def _fitted(self, policy: Policy) -> list[str]:
         """The names that a policy fits. While walks of it are unfinished it may fit others too, but
         they will visit these."""
-        return [
-            name
-            for name, fitting in self._fitting.items()
-            if any(each.name == policy_name for each in fitting)
-        ]
+        return [name for name, fitting in self._fitting.items() if policy in fitting]
 
     def _count_tables(self) -> None:
         self._tables = sum(each.expression.reads_all() for each in self.policies.values())

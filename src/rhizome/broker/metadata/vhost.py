@@ -394,8 +394,8 @@ class VHost:
         is_walking = any(
             (walk.index, walk.policy_name) == (index, policy.name) for walk in self.walks
         )
-        names = dict.fromkeys((*self.queues, *self.router.exchanges))
-        self.walks.append(index.put(policy, names, is_walking))
+        others = [name for name in self.router.exchanges if name not in self.queues]
+        self.walks.append(index.put(policy, (*self.queues, *others), is_walking))
         return True
 
     def delete_policy(self, command: DeletePolicy) -> bool:
