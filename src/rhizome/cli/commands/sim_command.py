@@ -68,6 +68,9 @@ def sim(
     streams: Annotated[
         bool, typer.Option("--streams", help="There are streams, with readers (messages).")
     ] = False,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="There is a keyed queue (messages).")
+    ] = False,
     leases: Annotated[
         bool, typer.Option("--leases", help="There is a queue that is leased (messages).")
     ] = False,
@@ -109,6 +112,7 @@ def sim(
         broken=tuple(broken or ()),
         sessions=sessions,
         streams=streams,
+        keys=keys,
         leases=leases,
         flush=flush,
         distant_ms=distant,
@@ -193,6 +197,8 @@ def replay_command(outcome: Outcome, options: RunOptions) -> str:
         words.append("--sessions")
     if options.streams:
         words.append("--streams")
+    if options.keys:
+        words.append("--keys")
     if options.leases:
         words.append("--leases")
     if options.flush != RunOptions().flush:
