@@ -339,9 +339,9 @@ class VHost:
         return source.find(destination, command.key, command.arguments) is not None
 
     def bindings_to_destination(self, command: Bind) -> int:
-        """How many bindings the destination of a bind has."""
+        """How many bindings the destination of a bind has; one of many words counts as several."""
         _, destination = self._ends(command)
-        return 0 if destination is None else len(destination.incoming)
+        return 0 if destination is None else int(destination.weight)
 
     def bindings_from_source(self, command: Bind) -> int:
         """How many bindings the source of a bind has."""

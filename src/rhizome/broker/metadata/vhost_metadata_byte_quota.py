@@ -222,7 +222,8 @@ def check_bindings(state: State, command: Bind) -> None:
     kind = "exchange" if command.destination_kind == EXCHANGE else "queue"
     raise PreconditionFailed(
         f"{kind} '{command.destination}' in vhost '{command.vhost}' has {to} bindings; at most"
-        f" {BINDINGS_MAX} are possible: use patterns, or several queues"
+        f" {BINDINGS_MAX} are possible, and one with many words counts as several: use patterns, or"
+        " several queues"
     )
 
 

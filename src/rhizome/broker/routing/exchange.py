@@ -116,6 +116,7 @@ class Exchange(Destination):
             return False
         self._bindings[identity] = binding
         destination.incoming[binding] = None
+        destination.weight += binding.weight()
         if isinstance(destination, Exchange):
             self.links[destination] = self.links.get(destination, 0) + 1
         self._added(binding)
@@ -141,6 +142,7 @@ class Exchange(Destination):
         del self._bindings[binding.identity()]
         destination = binding.destination
         del destination.incoming[binding]
+        destination.weight -= binding.weight()
         if isinstance(destination, Exchange):
             count = self.links[destination] - 1
             if count == 0:
@@ -155,6 +157,14 @@ class Exchange(Destination):
         for binding in found:
             self.discard(binding)
         return len(found)
+
+    def forget_bindings(self) -> None:
+        """The exchange is deleted: its destinations lose their bindings to it."""
+        for binding in self._bindings.values():
+            del binding.destination.incoming[binding]
+            binding.destination.weight -= binding.weight()
+        self._bindings = {}
+        self.links = {}
 
     def bindings(self) -> list[Binding]:
         """All bindings, oldest first."""

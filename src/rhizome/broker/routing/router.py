@@ -218,8 +218,7 @@ class Router:
     def remove_exchange(self, exchange: Exchange) -> list[Exchange]:
         """Remove an exchange and its bindings; returns the exchanges that lost one to it."""
         del self.exchanges[exchange.name]
-        for binding in exchange.bindings():
-            exchange.discard(binding)
+        exchange.forget_bindings()
         return self._detach(exchange)
 
     def add_queue(self, queue: Destination) -> None:

@@ -288,6 +288,18 @@ def test_a_queue_has_a_largest_number_of_bindings(exclusive: bool) -> None:
     assert f"queue 'q' in vhost '/' has {BINDINGS_MAX} bindings" in closed.reply_text
 
 
+def test_bindings_of_many_words_count_as_several() -> None:
+    """Removing one of 120 words takes as many steps; all go in one turn."""
+    state = made(DeclareQueue("a", "q", False, False, "", {}))
+    router = state.vhosts["a"].router
+    words = ".a" * 120
+    for number in range(BINDINGS_MAX // 16):
+        check_command(state, Bind("a", "amq.topic", "q", QUEUE, f"{number}{words}", {}))
+        router.bind(router.exchanges["amq.topic"], router.queues["q"], f"{number}{words}", {})
+    with pytest.raises(PreconditionFailed, match="one with many words counts as several"):
+        check_command(state, Bind("a", "amq.topic", "q", QUEUE, "one more", {}))
+
+
 def test_an_exchange_that_can_be_deleted_has_a_largest_number_of_bindings_from_it() -> None:
     state = made(
         DeclareExchange("a", "x", "topic", False, False, False, {}),

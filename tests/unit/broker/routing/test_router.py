@@ -319,3 +319,34 @@ def test_many_subscribers_come_and_go(board: Board) -> None:
         board.router.remove_queue(board.end(f"q{number}"))
     assert board.route("x") == [f"q{count - 1}"]
     assert len(exchange.bindings()) == 1
+
+
+def test_a_binding_of_many_words_weighs_more_until_it_is_gone(board: Board) -> None:
+    for name in ("x", "y", "z"):
+        board.exchange(name, "topic")
+    queue = board.end("q")
+    board.bind("x", "q", "a.b.c.d.e.f.g.h")
+    assert queue.weight == 1
+    board.bind("y", "q", ".".join("a" * 120))
+    assert queue.weight == 1 + 15
+    board.bind("y", "q", ".".join("b" * 120))
+    board.unbind("y", "q", ".".join("b" * 120))
+    assert queue.weight == 1 + 15
+    board.bind("z", "q", "one")
+    board.bind("z", "y", "two")
+    board.router.remove_exchange(board.router.exchanges["z"])
+    assert (queue.weight, board.end("y").weight) == (1 + 15, 0)
+    assert [binding.source for binding in queue.incoming] == ["x", "y"]
+    board.router.remove_exchange(board.router.exchanges["y"])
+    assert (queue.weight, len(queue.incoming)) == (1, 1)
+    board.unbind("x", "q", "a.b.c.d.e.f.g.h")
+    assert (queue.weight, len(queue.incoming)) == (0, 0)
+
+
+def test_an_exchange_bound_to_itself_goes_with_its_bindings(board: Board) -> None:
+    x = board.exchange("x", "fanout")
+    board.exchange("y", "fanout")
+    board.bind("x", "x")
+    board.bind("y", "x")
+    assert [each.name for each in board.router.remove_exchange(x)] == ["y"]
+    assert board.router.exchanges["y"].bindings() == []
