@@ -282,3 +282,19 @@ def test_transient_messages_wait_on_disk_and_are_dropped_from_there(
     advance(core, 1_000)
     assert drained(client) == [b"b"]
     assert core.queue(HELD).resident_bytes == 0
+
+
+def test_no_publish_leads_to_the_held_messages_by_their_name(
+    core: Core, client: CoreClient
+) -> None:
+    schedule(client, "a", 500, b"a")
+    headers: dict[str, object] = {"x-delay": 10}
+    client.publish("", HELD, b"direct", Properties(headers=headers))
+    copies: dict[str, object] = {"CC": [HELD]}
+    client.publish("", "q", b"copied", Properties(headers=copies))
+    client.send(QueueBind(HELD, "later", ""))
+    assert client.pick(ChannelClose).reply_code == 403
+    assert held(core) == 1
+    advance(core, 1_000)
+    assert drained(core.connect()) == [b"copied", b"a"]
+    assert held(core) == 0

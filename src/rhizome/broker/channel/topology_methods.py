@@ -442,6 +442,10 @@ def queue_bind(channel: Channel, method: QueueBind) -> None:
     _check_queue_binding(channel, name, method.exchange, method.routing_key)
     find_exchange(channel, method.exchange)
     queue = find_queue(channel, name)
+    if queue.of_broker:
+        raise AccessRefused(
+            f"queue '{name}' in vhost '{queue.vhost}' is the broker's own; nothing can be bound to it"
+        )
     key = method.routing_key
     if key == "" and method.queue == "":
         key = queue.name

@@ -209,7 +209,8 @@ def recipients_of(
     headers: dict[str, object] | None,
     may_take: Callable[[Destination], bool] | None = None,
 ) -> Recipients:
-    """Where a message with these keys goes, each place once, if ``may_take`` lets it."""
+    """Where a message with these keys goes, each place once, if ``may_take`` lets it. Queues that
+    are the broker's own get nothing by their names or bindings."""
     recipients = Recipients(keys[1:])
     taps: dict[Destination, None] = {}
     if len(keys) == 1:
@@ -218,6 +219,8 @@ def recipients_of(
         routed = router.route_all(exchange, keys, headers)
     taps.update(dict.fromkeys(router.tapped))
     for destination in routed:
+        if isinstance(destination, Queue) and destination.of_broker:
+            continue
         taps.pop(destination, None)
         if may_take is None or may_take(destination):
             recipients.add(destination)

@@ -2,8 +2,8 @@
 
 The home of the history sends them when it learns of the binding. A private queue of another broker
 is known to that broker only: it asks the home, by a message to the history under the default
-exchange and the private queue's name. No client can send such a message, because the default
-exchange leads to queues by their own names.
+exchange and the private queue's name. No client can send such a message, because no exchange leads
+to a history, whatever keys a message has (`Queue.of_broker`).
 
 A binding that is made while the history has no home gets nothing, because nobody could say later
 what was recent then.
@@ -185,7 +185,8 @@ def _kept(broker: BrokerContext, history: Queue) -> list[Message]:
 def _recipients(broker: BrokerContext, destination: Destination, message: Message) -> Recipients:
     if not isinstance(destination, Exchange):
         recipients = Recipients([])
-        recipients.add(destination)
+        if not isinstance(destination, Queue) or not destination.of_broker:
+            recipients.add(destination)
         return recipients
     router = broker.state.vhosts[destination.vhost].router
     headers = routing_headers(decode_properties(header_payload_of(message.content)))

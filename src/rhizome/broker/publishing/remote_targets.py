@@ -13,7 +13,6 @@ from rhizome.broker.publishing.forward_port import Bundle, Forward, Target
 from rhizome.broker.publishing.reliability_levels import COPIED, EVERYWHERE, ON_DISK
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.bindings_and_destinations import Destination
-from rhizome.broker.routing.recent_history_exchange import HISTORY_PREFIX
 
 META_PREFIX: Final = "\x00@"
 RELAY_PREFIX: Final = "\x00*"
@@ -112,8 +111,7 @@ class Recipients:
             target.sole = len(target.queue_ids) == 0
         for destination in taps:
             if isinstance(destination, Queue) and (
-                destination.options.queue_type == "stream"
-                or destination.name.startswith(HISTORY_PREFIX)
+                destination.options.queue_type == "stream" or destination.of_broker
             ):
                 self.add(destination)
         if len(self.targets) > 1 and not sole:

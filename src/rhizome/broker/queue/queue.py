@@ -29,6 +29,7 @@ from rhizome.broker.queue.ready_messages import (
 )
 from rhizome.broker.queue.redelivered_flag import was_delivered, with_delivery_count
 from rhizome.broker.queue_keys.key_discipline import KeyDiscipline
+from rhizome.broker.routing.recent_history_exchange import HISTORY_PREFIX
 from rhizome.broker.turn import (
     DISCARD_WORK,
     LETTER_WORK,
@@ -163,6 +164,9 @@ class Queue(MarkedQueue):
     """Which messages expire before others that are ahead of them; None if none came that could."""
     holds: bool
     """Its messages wait for the time that they ask for (`delayed_messages.py`)."""
+    of_broker: bool
+    """The broker alone puts messages into it: what waits for its time, and what an exchange
+    remembers. No exchange leads here, or publishers could forge whose messages these are."""
 
     def __init__(self, broker: QueueHost, definition: QueueDefinition) -> None:
         super().__init__(definition.vhost, definition.name)
@@ -207,6 +211,7 @@ class Queue(MarkedQueue):
         self.away = None
         self.stream = self.worker = self.expiries = None
         self.holds = definition.name == DELAYED_QUEUE
+        self.of_broker = self.holds or definition.name.startswith(HISTORY_PREFIX)
         self._prepare_lanes(definition.options)
         self.apply_options(definition.options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rhizome.amqp.methods import ExchangeDeclare
+from rhizome.amqp.properties import Properties
 from rhizome.broker.routing.recent_history_exchange import history_name
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster
@@ -89,6 +90,22 @@ def test_no_client_can_ask_for_a_history(cluster: CoreCluster) -> None:
     client.publish("", victim, b"direct", PERSISTENT)
     cluster.advance(500)
     assert drain(other, victim) == [b"direct"]
+
+
+def test_a_copy_key_does_not_ask_for_a_history_either(cluster: CoreCluster) -> None:
+    """Whoever may use the default exchange and has a private queue could read any history."""
+    client = cluster["b2"].connect()
+    exchange(client, "recent", "x-recent-history")
+    cluster.advance(500)
+    bodies = publish_everywhere(cluster)
+    for name in ("b1", "b2", "b3", "s1"):
+        other = cluster[name].connect()
+        mine = private_queue(other)
+        cluster.advance(500)
+        other.publish("", mine, b"mine", Properties(headers={"CC": [HISTORY]}))
+        cluster.advance(500)
+        assert drain(other, mine) == [b"mine"], name
+    assert bound_late(cluster, client, private_queue(client)) == bodies
 
 
 def test_an_older_broker_must_be_upgraded_first(cluster: CoreCluster) -> None:

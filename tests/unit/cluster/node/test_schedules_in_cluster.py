@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from rhizome.amqp.methods import TxCommit, TxCommitOk, TxSelect, TxSelectOk
+from rhizome.amqp.methods import (
+    QueueBind,
+    QueueDeclare,
+    QueueDeclareOk,
+    TxCommit,
+    TxCommitOk,
+    TxSelect,
+    TxSelectOk,
+)
 from rhizome.amqp.properties import Properties
+from rhizome.broker.metadata.metadata_commands import QUEUE, Bind
 from rhizome.testing.in_memory_broker import CoreClient
 from rhizome.testing.in_memory_cluster import CoreCluster, make_cluster
 from tests.unit.cluster.node.small_cluster import (
@@ -14,6 +23,7 @@ from tests.unit.cluster.node.small_cluster import (
     exchange,
     group_of,
     queue_at,
+    refused,
     wait_for_copy,
 )
 
@@ -100,3 +110,20 @@ def test_a_transaction_takes_back_at_another_home(cluster: CoreCluster) -> None:
     assert drain(client, "q") == [b"now"]
     cluster.advance(8_000)
     assert drain(client, "q") == [b"b"]
+
+
+def test_nobody_takes_back_in_the_name_of_another(cluster: CoreCluster) -> None:
+    """A dead letter keeps all headers, so one that reached the held messages would be believed."""
+    victim, attacker = cluster["b1"].connect(), cluster["s1"].connect()
+    schedule(victim, "a", 3_000)
+    cluster.settle()
+    assert refused(attacker, QueueBind(HELD, "later", "forged"))[0] == 403
+    # As in a store of a broker that has not refused it.
+    attacker.connection.broker.cluster.propose(Bind("/", "later", HELD, QUEUE, "forged", {}), None)
+    cluster.advance(500)
+    arguments = {"x-dead-letter-exchange": "later", "x-dead-letter-routing-key": "forged"}
+    attacker.call(QueueDeclare("dying", arguments={**arguments}), QueueDeclareOk)
+    headers: dict[str, object] = {"x-schedule-cancel": "a", "x-schedule-by": "guest"}
+    attacker.publish("", "dying", b"", Properties(headers=headers, expiration="1"))
+    cluster.advance(6_000)
+    assert drain(survivor(cluster), "q") == [b"a"]
