@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
     BasicReturn,
     ChannelClose,
@@ -17,6 +18,7 @@ from rhizome.amqp.methods import (
     QueueBindOk,
 )
 from rhizome.amqp.properties import Properties
+from rhizome.broker.publishing.recent_history import HISTORY_BYTES_MAX
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.routing.recent_history_exchange import history_name
 from rhizome.testing.in_memory_broker import Content, Core, CoreClient, make_core
@@ -167,3 +169,56 @@ def test_the_longest_name_of_an_exchange_has_a_history_too(core: Core) -> None:
     assert len(history_name(name)) <= 255
     assert history_name(name) in core.broker.state.vhosts["/"].destinations
     assert history_name(name) != history_name("x" * 254)
+
+
+LARGE = 100_000
+
+
+def test_a_binding_gets_the_newest_up_to_a_limit_of_bytes_with_headers(core: Core) -> None:
+    """A maximum length counts bodies: a history of headers alone had no limit of bytes."""
+    client = core.connect()
+    declare(client, x_recent_history_length=1_000)
+    count = HISTORY_BYTES_MAX // LARGE + 20
+    for number in range(count):
+        headers: dict[str, object] = {"large": "x" * LARGE}
+        client.publish("recent", "k", b"%d" % number, Properties(headers=headers))
+    client.declare("late")
+    bind(client, "late")
+    found = taken(client, "late")
+    assert found == list(range(count - len(found), count))
+    assert HISTORY_BYTES_MAX - 2 * LARGE < len(found) * LARGE <= HISTORY_BYTES_MAX
+
+
+def test_bindings_that_bring_much_have_turns_of_their_own(core: Core) -> None:
+    client = core.connect()
+    declare(client, x_recent_history_length=1_000)
+    headers: dict[str, object] = {"large": "x" * LARGE}
+    for _ in range(HISTORY_BYTES_MAX // LARGE):
+        client.publish("recent", "k", b"", Properties(headers=headers))
+    queues = [client.declare(f"late-{number}") for number in range(5)]
+    core.one_turn()
+    client.connection.receive(
+        b"".join(method_frame(1, QueueBind(queue, "recent", "")) for queue in queues)
+    )
+    assert [core.queue(queue).ready > 0 for queue in queues] == [True] + [False] * 4
+    core.settle()
+    assert all(core.queue(queue).ready > 0 for queue in queues)
+
+
+def test_headers_are_decoded_only_for_exchanges_that_look_at_them(core: Core) -> None:
+    """Decoding thousands of headers for each binding held everybody up for a second."""
+    client = core.connect()
+    declare(client, x_recent_history_length=100)
+    many: dict[str, object] = {f"{number:04}": True for number in range(10_000)}
+    for number in range(100):
+        client.publish("recent", "k", b"%d" % number, Properties(headers=many))
+    for kind in ("fanout", "headers"):
+        client.call(ExchangeDeclare(kind, kind), ExchangeDeclareOk)
+        client.declare(f"of-{kind}")
+        client.call(QueueBind(f"of-{kind}", kind, ""), QueueBindOk)
+        client.send(ExchangeBind(kind, "recent", ""))
+        client.expect(ExchangeBindOk)
+    assert taken(client, "of-fanout") == list(range(100))
+    found = taken(client, "of-headers")
+    assert found == list(range(100 - len(found), 100))
+    assert 0 < len(found) < 100

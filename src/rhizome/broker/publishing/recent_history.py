@@ -13,9 +13,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from rhizome.amqp.frames import content_frames, header_payload_of
-from rhizome.amqp.properties import Properties, decode_properties, encode_header
-from rhizome.broker.message import Message, Route, largest_frame
+from mypy_extensions import i64
+
+from rhizome.amqp.frames import content_frames, frame_end, header_payload_of
+from rhizome.amqp.properties import (
+    DELIVERY_MODE_PERSISTENT,
+    Properties,
+    decode_properties,
+    encode_header,
+    scan,
+)
+from rhizome.broker.message import HEADER_FLAGS_OFFSET, Message, Route, largest_frame
 from rhizome.broker.metadata.metadata_commands import (
     Command,
     DeclareExchange,
@@ -39,15 +47,21 @@ from rhizome.broker.routing.recent_history_exchange import (
     RecentHistoryExchange,
     history_name,
 )
-from rhizome.broker.turn import DISCARD_WORK, STEPS_PER_WORK, Chore
+from rhizome.broker.turn import STEPS_PER_WORK, Chore, decoding_work
 from rhizome.errors import PreconditionFailed
 from rhizome.journal.errors import CorruptRecord
 
 if TYPE_CHECKING:
     from rhizome.broker.broker_context import BrokerContext
+    from rhizome.broker.routing.router import Router
 
 HISTORY_BYTES_MAX: Final = 16 << 20
-"""How many bytes of bodies a history has at most: older ones go first."""
+"""How many bytes of bodies a history has at most, and how many bytes with headers a binding gets:
+the newest. All of them are sent in one turn."""
+DECODED_BYTES_MAX: Final = 4 << 20
+"""The same for an exchange that routes by headers, which have to be decoded."""
+SENT_WORK: Final = 4
+SENT_BYTES_PER_WORK: Final = 1024
 
 
 def history_of(state: State, command: Command) -> DeclareQueue | None:
@@ -153,43 +167,72 @@ def send_history(broker: BrokerContext, history: Queue, destination: Destination
     """Send what a history has to a destination, oldest first."""
     if history.log.still:
         return
-    for kept in _kept(broker, history):
+    decodes = isinstance(destination, Exchange) and _router_of(broker, destination).needs_headers(
+        destination
+    )
+    turn = broker.turn
+    for kept in _kept(broker, history, DECODED_BYTES_MAX if decodes else HISTORY_BYTES_MAX):
         copy = Message(kept.route, kept.content, kept.channel, kept.frame_bytes_max)
-        copy.arrived_ms = broker.turn.now_ms
+        copy.arrived_ms = turn.now_ms
         copy.expiration_ms = kept.expiration_ms
         copy.priority = kept.priority
-        copy.persistent = decode_properties(header_payload_of(kept.content)).delivery_mode == 2
+        copy.persistent = _is_persistent(kept.content)
+        turn.work += SENT_WORK + len(kept.content) // SENT_BYTES_PER_WORK
+        if decodes:
+            turn.work += decoding_work(kept.content)
         try:
-            recipients = _recipients(broker, destination, copy)
+            recipients = _recipients(broker, destination, copy, decodes)
         except PreconditionFailed as refused:
             broker.observer.letter_dropped(history.vhost, history.name, refused)
             return
-        broker.turn.work += DISCARD_WORK
         send_on(copy, recipients.targets, None)
         enqueue(broker, copy, recipients.queues, None)
 
 
-def _kept(broker: BrokerContext, history: Queue) -> list[Message]:
+def _is_persistent(content: bytes) -> bool:
+    spans = scan(content, HEADER_FLAGS_OFFSET, frame_end(content, 0) - 1)
+    return spans.delivery_mode == DELIVERY_MODE_PERSISTENT
+
+
+def _kept(broker: BrokerContext, history: Queue, bytes_max: i64) -> list[Message]:
+    """The newest messages of a history with up to so many bytes, oldest first."""
     found: list[Message] = []
-    for lane in history.lanes:
-        found.extend(lane.resident())
-        for _, position in lane.paged.positions():
+    left = bytes_max
+    for lane in reversed(history.lanes):
+        for _, position in reversed(lane.paged.positions()):
             try:
-                found.append(broker.pager.read_one(position))
+                kept = broker.pager.read_one(position)
             except (CorruptRecord, OSError):
                 # It is set aside when it becomes the first.
                 continue
-    return found
+            left -= len(kept.content)
+            if left < 0:
+                return found[::-1]
+            found.append(kept)
+        for kept in reversed(lane.resident()):
+            left -= len(kept.content)
+            if left < 0:
+                return found[::-1]
+            found.append(kept)
+    return found[::-1]
 
 
-def _recipients(broker: BrokerContext, destination: Destination, message: Message) -> Recipients:
+def _router_of(broker: BrokerContext, exchange: Exchange) -> Router:
+    return broker.state.vhosts[exchange.vhost].router
+
+
+def _recipients(
+    broker: BrokerContext, destination: Destination, message: Message, decodes: bool
+) -> Recipients:
     if not isinstance(destination, Exchange):
         recipients = Recipients([])
         if not isinstance(destination, Queue) or not destination.of_broker:
             recipients.add(destination)
         return recipients
-    router = broker.state.vhosts[destination.vhost].router
-    headers = routing_headers(decode_properties(header_payload_of(message.content)))
+    router = _router_of(broker, destination)
+    headers = None
+    if decodes:
+        headers = routing_headers(decode_properties(header_payload_of(message.content)))
     try:
         return recipients_of(router, broker.cluster, destination, [message.route.key], headers)
     finally:
