@@ -306,6 +306,7 @@ class Broker(BrokerContext):
         queue.levels = []
         queue.consumer_count = 0
         queue.drop_ready()
+        queue.keys = None  # which refers to the queue: neither would ever be freed
         if queue.recorded and queue.is_kept_here():
             queue.log.drop(queue.id)
         self.streams.deleted(queue)

@@ -28,7 +28,7 @@ from rhizome.broker.queue.pager import RUN_BYTES_MAX
 from rhizome.broker.queue.priority_lane import KeyedLane
 from rhizome.broker.queue_keys.index_sequence import SLACK_MIN, IndexSequence
 from rhizome.broker.queue_keys.message_key import MessageKey
-from rhizome.broker.turn import SEARCHED_AT_ONCE_MAX, SEARCHED_PER_WORK
+from rhizome.broker.turn import SEARCHED_AT_ONCE_MAX, SEARCHED_PER_WORK, Chore, Turn
 from rhizome.journal.errors import CorruptRecord
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 SCANNED_AT_ONCE: Final = 256
 """How many messages of a backlog are read at once to learn their keys."""
 ALL_KNOWN: Final = 1 << 62
+FREED_AT_ONCE: Final = 100
+FREED_PER_WORK: Final = 2
 
 
 @final
@@ -95,6 +97,11 @@ class KeyLine:
         del self.keys[int(key.rank)]
         key.line = None
 
+    def clear(self) -> None:
+        """Forget all keys, whose ``line`` the caller sees to."""
+        self.keys = {}
+        self.ranks = []
+
     def first(self) -> Key | None:
         ranks = self.ranks
         while len(ranks) > 0:
@@ -119,6 +126,29 @@ class KeyHolder:
         self.line = KeyLine()
         self.held = 0
         self.gone = False
+
+
+@final
+class ForgottenKeys(Chore):
+    """Frees keys that nobody needs any more: a million of them take a third of a second."""
+
+    turn: Turn
+    keys: dict[bytes, Key]
+
+    def __init__(self, turn: Turn, keys: dict[bytes, Key]) -> None:
+        super().__init__()
+        self.turn = turn
+        self.keys = keys
+
+    def run(self) -> bool:
+        keys = self.keys
+        while len(keys) > 0 and not self.turn.is_full():
+            count: i64 = min(len(keys), FREED_AT_ONCE)
+            self.turn.work += 1 + count // FREED_PER_WORK
+            while count > 0:
+                keys.popitem()
+                count -= 1
+        return len(keys) == 0
 
 
 @final
@@ -167,17 +197,37 @@ class KeyDiscipline:
 
     def restart(self) -> None:
         """The queue has new contents, from a journal or a copy: nothing of it is known yet."""
-        self.keys = {}
+        self._forget({})
         self.unacked = {}
         self.delayed = {}
-        self.free = KeyLine()
-        self.uncommitted = KeyLine()
         self.holders = {}
-        self.serving = {}
         self.held = 0
         self.known_below = 0
-        self.late = []
         self.waits = False
+
+    def _forget(self, kept: dict[bytes, Key]) -> None:
+        """Forget all keys but these, which nothing is ready of, and all lines. The time that it
+        takes depends on the number of those that are kept.
+
+        A line and its keys refer to each other: if that stayed so their memory would never be used
+        again.
+        """
+        self.late = []
+        self.free.clear()
+        self.uncommitted.clear()
+        for holder in self.serving:
+            holder.line.clear()
+        self.serving = {}
+        forgotten = self.keys
+        self.keys = kept
+        for key in kept.values():
+            key.ready = 0
+            key.indexes.clear()
+            key.line = None
+            forgotten.pop(key.name, None)
+        if len(forgotten) > 0:
+            turn = self.queue.broker.turn
+            turn.chores.append(ForgottenKeys(turn, forgotten))
 
     # ---- what happens to messages ---------------------------------------------------------------
 
@@ -234,11 +284,7 @@ class KeyDiscipline:
     def clear_ready(self) -> None:
         """All ready messages are gone."""
         self.known_below = ALL_KNOWN
-        self.late = []
-        for key in list(self.keys.values()):
-            key.ready = 0
-            key.indexes.clear()
-            self._place(key)
+        self._forget({key.name: key for key in self.unacked.values()})
 
     def consumer_gone(self, consumer: QueueConsumer) -> None:
         """A consumer gets nothing more: its keys are free when what it holds is settled."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import (
     BasicAck,
     BasicCancel,
@@ -18,11 +21,15 @@ from rhizome.amqp.methods import (
     ChannelClose,
     ChannelCloseOk,
     QueueDeclare,
+    QueueDelete,
+    QueueDeleteOk,
     QueuePurge,
     QueuePurgeOk,
 )
 from rhizome.amqp.properties import Properties
-from rhizome.broker.queue_keys.key_discipline import KeyDiscipline
+from rhizome.broker.queue_keys.key_discipline import FREED_PER_WORK, KeyDiscipline
+from rhizome.broker.turn import TURN_WORK_MAX
+from rhizome.build_info import is_compiled
 from rhizome.testing.in_memory_broker import Content, Core, CoreClient, make_core
 
 BUDGET_BYTES = 64 * 1024
@@ -537,3 +544,57 @@ def test_a_keyed_queue_does_what_the_model_says(
     machine = Machine(fair, budget)
     for action, value in actions:
         machine.run(action, value)
+
+
+# --- how long it takes, and what stays
+
+
+def test_forgetting_many_keys_takes_several_turns(core: Core, client: CoreClient) -> None:
+    keyed(client)
+    count = 3 * TURN_WORK_MAX * FREED_PER_WORK
+    publish(client, *range(count))
+    held = [client.get("q", no_ack=False) for _ in range(2)]
+    core.settle()
+    keys = discipline(core).keys
+    client.connection.receive(method_frame(1, QueuePurge("q")))
+    assert set(discipline(core).keys) == {b"int:0", b"int:1"}
+    assert len(keys) > count // 2, "all were freed at once"
+    core.settle()
+    assert len(keys) == 0
+    client.expect(QueuePurgeOk)
+    publish(client, 0, 2)
+    found = client.get("q")
+    assert found is not None
+    assert found.body == b"20", "key 0 is held"
+    settle(client, held[0])  # type: ignore[arg-type]
+    found = client.get("q")
+    assert found is not None
+    assert found.body == b"00"
+
+
+@pytest.mark.skipif(is_compiled(), reason="compiled objects have no weak references")
+@pytest.mark.parametrize("how", ["purged", "deleted", "restarted"])
+def test_nothing_of_the_keys_is_left_as_a_cycle(core: Core, client: CoreClient, how: str) -> None:
+    """Garbage in cycles is practically never collected in a broker."""
+    keyed(client)
+    publish(client, *"aabbcc", *range(100))
+    channels(client, 2)
+    gc.collect()
+    gc.disable()
+    try:
+        queue, keys = core.queue("q"), discipline(core)
+        gone = [weakref.ref(each) for each in keys.keys.values() if each.unacked == 0]
+        owner = weakref.ref(keys)
+        if how == "purged":
+            core.connect().call(QueuePurge("q"), QueuePurgeOk)
+        elif how == "deleted":
+            core.connect().call(QueueDelete("q"), QueueDeleteOk)
+        else:
+            keys.restart()
+        del queue, keys
+        core.settle()
+        assert len(gone) > 90
+        assert [each for each in gone if each() is not None] == []
+        assert (owner() is None) == (how == "deleted")
+    finally:
+        gc.enable()
