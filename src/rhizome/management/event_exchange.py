@@ -53,7 +53,7 @@ from rhizome.broker.metadata.metadata_commands import (
 from rhizome.broker.metadata.resource_names import EVENT_EXCHANGE
 from rhizome.broker.observer import EventSink
 from rhizome.broker.publishing.publish_path import enqueue, recipients_of, send_on
-from rhizome.broker.turn import STEPS_PER_WORK
+from rhizome.broker.turn import STEPS_PER_WORK, Chore, decoding_work
 from rhizome.errors import AmqpError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from rhizome.broker.routing.router import Router
 
 EVENTS_MAX: Final = 1_000
-"""Of one turn. What comes beyond is left out."""
+"""How many wait to be published. What comes beyond is left out."""
 
 SERVER_VHOST: Final = "/"
 """Where the events go that belong to no vhost."""
@@ -100,6 +100,8 @@ class EventExchange(EventSink):
         self._broker = broker
         self._node = node
         self._notes: list[tuple[str, str, _Words]] = []
+        self._goes_on = False
+        """Whether a chore sees to it that there is a turn for the rest."""
 
     # ---- what happens ---------------------------------------------------------------------------
 
@@ -277,19 +279,35 @@ class EventExchange(EventSink):
         self.pending = True
 
     def end_turn(self) -> None:
-        notes, self._notes, self.pending = self._notes, [], False
-        for name, key, words in notes:
-            vhost = self._broker.state.vhosts.get(name)
-            if vhost is None:
-                continue
-            if self._broker.blocking and not key.startswith("alarm."):
-                self.left_out["blocked"] += 1
-                continue
-            try:
-                self._publish(vhost.router, key, words)
-            except AmqpError:
-                # Its bindings lead to more places than a message may reach.
-                self.left_out["unroutable"] += 1
+        notes, self._notes = self._notes, []
+        turn = self._broker.turn
+        for at, (vhost, key, words) in enumerate(notes):
+            if at > 0 and turn.is_full():
+                self._notes = notes[at:]
+                break
+            self._publish_note(vhost, key, words)
+        self.pending = len(self._notes) > 0
+        if self.pending and not self._goes_on:
+            self._goes_on = True
+            turn.chores.append(_MoreEvents(self))
+
+    def is_done(self) -> bool:
+        """Whether no event waits for a turn; asked once per turn while there was one."""
+        self._goes_on = self.pending
+        return not self.pending
+
+    def _publish_note(self, name: str, key: str, words: _Words) -> None:
+        vhost = self._broker.state.vhosts.get(name)
+        if vhost is None:
+            return
+        if self._broker.blocking and not key.startswith("alarm."):
+            self.left_out["blocked"] += 1
+            return
+        try:
+            self._publish(vhost.router, key, words)
+        except AmqpError:
+            # Its bindings lead to more places than a message may reach.
+            self.left_out["unroutable"] += 1
 
     def _publish(self, router: Router, key: str, words: _Words) -> None:
         broker = self._broker
@@ -302,11 +320,23 @@ class EventExchange(EventSink):
         if not found.queues and not targets:
             return
         content = _content(words, int(broker.limits.frame_max))
+        broker.turn.work += decoding_work(content)
         message = Message(broker.route_to(EVENT_EXCHANGE, key), content, 1, largest_frame(content))
         message.arrived_ms = broker.turn.now_ms
         message.persistent = True
         send_on(message, targets, None)
         enqueue(broker, message, found.queues, None)
+
+
+class _MoreEvents(Chore):
+    """Asks for turns until all events are published: thousands of arguments may be in them."""
+
+    def __init__(self, events: EventExchange) -> None:
+        super().__init__()
+        self._events = events
+
+    def run(self) -> bool:
+        return self._events.is_done()
 
 
 def _is_of_client(connection: Connection) -> bool:

@@ -263,6 +263,27 @@ def test_too_many_events_of_a_turn_are_left_out(lone: Core, watcher: CoreClient)
     assert len(events(watcher)) == EVENTS_MAX
 
 
+def test_events_with_many_arguments_take_several_turns(lone: Core, watcher: CoreClient) -> None:
+    """A connection with a thousand consumers that ended held everybody up for 0.2 s."""
+    client = lone.connect()
+    client.declare("q")
+    many: dict[str, object] = {f"{number:03x}": True for number in range(2_000)}
+    tags = [f"{number}" for number in range(200)]
+    for tag in tags:
+        client.call(BasicConsume("q", tag, arguments=many), BasicConsumeOk)
+    events(watcher)
+    client.connection.lost()
+    lone.one_turn()
+    queue = lone.queue("events")
+    assert 0 < queue.ready < len(tags) // 2
+    told = [each.headers["consumer_tag"] for each in events(watcher) if "queue" in each.headers]
+    assert told == tags
+    sink = lone.broker.events
+    assert isinstance(sink, EventExchange)
+    assert not sink.pending
+    assert not lone.broker.turn.pending()
+
+
 def test_arguments_nested_as_deep_as_may_be_hide_no_event(lone: Core, watcher: CoreClient) -> None:
     attacker, other = lone.connect(), lone.connect()
     events(watcher)
