@@ -3,7 +3,9 @@
 As in RabbitMQ, the array x-death has one entry per (queue, reason), the latest death first. A
 second death of the same kind moves the entry to the front and adds one to its count; time and
 routing keys stay those of the first death. Entries of a client that are of the same kind become
-one, as in RabbitMQ 3.10: it has the count of the first, or as many as they were. Three more headers
+one, as in RabbitMQ 3.10: it has the count of the first, or as many as they were. What a client writes
+there is counted on and not believed: each of its entries gets the field ``claimed`` when it is
+published. Once the message dies like that, the entry says what the broker saw. Three more headers
 describe the very first death. The expiration property is removed, or the message would expire again
 at once; the entry keeps it as original-expiration.
 
@@ -57,7 +59,9 @@ CARBON_KEYS_MAX: Final = 256
 _FLAGS_AT: Final = FRAME_HEADER_SIZE + FLAGS_OFFSET
 # A larger count was made up by a client; counting starts again.
 _COUNT_MAX: Final = 1 << 62
-_X_DEATH: Final = b"x-death"
+X_DEATH: Final = b"x-death"
+CLAIMED: Final = b"claimed"
+"""The field of an entry of x-death that a client has written: no queue has seen that death."""
 _CC: Final = b"CC"
 _BCC: Final = b"BCC"
 _FIRST_DEATH: Final = (
@@ -104,6 +108,41 @@ def dead_letter(
     return _rewritten(content, spans, edit.body(), spans.flags & ~FLAG_EXPIRATION)
 
 
+def claimed_deaths(content: bytes) -> bytes:
+    """Return the content of a client whose x-death, if it has entries, is marked as its own."""
+    spans = _scan(content)
+    edit = _HeaderEdit(content, spans)
+    changed = False
+    for place, name in enumerate(edit.names):
+        kept = edit.kept[place]
+        at = 1 + len(name)
+        if name == X_DEATH and kept[at] == TYPE_ARRAY:
+            edit.kept[place] = kept[:at] + _sized(TYPE_ARRAY, _claimed(kept, at + 5, len(kept)))
+            changed = True
+    return _rewritten(content, spans, edit.body(), spans.flags) if changed else content
+
+
+def _claimed(data: bytes, offset: i64, end: i64) -> bytes:
+    """Return the values in data[offset:end]; each table among them has the mark, once."""
+    values = BytesWriter()
+    while offset < end:
+        after = skip_value(data, offset, end)
+        if data[offset] == TYPE_TABLE:
+            body = BytesWriter()
+            _put_field(body, CLAIMED.decode(), True)
+            at: i64 = offset + 5
+            while at < after:
+                behind = skip_value(data, name_end(data, at, after), after)
+                if data[at] != len(CLAIMED) or data[at + 1 : at + 1 + len(CLAIMED)] != CLAIMED:
+                    body.write(data[at:behind])
+                at = behind
+            values.write(_sized(TYPE_TABLE, body.getvalue()))
+        else:
+            values.write(data[offset:after])
+        offset = after
+    return values.getvalue()
+
+
 def with_header(content: bytes, name: bytes, value: object) -> bytes:
     """Return the content with a header set; everything else stays byte for byte as it was."""
     spans = _scan(content)
@@ -121,7 +160,7 @@ def cycle_queues(content: bytes) -> set[str]:
     """
     found: set[str] = set()
     spans = _scan(content)
-    start, end = find_entry(content, spans.headers_start, spans.headers_end, _X_DEATH)
+    start, end = find_entry(content, spans.headers_start, spans.headers_end, X_DEATH)
     if end == 0 or content[start] != TYPE_ARRAY:
         return found
     try:
@@ -172,10 +211,11 @@ class _Death:
         self.time_s = time_s
         self.expiration = None
 
-    def entry(self) -> bytes:
-        """Return the table of a first death of its kind, with its type octet."""
+    def entry(self, count: i64 = 1) -> bytes:
+        """Return the table of the first death of its kind that is known for certain, with its type
+        octet."""
         body = BytesWriter()
-        _put_count(body, 1)
+        _put_count(body, count)
         _put_field(body, "exchange", self.exchange)
         if self.expiration is not None:
             _put_field(body, "original-expiration", self.expiration)
@@ -187,17 +227,17 @@ class _Death:
 
 
 def _record_death(edit: "_HeaderEdit", death: _Death) -> None:
-    start, end = edit.find(_X_DEATH)
+    start, end = edit.find(X_DEATH)
     if end == 0:
         _tell(edit, _FIRST_DEATH, death)
-        edit.set(_X_DEATH, _sized(TYPE_ARRAY, death.entry()))
+        edit.set(X_DEATH, _sized(TYPE_ARRAY, death.entry()))
         return
     try:
         array = _with_death(edit.content, start, end, death)
     except SyntaxErrorFault:
         # A client made it up. RabbitMQ starts afresh when x-death isn't an array; so do we.
         array = death.entry()
-    edit.set(_X_DEATH, _sized(TYPE_ARRAY, array))
+    edit.set(X_DEATH, _sized(TYPE_ARRAY, array))
 
 
 def _tell(edit: "_HeaderEdit", names: tuple[bytes, bytes, bytes], death: _Death) -> None:
@@ -236,7 +276,10 @@ def _latest_first(entries: list[bytes], numbers: list[int], same: int, death: _D
     latest = b""
     for place, entry in enumerate(entries):
         if place == same:
-            latest = _counted_up(entry, 0, len(entry), numbers[place])
+            if find_entry(entry, 5, len(entry), CLAIMED)[1] != 0:
+                latest = death.entry(_count_of(entry, 0, len(entry), numbers[place]) + 1)
+            else:
+                latest = _counted_up(entry, 0, len(entry), numbers[place])
         elif numbers[place] > 1:
             others.write(_counted(entry, numbers[place]))
         else:
@@ -269,23 +312,30 @@ def _counted(entry: bytes, number: int) -> bytes:
     return _sized(TYPE_TABLE, body.getvalue())
 
 
-def _counted_up(data: bytes, start: i64, end: i64, uncounted: int) -> bytes:
-    """Return the entry in data[start:end] with one more in its count. Without one it stands for
-    ``uncounted`` deaths."""
+def _counted_up(data: bytes, start: i64, end: i64, uncounted: i64) -> bytes:
+    """Return the entry in data[start:end] with one more in its count."""
     body = BytesWriter()
     at, after = find_entry(data, start + 5, end, b"count")
+    number = _count_of(data, start, end, uncounted)
     if after == 0:
-        _put_count(body, uncounted + 1)
+        _put_count(body, number + 1)
         body.write(data[start + 5 : end])
         return _sized(TYPE_TABLE, body.getvalue())
-    count = value_at(data, at, after)
-    number = 0
-    if isinstance(count, int) and not isinstance(count, bool) and 0 < count < _COUNT_MAX:
-        number = count
     body.write(data[start + 5 : at - len(b"count") - 1])
     _put_count(body, number + 1)
     body.write(data[after:end])
     return _sized(TYPE_TABLE, body.getvalue())
+
+
+def _count_of(data: bytes, start: i64, end: i64, uncounted: i64) -> i64:
+    """The count of the entry in data[start:end]. Without one it stands for ``uncounted`` deaths."""
+    at, after = find_entry(data, start + 5, end, b"count")
+    if after == 0:
+        return uncounted
+    count = value_at(data, at, after)
+    if isinstance(count, int) and not isinstance(count, bool) and 0 < count < _COUNT_MAX:
+        return count
+    return 0
 
 
 def _field_is(data: bytes, start: i64, end: i64, name: bytes, text: str) -> bool:

@@ -33,7 +33,12 @@ from rhizome.amqp.properties import (
 )
 from rhizome.amqp.spec import BASIC, BASIC_PUBLISH, FRAME_HEADER, FRAME_HEADER_SIZE
 from rhizome.broker.channel.direct_reply_to import REPLY_QUEUE
-from rhizome.broker.dead_letters.dead_letter_headers import cc_keys, strip_bcc
+from rhizome.broker.dead_letters.dead_letter_headers import (
+    X_DEATH,
+    cc_keys,
+    claimed_deaths,
+    strip_bcc,
+)
 from rhizome.broker.message import HEADER_FLAGS_OFFSET, Message, largest_frame
 from rhizome.broker.metadata.declare_and_consume_arguments import parse_expiration
 from rhizome.broker.publishing.numbered_publishes import NumberedHeader, is_repeatable
@@ -140,21 +145,24 @@ def _read_headers(
     owner = producers_of(channel.connection)
     identity = _identity(content, spans, entries, owner)
     message.identity = identity
-    if identity is not None and not entries.has_copies and is_repeatable(flags):
+    is_plain = not entries.has_copies and not entries.has_deaths
+    if identity is not None and is_plain and is_repeatable(flags):
         if content[entries.sequence_at] == TYPE_I64:
             at = entries.sequence_at + 1
             channel.numbered = NumberedHeader(
                 content, at, message.persistent, owner, identity.producer
             )
+    kept = claimed_deaths(content) if entries.has_deaths else content
     if entries.has_copies:
         options.keys = cc_keys(content)
         # A delayed message keeps its blind copies until it is routed.
         if not options.held:
-            message.content = strip_bcc(content)
-            message.frame_bytes_max = largest_frame(message.content)
+            kept = strip_bcc(kept)
     if options.held and is_schedule(content, start, end):
-        message.content = signed(content, channel.connection.identity.user)
-        message.frame_bytes_max = largest_frame(message.content)
+        kept = signed(kept, channel.connection.identity.user)
+    if kept is not content:
+        message.content = kept
+        message.frame_bytes_max = largest_frame(kept)
 
 
 def producers_of(connection: Connection) -> bytes:
@@ -182,6 +190,7 @@ class _Entries:
     sequence_at: i64
     sequence_end: i64
     has_copies: bool
+    has_deaths: bool
 
     def __init__(self) -> None:
         self.producer_at = 0
@@ -189,6 +198,7 @@ class _Entries:
         self.sequence_at = 0
         self.sequence_end = 0
         self.has_copies = False
+        self.has_deaths = False
 
 
 def _entries(data: bytes, offset: i64, end: i64) -> _Entries:
@@ -207,6 +217,9 @@ def _entries(data: bytes, offset: i64, end: i64) -> _Entries:
             elif found.sequence_end == 0 and _is_name(data, at, _SEQUENCE):
                 found.sequence_at = kind_at
                 found.sequence_end = offset
+        elif size == 7:
+            if _is_name(data, at, X_DEATH):
+                found.has_deaths = True
         elif size == 2 or size == 3:
             is_copies = data[kind_at - 1] == _LETTER_C and data[kind_at - 2] == _LETTER_C
             if is_copies and (size == 2 or data[at] == _LETTER_B):

@@ -9,8 +9,8 @@ or single ones by their ids.
 
 Each message is held by an admin consumer and put elsewhere as a move does (`message_move.py`):
 whatever fails between the two, the message is in one of the queues. Publishers can write x-death
-themselves, so a redrive asks for the caller's right to write each queue that it names, and leads
-only to queues that dead-letter.
+themselves: a redrive goes by deaths alone that a queue has seen (`CLAIMED`). It asks for the
+caller's right to write each queue that it leads to, which must be one that dead-letters.
 """
 
 from __future__ import annotations
@@ -227,6 +227,9 @@ class _Work:
         name = seen.value("death.queue")
         if not isinstance(name, str):
             self.outcome.skip("no dead letter")
+            return None
+        if seen.is_claimed():
+            self.outcome.skip("its publisher wrote its x-death")
             return None
         queue = self._context.broker.state.vhosts[self._queue.vhost].destinations.get(name)
         if not isinstance(queue, Queue) or queue.definition.is_private():

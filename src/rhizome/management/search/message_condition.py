@@ -16,6 +16,7 @@ from rhizome.amqp.field_table import Timestamp
 from rhizome.amqp.frames import frame_end, header_payload_of
 from rhizome.amqp.properties import Properties, decode_properties
 from rhizome.amqp.spec import FRAME_HEADER_SIZE
+from rhizome.broker.dead_letters.dead_letter_headers import CLAIMED
 from rhizome.errors import SyntaxErrorFault
 
 BODY_BYTES_MAX: Final = 64 * 1024
@@ -107,6 +108,11 @@ class SearchedMessage:
         deaths = (self.properties.headers or {}).get("x-death")
         first = deaths[0] if isinstance(deaths, list) and deaths else None
         return first if isinstance(first, dict) else {}
+
+    def is_claimed(self) -> bool:
+        """Whether the latest death is one that the publisher has written down, and no queue has
+        seen."""
+        return CLAIMED.decode() in self.last_death()
 
     def _text(self) -> str:
         if self._body is None:

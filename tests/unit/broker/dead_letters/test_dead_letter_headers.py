@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rhizome.amqp.field_table import Timestamp, encode_table
+from rhizome.amqp.field_table import Timestamp, check_table, encode_table
 from rhizome.amqp.frames import body_of, content_frames, frame, header_payload_of
 from rhizome.amqp.properties import Properties, decode_properties, encode_header
 from rhizome.broker.dead_letters.dead_letter_headers import (
     cc_keys,
+    claimed_deaths,
     dead_letter,
     is_cycle,
     strip_bcc,
@@ -26,6 +27,12 @@ def content_of(properties: Properties, body: bytes = b"hello") -> bytes:
 
 def with_headers(headers: Headers) -> bytes:
     return content_of(Properties(headers=headers))
+
+
+def with_table(table: bytes) -> bytes:
+    """A content with these bytes as its headers."""
+    header = encode_header(0, Properties(headers={}))
+    return content_frames(5, header[:-4] + len(table).to_bytes(4, "big") + table, b"", 12)
 
 
 def headers_of(content: bytes) -> Headers:
@@ -50,6 +57,48 @@ def deaths(content: bytes) -> list[tuple[object, object, object]]:
         assert isinstance(entry, dict)
         found.append((entry["queue"], entry["reason"], entry["count"]))
     return found
+
+
+def test_deaths_that_a_client_wrote_are_marked_once() -> None:
+    told: list[object] = [{"queue": "a", "claimed": False}, "b", [{"queue": "c"}], {}]
+    before = with_headers({"a": 1, "x-death": told, "z": None})
+    marked = claimed_deaths(before)
+    assert headers_of(marked) == {
+        "a": 1,
+        "x-death": [{"claimed": True, "queue": "a"}, "b", [{"queue": "c"}], {"claimed": True}],
+        "z": None,
+    }
+    assert claimed_deaths(marked) == marked
+    assert body_of(marked) == body_of(before)
+
+
+@pytest.mark.parametrize("deaths", ["text", 5, {"queue": "a"}, None])
+def test_an_x_death_without_entries_is_not_marked(deaths: object) -> None:
+    content = with_headers({"x-death": deaths})
+    assert claimed_deaths(content) == content
+
+
+def test_each_of_two_headers_of_one_name_is_marked() -> None:
+    one = encode_table({"x-death": [{"queue": "a"}]})[4:]
+    marked = claimed_deaths(with_table(one + one))
+    assert marked.count(b"\x07claimedt\x01") == 2
+
+
+def test_a_death_that_was_claimed_and_is_real_now_says_what_the_broker_saw() -> None:
+    claim = {"queue": "q", "reason": "expired", "exchange": "bank", "routing-keys": ["paid"]}
+    died = die(claimed_deaths(with_headers({"x-death": [{"queue": "a", "count": 1}, claim]})))
+    found = headers_of(died)["x-death"]
+    assert found == [
+        {
+            "count": 2,
+            "exchange": "e",
+            "queue": "q",
+            "reason": "expired",
+            "routing-keys": ["k"],
+            "time": Timestamp(1000),
+        },
+        {"claimed": True, "queue": "a", "count": 1},
+    ]
 
 
 def test_first_death_is_written_in_full() -> None:
@@ -258,7 +307,7 @@ def test_garbled_headers_are_found_even_after_cc_and_bcc() -> None:
     assert (caught.value.class_id, caught.value.method_id) == (60, 40)
 
 
-names = st.sampled_from(["CC", "BCC", "x-death", "count", "queue", "reason", "z"])
+names = st.sampled_from(["claimed", "CC", "BCC", "x-death", "count", "queue", "reason", "z"])
 values = st.recursive(
     st.one_of(
         st.none(), st.booleans(), st.integers(-5, 5), st.sampled_from(["q", "expired", "rejected"])
@@ -275,7 +324,7 @@ def test_whatever_a_client_sends_can_die_or_is_refused_when_published(headers: H
         cc_keys(content)
     except PreconditionFailed:
         return
-    dead = die(die(strip_bcc(content)), "b", "maxlen")
+    dead = die(die(claimed_deaths(strip_bcc(content))), "b", "maxlen")
     assert is_cycle(dead, "b")
     others = {name: value for name, value in headers.items() if name not in ("x-death", "BCC")}
     assert {name: headers_of(dead)[name] for name in others} == others
@@ -287,7 +336,8 @@ def test_random_headers_that_can_be_published_can_die(table: bytes) -> None:
     payload = b"\x00\x3c\x00\x00" + bytes(8) + b"\x20\x00" + len(table).to_bytes(4, "big") + table
     content = frame(2, 1, payload)
     try:
+        check_table(payload, 18, len(payload))
         cc_keys(content)
     except AmqpError:
         return
-    assert is_cycle(die(strip_bcc(content)), "q")
+    assert is_cycle(die(claimed_deaths(strip_bcc(content))), "q")
