@@ -38,6 +38,7 @@ from rhizome.management.direct_channel import check_open, until_confirmed
 from rhizome.management.errors import ApiError, BadRequest
 from rhizome.management.http.api_call import BODY_BYTES_MAX, Call
 from rhizome.management.http.auth import MANAGEMENT
+from rhizome.management.http.cooperative_yield import Pace
 from rhizome.management.http.endpoint import POST
 from rhizome.management.http.json_body import Document, parse_document
 from rhizome.management.http.json_responses import answer
@@ -169,8 +170,11 @@ class _Work:
 
     async def _chosen(self, search: QueueSearch) -> AsyncIterator[tuple[int, int]]:
         if self._order.ids is not None:
+            pace = Pace()
             for index, arrived_ms in self._order.ids:
                 yield index, arrived_ms
+                if pace.is_due():
+                    await pace.rest()
             return
         async for found in search.run():
             yield found.index, found.arrived_ms

@@ -11,6 +11,7 @@ import pytest
 
 from rhizome.broker.queue.message_cursor import STEP_MESSAGES_MAX
 from rhizome.broker.queue.queue import claim
+from rhizome.management.rhizome_api.message_actions import IDS_MAX
 from rhizome.management.search import queue_search
 from tests.unit.management.conftest import Answer, Api, Core
 
@@ -354,3 +355,30 @@ def test_a_search_sees_what_came_back_from_the_middle_in_its_place(
     assert taken is not None
     queue.take_back(taken)
     assert found(api, "q", "") == [str(number) for number in range(100)]
+
+
+def test_single_messages_are_looked_at_a_few_in_each_round_of_the_loop(api: Api) -> None:
+    """Two hundred ids of one large message held everybody up for half a second."""
+    api.put("queues", "/", "q", durable=True)
+    api.publish("q", "large", headers={f"{number}": True for number in range(2_000)})
+    name = search(api, "q", "size > 0")["messages"][0]["id"]
+    loop = api.core.runner.get_loop()
+    rounds = 0
+    is_over = False
+
+    def count() -> None:
+        nonlocal rounds
+        rounds += 1
+        if not is_over:
+            loop.call_soon(count)
+
+    def asked(ids: list[str]) -> int:
+        nonlocal rounds
+        rounds = 0
+        assert act(api, "q", "redrive", ids=ids).json["skipped"] == {"no dead letter": len(ids)}
+        return rounds
+
+    loop.call_soon(count)
+    few, many = asked([name]), asked([name] * IDS_MAX)
+    is_over = True
+    assert many > few + 20
