@@ -71,6 +71,23 @@ def test_keys_route_rows_through_an_exchange(spark: Any, broker: Broker, unique:
     assert sorted(int(m.body) for m in drain(broker, odd)) == list(range(1, 1000, 2))
 
 
+def test_exchange_and_key_of_the_sink_go_before_those_of_the_rows(
+    spark: Any, broker: Broker, unique: Unique
+) -> None:
+    """Rows of a source say where their publishers sent them, and would go there again."""
+    exchange, wanted, before = unique("exchange"), unique("wanted"), unique("before")
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.declare_exchange(exchange, "direct")
+        for queue in (wanted, before):
+            channel.declare_queue(queue)
+        channel.bind_queue(wanted, exchange, "k")
+    frame = spark.createDataFrame([("x", "", before)], "value STRING, exchange STRING, key STRING")
+    write(frame, broker, exchange=exchange, routingKey="k")
+    assert [each.body for each in drain(broker, wanted)] == [b"x"]
+    assert drain(broker, before) == []
+
+
 def test_write_declares_its_queue_if_asked(spark: Any, broker: Broker, unique: Unique) -> None:
     queue = unique("declared")
     frame = spark.range(10).selectExpr("cast(id AS STRING) AS value").coalesce(1)

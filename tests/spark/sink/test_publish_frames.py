@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -117,6 +117,51 @@ def test_producer_and_sequence_join_the_headers() -> None:
         for row, (own, body) in enumerate([({"h": "1"}, b"a"), ({}, b"b")])
     ]
     assert framed(batch, Producer("q:1", 5 << 32)) == wanted
+
+
+COPIES: Final = {"CC": ["payroll"], "n": 5, "BCC": ["secret"], "CCX": 1}
+
+
+@pytest.mark.parametrize("producer", [None, Producer("q:1", 5 << 32)])
+def test_no_publisher_chooses_further_keys_where_the_sink_has_one(producer: Any) -> None:
+    """CC would lead to any queue that the user of the sink may write."""
+    kept = [Properties(headers=COPIES), Properties(headers={"a": "x"}), Properties()]
+    raw = [encode_header(0, each)[12:] for each in kept]
+    batch = pa.record_batch(
+        {"value": pa.array([b"x"] * 3), "raw_properties": pa.array(raw, pa.binary())}
+    )
+    wanted: list[dict[str, Any] | None] = [{"n": 5, "CCX": 1}, {"a": "x"}, None]
+    for number, headers in enumerate(wanted):
+        if producer is not None:
+            marks = {"x-producer": "q:1", "x-sequence": (5 << 32) + number}
+            wanted[number] = {**(headers or {}), **marks}
+    assert framed(batch, producer, key="scores") == [
+        client_frames("orders", "scores", Properties(headers=each), b"x") for each in wanted
+    ]
+
+
+def test_a_row_without_a_key_of_the_sink_keeps_its_further_keys() -> None:
+    raw = encode_header(0, Properties(headers=COPIES))[12:]
+    batch = pa.record_batch(
+        {
+            "value": pa.array([b"x"]),
+            "key": pa.array(["k"]),
+            "raw_properties": pa.array([raw], pa.binary()),
+        }
+    )
+    assert framed(batch) == [client_frames("orders", "k", Properties(headers=COPIES), b"x")]
+
+
+def test_a_header_map_has_no_copy_keys() -> None:
+    """They are arrays; as texts a broker refuses them, and one message would stop a query."""
+    maps = [[("CC", '["payroll"]'), ("a", "1")], None, [("BCC", None)], [("b", None)]]
+    kind = pa.map_(pa.string(), pa.string())
+    batch = pa.record_batch({"value": pa.array([b"x"] * 4), "headers": pa.array(maps, kind)})
+    headers = [{"a": "1"}, None, {}, {"b": None}]
+    assert framed(batch) == [
+        client_frames("orders", "", Properties(headers=each, delivery_mode=2), b"x")
+        for each in headers
+    ]
 
 
 def test_raw_properties_are_sent_as_they_were() -> None:

@@ -138,6 +138,8 @@ def _send(rows: DataFrame, options: ReplayOptions) -> None:
     )
     if options.queue:
         writer = writer.option("queue", options.queue)
+    if options.key:
+        writer = writer.option("routingKey", options.key)
     if options.rows_per_second:
         share = max(1, options.rows_per_second // options.partitions)
         writer = writer.option("maxRowsPerSecond", share)

@@ -83,7 +83,8 @@ class SinkSettings:
     write_id: str
     confirm_s: int
     rows_per_second: int = 0
-    to_queue: bool = False
+    is_addressed: bool = False
+    """All rows go to one queue or exchange, whatever their column `exchange` says."""
     write_number: int = 0
 
     def __repr__(self) -> str:
@@ -105,7 +106,7 @@ def sink_settings(options: Options, schema: StructType) -> SinkSettings:
             "the sink needs a destination: the option 'queue' or 'exchange', or a column 'exchange'"
         )
     key = options.text("queue") if options.has("queue") else None
-    if key is None and "key" not in names:
+    if key is None and (options.has("routingKey") or "key" not in names):
         key = options.text("routingKey")
     settings = SinkSettings(
         uri,
@@ -119,7 +120,7 @@ def sink_settings(options: Options, schema: StructType) -> SinkSettings:
         options.text("writeId"),
         options.number("confirmTimeout", CONFIRM_SECONDS_DEFAULT),
         options.number("maxRowsPerSecond", 0, least=0),
-        options.has("queue"),
+        options.has("queue") or options.has("exchange"),
         options.number("writeNumber", 0, least=0),
     )
     _check_schema(schema, settings)
@@ -221,7 +222,7 @@ def write_partition(
 
 
 def _sent_columns(batch: Any, settings: SinkSettings) -> Any:
-    passed_over = (*_PASSED_OVER, "exchange") if settings.to_queue else _PASSED_OVER
+    passed_over = (*_PASSED_OVER, "exchange") if settings.is_addressed else _PASSED_OVER
     return batch.select([name for name in batch.schema.names if name not in passed_over])
 
 

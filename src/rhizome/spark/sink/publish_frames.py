@@ -54,9 +54,15 @@ class Producer:
     first: int
 
 
+COPY_HEADERS: Final = ("CC", "BCC")
+"""Further routing keys of a message, which its publisher chooses. A header map has only texts, which
+these can't be, and a broker refuses."""
+
+
 @dataclass(frozen=True)
 class Addressing:
-    """Where rows go that don't say so themselves, and how."""
+    """Where rows go that don't say so themselves, and how. With a ``key`` all go under that one,
+    whatever their publishers once wanted."""
 
     exchange: str
     key: str | None
@@ -124,7 +130,8 @@ class Framer:
         """The flags of each row, and the pieces that its properties consist of."""
         marks = [] if producer is None else _producer_entries(producer, count)
         if RAW_PROPERTIES in columns:
-            return _raw(columns, marks, count)
+            dropped = () if self.addressing.key is None else COPY_HEADERS
+            return _raw(columns, marks, count, dropped)
         flags = np.zeros(count, np.int64)
         pieces: list[Any] = []
         for flag, name, _ in PROPERTIES:
@@ -144,36 +151,44 @@ class Framer:
 # --- properties
 
 
-def _raw(columns: dict[str, Any], marks: list[Any], count: int) -> tuple[Numbers, list[Any]]:
-    """Properties as they once were, with the producer's marks among their headers."""
+def _raw(
+    columns: dict[str, Any], marks: list[Any], count: int, dropped: tuple[str, ...]
+) -> tuple[Numbers, list[Any]]:
+    """Properties as they once were but for the headers ``dropped``, with the producer's marks among
+    their headers."""
     raw = _binary(columns[RAW_PROPERTIES], RAW_PROPERTIES)
     flags, before, entries, after = spliced(raw)
+    entries = _without(entries, dropped)
     if not marks:
         has_headers = flags & FLAG_HEADERS != 0
         lengths = wire_numbers(lengths_of(entries), ">u4", mask=~has_headers)
         return flags, [before, lengths, entries, after]
-    whole = joined([_without_marks(entries), *marks])
+    # Without those of an earlier producer: of two with one name the first one counts.
+    whole = joined([_without(entries, ("x-producer", "x-sequence")), *marks])
     return flags | FLAG_HEADERS, [before, wire_numbers(lengths_of(whole), ">u4"), whole, after]
 
 
-def _without_marks(entries: Any) -> Any:
-    """Entries without those of an earlier producer: of two with one name the first one counts."""
-    marked = pc.or_(
-        pc.match_substring(entries, b"x-producer"), pc.match_substring(entries, b"x-sequence")
-    )
+def _without(entries: Any, names: tuple[str, ...]) -> Any:
+    """Entries without those of these names."""
+    if not names:
+        return entries
+    marked = None
+    for name in names:
+        found = pc.match_substring(entries, bytes([len(name)]) + name.encode())
+        marked = found if marked is None else pc.or_(marked, found)
     if not pc.any(marked).as_py():
         return entries
-    found = entries.to_pylist()
+    kept = entries.to_pylist()
     for row in np.flatnonzero(marked.to_numpy(zero_copy_only=False)):
-        found[row] = _unmarked(found[row])
-    return pa.array(found, pa.binary())
+        kept[row] = _table_without(kept[row], names)
+    return pa.array(kept, pa.binary())
 
 
-def _unmarked(table: bytes) -> bytes:
+def _table_without(table: bytes, names: tuple[str, ...]) -> bytes:
     kept = []
     begin = 0
     for name, _, end in raw_entries(table, 0, len(table)):
-        if name not in ("x-producer", "x-sequence"):
+        if name not in names:
             kept.append(table[begin:end])
         begin = end
     return b"".join(kept)
@@ -198,7 +213,7 @@ def _headers(flags: Numbers, column: Any, marks: list[Any], count: int) -> list[
 
 def _entries(column: Any) -> Any:
     """Header maps as the entries of tables: each value is a text."""
-    column = _plain(column)
+    column = _without_copies(_plain(column))
     keys = _binary(column.keys, HEADERS)
     items = column.items
     texts = items.cast(pa.binary())
@@ -208,6 +223,17 @@ def _entries(column: Any) -> Any:
     whole = as_binary(joined([wire_numbers(lengths_of(keys), ">u1"), keys, kinds, sizes, texts]))
     lists = pa.ListArray.from_arrays(column.offsets, whole)
     return pc.binary_join(lists, pa.scalar(b"", pa.binary()))
+
+
+def _without_copies(column: Any) -> Any:
+    """Header maps without those that no text can be."""
+    if not pc.any(pc.is_in(column.keys, pa.array(COPY_HEADERS, column.keys.type))).as_py():
+        return column
+    rows = [
+        None if row is None else [each for each in row if each[0] not in COPY_HEADERS]
+        for row in column.to_pylist()
+    ]
+    return pa.array(rows, column.type)
 
 
 def _producer_entries(producer: Producer, count: int) -> list[Any]:
