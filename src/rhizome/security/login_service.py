@@ -60,6 +60,7 @@ JOINED_MAX: Final = 16_384
 """Logins that wait for the verification of another one, which they equal."""
 
 LOOPBACK_ONLY: Final = "this user may only connect from loopback addresses"
+BROKERS_ONLY: Final = "this user may only connect on a broker's own machine, where this edge is not"
 
 Upgrade = Callable[[str, str, str], None]
 """Replaces the hash of a user: its name, the hash that was verified, the new one."""
@@ -72,6 +73,9 @@ def monotonic_ms() -> int:
 @dataclass(frozen=True, slots=True)
 class LoginSettings:
     loopback_users: frozenset[str] = frozenset({"guest"})
+    is_away: bool = False
+    """This broker stands for others on a machine that isn't theirs: loopback users have no loopback
+    addresses here."""
     kinds: frozenset[str] = frozenset({KIND_APPLICATION})
     external: bool = False
     external_user_from: str = COMMON_NAME
@@ -252,8 +256,9 @@ class LoginService(Authenticator):
         if KIND_APPLICATION not in attempt.kinds:
             self._refuse(attempt.done, f"{who}: tokens are for applications")
             return
-        if grant.user in self._settings.loopback_users and not peer.loopback:
-            self._refuse(attempt.done, f"{who}: {LOOPBACK_ONLY}")
+        place = self._misplaced(grant.user, peer)
+        if place:
+            self._refuse(attempt.done, f"{who}: {place}")
             return
         self.statistics.accepted += 1
         attempt.done.authenticated(bearers.identity(grant, self._epoch), "")
@@ -338,9 +343,15 @@ class LoginService(Authenticator):
         if record.kind not in attempt.kinds:
             wanted = " or ".join(sorted(attempt.kinds))
             return f"a user of kind {record.kind} can't log in here, only {wanted}"
-        if attempt.credentials.user in self._settings.loopback_users and not attempt.peer.loopback:
-            return LOOPBACK_ONLY
-        return ""
+        return self._misplaced(attempt.credentials.user, attempt.peer)
+
+    def _misplaced(self, user: str, peer: Peer) -> str:
+        """Why a user may not connect from there; empty if it may."""
+        if user not in self._settings.loopback_users:
+            return ""
+        if self._settings.is_away:
+            return BROKERS_ONLY
+        return "" if peer.loopback else LOOPBACK_ONLY
 
     def _refuse(self, done: AuthDone, reason: str) -> None:
         self.statistics.refused += 1

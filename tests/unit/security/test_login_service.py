@@ -161,6 +161,14 @@ def test_guest_may_come_from_anywhere_if_configured() -> None:
     assert plain(service, "guest", "guest", REMOTE).identity is not None
 
 
+def test_a_loopback_user_has_no_loopback_address_where_no_broker_is() -> None:
+    """Else everybody on an application's host could be guest in the whole cluster."""
+    service = LoginService(records(), AccessEpoch(), LoginSettings(is_away=True))
+    assert "this edge is not" in plain(service, "guest", "guest", LOCAL).reason
+    assert "password is wrong" in plain(service, "guest", "wrong", LOCAL).reason
+    assert plain(service, "app", "right", LOCAL).identity is not None
+
+
 def test_other_listeners_admit_other_kinds() -> None:
     service = LoginService(records(), AccessEpoch())
     done = Outcome()

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from rhizome.broker.metadata.policy_resolution import make_policy
 from rhizome.errors import PreconditionFailed
+from rhizome.management.http.listen_sockets import is_loopback
 from rhizome.security import tls
 from rhizome.security.login_service import LoginSettings
 from rhizome.security.login_throttle import ThrottleSettings
@@ -120,10 +121,17 @@ class Config:
         names = [self.broker.name, *(each.name for each in cluster.primaries)]
         return frozenset(name for name in (*names, *(each.host for each in addresses)) if name)
 
+    def _is_beside_primaries(self) -> bool:
+        """Whether the primaries are on this machine, as far as their addresses tell."""
+        hosts = [each.address.host for each in self.cluster.primaries if not each.address.path]
+        is_told = len(self.cluster.primaries) > 0 and not self.cluster.discover
+        return is_told and all(host == "localhost" or is_loopback(host) for host in hosts)
+
     def login_settings(self) -> LoginSettings:
         security = self.security
         return LoginSettings(
             loopback_users=frozenset(security.loopback_users),
+            is_away=self.cluster.edge and not self._is_beside_primaries(),
             external=bool(self.listen.tls) and self.tls.verify_client != tls.VERIFY_NONE,
             external_user_from=security.external_user_from,
             throttle=ThrottleSettings(

@@ -56,6 +56,22 @@ def test_it_keeps_nothing_listens_at_home_and_has_no_http(key: Path, started: li
     assert config.cluster.primary_names == ("b1", "b2")
 
 
+@pytest.mark.parametrize(
+    ("primaries", "is_away"),
+    [
+        ("b1=10.0.0.1:5672", True),
+        ("b1=b1.example:5672,b2=127.0.0.1:5673", True),
+        ("b1=127.0.0.1:5672,b2=localhost:5673,b3=[::1]:5674", False),
+    ],
+)
+def test_loopback_users_are_for_the_machine_of_the_brokers(
+    key: Path, started: list[Config], primaries: str, is_away: bool
+) -> None:
+    options = ["--cluster", primaries, "--cluster-key-file", str(key)]
+    assert run_edge(*options).exit_code == 0
+    assert started[0].login_settings().is_away == is_away
+
+
 def test_a_file_may_say_the_rest(key: Path, tmp_path: Path, started: list[Config]) -> None:
     file = tmp_path / "edge.toml"
     file.write_text(CONFIG.format(key=key))
