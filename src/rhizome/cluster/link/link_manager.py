@@ -472,7 +472,8 @@ class LinkTable(LinkOwner):
     def _exposure(self, hello: Hello, is_lacking_mac: bool, is_local: bool) -> AmqpError | None:
         """Whether anybody on the path could speak for this broker, and that isn't allowed."""
         settings = self.settings
-        if not settings.has_macs or not is_lacking_mac or is_local or settings.insecure:
+        is_inside = is_local and settings.trusts_loopback
+        if not settings.has_macs or not is_lacking_mac or is_inside or settings.insecure:
             return None
         return NotAllowed(
             f"broker {hello.name!r} is of a release whose links have no MACs, and whoever is on the"

@@ -44,6 +44,8 @@ class LinkSettings:
     MACs, too."""
     insecure: bool = False
     """Links beyond this machine may do without MACs too, if the peer's release has none."""
+    trusts_loopback: bool = True
+    """Links on loopback addresses may, which don't lead to other machines."""
 
     @property
     def backlog_bytes_max(self) -> int:

@@ -79,6 +79,7 @@ def link_settings(section: ClusterSection, message_bytes_max: int) -> LinkSettin
         has_macs=True,
         host=host_id() if section.link_macs == MACS_OF_NETWORK else "",
         insecure=section.insecure_links,
+        trusts_loopback=section.link_macs == MACS_OF_NETWORK,
     )
 
 

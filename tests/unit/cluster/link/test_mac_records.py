@@ -346,9 +346,12 @@ def far_away(broker: Broker) -> None:
     broker.accept = accept  # type: ignore[method-assign]
 
 
-def mixed(dialler_is_new: bool, insecure: bool, is_far: bool) -> tuple[World, Broker, Broker]:
+def mixed(
+    dialler_is_new: bool, insecure: bool, is_far: bool, trusts_loopback: bool = True
+) -> tuple[World, Broker, Broker]:
     world = World()
-    new = world.start(make_hello("b1"), settings=replace(SETTINGS, insecure=insecure))
+    settings = replace(SETTINGS, insecure=insecure, trusts_loopback=trusts_loopback)
+    new = world.start(make_hello("b1"), settings=settings)
     old = world.start(make_hello("b2"), settings=OLDER)
     if is_far:
         far_away(new)
@@ -369,6 +372,13 @@ def test_an_older_broker_elsewhere_is_refused_and_told_why(dialler_is_new: bool)
     told = " ".join([*new.log.problems, *old.log.problems])
     assert "cluster.insecure_links" in told
     assert "upgrade it" in told
+
+
+@pytest.mark.parametrize("dialler_is_new", [True, False])
+def test_an_older_broker_is_refused_where_loopback_leads_elsewhere(dialler_is_new: bool) -> None:
+    """With cluster.link_macs = "always" a loopback port may be another machine's."""
+    _, new, old = mixed(dialler_is_new, insecure=False, is_far=False, trusts_loopback=False)
+    assert new.linked() == old.linked() == []
 
 
 @pytest.mark.parametrize("dialler_is_new", [True, False])

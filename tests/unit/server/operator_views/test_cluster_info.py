@@ -110,8 +110,9 @@ def force(seen: ClusterKnowledge) -> Preview:
 def test_default_section_means_the_defaults_of_the_cores() -> None:
     assert consensus_settings(ClusterSection()) == ConsensusSettings()
     assert link_settings(ClusterSection(link_macs="always"), 128 << 20) == LinkSettings(
-        has_macs=True
+        has_macs=True, trusts_loopback=False
     )
+    assert link_settings(ClusterSection(), 1).trusts_loopback
     assert link_settings(ClusterSection(), 1).host == host_id() != ""
 
 
