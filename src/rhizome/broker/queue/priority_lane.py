@@ -21,6 +21,8 @@ from rhizome.broker.queue_keys.index_sequence import SLACK_MIN, IndexSequence
 from rhizome.journal.paged_index import PagedIndex
 
 RING_SLOTS_MIN: Final = 16
+LATE_MAX: Final = 1024
+"""How many messages that came back out of order a step of a search goes through."""
 
 
 class Lane:
@@ -318,6 +320,9 @@ class KeyedLane(Lane):
     def resident_from(self, index: i64, count: i64) -> list[Message]:
         order = self.order
         messages = self.messages
+        if len(order.late) > LATE_MAX:
+            # All of them would be gone through for each step of a search.
+            order.fill(sorted(messages))
         found = [each for each in order.late if i64(each) >= index and each in messages]
         wanted: i64 = len(found) + count
         at = order.place(index)
