@@ -444,7 +444,8 @@ def queue_bind(channel: Channel, method: QueueBind) -> None:
     queue = find_queue(channel, name)
     if queue.of_broker:
         raise AccessRefused(
-            f"queue '{name}' in vhost '{queue.vhost}' is the broker's own; nothing can be bound to it"
+            f"queue '{name}' in vhost '{queue.vhost}' is the broker's own; nothing can be bound to"
+            " it"
         )
     key = method.routing_key
     if key == "" and method.queue == "":

@@ -3,11 +3,13 @@
 As in RabbitMQ, the array x-death has one entry per (queue, reason), the latest death first. A
 second death of the same kind moves the entry to the front and adds one to its count; time and
 routing keys stay those of the first death. Entries of a client that are of the same kind become
-one, as in RabbitMQ 3.10: it has the count of the first, or as many as they were. What a client writes
-there is counted on and not believed: each of its entries gets the field ``claimed`` when it is
-published. Once the message dies like that, the entry says what the broker saw. Three more headers
+one, as in RabbitMQ 3.10: it has the count of the first, or as many as they were. Three more headers
 describe the very first death. The expiration property is removed, or the message would expire again
 at once; the entry keeps it as original-expiration.
+
+What a client writes into x-death is counted on and not believed: each of its entries gets the field
+``claimed`` when it is published. Once the message dies like that, the entry says what the broker
+saw.
 
 Everything else in the content stays byte for byte: entries are spliced, not decoded and encoded.
 The functions raise SyntaxErrorFault if the headers of the content are not a table. Publishing has

@@ -55,8 +55,8 @@ class Producer:
 
 
 COPY_HEADERS: Final = ("CC", "BCC")
-"""Further routing keys of a message, which its publisher chooses. A header map has only texts, which
-these can't be, and a broker refuses."""
+"""Further routing keys of a message, which its publisher chooses. They are arrays; a map of headers
+has only texts, which a broker refuses there."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _without(entries: Any, names: tuple[str, ...]) -> Any:
     """Entries without those of these names."""
     if not names:
         return entries
-    marked = None
+    marked: Any = None
     for name in names:
         found = pc.match_substring(entries, bytes([len(name)]) + name.encode())
         marked = found if marked is None else pc.or_(marked, found)
