@@ -164,6 +164,33 @@ def test_a_header_map_has_no_copy_keys() -> None:
     ]
 
 
+@pytest.mark.parametrize("is_raw", [True, False])
+def test_rows_lose_the_user_ids_of_others(is_raw: bool) -> None:
+    """A broker refuses these: one publisher who gives his own could stop a pipeline for ever."""
+    users = ["eve", "pipe", None, "pipe2"]
+    if is_raw:
+        properties = [Properties(user_id=user, app_id="a", headers={"n": 1}) for user in users]
+        raw = [encode_header(0, each)[12:] for each in properties]
+        column = {"raw_properties": pa.array(raw, pa.binary())}
+        headers: dict[str, object] | None = {"n": 1}
+    else:
+        column = {"user_id": pa.array(users), "app_id": pa.array(["a"] * 4)}
+        headers = None
+    batch = pa.record_batch({"value": pa.array([b"x"] * 4), **column})
+
+    def sent(user: str | None, kept: list[str | None]) -> None:
+        framer = Framer(Addressing("orders", None, True, False, user), FRAME_BYTES_MAX)
+        found = framer.frames(batch, None)
+        wanted = [
+            client_frames("orders", "", Properties(user_id=each, app_id="a", headers=headers), b"x")
+            for each in kept
+        ]
+        assert bytes(found.data[: found.bounds[-1]]) == b"".join(wanted)
+
+    sent("pipe", [None, "pipe", None, None])
+    sent(None, users)
+
+
 def test_raw_properties_are_sent_as_they_were() -> None:
     kept = [
         Properties(),

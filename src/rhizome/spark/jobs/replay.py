@@ -135,6 +135,7 @@ def _send(rows: DataFrame, options: ReplayOptions) -> None:
         .option("uri", options.uri)
         .option("writeId", f"replay:{options.name}")
         .option("deduplicate", "none" if options.exact else "sequence")
+        .option("keepUserId", options.exact)
     )
     if options.queue:
         writer = writer.option("queue", options.queue)

@@ -49,6 +49,7 @@ OPTIONS: Final = (
     "declare",
     "durable",
     "arguments",
+    "keepUserId",
 )
 OF_DECLARATIONS: Final = ("durable", "arguments")
 SEQUENCE: Final = "sequence"
@@ -115,6 +116,7 @@ def sink_settings(options: Options, schema: StructType) -> SinkSettings:
             key,
             options.flag("mandatory", True),
             options.flag("persistent", True),
+            None if options.flag("keepUserId", False) else addresses_of(uri)[0].user,
         ),
         options.choice("deduplicate", (SEQUENCE, MESSAGE_ID, NONE), SEQUENCE),
         options.text("writeId"),

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rhizome.amqp import frames
 from rhizome.amqp.field_table import raw_entries
-from rhizome.amqp.properties import FLAG_DELIVERY_MODE, FLAG_HEADERS
+from rhizome.amqp.properties import FLAG_DELIVERY_MODE, FLAG_HEADERS, FLAG_USER_ID, scan
 from rhizome.amqp.spec import CODE_BASIC_PUBLISH, FRAME_END, FRAME_OVERHEAD
 from rhizome.errors import RhizomeError
 from rhizome.spark.arrow_compute import compute as pc
@@ -32,6 +32,7 @@ from rhizome.spark.columns.vectorized_bytes import (
 
 SHORTSTR_BYTES_MAX: Final = 255
 PERSISTENT: Final = 2
+USER_ID: Final = "user_id"
 _CHANNEL: Final = 1
 _MANDATORY: Final = 1
 _BASIC: Final = CODE_BASIC_PUBLISH >> 16
@@ -68,6 +69,9 @@ class Addressing:
     key: str | None
     mandatory: bool
     persistent: bool
+    user: str | None = None
+    """Who publishes. A broker refuses the user id of anybody else, so rows lose it; None: they keep
+    it."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +133,14 @@ class Framer:
     ) -> tuple[Numbers, list[Any]]:
         """The flags of each row, and the pieces that its properties consist of."""
         marks = [] if producer is None else _producer_entries(producer, count)
+        user = self.addressing.user
         if RAW_PROPERTIES in columns:
             dropped = () if self.addressing.key is None else COPY_HEADERS
-            return _raw(columns, marks, count, dropped)
+            raw = _binary(columns[RAW_PROPERTIES], RAW_PROPERTIES)
+            return _raw(raw if user is None else _own_user_ids(raw, user), marks, count, dropped)
+        if user is not None and USER_ID in columns:
+            ids = _binary(columns[USER_ID], USER_ID)
+            columns[USER_ID] = pc.if_else(pc.equal(ids, user.encode()), ids, None)
         flags = np.zeros(count, np.int64)
         pieces: list[Any] = []
         for flag, name, _ in PROPERTIES:
@@ -152,11 +161,10 @@ class Framer:
 
 
 def _raw(
-    columns: dict[str, Any], marks: list[Any], count: int, dropped: tuple[str, ...]
+    raw: Any, marks: list[Any], count: int, dropped: tuple[str, ...]
 ) -> tuple[Numbers, list[Any]]:
     """Properties as they once were but for the headers ``dropped``, with the producer's marks among
     their headers."""
-    raw = _binary(columns[RAW_PROPERTIES], RAW_PROPERTIES)
     flags, before, entries, after = spliced(raw)
     entries = _without(entries, dropped)
     if not marks:
@@ -166,6 +174,26 @@ def _raw(
     # Without those of an earlier producer: of two with one name the first one counts.
     whole = joined([_without(entries, ("x-producer", "x-sequence")), *marks])
     return flags | FLAG_HEADERS, [before, wire_numbers(lengths_of(whole), ">u4"), whole, after]
+
+
+def _own_user_ids(raw: Any, user: str) -> Any:
+    """Properties without the user ids of others."""
+    flags, _, _, _ = spliced(raw)
+    marked = np.flatnonzero(flags & FLAG_USER_ID)
+    if len(marked) == 0:
+        return raw
+    kept = raw.to_pylist()
+    for row in marked:
+        kept[row] = _own_user_id(kept[row], user.encode())
+    return pa.array(kept, pa.binary())
+
+
+def _own_user_id(raw: bytes, user: bytes) -> bytes:
+    spans = scan(raw, 0, len(raw))
+    if raw[spans.user_id_start : spans.user_id_end] == user:
+        return raw
+    flags = spans.flags & ~FLAG_USER_ID
+    return flags.to_bytes(2, "big") + raw[2 : spans.user_id_start - 1] + raw[spans.user_id_end :]
 
 
 def _without(entries: Any, names: tuple[str, ...]) -> Any:
