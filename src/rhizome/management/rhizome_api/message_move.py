@@ -87,7 +87,10 @@ def move_target(channel: Channel, queue: Queue, to: str) -> Queue:
     if to == DELAYED_QUEUE:
         raise BadRequest(f"queue '{to}' has what exchanges delay; name the queue it is to go to")
     check_write(channel, QUEUE, to)
-    return find_queue(channel, to)  # a private one is for its owner alone
+    target = find_queue(channel, to)  # a private one is for its owner alone
+    if target.of_broker:
+        raise BadRequest(f"queue '{to}' is the broker's own; name another one")
+    return target
 
 
 async def _move_first(

@@ -159,6 +159,15 @@ def test_nothing_is_moved_to_where_delayed_messages_wait(api: Api) -> None:
     assert (answer.status, "what exchanges delay" in answer.reason) == (400, True)
 
 
+def test_nothing_is_moved_into_what_an_exchange_remembers(api: Api) -> None:
+    api.put("exchanges", "/", "recent", type="x-recent-history", durable=True)
+    api.put("queues", "/", "a", durable=True)
+    api.publish("a", "m")
+    answer = move(api, "a", "amq.recent-history.recent")
+    assert (answer.status, "the broker's own" in answer.reason) == (400, True)
+    assert api.payloads("a") == ["m"]
+
+
 def test_a_move_body_is_asked_for_what_it_needs(api: Api) -> None:
     api.put("queues", "/", "a", durable=True)
     answer = api.ask("POST", "/api/rhizome/queues/%2F/a/move", json.dumps({"count": 1}).encode())
