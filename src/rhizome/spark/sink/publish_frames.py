@@ -192,8 +192,8 @@ def _own_user_id(raw: bytes, user: bytes) -> bytes:
     spans = scan(raw, 0, len(raw))
     if raw[spans.user_id_start : spans.user_id_end] == user:
         return raw
-    flags = spans.flags & ~FLAG_USER_ID
-    return flags.to_bytes(2, "big") + raw[2 : spans.user_id_start - 1] + raw[spans.user_id_end :]
+    flags = int(spans.flags & ~FLAG_USER_ID).to_bytes(2, "big")
+    return bytes(flags + raw[2 : spans.user_id_start - 1] + raw[spans.user_id_end :])
 
 
 def _without(entries: Any, names: tuple[str, ...]) -> Any:
