@@ -27,8 +27,9 @@ class Destination:
     """The destination of a binding: a queue, or an exchange of the same vhost.
 
     Invariant: ``incoming`` holds exactly the bindings to this destination, so that deleting it
-    costs as much as it has bindings, however many its sources have; ``weight`` is the sum of theirs.
-    ``mark`` belongs to the router: the serial of the last routing that reached this destination.
+    costs as much as it has bindings, however many its sources have; ``weight`` is the sum of what
+    they weigh. ``mark`` belongs to the router: the serial of the last routing that reached this
+    destination.
     """
 
     vhost: str
