@@ -29,7 +29,7 @@ METHOD_WORK: Final = 10
 """The work of a method other than publish and ack."""
 COUNTED_PER_WORK: Final = 50
 """One unit of work for this many connections whose channels, or consumers whose bytes, are counted
-when another one comes."""
+when another one comes, and for this many consumers of a channel that has another prefetch."""
 COMMAND_WORK: Final = 100
 """The work of a change of the state: declare, bind, delete."""
 RENEWAL_WORK: Final = 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -37,6 +38,7 @@ from rhizome.broker.channel.channel import SETTLED_AT_ONCE_MAX
 from rhizome.broker.channel.consume_methods import CONSUMER_BYTES, CONSUMERS_BYTES_MAX
 from rhizome.broker.metadata.metadata_commands import DeleteVhost, PutPolicy
 from rhizome.broker.metadata.vhost import REFRESH_WORK
+from rhizome.broker.queue.pager import READ_BYTES_PER_WORK
 from rhizome.broker.queue.queue import Queue
 from rhizome.broker.turn import (
     COMMAND_WORK,
@@ -53,6 +55,7 @@ from rhizome.testing.in_memory_broker import Core, CoreClient, make_core
 QUEUES_OF_POLICY = 3 * TURN_WORK_MAX // REFRESH_WORK
 DECLARES = 3 * TURN_WORK_MAX // COMMAND_WORK
 MESSAGES = 3 * TURN_WORK_MAX // LETTER_WORK
+CONSUMERS = 5_000
 ENQUEUES_IN_A_TURN = 20_000
 TURNS_MAX = 1000
 
@@ -145,6 +148,45 @@ def test_a_search_for_a_consumer_that_can_take_more_is_spread_over_turns(
     assert 0 < queue_of(core, "q").ready < count
     run_turns(core)
     assert other.bodies() == [b"%d" % at for at in range(count)]
+
+
+def test_long_messages_that_are_read_again_for_each_queue_take_several_turns() -> None:
+    """One of 6 MB to 5,000 queues held the loop for two seconds."""
+    core = make_core(resident_budget_bytes=1)
+    client = core.connect()
+    queues = 40
+    client.send_bytes(declares("q", queues))
+    client.send_bytes(
+        b"".join(
+            method_frame(1, QueueBind(f"q{at}", "amq.fanout", "", no_wait=True))
+            for at in range(queues)
+        )
+    )
+    body = b"x" * (2 << 20)
+    client.publish("amq.fanout", "", body)
+    core.settle()
+    assert all(queue_of(core, f"q{at}").lane.paged_count == 1 for at in range(1, queues))
+    others = [core.connect() for _ in range(queues)]
+    for at, other in enumerate(others):
+        other.connection.receive(method_frame(1, BasicConsume(f"q{at}", "c", no_ack=True)))
+    left = [sum(queue_of(core, f"q{at}").ready for at in range(queues))]
+    while left[-1] > 0:
+        core.one_turn()
+        left.append(sum(queue_of(core, f"q{at}").ready for at in range(queues)))
+    per_turn = TURN_WORK_MAX * READ_BYTES_PER_WORK // len(body) + 1
+    assert max(before - after for before, after in pairwise(left)) <= per_turn + 1
+
+
+def test_another_prefetch_for_many_consumers_fills_a_turn(core: Core) -> None:
+    client = CoreClient(core)
+    client.declare("q")
+    for first in range(0, CONSUMERS, 500):
+        consume = [BasicConsume("q", f"c{first + at}", no_wait=True) for at in range(500)]
+        client.send_bytes(b"".join(method_frame(1, method) for method in consume))
+    core.settle()
+    per_turn = TURN_WORK_MAX * COUNTED_PER_WORK // CONSUMERS
+    client.connection.receive(method_frame(1, BasicQos(0, 1)) * (3 * per_turn))
+    assert run_turns(core) >= 3
 
 
 def test_publishes_to_many_queues_fill_a_turn(core: Core) -> None:

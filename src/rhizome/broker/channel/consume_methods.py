@@ -65,6 +65,7 @@ def qos(channel: Channel, method: BasicQos) -> None:
     else:
         channel.prefetch = method.prefetch_count
         channel.prefetch_global = 0
+    channel.connection.broker.turn.work += len(channel.consumers) // COUNTED_PER_WORK
     channel.wake_consumers()
     for consumer in channel.consumers.values():
         away = away_of(consumer.queue)

@@ -46,6 +46,10 @@ should fit in the processor's cache.
 READ_AHEAD_BYTES: Final = 64 * 1024
 """How much is read for a single record, which is seldom longer."""
 
+READ_BYTES_PER_WORK: Final = 4096
+"""One unit of work for so many bytes of a long record. One that was published to thousands of
+queues is read for each of them."""
+
 FLOOR_BYTES: Final = 128 * 1024
 """What each queue may keep in memory although others use up the budget..."""
 
@@ -166,6 +170,7 @@ class Pager:
                 return True
             # The first record is longer than the read: fetch it whole.
             buffer = self.reader.read(run.segment, run.offset, record_bytes_at(buffer))
+            queue.broker.turn.work += len(buffer) // READ_BYTES_PER_WORK
             if self._load(queue, lane, run, buffer) > 0:
                 return True
         except CorruptRecord as error:

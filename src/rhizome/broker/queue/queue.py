@@ -459,14 +459,19 @@ class Queue(MarkedQueue):
         """Take the first ready message that has not expired (``now_ms`` -1: don't look).
 
         None with ``ready`` above 0 means that the rest is being written to disk and cannot be read
-        yet, or that so many had expired that the others have to wait for the next turn.
+        yet, or has to wait for the next turn, because this one is full or so many had expired.
         """
         expired: i64 = 0
         while self.ready > 0:
             lane = self.lane if self.single else self._top_lane()
             message = lane.pop()
             if message is None:
-                if lane.paged_count == 0 or not self.broker.pager.fill(self, lane):
+                if lane.paged_count == 0:
+                    return None
+                if self.broker.turn.is_full():
+                    self.postpone()
+                    return None
+                if not self.broker.pager.fill(self, lane):
                     return None
                 continue
             self.discount(message)
