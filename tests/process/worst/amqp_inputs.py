@@ -13,6 +13,7 @@ from rhizome.amqp import methods, spec
 from rhizome.amqp.field_table import encode_table
 from rhizome.amqp.frames import method_frame
 from rhizome.amqp.methods import Method
+from rhizome.broker.metadata.vhost_metadata_byte_quota import BINDINGS_MAX
 from tests.process.worst.talker import FRAME_MAX, PROTOCOL_HEADER, Talker
 from tests.process.worst.world import CROWD, DURABLE, PLAIN, World, published
 
@@ -26,6 +27,8 @@ WIDE_MAX: Final = 1000
 CONSUMERS_MAX: Final = 30_000
 """A little less than a connection may have."""
 HEADER_BINDINGS_MAX: Final = 900
+LONG_PATTERNS_MAX: Final = BINDINGS_MAX // 16
+"""Bindings of 121 words to one queue: each counts as 16."""
 """With 100 arguments each, a little less than the steps that one route may take."""
 TRANSACTION_PARTS: Final = 100_000
 """What `limits.transaction_parts_max` allows by default."""
@@ -379,7 +382,7 @@ emptied("queue.delete", "of many messages", methods.QueueDelete, PLAIN)
 def queue_delete_patterns(world: World) -> Iterator[None]:
     talker = world.talker()
     queue = world.queue(talker)
-    numbers = range(world.sizes.objects * 2)
+    numbers = range(min(world.sizes.objects * 2, LONG_PATTERNS_MAX))
     world.pipeline(
         talker,
         (methods.QueueBind(queue, "amq.topic", f"{at}" + ".a" * 120, True) for at in numbers),
